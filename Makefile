@@ -1,0 +1,37 @@
+# `make demo` and `make test` set up all they need, in .venv, from the package registry alone.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: demo test lint docs benchmarks clean
+
+demo: $(VENV)/.installed
+	$(BIN)/bitbayes audit
+
+test: $(VENV)/.peers
+	$(BIN)/pytest
+
+lint: $(VENV)/.installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+benchmarks: $(VENV)/.peers
+	$(BIN)/python benchmarks/last_layer.py
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[test,lint]"
+	touch $@
+
+# The peers that some tests compare with. Their metadata asks for torchvision, which no CPU build of
+# torch can load, so they come without their dependencies, beside the few they really use. A machine
+# that cannot get them skips those tests and says so.
+$(VENV)/.peers: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps \
+		laplace-torch curvlinops-for-pytorch backpack-for-pytorch einops einconv opt_einsum tqdm \
+		|| echo "peers not installed: the tests that compare with them will be skipped"
+	touch $@
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache bitbayes-report.html

@@ -1,0 +1,45 @@
+"""The library's own errors: each says what was given and what to do, and leaves the object as it was."""
+
+
+class BitbayesError(Exception):
+    """The parent of every error that bitbayes raises on purpose."""
+
+
+class ArgumentError(BitbayesError, ValueError):
+    """An argument has a value that does not exist or does not fit; the message lists those that do."""
+
+
+class ModelError(BitbayesError):
+    """The network is not one that bitbayes can work on as asked."""
+
+
+class DataError(BitbayesError):
+    """A loader, a batch or an input is empty, of the wrong kind, or not finite."""
+
+
+class NotFittedError(BitbayesError):
+    """Something was asked that needs `fit` first."""
+
+
+class FileError(BitbayesError):
+    """A file is damaged, not one of ours, or belongs to another model."""
+
+
+class EdgeWarning(UserWarning):
+    """The best value of a search lies on the edge of the searched range."""
+
+
+def one_of(name: str, value: object, allowed: tuple[str, ...]) -> str:
+    """Return `value` if it is one of `allowed`; otherwise raise and list them.
+
+    >>> one_of("structure", "kron", ("full", "kron"))
+    'kron'
+    >>> one_of("structure", "kfac", ("full", "kron"))
+    Traceback (most recent call last):
+    ...
+    bitbayes.errors.ArgumentError: structure='kfac' is not known: choose one of 'full', 'kron'
+    """
+    if not isinstance(value, str) or value not in allowed:
+        choices = ", ".join(repr(a) for a in allowed)
+        raise ArgumentError(f"{name}={value!r} is not known: choose one of {choices}")
+    return value
