@@ -29,7 +29,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 # that cannot get them skips those tests and says so.
 $(VENV)/.peers: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps \
-		laplace-torch curvlinops-for-pytorch backpack-for-pytorch einops einconv opt_einsum tqdm \
+		laplace-torch curvlinops-for-pytorch backpack-for-pytorch einops einconv opt_einsum tqdm asdfghjkl unfoldNd \
 		|| echo "peers not installed: the tests that compare with them will be skipped"
 	touch $@
 

@@ -1,0 +1,5 @@
+"""What the paper compares with."""
+
+from bitbayes.baselines.temperature import TemperatureScaling
+
+__all__ = ["TemperatureScaling"]

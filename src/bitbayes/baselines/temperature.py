@@ -1,0 +1,118 @@
+"""Temperature scaling: softmax(f / T), with the one T > 0 that fits held-out labels best."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterable, Mapping
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from bitbayes.errors import DataError, EdgeWarning, ModelError, NotFittedError
+from bitbayes.likelihood import Likelihood, likelihood_for
+from bitbayes.network import Inputs, a_loader, call, evaluating, items, model_device
+from bitbayes.network.batches import batches
+from bitbayes.precision import precise, working
+from bitbayes.progress import track
+
+COLDEST, HOTTEST = 1e-3, 1e3
+
+
+class TemperatureScaling(nn.Module):
+    """p(y | x) = softmax(f(x) / T), one logit: σ(f(x) / T).
+
+    The labels' log-likelihood is concave in 1/T, so its derivative, Σₙ (f_y − E_p f), is followed to its one
+    zero by bisection in log T: no step size, no number of iterations to choose, and T stays positive.
+
+    >>> import bitbayes as bb
+    >>> from torch.utils.data import DataLoader, TensorDataset
+    >>> x = torch.tensor([[1.0], [1.0], [1.0], [-1.0]])
+    >>> loader = DataLoader(TensorDataset(x, torch.tensor([1, 1, 0, 0])), batch_size=2)
+    >>> scaled = bb.TemperatureScaling(nn.Linear(1, 1, bias=False)).fit(loader)
+    >>> tuple(scaled.predict_proba(x).shape)
+    (4, 2)
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+        self.temperature = 1.0
+        self._likelihood: Likelihood | None = None
+
+    @torch.no_grad()
+    def fit(self, val_loader: Iterable[Any], *, progress: bool | None = None) -> Self:
+        """Choose T on validation data: one forward pass. Warns where the labels ask for T = 0 or ∞."""
+        outputs, targets = [], []
+        steps = track(a_loader(val_loader), "temperature scaling", progress)
+        likelihood: Likelihood | None = None
+        with evaluating(self.model):
+            for number, (inputs, labels) in enumerate(batches(steps, model_device(self.model))):
+                logits = self._logits(inputs, f"batch {number}")
+                likelihood = likelihood or likelihood_for("auto", logits.shape[1])
+                targets.append(likelihood.check(labels, logits, number))
+                outputs.append(precise(logits))
+        assert likelihood is not None  # `batches` raises on an empty loader
+        logits, labels = torch.cat(outputs), torch.cat(targets).to(outputs[0].device)
+        self.temperature = _best_temperature(logits, labels, likelihood)
+        self._likelihood = likelihood
+        return self
+
+    def forward(self, x: Any) -> Tensor:
+        """Drop-in logits f(x) / T."""
+        with evaluating(self.model):
+            return call(self.model, x) / self.temperature
+
+    @torch.no_grad()
+    def predict_proba(self, x: Inputs | Iterable[Any]) -> Tensor:
+        """Probabilities (n, k), rows sum to one; (n, 2) for a network with one logit. x may be a loader."""
+        if self._likelihood is None:
+            raise NotFittedError("this TemperatureScaling is not fitted yet: call `fit(val_loader)` first")
+        one = isinstance(x, (Tensor, Mapping))
+        parts = []
+        with evaluating(self.model):
+            for number, inputs in enumerate(items(x, model_device(self.model))):
+                logits = self._logits(inputs, "the input" if one else f"batch {number}")
+                # The largest logit becomes 0 first: dividing it by a small T could overflow.
+                if logits.shape[1] > 1:
+                    logits = logits - logits.amax(1, keepdim=True)
+                parts.append(self._likelihood.log_probabilities(logits / self.temperature).exp())
+        return torch.cat(parts)
+
+    def _logits(self, inputs: Inputs, where: str) -> Tensor:
+        """(n, k), checked, in the working precision."""
+        output = call(self.model, inputs)
+        if output.dim() == 1:
+            output = output[:, None]
+        if output.dim() != 2:
+            raise ModelError(f"the model's output has shape {tuple(output.shape)}: expected (n, k) or (n,)")
+        if not bool(output.isfinite().all()):
+            raise DataError(f"{where}: the model's logits are not finite")
+        return output.to(working(output.dtype))
+
+
+def _best_temperature(logits: Tensor, labels: Tensor, likelihood: Likelihood) -> float:
+    if logits.shape[1] == 1:
+        logits = torch.cat([torch.zeros_like(logits), logits], dim=1)  # the same two probabilities
+    chosen = logits.gather(1, labels[:, None])[:, 0]
+
+    def too_cold(log_temperature: float) -> bool:
+        """Does the likelihood still grow with T? Its derivative in 1/T is negative then."""
+        p = (logits * math.exp(-log_temperature)).softmax(1)
+        return float((chosen - (p * logits).sum(1)).sum()) < 0
+
+    low, high = math.log(COLDEST), math.log(HOTTEST)
+    for edge, beyond in ((low, not too_cold(low)), (high, too_cold(high))):
+        if beyond:
+            warnings.warn(
+                f"the best temperature lies beyond {math.exp(edge):g}, the edge of what is searched: do the "
+                "validation labels fit the model?",
+                EdgeWarning,
+                stacklevel=3,
+            )
+            return math.exp(edge)
+    for _ in range(60):  # 14 nats halved to below float64's resolution
+        middle = (low + high) / 2
+        low, high = (middle, high) if too_cold(middle) else (low, middle)
+    return math.exp((low + high) / 2)

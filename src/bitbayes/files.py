@@ -1,0 +1,125 @@
+"""A fitted posterior as a safetensors file: the curvature's tensors, and a JSON header for all the rest."""
+
+import json
+import os
+import tempfile
+from dataclasses import asdict, dataclass, fields
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from bitbayes.curvature import STRUCTURES, Curvature
+from bitbayes.errors import FileError
+from bitbayes.likelihood import Likelihood, likelihood_for
+from bitbayes.network import Fingerprint, Head
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """All that `fit` learns: the network's head, the curvature, and what the evidence needs beside it."""
+
+    head: Head
+    likelihood: Likelihood
+    curvature: Curvature
+    count: int
+    loss: float
+    squared_norm: float
+    fingerprint: Fingerprint
+
+
+def write(path: str | PathLike[str], options: dict[str, Any], fitted: Fitted) -> None:
+    """Write the file whole or not at all."""
+    structure = next(name for name, kind in STRUCTURES.items() if type(fitted.curvature) is kind)
+    tensors = _tensors(fitted.curvature)
+    header = {
+        "format": FORMAT,
+        "options": options,
+        "structure": structure,
+        "shapes": {name: list(tensor.shape) for name, tensor in tensors.items()},
+        "likelihood": fitted.likelihood.name,
+        "head": asdict(fitted.head),
+        "count": fitted.count,
+        "loss": fitted.loss,
+        "squared_norm": fitted.squared_norm,
+        "fingerprint": asdict(fitted.fingerprint),
+    }
+    target = Path(path)
+    if not target.parent.is_dir():
+        raise FileError(f"cannot write {target}: there is no folder {target.parent}")
+    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=target.name, suffix=".part")
+    os.close(handle)
+    try:
+        contents = {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
+        save_file(contents, temporary, metadata={"bitbayes": json.dumps(header)})
+        os.replace(temporary, target)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def read(
+    path: str | PathLike[str], model: Fingerprint, device: torch.device
+) -> tuple[dict[str, Any], Fitted]:
+    """The options and what was fitted, once the file is checked to be whole and to belong to the model."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except FileNotFoundError as error:
+        raise FileError(f"there is no file {path}") from error
+    except (SafetensorError, OSError) as error:
+        raise FileError(f"{path} cannot be read: it is damaged, truncated or no safetensors file") from error
+    if "bitbayes" not in metadata:
+        raise FileError(f"{path} is a safetensors file, but was not written by bitbayes (`Laplace.save`)")
+    try:
+        return _parse(path, json.loads(metadata["bitbayes"]), tensors, model, device)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        if isinstance(error, FileError):
+            raise
+        raise FileError(f"{path} has a damaged header: {error!r}") from error
+
+
+def _parse(
+    path: str | PathLike[str],
+    header: dict[str, Any],
+    tensors: dict[str, Tensor],
+    model: Fingerprint,
+    device: torch.device,
+) -> tuple[dict[str, Any], Fitted]:
+    if header["format"] != FORMAT:
+        raise FileError(f"{path} has format {header['format']}; this version of bitbayes reads {FORMAT}")
+    saved = Fingerprint(**header["fingerprint"])
+    if saved.architecture != model.architecture:
+        raise FileError(f"{path} was fitted on a model of another architecture: other modules or shapes")
+    if saved.weights != model.weights:
+        raise FileError(f"{path} was fitted on a model with other weights: load those, or fit again")
+    kind = STRUCTURES[header["structure"]]
+    names = [field.name for field in fields(kind)]
+    shapes = {name: list(tensor.shape) for name, tensor in tensors.items()}
+    if sorted(names) != sorted(tensors) or shapes != header["shapes"]:
+        raise FileError(f"{path} does not hold the tensors its header promises")
+    if device.type == "mps":  # which has no float64: the curvature stays on the CPU
+        device = torch.device("cpu")
+    curvature = kind(**{name: tensors[name].to(device) for name in names})
+    head = Head(**header["head"])
+    fitted = Fitted(
+        head,
+        likelihood_for(header["likelihood"], head.outputs),
+        curvature,
+        int(header["count"]),
+        float(header["loss"]),
+        float(header["squared_norm"]),
+        saved,
+    )
+    return header["options"], fitted
+
+
+def _tensors(curvature: Curvature) -> dict[str, Tensor]:
+    return {field.name: getattr(curvature, field.name) for field in fields(curvature)}

@@ -1,0 +1,163 @@
+"""Bernoulli (one logit) and categorical (k logits): the loss, its curvature at the logits, probabilities.
+
+Λ = diag(p) − ppᵀ is the Hessian of the categorical loss in the logits. It does not see a common shift of
+all logits: Λ·(1,…,1) = 0. So curvature is kept in *contrasts*, c = k − 1 orthonormal directions that all
+sum to zero (the columns of `contrasts(k)`), and nothing ever has to be subtracted to get rid of the shift.
+One logit is its own contrast: k = c = 1, Λ = p(1 − p).
+"""
+
+import math
+from typing import Protocol
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from bitbayes.errors import ArgumentError, DataError, one_of
+
+
+class Likelihood(Protocol):
+    """What a likelihood offers, given logits f (n, k)."""
+
+    @property
+    def name(self) -> str: ...
+
+    def check(self, labels: Tensor, logits: Tensor, batch: int) -> Tensor: ...
+    def losses(self, logits: Tensor, labels: Tensor) -> Tensor: ...
+    def contrasts(self, k: int) -> Tensor: ...
+    def curvature(self, logits: Tensor) -> Tensor: ...
+    def total_curvature(self, logits: Tensor) -> Tensor: ...
+    def diagonal(self, logits: Tensor) -> Tensor: ...
+    def log_probabilities(self, logits: Tensor) -> Tensor: ...
+
+
+class Bernoulli:
+    """One logit f: p = σ(f)."""
+
+    name = "bernoulli"
+
+    def check(self, labels: Tensor, logits: Tensor, batch: int) -> Tensor:
+        """Labels as (n,) in {0, 1}; integers, booleans and floats are taken."""
+        labels = _flat(labels, logits, batch)
+        if labels.is_complex() or not bool(((labels == 0) | (labels == 1)).all()):
+            raise DataError(
+                f"batch {batch}: the labels are {_show(labels)}; a network with one logit needs 0 and 1"
+            )
+        return labels.long()
+
+    def losses(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """−log p(yₙ | fₙ), (n,)."""
+        return functional.softplus((1 - 2 * labels) * logits[:, 0])
+
+    def contrasts(self, k: int) -> Tensor:
+        return torch.ones(1, 1, dtype=torch.float64)
+
+    def curvature(self, logits: Tensor) -> Tensor:
+        """Λₙ (n, 1, 1) = σ(f)σ(−f): no 1 − p, which is 0 long before it should be."""
+        return (logits.sigmoid() * (-logits).sigmoid())[:, :, None]
+
+    def total_curvature(self, logits: Tensor) -> Tensor:
+        """Σₙ Λₙ (1, 1)."""
+        return self.curvature(logits).sum(0)
+
+    def diagonal(self, logits: Tensor) -> Tensor:
+        """The diagonal of each Λₙ in the logits, (n, 1)."""
+        return self.curvature(logits)[:, :, 0]
+
+    def log_probabilities(self, logits: Tensor) -> Tensor:
+        """log p of both classes, (n, 2), from drop-in logits (n, 1)."""
+        return torch.cat([functional.logsigmoid(-logits), functional.logsigmoid(logits)], dim=1)
+
+
+class Categorical:
+    """k ≥ 2 logits: p = softmax(f)."""
+
+    name = "categorical"
+
+    def check(self, labels: Tensor, logits: Tensor, batch: int) -> Tensor:
+        """Labels as (n,) class indices in 0 … k − 1."""
+        k = logits.shape[1]
+        if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
+            raise DataError(
+                f"batch {batch}: the labels are of type {labels.dtype}; expected class indices, "
+                f"integers from 0 to {k - 1}"
+            )
+        labels = _flat(labels, logits, batch)
+        if bool(((labels < 0) | (labels >= k)).any()):
+            raise DataError(
+                f"batch {batch}: the labels are {_show(labels)}; the network has {k} logits, so they must "
+                f"lie from 0 to {k - 1}"
+            )
+        return labels.long()
+
+    def losses(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """−log p(yₙ | fₙ), (n,)."""
+        return functional.cross_entropy(logits, labels, reduction="none")
+
+    def contrasts(self, k: int) -> Tensor:
+        """(k, k − 1), orthonormal columns that sum to zero: column j is (1, …, 1, −j, 0, …)/√(j(j+1)).
+
+        >>> t = Categorical().contrasts(3)
+        >>> bool(t.sum(0).abs().max() < 1e-15), torch.allclose(t.T @ t, torch.eye(2).double())
+        (True, True)
+        """
+        columns = torch.zeros(k, k - 1, dtype=torch.float64)
+        for j in range(1, k):
+            columns[:j, j - 1] = 1 / math.sqrt(j * (j + 1))
+            columns[j, j - 1] = -j / math.sqrt(j * (j + 1))
+        return columns
+
+    def curvature(self, logits: Tensor) -> Tensor:
+        """Λₙ in contrasts, (n, k − 1, k − 1)."""
+        p = logits.softmax(1)
+        t = self.contrasts(logits.shape[1]).to(p)
+        mean = p @ t  # (n, k−1)
+        return torch.einsum("ia,ni,ib->nab", t, p, t) - mean[:, :, None] * mean[:, None, :]
+
+    def total_curvature(self, logits: Tensor) -> Tensor:
+        """Σₙ Λₙ in contrasts, (k − 1, k − 1), without a matrix for each point."""
+        p = logits.softmax(1)
+        t = self.contrasts(logits.shape[1]).to(p)
+        mean = p @ t
+        return t.T @ (p.sum(0)[:, None] * t) - mean.T @ mean
+
+    def diagonal(self, logits: Tensor) -> Tensor:
+        """The diagonal of each Λₙ in the logits, (n, k): p(1 − p)."""
+        p = logits.softmax(1)
+        return p * (1 - p)
+
+    def log_probabilities(self, logits: Tensor) -> Tensor:
+        """log p, (n, k), from drop-in logits (n, k)."""
+        return logits.log_softmax(1)
+
+
+NAMES = ("auto", "categorical", "bernoulli")
+
+
+def likelihood_for(name: str, outputs: int) -> Likelihood:
+    """The likelihood called `name` for a network with that many outputs.
+
+    >>> likelihood_for("auto", 1).name, likelihood_for("auto", 10).name
+    ('bernoulli', 'categorical')
+    """
+    one_of("likelihood", name, NAMES)
+    fitting: Likelihood = Bernoulli() if outputs == 1 else Categorical()
+    if name not in ("auto", fitting.name):
+        raise ArgumentError(
+            f"likelihood={name!r} does not fit a network with {outputs} output(s): use {fitting.name!r}"
+        )
+    return fitting
+
+
+def _flat(labels: Tensor, logits: Tensor, batch: int) -> Tensor:
+    n = logits.shape[0]
+    if labels.shape not in ((n,), (n, 1)):
+        raise DataError(
+            f"batch {batch}: the labels have shape {tuple(labels.shape)}; expected ({n},), one for each input"
+        )
+    return labels.reshape(n)
+
+
+def _show(labels: Tensor) -> str:
+    values = torch.unique(labels).tolist()
+    return f"{values[:5]}{' and more' if len(values) > 5 else ''}"

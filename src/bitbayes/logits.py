@@ -1,0 +1,129 @@
+"""A Gaussian over logits, kept in factors: what every posterior gives and every predictive takes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Spread(NamedTuple):
+    """The covariance of logits in factors: C = Q diag(w) Qᵀ + shift · 11ᵀ.
+
+    weights: w (n, r), never negative.
+    factor: Q, (k, r) shared by all points, (n, k, r) for each its own, or None for the identity (r = k).
+    shift: (n,), the variance of a common shift of all logits, which no softmax sees.
+    """
+
+    weights: Tensor
+    factor: Tensor | None
+    shift: Tensor
+
+
+@dataclass(frozen=True)
+class LogitGaussian:
+    """N(mean, covariance) over the logits at n points: mean (n, k), covariance (n, k, k).
+
+    The covariance is kept in factors (`Spread`) and in units of `scale`² (n,), so that neither a variance
+    beyond the largest float nor a difference of large entries is ever formed; `covariance` is made when
+    asked for.
+
+    >>> import bitbayes as bb
+    >>> from torch.utils.data import DataLoader, TensorDataset
+    >>> x, y = torch.randn(20, 4), torch.arange(20) % 3
+    >>> bayes = bb.Laplace(torch.nn.Linear(4, 3)).fit(DataLoader(TensorDataset(x, y), batch_size=10))
+    >>> gaussian = bayes.logits(x)
+    >>> tuple(gaussian.mean.shape), tuple(gaussian.covariance.shape)
+    ((20, 3), (20, 3, 3))
+    """
+
+    mean: Tensor
+    spread: Spread
+    scale: Tensor
+
+    @property
+    def covariance(self) -> Tensor:
+        """(n, k, k), dense."""
+        weights, _, shift = self.spread
+        factor = self._dense_factor()
+        covariance = (factor * weights[:, None, :]) @ factor.mT
+        return (covariance + shift[:, None, None]) * self.scale.square()[:, None, None]
+
+    @property
+    def scaled_mean(self) -> Tensor:
+        """mean / scale, (n, k)."""
+        return self.mean / self.scale[:, None]
+
+    @property
+    def floor(self) -> Tensor:
+        """1 / scale², (n,): the 1 of 1 + π/8·v, in the units of v."""
+        return self.scale.reciprocal().square()
+
+    def centred(self) -> LogitGaussian:
+        """The same Gaussian without the common shift, P = I − 11ᵀ/k: mean Pm, covariance PCP."""
+        weights, _, shift = self.spread
+        factor = self._dense_factor()
+        factor = factor - factor.mean(-2, keepdim=True)
+        mean = self.mean - self.mean.mean(1, keepdim=True)
+        return replace(self, mean=mean, spread=Spread(weights, factor, torch.zeros_like(shift)))
+
+    def _dense_factor(self) -> Tensor:
+        weights, factor, _ = self.spread
+        if factor is not None:
+            return factor
+        return torch.eye(weights.shape[1], dtype=weights.dtype, device=weights.device)
+
+    def variances(self) -> Tensor:
+        """The diagonal of the covariance, (n, k), in units of scale², without the common shift's part."""
+        weights, factor, _ = self.spread
+        if factor is None:
+            return weights
+        if factor.dim() == 2:
+            return weights @ factor.square().T
+        return (factor.square() @ weights[:, :, None])[:, :, 0]
+
+    def pair_variances(self, classes: slice) -> Tensor:
+        """Var(fᵢ − fⱼ) for i in `classes` and every j, (n, i, k), in units of scale².
+
+        Σ_b w_b (Q_ib − Q_jb)²: never Cᵢᵢ + Cⱼⱼ − 2Cᵢⱼ, which loses all digits at large prior variances.
+        """
+        weights, factor, _ = self.spread
+        if factor is None:
+            pairs = weights[:, classes, None] + weights[:, None, :]
+            k = weights.shape[1]
+            same = torch.eye(k, dtype=torch.bool, device=weights.device)[classes]
+            return pairs.masked_fill(same, 0)
+        gaps = (factor[..., classes, None, :] - factor[..., None, :, :]).square()  # (…, i, k, r)
+        if factor.dim() == 2:
+            return (weights @ gaps.flatten(0, 1).T).reshape(len(weights), *gaps.shape[:2])
+        return (gaps @ weights[:, None, :, None])[..., 0]
+
+    def draw(self, samples: int, generator: torch.Generator | None) -> Tensor:
+        """Draws of (f − shift) / scale, (samples, n, k), independent for each point."""
+        weights, factor, _ = self.spread
+        noise = torch.randn(
+            samples, *weights.shape, generator=generator, dtype=weights.dtype, device=weights.device
+        )
+        noise = noise * weights.sqrt()
+        if factor is not None:
+            noise = noise @ factor.mT if factor.dim() == 2 else torch.einsum("snr,nkr->snk", noise, factor)
+        return self.scaled_mean + noise
+
+
+def with_bias(features: Tensor, bias: bool) -> Tensor:
+    """φ̃ (n, D): the features with the bias's constant 1 folded in, if there is a bias."""
+    return torch.cat([features, torch.ones_like(features[:, :1])], dim=1) if bias else features
+
+
+def rescale(features: Tensor, bias: bool) -> tuple[Tensor, Tensor]:
+    """φ̃ / scale (n, D) and scale (n,) ≥ 1, so that no entry exceeds 1.
+
+    Squares of features overflow float32 from 1e19 on; squares of these cannot.
+    """
+    scale = features.detach().abs().amax(1).clamp_min(1)
+    features = features / scale[:, None]
+    if bias:
+        features = torch.cat([features, scale.reciprocal()[:, None]], dim=1)
+    return features, scale

@@ -1,0 +1,126 @@
+"""The last linear layer: which one it is, and what goes into it.
+
+The head is found by running the model once and looking for the `nn.Linear` whose output *is* the model's
+output. No naming convention is needed, so `fc`, `head`, `classifier`, `score` and the last entry of a
+`Sequential` are all found, and a model whose output is something else (a softmax, say) is recognised.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from bitbayes.errors import ModelError
+from bitbayes.network.batches import Inputs
+
+
+@dataclass(frozen=True)
+class Head:
+    """The last linear layer: `outputs` logits from `inputs` features (and a bias)."""
+
+    name: str
+    inputs: int
+    outputs: int
+    bias: bool
+
+    @property
+    def width(self) -> int:
+        """The number of features, the bias's constant 1 included."""
+        return self.inputs + self.bias
+
+    def module(self, model: nn.Module) -> nn.Linear:
+        module = model.get_submodule(self.name)
+        assert isinstance(module, nn.Linear)
+        return module
+
+    def parameter_names(self) -> tuple[str, ...]:
+        prefix = f"{self.name}." if self.name else ""
+        return (f"{prefix}weight", f"{prefix}bias")[: 1 + self.bias]
+
+
+def forward(model: nn.Module, head: Head, inputs: Inputs) -> tuple[Tensor, Tensor, tuple[int, ...]]:
+    """One forward pass: features (n, d), logits (n, k), and the shape the model gave its output."""
+    seen: list[Tensor] = []
+
+    def remember(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        seen.append(args[0] if args else kwargs["input"])
+
+    handle = head.module(model).register_forward_pre_hook(remember, with_kwargs=True)
+    try:
+        output = call(model, inputs)
+    finally:
+        handle.remove()
+    features = seen[-1]
+    return features, output.reshape(features.shape[0], head.outputs), tuple(output.shape)
+
+
+def call(model: nn.Module, inputs: Inputs) -> Tensor:
+    """The model's output tensor: as it is, or the `.logits` of what a Hugging Face model returns."""
+    output = model(**inputs) if isinstance(inputs, Mapping) else model(inputs)
+    if isinstance(output, Mapping) and "logits" in output:
+        output = output["logits"]
+    output = getattr(output, "logits", output)
+    if not isinstance(output, Tensor):
+        raise ModelError(
+            f"the model returned {type(output).__name__}: expected a tensor of logits, or an object with "
+            "`.logits`; wrap the model in a module that returns its logits"
+        )
+    return output
+
+
+def find_head(model: nn.Module, inputs: Inputs, name: str | None = None) -> Head:
+    """The linear layer that gives the model's output; `name` if given, once it is checked to be that."""
+    layers = {key: module for key, module in model.named_modules() if isinstance(module, nn.Linear)}
+    if name is not None and name not in layers:
+        found = ", ".join(repr(key) for key in layers) or "none"
+        raise ModelError(f"head={name!r} is no linear layer of the model: its linear layers are {found}")
+    if not layers:
+        raise ModelError(
+            f"the model has no linear layer to be Bayesian about: its modules are {_modules(model)}"
+        )
+
+    calls: list[tuple[str, Tensor, Tensor]] = []
+    handles = [
+        layer.register_forward_hook(lambda _, args, output, key=key: calls.append((key, args[0], output)))
+        for key, layer in layers.items()
+    ]
+    try:
+        output = call(model, inputs)
+    finally:
+        for handle in handles:
+            handle.remove()
+
+    for key, features, result in reversed(calls):
+        if name in (None, key) and _same(result, output):
+            if features.dim() != 2:
+                raise ModelError(
+                    f"the head {key!r} sees features of shape {tuple(features.shape)}: expected "
+                    "(n, d), one vector for each input"
+                )
+            layer = layers[key]
+            return Head(key, layer.in_features, layer.out_features, layer.bias is not None)
+
+    subject = f"the linear layer {name!r}" if name is not None else "any of the model's linear layers"
+    shapes = ", ".join(f"{key!r} -> {tuple(result.shape)}" for key, _, result in calls) or "none was called"
+    raise ModelError(
+        f"the model's output, of shape {tuple(output.shape)}, is not the output of {subject} ({shapes}). "
+        "If the model ends in a softmax, a sigmoid or a scaling, give the part that returns plain logits"
+    )
+
+
+def _same(result: Tensor, output: Tensor) -> bool:
+    if result.numel() != output.numel() or result.shape[0] != output.shape[0]:
+        return False
+    a, b = result.detach().flatten(), output.detach().flatten()
+    return bool(((a == b) | (a.isnan() & b.isnan())).all())
+
+
+def _modules(model: nn.Module, most: int = 12) -> str:
+    leaves = [
+        f"{name or '(itself)'}: {type(module).__name__}"
+        for name, module in model.named_modules()
+        if not any(True for _ in module.children())
+    ]
+    rest = f", and {len(leaves) - most} more" if len(leaves) > most else ""
+    return ", ".join(leaves[:most]) + rest

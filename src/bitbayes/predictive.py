@@ -1,0 +1,160 @@
+"""A Gaussian over logits → drop-in logits, whose softmax (one logit: sigmoid) is the averaged prediction.
+
+∫ softmax(f) N(f | m, C) df has no closed form. The methods below approximate it (probit, pairwise, bridge),
+sample it (mc) or, for one logit, integrate it (quadrature). None of them sees the common shift of k logits.
+κ = π/8 throughout. Everything is computed in units of `scale` (see `LogitGaussian`), so that a limit far
+from the data is reached and not inf/inf.
+"""
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from bitbayes.errors import ArgumentError, one_of
+from bitbayes.logits import LogitGaussian
+
+KAPPA = math.pi / 8
+SAMPLES = 100
+# Pairs of classes handled at once by `pairwise`: bounds its memory at n times this many numbers.
+PAIRS = 16_384
+
+
+def probit(gaussian: LogitGaussian) -> Tensor:
+    """One logit: z = m/√(1 + κv), the paper's. k logits: m̃ᵢ/√(1 + κc̃ᵢᵢ), with m̃ = Pm and c̃ = PCP.
+
+    P = I − 11ᵀ/k takes the common shift away before the diagonal is looked at.
+    """
+    if gaussian.mean.shape[1] > 1:
+        gaussian = gaussian.centred()
+    return gaussian.scaled_mean * (gaussian.floor[:, None] + KAPPA * gaussian.variances()).rsqrt()
+
+
+def pairwise(gaussian: LogitGaussian) -> Tensor:
+    """pᵢ ∝ 1 / Σⱼ exp(−zᵢⱼ), zᵢⱼ = (mᵢ − mⱼ)/√(1 + κ Var(fᵢ − fⱼ)); returns log p.
+
+    Looks at differences of logits alone. With k = 2 it is the paper's z(x) for the difference.
+    """
+    mean, floor = gaussian.scaled_mean, gaussian.floor[:, None, None]
+    k = mean.shape[1]
+    step = max(1, PAIRS // k)
+    scores = []
+    for start in range(0, k, step):
+        block = slice(start, start + step)
+        gaps = mean[:, block, None] - mean[:, None, :]  # (n, i, k)
+        z = gaps * (floor + KAPPA * gaussian.pair_variances(block)).rsqrt()
+        scores.append(-torch.logsumexp(-z, dim=2))
+    return torch.cat(scores, dim=1).log_softmax(1)
+
+
+def bridge(gaussian: LogitGaussian) -> Tensor:
+    """The Laplace bridge: the mean of the Dirichlet with αᵢ = (1 − 2/k + e^mᵢ Σⱼ e^−mⱼ / k²) / cᵢᵢ; log p.
+
+    For centred m and C. Far from the data the match breaks down, since no Dirichlet is as wide as a wide
+    Gaussian; so where the mean variance v̄ exceeds √(k/2), m is divided by √(v̄/√(k/2)) and C by its square.
+    """
+    gaussian = gaussian.centred()
+    k = gaussian.mean.shape[1]
+    variances = gaussian.variances()  # (n, k)
+    excess = variances.mean(1) / math.sqrt(k / 2)  # v̄/√(k/2), in units of scale²
+    mean = gaussian.scaled_mean * torch.maximum(gaussian.floor, excess).rsqrt()[:, None]
+    ratio = mean + torch.logsumexp(-mean, dim=1, keepdim=True) - 2 * math.log(k)
+    if k > 2:
+        ratio = torch.logaddexp(ratio, ratio.new_tensor(math.log(1 - 2 / k)))
+    # A common factor of the variances does not change the mean, so no variance underflows here.
+    relative = variances / variances.amax(1, keepdim=True).clamp_min(torch.finfo(variances.dtype).tiny)
+    return (ratio - relative.clamp_min(torch.finfo(variances.dtype).tiny).log()).log_softmax(1)
+
+
+def monte_carlo(
+    gaussian: LogitGaussian, samples: int = SAMPLES, generator: torch.Generator | None = None
+) -> Tensor:
+    """The average of softmax(f) (one logit: σ(f)) over draws f ~ N(m, C); log p, or log p/(1 − p)."""
+    draws = gaussian.draw(samples, generator)  # (s, n, k), in units of scale
+    scale = gaussian.scale[:, None]
+    if draws.shape[2] == 1:
+        draws = draws * scale
+        return _log(draws.sigmoid().mean(0)) - _log((-draws).sigmoid().mean(0))
+    # The largest logit becomes 0 before the scale is put back, so only −inf can come of it.
+    draws = (draws - draws.amax(2, keepdim=True)) * scale
+    return _log(draws.softmax(2).mean(0))
+
+
+def quadrature(gaussian: LogitGaussian) -> Tensor:
+    """One logit: log p/(1 − p) with p = ∫ σ(f) N(f | m, v) df to 1e-10 in float64, by the trapezoidal rule.
+
+    v ≤ 1: over the Gaussian, Σ σ(m + √v t) φ(t). v > 1: over the logistic, since σ(f) = P(f > l) for a
+    logistic l: Σ σ'(l) Φ((m − l)/√v). Both integrands are analytic in a strip about the real line, so the
+    rule's error falls like exp(−2π·width/step): below 1e-13 here.
+    """
+    mean, floor = -gaussian.scaled_mean.abs(), gaussian.floor[:, None]  # the small side, (n, 1)
+    variance = gaussian.variances()
+    step = 0.5
+
+    t = torch.arange(-9, 9 + step, step, dtype=mean.dtype, device=mean.device)
+    density = torch.exp(-t.square() / 2) * (step / math.sqrt(2 * math.pi))
+    logits = (mean + variance.sqrt() * t) * gaussian.scale[:, None]
+    narrow = (logits.sigmoid() * density).sum(1, keepdim=True)
+
+    knots = torch.arange(-40, 40 + step, step, dtype=mean.dtype, device=mean.device)
+    logistic = knots.sigmoid() * (-knots).sigmoid() * step
+    # Where v = 0 the other branch is taken; a floor keeps 0/0 out of this one (and out of its gradient).
+    deviation = variance.clamp_min(torch.finfo(mean.dtype).tiny).sqrt()
+    quantiles = (mean - knots * floor.sqrt()) / deviation
+    wide = (logistic * torch.special.ndtr(quantiles)).sum(1, keepdim=True)
+
+    small = torch.where(variance <= floor, narrow, wide)
+    return (torch.log1p(-small) - _log(small)) * gaussian.mean.sign()
+
+
+def _log(probability: Tensor) -> Tensor:
+    """log, finite also where a sample mean is 0."""
+    return probability.clamp_min(torch.finfo(probability.dtype).tiny).log()
+
+
+CLOSED: dict[str, Callable[[LogitGaussian], Tensor]] = {
+    "probit": probit,
+    "pairwise": pairwise,
+    "bridge": bridge,
+    "quadrature": quadrature,
+}
+METHODS = ("probit", "pairwise", "bridge", "mc", "quadrature")
+FITTING = {True: ("probit", "mc", "quadrature"), False: ("probit", "pairwise", "bridge", "mc")}
+
+
+def method_for(method: str, outputs: int) -> str:
+    """The method of that name for so many logits; "auto" is probit for one and pairwise for more.
+
+    >>> method_for("auto", 1), method_for("auto", 10)
+    ('probit', 'pairwise')
+    """
+    one_of("method", method, ("auto", *METHODS))
+    if method == "auto":
+        return "probit" if outputs == 1 else "pairwise"
+    fitting = FITTING[outputs == 1]
+    if method not in fitting:
+        choices = ", ".join(repr(name) for name in fitting)
+        raise ArgumentError(f"method={method!r} does not fit {outputs} logit(s): choose one of {choices}")
+    return method
+
+
+def predict(
+    gaussian: LogitGaussian,
+    method: str,
+    *,
+    samples: int | None = None,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """Drop-in logits (n, k) by the named method, all finite."""
+    if method == "mc":
+        logits = monte_carlo(gaussian, SAMPLES if samples is None else samples, generator)
+    else:
+        logits = CLOSED[method](gaussian)
+    return logits.clamp(*_finite(logits.dtype))
+
+
+def _finite(dtype: torch.dtype) -> tuple[float, float]:
+    # Half the largest number, so that the difference of two of them is finite too.
+    largest = torch.finfo(dtype).max / 2
+    return -largest, largest

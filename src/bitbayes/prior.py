@@ -1,0 +1,114 @@
+"""Choosing the prior variance: the cost of each candidate, summed over one pass, and the best of them."""
+
+import math
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+
+import torch
+from torch import Tensor
+
+from bitbayes.errors import ArgumentError, DataError, EdgeWarning
+from bitbayes.likelihood import Likelihood
+from bitbayes.logits import LogitGaussian
+from bitbayes.network import Inputs
+
+OBJECTIVES = ("ood", "nll", "evidence")
+PENALTIES = ("entropy", "uniform")
+# Wide enough that an optimum on the edge means that the data do not ask for one.
+SMALLEST, LARGEST = 1e-6, 1e8
+
+# Logits at some points for any prior variance, with what the cost needs beside them.
+Points = tuple[Callable[[float], LogitGaussian], Tensor | None]
+
+
+def candidates(count: int = 200) -> list[float]:
+    """Prior variances, evenly spaced in the logarithm.
+
+    >>> [f"{value:.0e}" for value in candidates(3)]
+    ['1e-06', '1e+01', '1e+08']
+    """
+    low, high = math.log(SMALLEST), math.log(LARGEST)
+    return [math.exp(low + (high - low) * i / (count - 1)) for i in range(count)]
+
+
+def mean_costs(
+    points: Iterable[Points],
+    grid: list[float],
+    predict: Callable[[LogitGaussian], Tensor],
+    cost: Callable[[Tensor, Tensor | None], Tensor],
+) -> Tensor:
+    """For each candidate the mean of `cost(drop_in_logits, labels)` (n,) over all points, (c,) in float64."""
+    totals, count = torch.zeros(len(grid), dtype=torch.float64), 0
+    for gaussian_at, labels in points:
+        costs = [cost(predict(gaussian_at(value)), labels) for value in grid]
+        totals += torch.stack([each.sum() for each in costs]).cpu().double()
+        count += len(costs[0])
+    return totals / count
+
+
+def negative_log_likelihood(likelihood: Likelihood) -> Callable[[Tensor, Tensor | None], Tensor]:
+    """−log p(y), for points with labels."""
+
+    def cost(logits: Tensor, labels: Tensor | None) -> Tensor:
+        assert labels is not None
+        return likelihood.losses(logits, labels)
+
+    return cost
+
+
+def overconfidence(likelihood: Likelihood, penalty: str) -> Callable[[Tensor, Tensor | None], Tensor]:
+    """For outliers: minus the entropy, or ("uniform") the cross-entropy to the uniform vector."""
+
+    def cost(logits: Tensor, _: Tensor | None) -> Tensor:
+        log_p = likelihood.log_probabilities(logits)
+        return -log_p.mean(1) if penalty == "uniform" else (log_p.exp() * log_p).sum(1)
+
+    return cost
+
+
+def best(grid: list[float], costs: Tensor) -> float:
+    """The candidate of least cost; warns if it is the first or the last."""
+    if not bool(costs.isfinite().any()):
+        raise DataError("no candidate for the prior variance has a finite cost: are the labels right?")
+    index = int(costs.nan_to_num(torch.inf, torch.inf, torch.inf).argmin())
+    if index in (0, len(grid) - 1):
+        side = "smallest" if index == 0 else "largest"
+        warnings.warn(
+            f"the best prior variance, {grid[index]:.3g}, is the {side} of those tried "
+            f"({grid[0]:.3g} to {grid[-1]:.3g}): the optimum may lie beyond, or the data ask for none; set "
+            "`prior_variance` yourself if this one does not suit",
+            EdgeWarning,
+            stacklevel=3,
+        )
+    return grid[index]
+
+
+class UniformNoise:
+    """Uniform noise like the inputs it was shown: as many, over the range of all their values, seeded."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self.seed = seed
+        self.shapes: list[torch.Size] = []
+        self.low, self.high = math.inf, -math.inf
+
+    def see(self, inputs: Inputs) -> None:
+        """Learn of one batch; raise at the first for which noise means nothing."""
+        if not isinstance(inputs, Tensor) or not inputs.is_floating_point():
+            kind = str(inputs.dtype) if isinstance(inputs, Tensor) else type(inputs).__name__
+            raise ArgumentError(
+                f"uniform noise means nothing for inputs of type {kind}: pass `outliers`, a loader of inputs "
+                "unlike the training data, or choose objective='nll'"
+            )
+        self.like = inputs
+        self.shapes.append(inputs.shape)
+        self.low, self.high = min(self.low, float(inputs.min())), max(self.high, float(inputs.max()))
+
+    def __iter__(self) -> Iterator[Tensor]:
+        # Drawn on the CPU, so that every device sees the same noise.
+        generator = torch.Generator().manual_seed(self.seed)
+        for shape in self.shapes:
+            noise = self.low + (self.high - self.low) * torch.rand(shape, generator=generator)
+            yield noise.to(self.like)
+
+    def __len__(self) -> int:
+        return len(self.shapes)
