@@ -1,0 +1,154 @@
+"""Inputs that a classifier should not be sure about: noise, far-away points, attacks and rotations."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F  # noqa: N812 (the name torch's own documentation uses)
+from torch import Tensor, nn
+
+from bitbayes.errors import ArgumentError, DataError, ModelError
+from bitbayes.network.mode import evaluating
+
+
+def uniform_noise(like: Tensor, n: int | None = None, *, generator: torch.Generator | None = None) -> Tensor:
+    """Noise over the observed range: every entry independent, uniform on [min(like), max(like)].
+
+    The minimum and maximum are over all of `like` (m, ...). Returns (n, ...) with n = m by default, on the
+    device and in the dtype of `like`. A `generator` may live on another device: it draws there, so a CPU
+    generator gives the same noise everywhere.
+
+    >>> images = torch.linspace(0, 1, 2 * 28 * 28).view(2, 1, 28, 28)
+    >>> noise = uniform_noise(images, 5, generator=torch.Generator().manual_seed(0))
+    >>> noise.shape, bool(noise.min() >= 0), bool(noise.max() <= 1)
+    (torch.Size([5, 1, 28, 28]), True, True)
+    """
+    if not like.is_floating_point():
+        raise DataError(
+            f"uniform noise needs floating-point data, but got {like.dtype}: numbers between two token or "
+            "category indices mean nothing. Convert pixels with .float(); otherwise give your own outliers"
+        )
+    if like.dim() == 0 or like.numel() == 0:
+        raise DataError(f"the data has shape {tuple(like.shape)}: give at least one item, (m, ...)")
+    if n is not None and n < 1:
+        raise ArgumentError(f"n={n}: give a number of items, at least 1, or None for as many as the data has")
+    low, high = like.detach().aminmax()
+    if not (low.isfinite() and high.isfinite()):
+        raise DataError("the data holds NaN or infinity, so it has no range to draw from: remove those items")
+    if low == high:
+        raise DataError(
+            f"every entry of the data is {low.item():g}: noise over that range would be the data itself. "
+            "Give data that varies, or outliers of your own"
+        )
+    shape = (len(like) if n is None else n, *like.shape[1:])
+    where = like.device if generator is None else generator.device
+    u = torch.rand(shape, dtype=like.dtype, device=where, generator=generator).to(like.device)
+    # Not low + (high − low) · u: the difference overflows for data that fills its dtype's range.
+    return (low * (1 - u) + high * u).clamp(low, high)
+
+
+def far_away(x: Tensor, delta: float) -> Tensor:
+    """Points on the rays from the origin through x: δ · x, in the shape of `x` (n, ...).
+
+    >>> far_away(torch.tensor([[1.0, -2.0]]), 100)
+    tensor([[ 100., -200.]])
+    """
+    return delta * x
+
+
+def pgd_confident(
+    model: nn.Module,
+    x: Tensor,
+    *,
+    epsilon: float = 0.3,
+    steps: int = 40,
+    step_size: float = 0.1,
+    bounds: tuple[float, float] | None = (0.0, 1.0),
+) -> Tensor:
+    """Inputs near x on which the model is as confident as projected gradient ascent can make it.
+
+    From x₀ = x, repeat xₜ₊₁ = Π(xₜ + step_size · sign ∇ maxᵢ log pᵢ(xₜ)), where Π clips to ‖· − x‖∞ ≤ epsilon
+    and, unless it is None, to `bounds` (low, high), in which x must lie. Each row keeps its best iterate, x
+    itself among them, so that no row ends less confident than it began.
+
+    `model` maps `x` (n, ...) to logits: (n, k), whose softmax counts, or (n, 1) or (n,), whose sigmoid does.
+    Returns the shape of `x`. The model is used in eval mode and given back in the modes it was in; no
+    parameter's gradient is touched.
+
+    >>> line = nn.Linear(2, 1, bias=False)
+    >>> _ = nn.init.ones_(line.weight)
+    >>> pgd_confident(line, torch.tensor([[0.5, 0.5], [0.9, 0.1]]), epsilon=0.25)
+    tensor([[0.7500, 0.7500],
+            [1.0000, 0.3500]])
+    """
+    _check_attack(x, epsilon, steps, step_size, bounds)
+    # Evaluation often runs inside no_grad or inference_mode; the attack needs gradients all the same.
+    with evaluating(model), torch.inference_mode(False), torch.enable_grad():
+        x = x.detach().clone()
+        lowest, highest = x - epsilon, x + epsilon
+        if bounds is not None:
+            lowest, highest = lowest.clamp(min=bounds[0]), highest.clamp(max=bounds[1])
+        current = best = x
+        best_score = x.new_full((len(x),), -math.inf)
+        for _ in range(steps + 1):
+            current = current.detach().requires_grad_()
+            score = _log_confidence(model(current))  # (n,)
+            (gradient,) = torch.autograd.grad(score.sum(), current)
+            better = score > best_score  # (n,)
+            best_score = torch.where(better, score, best_score).detach()
+            best = torch.where(better.view(-1, *[1] * (x.dim() - 1)), current, best).detach()
+            current = (current + step_size * gradient.sign()).clamp(lowest, highest)
+    return best
+
+
+def rotate(x: Tensor, degrees: float) -> Tensor:
+    """Images turned counter-clockwise about their centre, bilinearly interpolated, zero outside.
+
+    The output's pixel at (u, v) from the centre (u to the right, v down) is the input's at
+    (u cos θ − v sin θ, u sin θ + v cos θ), with θ the angle. `x` (n, c, h, w) → the same shape.
+
+    >>> rotate(torch.tensor([[[[1.0, 2.0], [3.0, 4.0]]]]), 90).round(decimals=4)
+    tensor([[[[2., 4.], [1., 3.]]]])
+    """
+    if x.dim() != 4 or not x.is_floating_point():
+        raise DataError(f"give floating-point images (n, c, h, w), not {x.dtype} of shape {tuple(x.shape)}")
+    height, width = x.shape[2:]
+    cos, sin = math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
+    # affine_grid measures from −1 to 1 along both sides, so that a turn of an oblong image needs its aspect.
+    turn = [[cos, -sin * height / width, 0.0], [sin * width / height, cos, 0.0]]
+    # Half precision cannot tell neighbouring pixels' coordinates apart in a large image.
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    grid = F.affine_grid(wide.new_tensor([turn]), [1, 1, height, width], align_corners=False)  # (1, h, w, 2)
+    turned = F.grid_sample(wide, grid.expand(len(x), -1, -1, -1), padding_mode="zeros", align_corners=False)
+    return turned.to(x.dtype)
+
+
+def _log_confidence(logits: Tensor) -> Tensor:
+    """maxᵢ log pᵢ (n,) of k logits (n, k), or of one, (n, 1) or (n,)."""
+    if logits.dim() > 2 or logits.dim() == 0:
+        raise ModelError(f"the model gave shape {tuple(logits.shape)}: it must give (n, k), (n, 1) or (n,)")
+    if not logits.requires_grad:
+        raise ModelError("the model's logits carry no gradient to its input: it must be differentiable in x")
+    if logits.dim() == 1 or logits.shape[1] == 1:
+        f = logits.view(-1)
+        logits = torch.stack([torch.zeros_like(f), f], -1)  # softmax([0, f]) = [1 − σ(f), σ(f)]
+    # `max` over a dimension follows one class where two are equal; `amax` would average to no direction.
+    return logits.log_softmax(-1).max(-1).values
+
+
+def _check_attack(
+    x: Tensor, epsilon: float, steps: int, step_size: float, bounds: tuple[float, float] | None
+) -> None:
+    if not x.is_floating_point() or x.dim() == 0:
+        raise DataError(f"give floating-point inputs (n, ...), not {x.dtype} of shape {tuple(x.shape)}")
+    if not (epsilon >= 0 and steps >= 0 and step_size > 0):
+        raise ArgumentError(
+            f"epsilon={epsilon}, steps={steps}, step_size={step_size}: "
+            "give epsilon ≥ 0, steps ≥ 0 and step_size > 0"
+        )
+    if bounds is not None and x.numel() and not (bounds[0] <= x.min() and x.max() <= bounds[1]):
+        raise DataError(
+            f"x goes from {x.min().item():g} to {x.max().item():g}, outside bounds={bounds}: "
+            "give the bounds of your data, or bounds=None"
+        )

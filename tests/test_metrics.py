@@ -1,0 +1,268 @@
+"""Metrics against scikit-learn, torchmetrics, and loops that spell the definitions out."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.metrics import accuracy_score, brier_score_loss, log_loss, roc_auc_score, roc_curve
+from torchmetrics.functional.classification import multiclass_calibration_error
+
+from bitbayes import metrics
+from bitbayes.errors import ArgumentError, DataError
+
+# n terms of size ≤ 10 summed in float64 lose at most n · 10 · 2⁻⁵³, which is 1e-12 for n = 1,000.
+EXACT = 1e-12
+
+
+def case(n=500, k=4, seed=0, sharpness=3.0):
+    """Probabilities and labels drawn from something flatter, so that the classifier is overconfident."""
+    generator = torch.Generator().manual_seed(seed)
+    logits = sharpness * torch.randn(n, k, generator=generator, dtype=torch.float64)
+    labels = torch.multinomial((0.5 * logits).softmax(-1), 1, generator=generator)[:, 0]
+    return logits.softmax(-1), labels
+
+
+def scores(*confidences):
+    """Two-class probabilities with these confidences."""
+    top = torch.tensor(confidences, dtype=torch.float64)
+    return torch.stack([top, 1 - top], -1)
+
+
+# --- against outside libraries -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("k", [2, 4, 10])
+def test_accuracy_nll_and_brier_agree_with_scikit_learn(k):
+    probs, labels = case(k=k)
+    classes = list(range(k))
+    assert metrics.accuracy(probs, labels) == accuracy_score(labels, probs.argmax(-1))
+    assert metrics.nll(probs, labels) == pytest.approx(log_loss(labels, probs, labels=classes), abs=EXACT)
+    oracle = brier_score_loss(labels, probs, labels=classes, scale_by_half=False)
+    assert metrics.brier(probs, labels) == pytest.approx(oracle, abs=EXACT)
+
+
+@pytest.mark.parametrize("bins", [1, 7, 15, 100])
+@pytest.mark.parametrize("k", [2, 4])
+@pytest.mark.parametrize("norm, ours", [("l1", metrics.ece), ("max", metrics.mce)])
+def test_calibration_errors_agree_with_torchmetrics(bins, k, norm, ours):
+    probs, labels = case(k=k)
+    assert probs.max() < 1
+    oracle = multiclass_calibration_error(probs, labels, k, n_bins=bins, norm=norm).item()
+    # torchmetrics keeps bin sums in float32: n · 2⁻²⁴ per bin, relative to a bin's own count, is 500 · 6e-8.
+    assert ours(probs, labels, bins=bins) == pytest.approx(oracle, abs=500 * 2**-24)
+
+
+def area_and_curve(probs_in, probs_out):
+    score = torch.cat([probs_in, probs_out]).max(-1).values.numpy()
+    positive = [1] * len(probs_in) + [0] * len(probs_out)
+    false, true, _ = roc_curve(positive, score, drop_intermediate=False)
+    # 20 · tpr · n ≥ 19 · n in whole numbers: the curve's own rates are rounded.
+    kept = (true * len(probs_in)).round()
+    return roc_auc_score(positive, score), false[(20 * kept >= 19 * len(probs_in)).argmax()]
+
+
+confidences = st.lists(st.integers(8, 16).map(lambda i: i / 16), min_size=1, max_size=45)
+
+
+@settings(max_examples=60, deadline=None)
+@given(confidences, confidences)
+def test_auroc_and_fpr95_agree_with_scikit_learn_with_many_ties(inside, outside):
+    probs_in, probs_out = scores(*inside), scores(*outside)
+    area, false_positives = area_and_curve(probs_in, probs_out)
+    assert metrics.auroc(probs_in, probs_out) == pytest.approx(area, abs=EXACT)
+    assert metrics.fpr95(probs_in, probs_out) == pytest.approx(false_positives, abs=EXACT)
+
+
+@pytest.mark.parametrize("n", [1, 19, 20, 21, 40, 300])
+def test_auroc_and_fpr95_agree_with_scikit_learn_without_ties(n):
+    probs_in, _ = case(n=n, seed=1, sharpness=3.0)
+    probs_out, _ = case(n=200, seed=2, sharpness=1.0)
+    area, false_positives = area_and_curve(probs_in, probs_out)
+    assert metrics.auroc(probs_in, probs_out) == pytest.approx(area, abs=EXACT)
+    assert metrics.fpr95(probs_in, probs_out) == pytest.approx(false_positives, abs=EXACT)
+
+
+# --- cases worked by hand ----------------------------------------------------------------------------------
+
+
+def test_auroc_ends():
+    low, high = scores(0.5, 0.6), scores(0.7, 0.8, 0.9)
+    assert metrics.auroc(high, low) == 1.0
+    assert metrics.auroc(low, high) == 0.0
+    assert metrics.auroc(low, low) == 0.5
+
+
+def test_fpr95_keeps_exactly_19_of_20_and_counts_ties_at_the_threshold():
+    inside = scores(0.55, 0.6, *[0.9] * 18)  # the 19th largest is 0.6
+    assert metrics.fpr95(inside, scores(0.55, 0.59, 0.6, 0.61)) == 0.5
+    inside = scores(0.55, *[0.9] * 18)  # of 19 points, 18 are only 94.7 %: all must be kept
+    assert metrics.fpr95(inside, scores(0.54, 0.55, 0.6, 0.61)) == 0.75
+
+
+def test_confidence_of_exactly_one_is_in_the_top_bin():
+    # Top bin: confidences 1, 1, 1 and 0.95 of which two are right: |0.5 − 0.9875|. Another bin: 0.55, wrong.
+    probs = scores(1.0, 1.0, 1.0, 0.95, 0.55)
+    labels = torch.tensor([0, 0, 1, 1, 1])
+    per_bin = metrics.reliability(probs, labels)
+    assert per_bin.count.tolist() == [0] * 8 + [1] + [0] * 5 + [4]
+    assert per_bin.confidence[14].item() == pytest.approx(3.95 / 4, abs=EXACT)
+    assert per_bin.accuracy[14].item() == 0.5
+    assert metrics.ece(probs, labels) == pytest.approx((4 * (3.95 / 4 - 0.5) + 0.55) / 5, abs=EXACT)
+    assert metrics.mce(probs, labels) == pytest.approx(0.55, abs=EXACT)
+    assert metrics.ece(scores(1.0, 1.0), torch.tensor([0, 0])) == 0.0
+    assert metrics.mce(scores(1.0, 1.0), torch.tensor([1, 1])) == 1.0
+
+
+def test_a_rounding_error_above_one_is_in_the_top_bin_too():
+    probs = torch.tensor([[1.0 + 2**-23, 0.0]])
+    assert metrics.reliability(probs, torch.tensor([0])).count.tolist() == [0] * 14 + [1]
+
+
+@pytest.mark.parametrize("bins", [2, 10, 15, 100])
+def test_each_bin_holds_its_left_edge(bins):
+    edges = [b / bins for b in range(bins) if b / bins >= 0.5]
+    per_bin = metrics.reliability(scores(*edges), torch.zeros(len(edges), dtype=torch.long), bins=bins)
+    assert per_bin.count.tolist() == [0] * (bins - len(edges)) + [1] * len(edges)
+    assert per_bin.confidence[-len(edges) :].tolist() == edges
+    assert per_bin.confidence[: -len(edges)].isnan().all()
+    assert per_bin.accuracy[: -len(edges)].isnan().all()
+
+
+def test_mmc_and_entropy_spelled_out():
+    probs, _ = case(n=50)
+    rows = probs.tolist()
+    assert metrics.mmc(probs) == pytest.approx(sum(max(row) for row in rows) / 50, abs=EXACT)
+    entropy = -sum(p * math.log(p) for row in rows for p in row) / 50
+    assert metrics.entropy(probs) == pytest.approx(entropy, abs=EXACT)
+    uniform = torch.full((3, 10), 0.1, dtype=torch.float64)
+    assert metrics.entropy(uniform) == pytest.approx(math.log(10), abs=EXACT)
+    assert metrics.entropy(torch.eye(3)) == 0.0
+
+
+@pytest.mark.parametrize(
+    "dtype, nats",
+    [(torch.float64, 708.4), (torch.float32, 87.3), (torch.bfloat16, 87.3), (torch.float16, 87.3)],
+)
+def test_nll_of_an_impossible_label_is_large_and_finite(dtype, nats):
+    probs = torch.tensor([[1.0, 0.0]], dtype=dtype)
+    assert metrics.nll(probs, torch.tensor([1])) == pytest.approx(nats, abs=0.05)
+
+
+def test_nll_uses_a_float16_probability_below_the_smallest_normal_one():
+    probs = torch.tensor([[1.0, 2.0**-20]], dtype=torch.float16)
+    assert metrics.nll(probs, torch.tensor([1])) == pytest.approx(20 * math.log(2), abs=EXACT)
+
+
+def test_sums_are_taken_in_float64():
+    # float32 has no number within 1e-9 of this mean.
+    probs = torch.tensor([[0.9, 0.1], [0.8, 0.2], [0.6, 0.4]])
+    exact = sum(p for p, _ in probs.tolist()) / 3
+    assert abs(torch.tensor(exact).item() - exact) > 1e-9
+    assert metrics.mmc(probs) == pytest.approx(exact, abs=EXACT)
+
+
+# --- what is taken, and what is not ------------------------------------------------------------------------
+
+WITH_LABELS = [metrics.accuracy, metrics.ece, metrics.mce, metrics.brier, metrics.nll]
+ALONE = [metrics.mmc, metrics.entropy]
+PAIRS = [metrics.auroc, metrics.fpr95]
+
+
+def calls(probs, labels):
+    """Every metric on these arguments; a pair gets the same probabilities twice."""
+    yield from ((lambda f=f: f(probs, labels)) for f in [*WITH_LABELS, metrics.reliability])
+    yield from ((lambda f=f: f(probs)) for f in ALONE)
+    yield from ((lambda f=f: f(probs, scores(0.5))) for f in PAIRS)
+    yield from ((lambda f=f: f(scores(0.5), probs)) for f in PAIRS)
+
+
+def test_every_metric_gives_a_python_float_and_no_gradient():
+    probs, labels = case(n=20)
+    probs.requires_grad_()
+    results = (
+        [f(probs, labels) for f in WITH_LABELS] + [f(probs) for f in ALONE] + [f(probs, probs) for f in PAIRS]
+    )
+    assert [type(r) for r in results] == [float] * 9
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize("k", [2, 10, 1000])
+@pytest.mark.parametrize("through_logarithm", [False, True])
+def test_what_a_softmax_gives_in_any_dtype_is_taken(dtype, k, through_logarithm):
+    logits = 3 * torch.randn(200, k, generator=torch.Generator().manual_seed(0))
+    for scale in (0.0, 1.0, 10.0):  # from uniform, where the entropy is largest, to nearly one-hot
+        rows = (scale * logits).to(dtype)
+        probs = rows.log_softmax(-1).exp() if through_logarithm else rows.softmax(-1)
+        assert probs.dtype == dtype
+        exact = probs.double().max(-1).values.mean().item()
+        assert metrics.mmc(probs) == pytest.approx(exact, abs=EXACT)
+        if dtype == torch.float32:
+            assert metrics.mmc(probs.double()) == pytest.approx(exact, abs=EXACT)
+
+
+def test_an_average_of_100_draws_added_one_by_one_in_float32_is_taken():
+    total = torch.zeros(2000, 10)
+    for seed in range(100):
+        total += torch.randn(2000, 10, generator=torch.Generator().manual_seed(seed)).softmax(-1)
+    metrics.mmc(total / 100)
+
+
+@pytest.mark.parametrize("dtype, off", [(torch.bfloat16, 0.05), (torch.float32, 1e-4), (torch.float64, 1e-4)])
+def test_rows_that_do_not_sum_to_one_raise(dtype, off):
+    for wrong in (0.5 + off, 0.5 - off):
+        for call in calls(torch.tensor([[0.5, 0.5], [0.5, wrong]], dtype=dtype), torch.tensor([0, 1])):
+            with pytest.raises(DataError, match="sum to one"):
+                call()
+
+
+@pytest.mark.parametrize(
+    "probs, message",
+    [
+        (torch.empty(0, 2), r"shape \(0, 2\)"),
+        (torch.tensor([0.5, 0.5]), r"shape \(2,\)"),
+        (torch.ones(2, 1), r"shape \(2, 1\).*torch.stack"),
+        (torch.ones(1, 2, 2) / 2, r"shape \(1, 2, 2\)"),
+        (torch.tensor([[1, 0], [0, 1]]), "floating-point.*int64"),
+        ([[0.5, 0.5]], "floating-point.*list"),
+        (torch.tensor([[0.5, 0.5], [math.nan, 0.5]]), "NaN or infinity in 1 of 2 rows"),
+        (torch.tensor([[0.5, 0.5], [math.inf, 0.5]]), "NaN or infinity in 1 of 2 rows"),
+        (torch.tensor([[0.5, 0.5], [1.5, -0.5]]), "-0.5 < 0"),
+    ],
+)
+def test_bad_probabilities_raise(probs, message):
+    for call in calls(probs, torch.tensor([0, 1])):
+        with pytest.raises(DataError, match=message):
+            call()
+
+
+@pytest.mark.parametrize(
+    "labels, message",
+    [
+        (torch.tensor([0.0, 1.0]), "whole numbers.*float32"),
+        ([0, 1], "whole numbers.*list"),
+        (torch.tensor([0]), r"shape \(1,\), but probs has 2 rows"),
+        (torch.tensor([[0], [1]]), r"shape \(2, 1\)"),
+        (torch.tensor([0, 2]), "from 0 to 2, but probs has 2 classes"),
+        (torch.tensor([-1, 1]), "from -1 to 1"),
+    ],
+)
+def test_bad_labels_raise(labels, message):
+    for f in [*WITH_LABELS, metrics.reliability]:
+        with pytest.raises(DataError, match=message):
+            f(scores(0.5, 0.75), labels)
+
+
+def test_small_integer_and_boolean_labels_are_taken():
+    probs = scores(0.9, 0.8)
+    for dtype in (torch.uint8, torch.int32, torch.bool):
+        assert metrics.accuracy(probs, torch.tensor([0, 1]).to(dtype)) == 0.5
+        assert metrics.brier(probs, torch.tensor([0, 1]).to(dtype)) == pytest.approx(0.65, abs=EXACT)
+
+
+@pytest.mark.parametrize("bins", [0, -1, 2.5])
+def test_bad_bins_raise(bins):
+    for f in (metrics.reliability, metrics.ece, metrics.mce):
+        with pytest.raises(ArgumentError, match="bins="):
+            f(scores(0.5), torch.tensor([0]), bins=bins)
