@@ -37,7 +37,7 @@ from bitbayes.predictive import METHODS
 from bitbayes.progress import track
 
 # Features wait until they are worth one matrix product. Bytes, not batches, so that memory is bounded.
-FIT_BYTES, TUNE_BYTES = 2**25, 2**23
+FIT_BYTES, TUNE_BYTES = 2**25, 2**21
 # Numbers that a chunk of a prediction may hold.
 CHUNK = 2**24
 SEED = 0

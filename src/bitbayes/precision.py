@@ -1,4 +1,4 @@
-"""Which arithmetic: sums and factorisations in float64 where the device has it, the rest in the model's own."""
+"""Which arithmetic: sums and decompositions in float64 where the device has it, the rest as the model."""
 
 import torch
 from torch import Tensor

@@ -24,7 +24,7 @@ def observe(
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """Features (n, d), logits (n, k) and labels (n,) of each batch.
 
-    `check(labels, logits, number)` gives the labels back as they should be; `see(inputs)` is told of each batch.
+    `check(labels, logits, number)` gives the labels as they should be; `see(inputs)` is told of each batch.
     """
     with evaluating(model):
         for number, (inputs, labels) in enumerate(batches(loader, model_device(model))):

@@ -1,0 +1,119 @@
+"""Last layer: fit, predict and tune as ratios to a plain forward pass, beside laplace-torch where installed.
+
+    python benchmarks/last_layer.py [--images 10000] [--peer]
+    python benchmarks/last_layer.py --memory        # d = 2048, k = 1000: megabytes above the model's own
+
+The paper's LeNet (3.3 million parameters), batches of 128, two threads. Each number is a median over ten
+blocks of the data; a plain pass over the same block is timed before and after each.
+"""
+
+import argparse
+import time
+import warnings
+
+import torch
+from torch import nn
+
+import bitbayes as bb
+from timing import Batches, peak_megabytes, ratio, seconds
+
+BLOCKS = 10
+
+
+def ours(model: nn.Module, data: Batches) -> list[tuple[str, float]]:
+    blocks = data.blocks(BLOCKS)
+    bayes = bb.Laplace(model)
+    rows = [("fit", ratio(model, blocks, bayes.fit))]
+    bayes.fit(data)
+    once = seconds(lambda: bayes.logits(data.images[:1]))
+    each = seconds(lambda: [model(batch) for batch, _ in data])
+    rows += [("decomposition, once after a fit on all the data", once / each)]
+    for method in ("pairwise", "probit", "bridge", "mc"):
+        name = f"predict, {method}" + (" (100 samples)" if method == "mc" else "")
+        rows += [(name, ratio(model, blocks, lambda block, m=method: bayes.predict_proba(block, method=m)))]
+    # Validation data and as many outliers: two plain passes are the floor.
+    rows += [(f"tune, {len(bb.prior.candidates())} candidates", ratio(model, blocks, bayes.tune) / 2)]
+    rows += [("tune, 200 candidates", _tune(model, blocks, bayes, 200))]
+    full = bb.Laplace(model, structure="diag").fit(data)
+    rows += [("diag: fit", ratio(model, blocks, bb.Laplace(model, structure="diag").fit))]
+    rows += [("diag: predict, pairwise", ratio(model, blocks, full.predict_proba))]
+    return rows
+
+
+def _tune(model: nn.Module, blocks: list[Batches], bayes: bb.Laplace, count: int) -> float:
+    usual = bb.prior.candidates
+    bb.prior.candidates = lambda: usual(count)
+    try:
+        return ratio(model, blocks, bayes.tune) / 2
+    finally:
+        bb.prior.candidates = usual
+
+
+def peer(model: nn.Module, data: Batches) -> list[tuple[str, float]]:
+    """The same jobs in laplace-torch, on one block of the data: it takes long."""
+    import laplace
+    from torch.utils.data import DataLoader, TensorDataset
+
+    block = data.blocks(BLOCKS)[0]
+    loader = DataLoader(TensorDataset(block.images, block.labels), batch_size=128)
+    rows = []
+    for structure in ("kron", "diag"):
+        other = laplace.Laplace(
+            model, "classification", subset_of_weights="last_layer", hessian_structure=structure
+        )
+        rows += [
+            (f"laplace-torch {structure}: fit", ratio(model, [block] * 3, lambda _, o=other: o.fit(loader)))
+        ]
+
+        def predict(batches: Batches, o: object = other) -> None:
+            for images, _ in batches:
+                o(images, link_approx="probit")
+
+        rows += [(f"laplace-torch {structure}: predict, probit", ratio(model, [block] * 3, predict))]
+    return rows
+
+
+def memory() -> None:
+    """Fit, tune and predict with a head of 2048 features and 1000 classes."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, 2048), nn.ReLU(), nn.Linear(2048, 1000))
+    images, labels = torch.randn(512, 64), torch.randint(0, 1000, (512,))
+    data = Batches(images, labels, 64)
+    for batch, _ in data:
+        model(batch)
+    floor = peak_megabytes()
+    bayes = bb.Laplace(model)
+    few = Batches(images[:64], labels[:64], 64)
+    for name, job in (
+        ("fit, 512 points", lambda: bayes.fit(data)),
+        ("predict, 64 points", lambda: bayes.predict_proba(few)),
+        ("tune, 64 points and 64 outliers", lambda: bayes.tune(few)),
+    ):
+        begun = time.perf_counter()
+        job()
+        print(f"{name:<36} {peak_megabytes() - floor:8.0f} MB {time.perf_counter() - begun:8.1f} s")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--images", type=int, default=10_000)
+    parser.add_argument("--peer", action="store_true", help="laplace-torch beside it")
+    parser.add_argument("--memory", action="store_true", help="the memory of a head with 1,000 classes")
+    options = parser.parse_args()
+    torch.set_num_threads(2)
+    warnings.simplefilter("ignore")
+    if options.memory:
+        return memory()
+    torch.manual_seed(0)
+    model = bb.networks.LeNet().eval()
+    data = Batches(torch.rand(options.images, 1, 28, 28), torch.randint(0, 10, (options.images,)))
+    print(
+        f"plain forward pass: {1e3 * seconds(lambda: [model(x) for x, _ in data]) / options.images:.2f} ms an image"
+    )
+    for name, value in ours(model, data) + (peer(model, data) if options.peer else []):
+        print(f"{name:<50} {value:8.2f} x", flush=True)
+    return None
+
+
+if __name__ == "__main__":
+    main()
