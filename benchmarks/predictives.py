@@ -46,9 +46,7 @@ def main() -> None:
         "noise × 100": 100 * noise,
         "test digits × 100": 100 * test,
     }
-    print(
-        "| structure | inputs | method | mean confidence % | distance, mean | distance, largest | labels changed % |"
-    )
+    print("| structure | inputs | method | confidence % | distance, mean | largest | labels changed % |")
     print("|---|---|---|--:|--:|--:|--:|")
     for structure in ("kron", "diag"):
         bayes = bb.Laplace(model, structure=structure).fit(train).tune(validation)

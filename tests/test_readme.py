@@ -1,0 +1,27 @@
+"""The README's lines of Python, pasted into a session that has a model and its loaders."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+import bitbayes as bb
+
+README = Path(__file__).parents[1] / "README.md"
+
+
+@pytest.mark.filterwarnings("ignore::bitbayes.errors.EdgeWarning")
+def test_the_readmes_lines_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (lines,) = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
+    torch.manual_seed(0)
+    x, y = bb.data.two_moons(60)
+    loader = DataLoader(TensorDataset(x, y), batch_size=20)
+    session = {"model": bb.networks.MLP((2, 8, 2)), "train_loader": loader, "val_loader": loader, "x": x}
+    exec(lines, session)
+    assert session["probs"].shape == (60, 2)
+    # Both come from the same network in float32, by the same formula.
+    torch.testing.assert_close(session["logits"].softmax(1), session["probs"], atol=1e-6, rtol=1e-5)
+    assert (tmp_path / "bayes.safetensors").exists()
