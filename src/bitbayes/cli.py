@@ -1,0 +1,137 @@
+"""The command line: `bitbayes audit`, and whatever other commands join it."""
+
+from __future__ import annotations
+
+import json
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+from rich.console import Console
+from typer.core import TyperGroup
+
+from bitbayes.audit import audit as run_audit
+from bitbayes.errors import BitbayesError
+from bitbayes.report import Bars, check_writable, render_page, terminal_table, write_atomically
+from bitbayes.target import embedded_target, load_target
+
+
+class _Group(TyperGroup):
+    """A command's own errors are a line on stderr and exit code 1; no traceback."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BitbayesError as error:
+            typer.echo(f"bitbayes: {error}", err=True)
+            raise typer.Exit(1) from error
+
+
+app = typer.Typer(
+    cls=_Group,
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+
+
+def main() -> None:
+    """The `bitbayes` command."""
+    app(prog_name="bitbayes")
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"bitbayes {version('bitbayes')}")
+        raise typer.Exit
+
+
+@app.callback()
+def bitbayes(
+    _: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Honest confidence for any trained PyTorch classifier, after training."""
+
+
+@app.command()
+def audit(
+    target: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="TARGET", help="package.module:function. Default: embedded digits.", show_default=False
+        ),
+    ] = None,
+    output: Annotated[Path, typer.Option(help="The page to write.")] = Path("bitbayes-report.html"),
+    json_file: Annotated[
+        Path | None,
+        typer.Option("--json", metavar="FILE", help="Write all numbers here too.", show_default=False),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="For noise, and for the split of the embedded digits.")] = 0,
+    device: Annotated[
+        str | None,
+        typer.Option(help="cpu, cuda, cuda:1, … Default: where the model is.", show_default=False),
+    ] = None,
+) -> None:
+    """How overconfident is this classifier, and what does it look like after being a bit Bayesian?
+
+    Prints a table and writes a page that compares the plain network,
+    temperature scaling and a last-layer Laplace approximation.
+
+    TARGET names a function of yours. It takes no arguments and returns a dict:
+
+      [bold]model[/bold]        a torch.nn.Module that returns logits
+      [bold]train[/bold]        a loader of (x, y): what the model was trained on
+      [bold]validation[/bold]   a loader of (x, y): chooses prior variance and temperature
+      [bold]test[/bold]         a loader of (x, y): what is scored
+      [bold]outliers[/bold]     optional: a dict from a name to a loader or a tensor of inputs
+                   that belong to none of the classes
+
+    For example, with this in mnist.py, run [bold]bitbayes audit mnist:classifier[/bold]
+
+      def classifier():
+          return {"model": net, "train": train_loader,
+                  "validation": validation_loader, "test": test_loader,
+                  "outliers": {"letters": letter_images}}
+
+    The module is looked for in the current directory too. Without TARGET the
+    embedded digits and their LeNet are audited, with Fashion-MNIST and letters
+    as outliers.
+    """
+    for path in filter(None, (output, json_file)):
+        check_writable(path)
+    torch.manual_seed(seed)
+    chosen = load_target(target) if target else embedded_target(seed)
+    model = chosen.model.to(_device(device)) if device else chosen.model
+    with Bars() as bars:
+        found = run_audit(
+            model,
+            chosen.train,
+            chosen.validation,
+            chosen.test,
+            chosen.outliers,
+            subject=chosen.subject,
+            seed=seed,
+            progress=bars,
+        )
+    console = Console(highlight=False)
+    console.print(terminal_table(found))
+    console.print(f"Prior variance {found.prior_variance:.4g}, temperature {found.temperature:.3g}.")
+    for note in found.notes:
+        console.print(f"Note: {note}", markup=False)
+    if json_file:
+        write_atomically(json_file, json.dumps(found.as_dict(), indent=1, allow_nan=False) + "\n")
+        console.print(f"Numbers: {json_file}", markup=False, soft_wrap=True)
+    write_atomically(output, render_page(found))
+    console.print(f"Page: {output}", markup=False, soft_wrap=True)
+
+
+def _device(name: str) -> torch.device:
+    try:
+        return torch.empty(0, device=name).device
+    except (RuntimeError, AssertionError) as error:
+        raise typer.BadParameter(f"{name!r}: {str(error).splitlines()[0]}", param_hint="--device") from error

@@ -1,0 +1,149 @@
+import json
+import math
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import bitbayes
+from bitbayes.cli import app
+from bitbayes.findings import METHODS
+
+TARGET = """
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+def points(n, seed):
+    generator = torch.Generator().manual_seed(seed)
+    y = torch.arange(n) % 2
+    return TensorDataset(4 * y[:, None] + torch.randn(n, 2, generator=generator), y)
+
+def classifier():
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(2, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+    optimizer = torch.optim.Adam(model.parameters(), 0.05)
+    x, y = points(80, 0).tensors
+    for _ in range(40):
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+    names = ("train", "validation", "test")
+    loaders = {name: DataLoader(points(80, seed), 32) for seed, name in enumerate(names)}
+    return {"model": model, **loaders, "outliers": {"left": torch.randn(30, 2) - 20}}
+
+def unpaired():
+    return {**classifier(), "validation": [torch.zeros(3, 2)]}
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "blobs_target", raising=False)
+    monkeypatch.setenv("COLUMNS", "80")
+    (tmp_path / "blobs_target.py").write_text(TARGET)
+    return tmp_path
+
+
+def run(*arguments: str) -> Any:
+    return CliRunner().invoke(app, list(arguments))
+
+
+def numbers(part: Any) -> list[float]:
+    if isinstance(part, dict):
+        part = list(part.values())
+    if isinstance(part, list):
+        return [number for inner in part for number in numbers(inner)]
+    return [part] if isinstance(part, (int, float)) else []
+
+
+def test_an_audit_of_my_own_classifier(folder: Path) -> None:
+    result = run(
+        "audit", "blobs_target:classifier", "--json", "numbers.json", "--seed", "3", "--device", "cpu"
+    )
+    assert result.exit_code == 0, result.output
+    assert "Accuracy, %" in result.stdout
+    assert re.search(r"Prior variance \S+, temperature \S+\.", result.stdout)
+    assert "Page: bitbayes-report.html" in result.stdout
+    assert max(map(len, result.stdout.splitlines())) <= 80
+    assert "Fitting" in result.stderr
+    assert "Fitting" not in result.stdout
+
+    page = (folder / "bitbayes-report.html").read_text("utf-8")
+    assert "On 80 test inputs of the kind it was trained for, the plain network is right" in page
+    assert "Shown things that belong to none of its classes (left)" in page
+    assert "The price: on the test inputs the Bayesian version changes" in page
+    assert not re.search(r"https?:", page)
+
+    found = json.loads((folder / "numbers.json").read_text("utf-8"))
+    assert found["schema"] == 1
+    assert (found["subject"], found["classes"], found["seed"]) == ("blobs_target:classifier", 2, 3)
+    assert set(found["test"]) == set(METHODS)
+    assert [outlier["kind"] for outlier in found["outliers"]] == ["given", "noise", "far", "far", "far"]
+    assert found["sizes"] == {"train": 80, "validation": 80, "test": 80}
+    assert set(found["cost"]) == {"fit", "tune", "predict", "forward_milliseconds"}
+    assert all(math.isfinite(number) for number in numbers(found))
+    assert sorted(path.name for path in folder.glob("*.*")) == [
+        "bitbayes-report.html",
+        "blobs_target.py",
+        "numbers.json",
+    ]
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["blobs_target:nothing"], "has no function 'nothing'"),
+        (["no_such_module:f"], "no module 'no_such_module'"),
+        (["blobs_target:unpaired"], "'validation': batch 0 is a Tensor: expected a pair"),
+        (["blobs_target:classifier", "--output", "nowhere/page.html"], "there is no directory nowhere"),
+        (["blobs_target:classifier", "--json", "."], "is a directory"),
+    ],
+)
+def test_an_error_is_one_line_on_stderr(folder: Path, arguments: list[str], message: str) -> None:
+    result = run("audit", *arguments)
+    assert result.exit_code == 1
+    assert message in result.stderr
+    assert result.stderr.splitlines()[-1].startswith("bitbayes: ")
+    assert "Traceback" not in result.output
+    assert not (folder / "bitbayes-report.html").exists()
+
+
+@pytest.mark.parametrize(
+    "arguments", [["audit", "--nonsense"], ["audit", "--seed", "x"], ["frobnicate"], ["audit", "a:b", "c:d"]]
+)
+def test_wrong_usage_exits_with_two(folder: Path, arguments: list[str]) -> None:
+    assert run(*arguments).exit_code == 2
+
+
+def test_a_device_that_is_not_there(folder: Path) -> None:
+    result = run("audit", "blobs_target:classifier", "--device", "toaster")
+    assert result.exit_code == 2
+    assert "toaster" in result.stderr
+
+
+def test_help_says_what_the_function_must_return() -> None:
+    result = run("audit", "--help")
+    assert result.exit_code == 0
+    for word in (
+        "model",
+        "train",
+        "validation",
+        "test",
+        "outliers",
+        "no arguments",
+        "returns a dict",
+        "--seed",
+    ):
+        assert word in result.stdout
+
+
+def test_version_and_python_m() -> None:
+    assert run("--version").stdout.split() == ["bitbayes", bitbayes.__version__]
+    command = [sys.executable, "-m", "bitbayes", "--version"]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.startswith("bitbayes ")
