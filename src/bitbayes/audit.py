@@ -74,6 +74,7 @@ def audit(
     notes: list[str] = []
     loaders = {"train": train, "validation": validation, "test": test}
     first = {name: _first_inputs(name, loader, device) for name, loader in loaders.items()}
+    _plain(model, first["train"])  # the first pass through a network may be slow, so it is not timed
 
     bayes, scaled = Laplace(model), TemperatureScaling(model)
     fitting = _Watched(train, "Fitting", report)
@@ -89,7 +90,7 @@ def audit(
         "temperature": scaled.predict_proba,
         "bayesian": bayes.predict_proba,
     }
-    _predict(methods, [first["test"]])  # the first call of a method may be slow, so it is not timed
+    _predict(methods, [first["test"]])  # nor is the first call of a method
     testing = _Watched(test, "Test data", report)
     inside, labels, inputs, seconds = _predict_test(methods, testing, device)
     forward = seconds["plain"] / len(labels)
