@@ -1,0 +1,199 @@
+"""The plainest float64 computation of everything: dense matrices, explicit inverses, loops over points.
+
+Weights are W (k, D) with the bias as last column, flattened class by class; features φ̃ (n, D) end in the
+bias's 1.
+"""
+
+import math
+
+import torch
+from scipy import integrate, special
+from torch import nn
+from torch.func import jacrev
+from torch.nn import functional
+
+KAPPA = math.pi / 8
+
+
+# ---- cases
+
+
+def network(k, bias=True, dtype=torch.float64, inputs=3, width=4):
+    """A small network whose last layer is 'head'."""
+    layers = {
+        "hidden": nn.Linear(inputs, width),
+        "activation": nn.Tanh(),
+        "head": nn.Linear(width, k, bias=bias),
+    }
+    model = nn.Sequential()
+    for name, layer in layers.items():
+        model.add_module(name, layer)
+    return model.to(dtype)
+
+
+def data(k, n=30, inputs=3, dtype=torch.float64):
+    """Inputs (n, inputs) and labels (n,): of max(k, 2) classes, which the inputs know little about."""
+    return 2 * torch.randn(n, inputs, dtype=dtype), torch.arange(n) % max(k, 2)
+
+
+def loader(x, y, batch=7):
+    """Batches (x, y), the last one shorter."""
+    return list(zip(torch.split(x, batch), torch.split(y, batch), strict=True))
+
+
+def head_weights(model):
+    """W (k, D)."""
+    head = model.head
+    return (head.weight if head.bias is None else torch.cat([head.weight, head.bias[:, None]], 1)).detach()
+
+
+def head_features(model, x):
+    """φ̃ (n, D)."""
+    with torch.no_grad():
+        features = model.activation(model.hidden(x))
+    return features if model.head.bias is None else torch.cat([features, torch.ones_like(x[:, :1])], 1)
+
+
+# ---- curvature and posterior
+
+
+def total_loss(logits, labels):
+    """−Σₙ log p(yₙ | fₙ), logits (n, k)."""
+    if logits.shape[1] == 1:
+        return functional.binary_cross_entropy_with_logits(logits[:, 0], labels.to(logits), reduction="sum")
+    return functional.cross_entropy(logits, labels, reduction="sum")
+
+
+def autograd_hessian(function):
+    """The Hessian of a function in its first argument, reverse over reverse."""
+    return jacrev(jacrev(function))
+
+
+def hessian(weights, features, labels):
+    """The Hessian of the summed loss in the weights, by autograd, (kD, kD)."""
+    h = autograd_hessian(lambda w: total_loss(features @ w.T, labels))(weights)
+    return h.reshape(weights.numel(), weights.numel())
+
+
+def logit_hessians(logits, labels):
+    """Λₙ, by autograd, (n, k, k)."""
+    return torch.vmap(autograd_hessian(lambda f, y: total_loss(f[None], y[None])))(logits, labels)
+
+
+def precision(structure, weights, features, labels, prior_variance):
+    """H + I/σ₀² (kD, kD), with H as the structure approximates it."""
+    full = hessian(weights, features, labels)
+    if structure == "full":
+        h = full
+    elif structure == "diag":
+        h = torch.diag(torch.diag(full))
+    elif structure == "kron":
+        outputs = logit_hessians(features @ weights.T, labels).sum(0)
+        inputs = sum(torch.outer(phi, phi) for phi in features)
+        h = torch.kron(outputs, inputs) / len(features)
+    else:
+        assert structure == "isotropic"
+        h = torch.zeros_like(full)
+    return h + torch.eye(len(h), dtype=h.dtype) / prior_variance
+
+
+def paper_covariance(weights, features, labels, prior_variance, bias):
+    """The paper's: (B/√N + √τI)⁻¹ ⊗ (A/√N + √τI)⁻¹ for the weights; (B + τI)⁻¹ for the bias, by itself."""
+    (k, width), n = weights.shape, len(features)
+    tau = 1 / torch.as_tensor(prior_variance, dtype=torch.float64)
+    d = width - bias
+    outputs = logit_hessians(features @ weights.T, labels).sum(0)
+    inputs = sum(torch.outer(phi, phi) for phi in features[:, :d])
+    eye_k, eye_d = torch.eye(k, dtype=torch.float64), torch.eye(d, dtype=torch.float64)
+    left = torch.linalg.inv(outputs / math.sqrt(n) + tau.sqrt() * eye_k)
+    right = torch.linalg.inv(inputs / math.sqrt(n) + tau.sqrt() * eye_d)
+    covariance = torch.zeros(k, width, k, width, dtype=torch.float64)
+    covariance[:, :d, :, :d] = torch.kron(left, right).reshape(k, d, k, d)
+    if bias:
+        covariance[:, d, :, d] = torch.linalg.inv(outputs + tau * eye_k)
+    return covariance.reshape(k * width, k * width)
+
+
+def covariance(case, weights, features, labels, prior_variance, bias):
+    """Σ (kD, kD) for a structure, or for "paper"."""
+    if case == "paper":
+        return paper_covariance(weights, features, labels, prior_variance, bias)
+    return torch.linalg.inv(precision(case, weights, features, labels, prior_variance))
+
+
+def logits_covariance(sigma, features, k):
+    """J Σ Jᵀ with J = I ⊗ φ̃ᵀ, point by point, (n, k, k)."""
+    jacobians = [torch.kron(torch.eye(k, dtype=sigma.dtype), phi[None]) for phi in features]
+    return torch.stack([j @ sigma @ j.T for j in jacobians])
+
+
+def log_evidence(case, weights, features, labels, prior_variance, bias):
+    """log p(D | W*) + log N(W* | 0, σ₀²I) + P/2 log 2π − ½ log det(H + τI)."""
+    prior_variance = torch.as_tensor(prior_variance, dtype=torch.float64)
+    if case == "paper":
+        log_det = -torch.linalg.slogdet(paper_covariance(weights, features, labels, prior_variance, bias))[1]
+    else:
+        log_det = torch.linalg.slogdet(precision(case, weights, features, labels, prior_variance))[1]
+    size = weights.numel()
+    log_prior = -weights.square().sum() / (2 * prior_variance) - size / 2 * torch.log(2 * math.pi * prior_variance)
+    log_likelihood = -total_loss(features @ weights.T, labels)
+    return log_likelihood + log_prior + size / 2 * math.log(2 * math.pi) - log_det / 2
+
+
+# ---- predictives, for one point: mean (k,), covariance (k, k)
+
+
+def probit(mean, covariance):
+    """Probabilities (k,); (2,) for one logit."""
+    k = len(mean)
+    if k == 1:
+        p = special.expit(float(mean[0]) / math.sqrt(1 + KAPPA * float(covariance[0, 0])))
+        return torch.tensor([1 - p, p], dtype=torch.float64)
+    projection = torch.eye(k, dtype=torch.float64) - 1 / k
+    m, c = projection @ mean, projection @ covariance @ projection
+    z = [float(m[i]) / math.sqrt(1 + KAPPA * float(c[i, i])) for i in range(k)]
+    return torch.softmax(torch.tensor(z, dtype=torch.float64), 0)
+
+
+def pairwise(mean, covariance):
+    k = len(mean)
+    scores = []
+    for i in range(k):
+        total = 0.0
+        for j in range(k):
+            variance = float(covariance[i, i] + covariance[j, j] - 2 * covariance[i, j])
+            total += math.exp(-float(mean[i] - mean[j]) / math.sqrt(1 + KAPPA * variance))
+        scores.append(1 / total)
+    return torch.tensor([score / sum(scores) for score in scores], dtype=torch.float64)
+
+
+def bridge(mean, covariance):
+    """The mean of the Laplace bridge's Dirichlet, with the correction for large variance."""
+    k = len(mean)
+    projection = torch.eye(k, dtype=torch.float64) - 1 / k
+    m, c = projection @ mean, projection @ covariance @ projection
+    excess = max(1.0, float(torch.diag(c).mean()) / math.sqrt(k / 2))
+    m, c = m / math.sqrt(excess), c / excess
+    inverse = sum(math.exp(-float(m[j])) for j in range(k))
+    alpha = [(1 - 2 / k + math.exp(float(m[i])) * inverse / k**2) / float(c[i, i]) for i in range(k)]
+    return torch.tensor([a / sum(alpha) for a in alpha], dtype=torch.float64)
+
+
+def sigmoid_expectation(mean, variance):
+    """∫ σ(f) N(f | mean, variance) df by adaptive quadrature, cut where the sigmoid turns."""
+    if variance == 0:
+        return float(special.expit(mean))
+    deviation = math.sqrt(variance)
+
+    def integrand(t):
+        return special.expit(mean + deviation * t) * math.exp(-t * t / 2) / math.sqrt(2 * math.pi)
+
+    turn = -mean / deviation
+    around = [turn + sign * width / deviation for sign in (-1, 1) for width in (0, 2, 8, 40)]
+    cuts = sorted({-39.0, 39.0, *range(-10, 11, 2), *(cut for cut in around if abs(cut) < 39)})
+    pieces = [
+        integrate.quad(integrand, a, b, epsabs=1e-14, epsrel=1e-12, limit=200)[0]
+        for a, b in zip(cuts[:-1], cuts[1:], strict=True)
+        if b - a > 1e-15
+    ]
+    return math.fsum(pieces)

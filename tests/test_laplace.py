@@ -1,0 +1,406 @@
+"""Laplace as a user meets it: what fit, update and prediction do to data, model and dtype."""
+
+import copy
+from types import SimpleNamespace
+
+import pytest
+import reference
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import bitbayes as bb
+from bitbayes.errors import ModelError
+
+STRUCTURES = ("full", "kron", "diag", "isotropic")
+
+
+@pytest.fixture(params=[1, 3], ids=["one-logit", "three-logits"])
+def k(request):
+    return request.param
+
+
+def count_calls(model):
+    """The number of rows of every forward call of `model` from now on."""
+    rows = []
+    model.register_forward_hook(
+        lambda module, args, kwargs, output: rows.append(len(args[0] if args else next(iter(kwargs.values())))),
+        with_kwargs=True,
+    )
+    return rows
+
+
+def same(first, second, x, atol=1e-12):
+    """The same posterior: covariance and evidence."""
+    a, b = first.logits(x), second.logits(x)
+    torch.testing.assert_close(a.mean, b.mean, rtol=0, atol=0)
+    torch.testing.assert_close(a.covariance, b.covariance, rtol=atol, atol=atol)
+    if first.structure != "isotropic":
+        torch.testing.assert_close(first.log_evidence(), second.log_evidence(), rtol=atol, atol=atol)
+
+
+# ---- fit
+
+
+def test_constructing_computes_nothing(k):
+    model = reference.network(k)
+    calls = count_calls(model)
+    bb.Laplace(model)
+    assert calls == []
+
+
+def test_fit_is_one_forward_call_a_batch_and_a_tiny_one(k):
+    model = reference.network(k)
+    calls = count_calls(model)
+    x, y = reference.data(k)
+    bb.Laplace(model).fit(reference.loader(x, y, 8))
+    tiny, *batches = calls
+    assert tiny <= 2 and batches == [8, 8, 8, 6]
+
+
+def test_fit_needs_no_gradient(k):
+    model = reference.network(k)
+    with_gradient = []
+    model.register_forward_hook(lambda module, args, output: with_gradient.append(output.requires_grad))
+    x, y = reference.data(k)
+    bb.Laplace(model).fit(reference.loader(x, y))
+    assert with_gradient and not any(with_gradient)
+
+
+def test_fit_returns_self_and_the_repr_tells(k):
+    bayes = bb.Laplace(reference.network(k))
+    assert "not fitted" in repr(bayes)
+    assert bayes.fit(reference.loader(*reference.data(k))) is bayes
+    assert "30 points" in repr(bayes)
+
+
+@pytest.mark.parametrize("structure", STRUCTURES)
+def test_update_is_one_fit_on_both(k, structure):
+    model, (x, y) = reference.network(k), reference.data(k)
+    first, second = reference.loader(x[:11], y[:11]), reference.loader(x[11:], y[11:])
+    both = bb.Laplace(model, structure=structure).fit(first + second)
+    updated = bb.Laplace(model, structure=structure).fit(first)
+    assert updated.update(second) is updated
+    same(updated, both, x)
+
+
+@pytest.mark.parametrize("structure", STRUCTURES)
+def test_fitting_again_starts_afresh(k, structure):
+    model, (x, y) = reference.network(k), reference.data(k)
+    again = bb.Laplace(model, structure=structure).fit(reference.loader(x[:9], y[:9]))
+    again.predict_proba(x)  # whatever is kept between predictions must go
+    again.fit(reference.loader(x, y))
+    same(again, bb.Laplace(model, structure=structure).fit(reference.loader(x, y)), x, atol=0)
+
+
+@pytest.mark.parametrize("structure", STRUCTURES)
+def test_batch_size_and_order_do_not_matter(k, structure, monkeypatch):
+    # Rows are gathered into larger pieces inside: here, into many.
+    monkeypatch.setattr("bitbayes.laplace.FIT_BYTES", 10 * 4 * 8)
+    model, (x, y) = reference.network(k), reference.data(k)
+    whole = bb.Laplace(model, structure=structure).fit([(x, y)])
+    order = torch.randperm(len(x))
+    for batch in (1, 7, 30):
+        shuffled = bb.Laplace(model, structure=structure).fit(reference.loader(x[order], y[order], batch))
+        same(shuffled, whole, x)
+
+
+def test_every_kind_of_loader(k):
+    model, (x, y) = reference.network(k), reference.data(k)
+    expected = bb.Laplace(model).fit([(x, y)])
+    batches = reference.loader(x, y)
+    dataset = DataLoader(TensorDataset(x, y), batch_size=7)
+    for loader in (batches, iter(batches), (batch for batch in batches), dataset, [[*b] for b in batches]):
+        same(bb.Laplace(model).fit(loader), expected, x)
+
+
+def test_labels_as_a_column_and_of_any_integer_type(k):
+    model, (x, y) = reference.network(k), reference.data(k)
+    expected = bb.Laplace(model).fit([(x, y)])
+    for labels in (y[:, None], y.int(), y.to(torch.uint8)):
+        same(bb.Laplace(model).fit([(x, labels)]), expected, x, atol=0)
+
+
+def test_one_logit_takes_float_and_bool_labels():
+    model, (x, y) = reference.network(1), reference.data(1)
+    expected = bb.Laplace(model).fit([(x, y)])
+    for labels in (y.float(), y.double()[:, None], y.bool()):
+        same(bb.Laplace(model).fit([(x, labels)]), expected, x, atol=0)
+
+
+# ---- the model is only borrowed
+
+
+class Moody(nn.Module):
+    """Dropout and batch norm: anything but eval mode gives other numbers, or changes the model."""
+
+    def __init__(self, k, dtype=torch.float64):
+        super().__init__()
+        self.hidden = nn.Linear(3, 6)
+        self.norm = nn.BatchNorm1d(6)
+        self.drop = nn.Dropout(0.5)
+        self.head = nn.Linear(6, k)
+        self.norm.running_mean.normal_()
+        self.norm.running_var.uniform_(0.5, 2)
+        self.to(dtype)
+
+    def forward(self, x):
+        return self.head(self.drop(self.norm(self.hidden(x)).relu()))
+
+
+def uses(bayes, x, y, k):
+    """Everything that runs the model."""
+    loader = reference.loader(x, y)
+    bayes.fit(loader)
+    bayes.update(loader)
+    bayes.tune(loader, outliers=10 * x)
+    bayes(x)
+    bayes.logits(x)
+    bayes.predict_proba(x)
+    bayes.predict_proba(x, method="mc")
+    bayes.sample(3)
+    bayes.log_evidence()
+
+
+@pytest.mark.filterwarnings("ignore::bitbayes.errors.EdgeWarning")
+def test_modes_weights_and_gradients_stay_as_they_were(k):
+    model, (x, y) = Moody(k), reference.data(k)
+    model.train()
+    model.norm.eval()  # as somebody does who fine-tunes
+    model.hidden.requires_grad_(False)
+    model(x).sum().backward()
+    state = copy.deepcopy(model.state_dict())
+    gradients = {name: parameter.grad for name, parameter in model.named_parameters()}
+    copies = copy.deepcopy(gradients)
+    wanted = {name: parameter.requires_grad for name, parameter in model.named_parameters()}
+    modes = {name: module.training for name, module in model.named_modules()}
+
+    uses(bb.Laplace(model), x, y, k)
+
+    assert {name: module.training for name, module in model.named_modules()} == modes
+    assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
+    for name, parameter in model.named_parameters():
+        assert parameter.requires_grad == wanted[name]
+        assert parameter.grad is gradients[name]
+        assert copies[name] is None or torch.equal(parameter.grad, copies[name])
+    hooks = [len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules()]
+    assert sum(hooks) == 0
+
+
+def test_a_model_in_train_mode_is_used_in_eval_mode(k):
+    model, (x, y) = Moody(k), reference.data(k)
+    trained = bb.Laplace(model.train()).fit(reference.loader(x, y))
+    in_training = trained.predict_proba(x), trained(x).detach(), trained.logits(x).covariance
+    model.eval()
+    plain = bb.Laplace(model).fit(reference.loader(x, y))
+    in_eval = plain.predict_proba(x), plain(x).detach(), plain.logits(x).covariance
+    assert all(torch.equal(a, b) for a, b in zip(in_training, in_eval, strict=True))
+
+
+def stumble(batches):
+    yield batches[0]
+    raise RuntimeError("the disk is gone")
+
+
+@pytest.mark.parametrize("what", ["fit", "update", "tune", "tune-outliers", "predict_proba"])
+def test_modes_come_back_after_an_exception(k, what):
+    model, (x, y) = Moody(k), reference.data(k)
+    bayes, batches = bb.Laplace(model).fit(reference.loader(x, y)), reference.loader(x, y)
+    model.train()
+    model.norm.eval()
+    before = bayes.predict_proba(x), bayes.prior_variance
+    with pytest.raises(RuntimeError, match="the disk is gone") as held:  # noqa: F841
+        if what == "tune-outliers":
+            bayes.tune(batches, outliers=stumble(batches))
+        else:
+            getattr(bayes, what)(stumble(batches))
+    assert [m.training for m in (model, model.hidden, model.norm, model.drop)] == [True, True, False, True]
+    assert torch.equal(bayes.predict_proba(x), before[0]) and bayes.prior_variance == before[1]
+
+
+def test_modes_come_back_when_the_model_itself_raises(k):
+    model, (x, y) = Moody(k).train(), reference.data(k)
+    bayes = bb.Laplace(model).fit(reference.loader(x, y))
+    for use in (bayes, bayes.logits, bayes.predict_proba, lambda x: bayes.fit([(x, y)])):
+        with pytest.raises(RuntimeError, match="shape"):
+            use(x[:, :2])
+        assert model.training and model.drop.training
+
+
+def test_modes_come_back_while_an_error_of_the_curvature_is_held(monkeypatch):
+    # The error is raised amid the pass, but not by it: the pass must end before the caller sees the error.
+    monkeypatch.setattr("bitbayes.laplace.FIT_BYTES", 1)
+    model = nn.Sequential(nn.Dropout(), nn.Linear(20_001, 1)).train()
+    with pytest.raises(ModelError, match="kron") as held:  # noqa: F841
+        bb.Laplace(model, structure="full").fit([(torch.randn(2, 20_001), torch.tensor([0, 1]))])
+    assert model.training and model[0].training
+
+
+# ---- models as people have them
+
+
+class Backbone(nn.Module):
+    """A network whose last layer has a name of the user's choice."""
+
+    def __init__(self, name, k):
+        super().__init__()
+        self.name = name
+        self.body = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+        self.unused = nn.Linear(4, k)
+        setattr(self, name, nn.Linear(4, k))
+
+    def forward(self, x):
+        return getattr(self, self.name)(self.body(x))
+
+
+def covers(model, x, y, weight, head):
+    """Fits, and draws the weights that the head is expected to have."""
+    bayes = bb.Laplace(model, head=head).fit([(x, y)])
+    assert next(iter(bayes.sample(2))) == weight
+    p = bayes.predict_proba(x)
+    torch.testing.assert_close(p.sum(1), torch.ones_like(p[:, 0]), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("given", [True, False])
+@pytest.mark.parametrize("name", ["fc", "head", "classifier", "score"])
+def test_heads_by_every_name(name, given, k):
+    y = torch.arange(8) % max(k, 2)
+    covers(Backbone(name, k), torch.randn(8, 1, 5, 5), y, f"{name}.weight", name if given else None)
+
+
+@pytest.mark.parametrize(
+    "wrap, weight",
+    [
+        (lambda head: head, "weight"),
+        (lambda head: nn.Sequential(head), "0.weight"),
+        (lambda head: nn.Sequential(nn.Linear(3, 3), nn.ReLU(), head, nn.Dropout()), "2.weight"),
+        (lambda head: nn.Sequential(nn.Flatten(), nn.Sequential(nn.Identity(), head), nn.Identity()), "1.1.weight"),
+    ],
+    ids=["alone", "sequential", "trailing-dropout", "nested"],
+)
+@pytest.mark.parametrize("bias", [True, False])
+def test_heads_wherever_they_stand(wrap, weight, bias, k):
+    x, y = reference.data(k, dtype=torch.float32)
+    covers(wrap(nn.Linear(3, k, bias=bias)), x, y, weight, None)
+
+
+class Transformer(nn.Module):
+    """As Hugging Face's: keyword inputs, labels among them, an object with `.logits` comes out."""
+
+    def __init__(self, k, wrap):
+        super().__init__()
+        self.embedding = nn.Embedding(11, 5)
+        self.dropout = nn.Dropout()
+        self.classifier = nn.Linear(5, k)
+        self.wrap = wrap
+
+    def forward(self, input_ids, attention_mask, labels=None):
+        assert labels is None
+        hidden = self.embedding(input_ids) * attention_mask[:, :, None]
+        return self.wrap(self.classifier(self.dropout(hidden.mean(1))))
+
+
+@pytest.mark.parametrize(
+    "wrap", [lambda logits: SimpleNamespace(loss=None, logits=logits), lambda logits: {"logits": logits}]
+)
+def test_hugging_face_style(k, wrap):
+    model = Transformer(k, wrap)
+    ids, mask = torch.randint(11, (20, 6)), torch.ones(20, 6)
+    y = torch.arange(20) % max(k, 2)
+    batches = [
+        {"input_ids": i, "attention_mask": m, "labels": labels}
+        for i, m, labels in zip(ids.split(6), mask.split(6), y.split(6), strict=True)
+    ]
+    inputs = {"input_ids": ids, "attention_mask": mask}
+    bayes = bb.Laplace(model).fit(batches)
+    p = bayes.predict_proba(inputs)
+    assert p.shape == (20, max(k, 2))
+    torch.testing.assert_close(bayes.predict_proba(batches), p)
+    logits = bayes(inputs).detach()
+    torch.testing.assert_close(logits.softmax(1) if k > 1 else logits.sigmoid()[:, 0], p if k > 1 else p[:, 1])
+    plain = nn.Sequential(model.classifier)
+    with torch.no_grad():
+        features = (model.embedding(ids) * mask[:, :, None]).mean(1)
+    expected = bb.Laplace(plain).fit([(features, y)]).predict_proba(features)
+    torch.testing.assert_close(p, expected)
+
+
+def test_a_head_called_by_keyword(k):
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.head = nn.Linear(3, k)
+
+        def forward(self, x):
+            return self.head(input=x)
+
+    x, y = reference.data(k, dtype=torch.float32)
+    covers(Model(), x, y, "head.weight", None)
+
+
+# ---- dtypes
+
+
+@pytest.mark.parametrize("structure", STRUCTURES)
+@pytest.mark.parametrize(
+    "dtype, result",
+    [(torch.bfloat16, torch.float32), (torch.float32, torch.float32), (torch.float64, torch.float64)],
+)
+def test_results_have_the_models_dtype_but_at_least_float32(k, structure, dtype, result):
+    model = reference.network(k, dtype=dtype)
+    x, y = reference.data(k, dtype=dtype)
+    bayes = bb.Laplace(model, structure=structure).fit(reference.loader(x, y))
+    gaussian = bayes.logits(x)
+    for tensor in (bayes.predict_proba(x), bayes(x), gaussian.mean, gaussian.covariance):
+        assert tensor.dtype == result and bool(tensor.isfinite().all())
+    assert all(draws.dtype == dtype for draws in bayes.sample(2).values())
+    # The same features and logits in float64 give the same covariance, to float32's digits.
+    exact = copy.deepcopy(model).double()
+    features = nn.Sequential(model.hidden, model.activation)(x).detach().double()
+    head = bb.Laplace(nn.Sequential(exact.head), structure=structure).fit([(features, y)])
+    if dtype != torch.bfloat16:  # whose logits are rounded to three digits
+        torch.testing.assert_close(
+            gaussian.covariance.double(), head.logits(features).covariance, rtol=2e-5, atol=2e-6
+        )
+    else:
+        torch.testing.assert_close(
+            gaussian.covariance.double(), head.logits(features).covariance, rtol=0.05, atol=0.02
+        )
+
+
+def test_the_prior_variance_can_be_set_without_data(k):
+    model, (x, y) = reference.network(k), reference.data(k)
+    bayes = bb.Laplace(model).fit([(x, y)])
+    calls = count_calls(model)
+    bayes.prior_variance = 17
+    assert calls == [] and bayes.prior_variance == 17.0 and isinstance(bayes.prior_variance, float)
+    same(bayes, bb.Laplace(model, prior_variance=17.0).fit([(x, y)]), x, atol=0)
+
+
+def test_auto_is_full_for_one_logit_and_kron_for_more(k):
+    model, (x, y) = reference.network(k), reference.data(k)
+    expected = bb.Laplace(model, structure="full" if k == 1 else "kron").fit([(x, y)])
+    same(bb.Laplace(model).fit([(x, y)]), expected, x, atol=0)
+
+
+def test_it_is_a_module_that_holds_the_model(k):
+    model = reference.network(k)
+    bayes = bb.Laplace(model)
+    assert isinstance(bayes, nn.Module) and bayes.model is model
+    assert list(bayes.state_dict()) == [f"model.{name}" for name in model.state_dict()]
+    x, y = reference.data(k)
+    bayes.fit([(x, y)])
+    assert torch.equal(nn.Sequential(bayes)(x), bayes(x))
+    assert torch.equal(copy.deepcopy(bayes)(x), bayes(x))
+
+
+def test_updating_after_the_model_changed_raises_and_changes_nothing(k):
+    model, (x, y) = reference.network(k), reference.data(k)
+    bayes = bb.Laplace(model).fit([(x, y)])
+    evidence = bayes.log_evidence()
+    with torch.no_grad():
+        model.head.weight += 1
+    with pytest.raises(ModelError, match="changed since"):
+        bayes.update([(x, y)])
+    assert torch.equal(bayes.log_evidence(), evidence)
+

@@ -1,0 +1,258 @@
+"""Every predictive against a loop over points in float64, an integral, or its own standard error."""
+
+import math
+
+import pytest
+import reference
+import torch
+from hypothesis import example, given
+from hypothesis import strategies as st
+from torch import nn
+
+import bitbayes as bb
+from bitbayes import predictive
+from bitbayes.errors import ArgumentError
+from bitbayes.logits import LogitGaussian, Spread
+
+STRUCTURES = ("full", "kron", "diag", "isotropic")
+CLOSED = {1: ("probit", "quadrature"), 2: ("probit", "pairwise", "bridge"), 3: ("probit", "pairwise", "bridge")}
+LOOPS = {"probit": reference.probit, "pairwise": reference.pairwise, "bridge": reference.bridge}
+
+
+def fitted(structure, k, prior_variance, model=None, **options):
+    model = model or reference.network(k)
+    x, y = reference.data(k)
+    bayes = bb.Laplace(model, structure=structure, prior_variance=prior_variance, **options)
+    return bayes.fit(reference.loader(x, y)), x
+
+
+def one_logit(mean, variance):
+    """A Gaussian over one logit, n points: mean (n,), variance (n,)."""
+    mean, variance = (torch.as_tensor(value, dtype=torch.float64).reshape(-1, 1) for value in (mean, variance))
+    ones = torch.ones_like(mean[:, 0])
+    return LogitGaussian(mean, Spread(variance, None, torch.zeros_like(ones)), ones)
+
+
+@pytest.mark.parametrize("prior_variance", [1e-3, 5.0, 83_000.0])
+@pytest.mark.parametrize("structure", STRUCTURES)
+@pytest.mark.parametrize(
+    "k, method",
+    [(1, "probit"), *((k, method) for k in (2, 3, 10) for method in ("probit", "pairwise", "bridge"))],
+)
+def test_closed_forms_are_their_formulas(k, method, structure, prior_variance):
+    bayes, x = fitted(structure, k, prior_variance)
+    x = x[:6]
+    gaussian = bayes.logits(x)
+    expected = [LOOPS[method](m, c) for m, c in zip(gaussian.mean, gaussian.covariance, strict=True)]
+    # The loop subtracts entries of the size of the prior variance: it is good to 1e5·2e-16·1e2.
+    torch.testing.assert_close(bayes.predict_proba(x, method=method), torch.stack(expected), rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("k, method", [(1, "probit"), (2, "pairwise"), (3, "pairwise")])
+def test_auto_is_probit_for_one_logit_and_pairwise_for_more(k, method):
+    bayes, x = fitted("auto", k, 5.0)
+    assert torch.equal(bayes.predict_proba(x), bayes.predict_proba(x, method=method))
+
+
+@pytest.mark.parametrize("k", [1, 3])
+def test_predictive_is_the_default_method(k):
+    method = CLOSED[k][1]
+    chosen, x = fitted("kron", k, 5.0, predictive="probit")
+    assert torch.equal(chosen.predict_proba(x), chosen.predict_proba(x, method="probit"))
+    assert not torch.equal(chosen.predict_proba(x), chosen.predict_proba(x, method=method))
+
+
+@pytest.mark.parametrize("structure", STRUCTURES)
+@pytest.mark.parametrize("k", [1, 2, 3, 10])
+def test_monte_carlo_is_the_expectation_within_its_standard_error(k, structure):
+    bayes, x = fitted(structure, k, 20.0)
+    x, samples = x[:3], 4_000
+    actual = bayes.predict_proba(x, method="mc", samples=samples, generator=torch.Generator().manual_seed(1))
+    gaussian, generator = bayes.logits(x), torch.Generator().manual_seed(2)
+    for n, (mean, covariance) in enumerate(zip(gaussian.mean, gaussian.covariance, strict=True)):
+        root = torch.linalg.cholesky(covariance + 1e-12 * torch.eye(k))
+        draws = mean + torch.randn(10 * samples, k, dtype=torch.float64, generator=generator) @ root.T
+        if k == 1:
+            draws = torch.cat([torch.zeros_like(draws), draws], 1)
+        draws = draws.softmax(1)
+        # Of a difference of two averages; 5 of them: 6e-7 for each number.
+        standard = draws.std(0) * math.sqrt(1 / samples + 1 / (10 * samples))
+        assert bool(((actual[n] - draws.mean(0)).abs() < 5 * standard).all())
+
+
+@pytest.mark.parametrize("structure", STRUCTURES)
+@pytest.mark.parametrize("k", [1, 3])
+def test_monte_carlo_draws_anew_for_every_row(k, structure):
+    bayes, x = fitted(structure, k, 20.0)
+    rows = 4_000
+    p = bayes.predict_proba(x[:1].expand(rows, -1), method="mc", samples=1)[:, 0]
+    centred = (p - p.mean()) / p.std(correction=0)
+    # Correlations of independent neighbours have a standard error of 1/√rows.
+    for lag in (1, 2, 7):
+        assert abs(float((centred[lag:] * centred[:-lag]).mean())) < 5 / math.sqrt(rows)
+
+
+@pytest.mark.parametrize("k", [1, 3])
+def test_monte_carlo_repeats_with_the_same_seed(k):
+    bayes, x = fitted("auto", k, 20.0)
+    first, again, other = (
+        bayes.predict_proba(x, method="mc", generator=torch.Generator().manual_seed(seed)) for seed in (3, 3, 4)
+    )
+    assert torch.equal(first, again) and not torch.equal(first, other)
+
+
+@pytest.mark.parametrize("k", [1, 3])
+def test_monte_carlo_takes_100_samples_unless_told(k):
+    bayes, x = fitted("auto", k, 20.0)
+    default, hundred, more = (
+        bayes.predict_proba(x, method="mc", samples=samples, generator=torch.Generator().manual_seed(3))
+        for samples in (None, 100, 101)
+    )
+    assert torch.equal(default, hundred) and not torch.equal(default, more)
+
+
+MEANS = (0.0, 1e-9, 0.3, 1.0, 5.0, 30.0, 200.0, 1e4, 1e6)
+VARIANCES = (0.0, 1e-12, 1e-6, 1e-2, 0.5, 1.0, 1.0000001, 2.0, 10.0, 1e3, 1e6, 1e9, 1e12)
+
+
+def test_quadrature_is_the_integral_over_a_wide_range():
+    grid = [(sign * mean, variance) for mean in MEANS for variance in VARIANCES for sign in (1, -1)]
+    actual = predictive.quadrature(one_logit(*zip(*grid, strict=True))).sigmoid()[:, 0]
+    expected = torch.tensor([reference.sigmoid_expectation(*point) for point in grid], dtype=torch.float64)
+    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-10)
+
+
+@given(mean=st.floats(-1e6, 1e6), log_variance=st.floats(-12, 12))
+@example(mean=-8.0, log_variance=0.0)
+@example(mean=3.0, log_variance=1e-9)
+def test_quadrature_is_the_integral_anywhere(mean, log_variance):
+    variance = 10**log_variance
+    actual = float(predictive.quadrature(one_logit(mean, variance)).sigmoid())
+    assert abs(actual - reference.sigmoid_expectation(mean, variance)) < 1e-10
+
+
+@given(standardised=st.floats(-6, 6), log_variance=st.floats(-12, 12))
+def test_quadrature_is_the_integral_where_the_answer_is_neither_0_nor_1(standardised, log_variance):
+    variance = 10**log_variance
+    mean = standardised * math.sqrt(1 + variance)
+    actual = float(predictive.quadrature(one_logit(mean, variance)).sigmoid())
+    assert abs(actual - reference.sigmoid_expectation(mean, variance)) < 1e-10
+
+
+def test_quadrature_through_the_public_face():
+    bayes, x = fitted("full", 1, 7.0)
+    gaussian = bayes.logits(x)
+    expected = [
+        reference.sigmoid_expectation(float(m), float(v))
+        for m, v in zip(gaussian.mean[:, 0], gaussian.covariance[:, 0, 0], strict=True)
+    ]
+    actual = bayes.predict_proba(x, method="quadrature")
+    torch.testing.assert_close(actual[:, 1], torch.tensor(expected, dtype=torch.float64), rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    "k, method, right",
+    [
+        (1, "pairwise", "'probit', 'mc', 'quadrature'"),
+        (1, "bridge", "'probit', 'mc', 'quadrature'"),
+        (2, "quadrature", "'probit', 'pairwise', 'bridge', 'mc'"),
+        (3, "quadrature", "'probit', 'pairwise', 'bridge', 'mc'"),
+    ],
+)
+def test_a_method_that_does_not_fit_the_number_of_logits_raises(k, method, right):
+    bayes, x = fitted("auto", k, 1.0)
+    with pytest.raises(ArgumentError, match=rf"{method}.*{k} logit.*{right}"):
+        bayes.predict_proba(x, method=method)
+    with pytest.raises(ArgumentError, match=rf"{method}.*{k} logit.*{right}"):
+        fitted("auto", k, 1.0, predictive=method)
+
+
+# ---- the drop-in
+
+
+class Flat(nn.Module):
+    """One logit as (n,)."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = reference.network(1)
+
+    def forward(self, x):
+        return self.inner(x)[:, 0]
+
+
+DROP_INS = [(k, method) for k, methods in CLOSED.items() for method in (*methods, "mc")]
+
+
+@pytest.mark.parametrize("structure", STRUCTURES)
+@pytest.mark.parametrize("k, method", DROP_INS)
+def test_softmax_of_the_drop_in_is_the_prediction(k, method, structure):
+    bayes, x = fitted(structure, k, 5.0, predictive=method)
+    torch.manual_seed(5)
+    logits = bayes(x)
+    torch.manual_seed(5)
+    probabilities = bayes.predict_proba(x)
+    assert logits.shape == (len(x), k)
+    p = logits.softmax(1) if k > 1 else torch.cat([(-logits).sigmoid(), logits.sigmoid()], 1)
+    torch.testing.assert_close(p.detach(), probabilities, rtol=0, atol=1e-14)
+    torch.testing.assert_close(probabilities.sum(1), torch.ones(len(x), dtype=torch.float64), rtol=0, atol=1e-14)
+
+
+def test_the_drop_in_has_the_models_own_shape():
+    model = Flat()
+    bayes, x = fitted("auto", 1, 5.0, model=model)
+    assert bayes(x).shape == model(x).shape == (len(x),)
+    assert bayes(x[:1]).shape == (1,)
+    torch.testing.assert_close(bayes(x).sigmoid().detach(), bayes.predict_proba(x)[:, 1], rtol=0, atol=1e-14)
+    assert bayes.predict_proba(x).shape == (len(x), 2)
+
+
+@pytest.mark.parametrize("structure", STRUCTURES)
+@pytest.mark.parametrize("k, method", DROP_INS)
+def test_gradients_flow_through_the_drop_in_and_are_right(k, method, structure):
+    bayes, x = fitted(structure, k, 5.0, predictive=method)
+    x = x[:3].clone().requires_grad_()
+
+    def drop_in(x):
+        torch.manual_seed(5)
+        return bayes(x)
+
+    assert torch.autograd.gradcheck(drop_in, x)
+    assert all(parameter.grad is None for parameter in bayes.model.parameters())
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("structure", STRUCTURES)
+@pytest.mark.parametrize("k, method", DROP_INS)
+def test_gradients_are_finite_far_away_and_at_zero(k, method, structure, bias):
+    x, y = reference.data(k, dtype=torch.float32)
+    bayes = bb.Laplace(nn.Linear(3, k, bias=bias), structure=structure, predictive=method, prior_variance=5.0)
+    bayes.fit([(x, y)])
+    for scale in (0, 1, 1e10, 1e25):
+        far = (scale * x).requires_grad_()
+        bayes(far).sum().backward()
+        assert bool(far.grad.isfinite().all()), scale
+
+
+def test_predict_proba_takes_loaders_with_and_without_labels():
+    bayes, x = fitted("auto", 3, 5.0)
+    whole = bayes.predict_proba(x)
+    plain = torch.split(x, 7)
+    for loader in (plain, iter(plain), reference.loader(x, torch.zeros(len(x)), 7), [[part] for part in plain]):
+        torch.testing.assert_close(bayes.predict_proba(loader), whole, rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("k, method", DROP_INS)
+def test_no_points_give_no_rows(k, method):
+    bayes, x = fitted("auto", k, 5.0)
+    assert bayes.predict_proba(x[:0], method=method).shape == (0, max(k, 2))
+
+
+@pytest.mark.parametrize("structure", STRUCTURES)
+@pytest.mark.parametrize("method", ["probit", "pairwise", "bridge"])
+def test_chunks_do_not_show(method, structure, monkeypatch):
+    bayes, x = fitted(structure, 10, 5.0)
+    whole = bayes.predict_proba(x, method=method)
+    monkeypatch.setattr("bitbayes.laplace.CHUNK", 3 * 10 * 100)
+    monkeypatch.setattr("bitbayes.predictive.PAIRS", 30)
+    torch.testing.assert_close(bayes.predict_proba(x, method=method), whole, rtol=0, atol=1e-14)

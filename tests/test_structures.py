@@ -1,0 +1,186 @@
+"""Every structure against dense float64 references: covariance of logits, evidence, draws."""
+
+import itertools
+import math
+
+import pytest
+import reference
+import torch
+from torch.func import functional_call
+
+import bitbayes as bb
+from bitbayes.errors import ArgumentError
+
+CASES = ("full", "kron", "diag", "isotropic", "paper")
+EVERY = [
+    pytest.param(case, k, bias, id=f"{case}-{k}-{'bias' if bias else 'plain'}")
+    for case, k, bias in itertools.product(CASES, (1, 2, 3, 10), (True, False))
+]
+VARIANCES = (0.3, 83_000.0)
+
+
+def fitted(case, k, bias, prior_variance=1.0, n=30):
+    """A fitted Laplace, and what the reference needs: weights, features and labels."""
+    model = reference.network(k, bias)
+    x, y = reference.data(k, n)
+    options = {"structure": "kron", "variant": "paper"} if case == "paper" else {"structure": case}
+    bayes = bb.Laplace(model, prior_variance=prior_variance, **options).fit(reference.loader(x, y))
+    return bayes, (reference.head_weights(model), reference.head_features(model, x), y)
+
+
+def close(actual, expected, tolerance=1e-8):
+    """Equal to `tolerance` of the largest entry."""
+    atol = tolerance * float(expected.abs().max())
+    torch.testing.assert_close(actual, expected, rtol=0, atol=atol)
+
+
+@pytest.mark.parametrize("prior_variance", VARIANCES)
+@pytest.mark.parametrize("case, k, bias", EVERY)
+def test_logits_covariance_is_the_dense_one(case, k, bias, prior_variance):
+    bayes, (weights, features, labels) = fitted(case, k, bias, prior_variance)
+    x = 3 * torch.randn(5, 3, dtype=torch.float64)
+    gaussian = bayes.logits(x)
+    sigma = reference.covariance(case, weights, features, labels, prior_variance, bias)
+    expected = reference.logits_covariance(sigma, reference.head_features(bayes.model, x), k)
+    close(gaussian.covariance, expected)
+    close(gaussian.mean, bayes.model(x).detach(), 1e-15)
+
+
+@pytest.mark.parametrize("k", [2, 3, 10])
+@pytest.mark.parametrize("case", CASES)
+def test_differences_of_logits_keep_their_digits_at_large_prior_variances(case, k):
+    # The common shift's variance, 1e9, hides what pairs differ by unless it is kept apart.
+    bayes, (weights, features, labels) = fitted(case, k, True, 1e9)
+    x = torch.randn(4, 3, dtype=torch.float64)
+    prob = bayes.predict_proba(x, method="pairwise")
+    # The reference projects the shift away from the *weights*, before anything is large.
+    sigma = reference.covariance(case, weights, features, labels, 1e9, True)
+    features_x = reference.head_features(bayes.model, x)
+    for n, phi in enumerate(features_x):
+        gaps = torch.zeros(k, k, dtype=torch.float64)
+        for i, j in itertools.product(range(k), range(k)):
+            contrast = torch.zeros(k, dtype=torch.float64)
+            contrast[i] += 1
+            contrast[j] -= 1
+            direction = torch.kron(contrast, phi)
+            variance = float(direction @ sigma @ direction)
+            gaps[i, j] = (bayes.model(x)[n, i] - bayes.model(x)[n, j]) / math.sqrt(
+                1 + reference.KAPPA * variance
+            )
+        expected = torch.softmax(-torch.logsumexp(-gaps, 1), 0).detach()
+        # The dense inverse itself is good to cond·eps = 1e9·30·2e-16 of its largest entries.
+        torch.testing.assert_close(prob[n], expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("prior_variance", VARIANCES)
+@pytest.mark.parametrize("case, k, bias", [case for case in EVERY if case.values[0] != "isotropic"])
+def test_log_evidence_is_the_dense_one(case, k, bias, prior_variance):
+    bayes, parts = fitted(case, k, bias)
+    expected = reference.log_evidence(case, *parts, prior_variance, bias)
+    actual = bayes.log_evidence(prior_variance)
+    assert actual.shape == () and actual.dtype == torch.float64
+    assert abs(float(actual - expected)) < 1e-8 * max(1, abs(float(expected)))
+    bayes.prior_variance = prior_variance
+    assert torch.equal(bayes.log_evidence(), actual)
+
+
+def test_a_float_loses_no_digits_on_its_way_into_the_evidence():
+    bayes, _ = fitted("full", 3, True)
+    assert torch.equal(bayes.log_evidence(0.3), bayes.log_evidence(torch.tensor(0.3, dtype=torch.float64)))
+
+
+@pytest.mark.parametrize("k", [1, 3])
+@pytest.mark.parametrize("case", ["full", "kron", "diag", "paper"])
+def test_log_evidence_is_differentiable_in_the_prior_variance(case, k):
+    bayes, parts = fitted(case, k, True)
+    ours = torch.tensor(0.7, dtype=torch.float64, requires_grad=True)
+    theirs = ours.detach().clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(bayes.log_evidence(ours), ours)
+    (expected,) = torch.autograd.grad(reference.log_evidence(case, *parts, theirs, True), theirs)
+    assert abs(float(gradient - expected)) < 1e-8 * abs(float(expected))
+    step = 1e-5  # a central difference errs by step² f''' and by eps·f/step: 1e-9 or so each
+    difference = (bayes.log_evidence(0.7 + step) - bayes.log_evidence(0.7 - step)) / (2 * step)
+    assert abs(float(gradient - difference)) < 1e-6 * abs(float(expected))
+
+
+def test_log_evidence_takes_a_float32_tensor_of_one_entry():
+    bayes, _ = fitted("full", 1, True)
+    value = torch.tensor([0.5], requires_grad=True)
+    evidence = bayes.log_evidence(value)
+    evidence.backward()
+    assert torch.equal(evidence.detach(), bayes.log_evidence(0.5)) and value.grad.shape == (1,)
+
+
+def test_isotropic_has_no_evidence_and_says_so():
+    bayes, _ = fitted("isotropic", 3, True)
+    with pytest.raises(ArgumentError, match=r"isotropic.*'full', 'kron' or 'diag'"):
+        bayes.log_evidence()
+
+
+@pytest.mark.parametrize("k", [1, 3])
+@pytest.mark.parametrize("structure", ["full", "diag", "isotropic"])
+def test_the_papers_variant_differs_for_kron_alone(structure, k):
+    bayes, _ = fitted(structure, k, True)
+    x, y = reference.data(k)
+    paper = bb.Laplace(bayes.model, structure=structure, variant="paper").fit(reference.loader(x, y))
+    exact = bb.Laplace(bayes.model, structure=structure).fit(reference.loader(x, y))
+    assert torch.equal(paper.logits(x).covariance, exact.logits(x).covariance)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("k", [1, 3])
+@pytest.mark.parametrize("case", CASES)
+def test_draws_have_the_posteriors_moments(case, k, bias):
+    bayes, (weights, features, labels) = fitted(case, k, bias, 0.5)
+    n = 20_000
+    draws = bayes.sample(n, generator=torch.Generator().manual_seed(1))
+    assert list(draws) == (["head.weight", "head.bias"] if bias else ["head.weight"])
+    stacked = torch.cat([draws["head.weight"], *([draws["head.bias"][:, :, None]] if bias else [])], 2)
+    flat = stacked.reshape(n, -1)
+    sigma = reference.covariance(case, weights, features, labels, 0.5, bias)
+    variances = torch.diag(sigma)
+    # Standard errors of a Gaussian's empirical mean and covariance; 5 of them: 6e-7 for each entry.
+    mean_error = (flat.mean(0) - weights.flatten()).abs() / (variances / n).sqrt()
+    assert float(mean_error.max()) < 5
+    standard = ((torch.outer(variances, variances) + sigma.square()) / n).sqrt()
+    assert float(((torch.cov(flat.T) - sigma).abs() / standard).max()) < 5
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("case", CASES)
+def test_draws_go_into_functional_call_under_vmap(case, bias):
+    bayes, _ = fitted(case, 3, bias)
+    x, _ = reference.data(3)
+    draws = bayes.sample(6)
+    outputs = torch.vmap(lambda weights: functional_call(bayes.model, weights, (x,)))(draws)  # (6, n, 3)
+    for i in range(6):
+        one = functional_call(bayes.model, {name: value[i] for name, value in draws.items()}, (x,))
+        torch.testing.assert_close(outputs[i], one, rtol=0, atol=1e-13)
+    assert float(outputs.detach().std(0).min()) > 0
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_same_seed_gives_the_same_draws(case):
+    bayes, _ = fitted(case, 3, True)
+    first, again, other = (
+        bayes.sample(4, generator=torch.Generator().manual_seed(seed)) for seed in (7, 7, 8)
+    )
+    for name in first:
+        assert torch.equal(first[name], again[name])
+        assert not torch.equal(first[name], other[name])
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("k", [1, 3])
+def test_float32_agrees_with_float64_to_its_digits(case, k):
+    torch.manual_seed(3)
+    bayes, (_, _, y) = fitted(case, k, True, 10.0)
+    x, _ = reference.data(k)
+    double = bayes.fit(reference.loader(x, y)).predict_proba(x)
+    single = bb.Laplace(
+        bayes.model.float(), structure=bayes.structure, variant=bayes.variant, prior_variance=10.0
+    )
+    single = single.fit(reference.loader(x.float(), y)).predict_proba(x.float())
+    assert single.dtype == torch.float32
+    # Thirty points, five features: sums lose under a hundred of float32's rounding errors of 6e-8.
+    torch.testing.assert_close(single.double(), double, rtol=0, atol=6e-6)
