@@ -1,11 +1,20 @@
-"""Small data for examples and tests: embedded digits with a trained network, and the paper's toy sets.
+"""Data: embedded digits with a trained network, the paper's toy sets, and readers for its real data sets.
 
-Everything here comes with the package; nothing is downloaded. Where the embedded images come from, and
-under which terms, is said in `embedded/README.md`.
+The digits and the toys come with the package; `load` reads files that a user has. Nothing is downloaded.
+Where the embedded images come from, and under which terms, is said in `embedded/README.md`.
 """
 
 from bitbayes.data.images import digits, validation_split
 from bitbayes.data.lenet import digits_lenet
+from bitbayes.data.sets import as_images, load
 from bitbayes.data.toys import gaussians, two_moons
 
-__all__ = ["digits", "digits_lenet", "gaussians", "two_moons", "validation_split"]
+__all__ = [
+    "as_images",
+    "digits",
+    "digits_lenet",
+    "gaussians",
+    "load",
+    "two_moons",
+    "validation_split",
+]
