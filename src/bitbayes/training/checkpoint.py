@@ -1,0 +1,71 @@
+"""An unfinished run as a safetensors file: weights, the optimizer's state, and the losses so far."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from bitbayes.errors import FileError
+
+SECONDS = 20.0  # between two savings: an epoch can be much shorter
+
+
+def keep(
+    part: Path | None, network: nn.Module, optimizer: torch.optim.Optimizer, losses: list[float]
+) -> None:
+    """Save the run, if the last time was long enough ago."""
+    if part is None or (part.exists() and time.time() - part.stat().st_mtime < SECONDS):
+        return
+    tensors = {f"network.{name}": value for name, value in network.state_dict().items()}
+    for number, state in optimizer.state_dict()["state"].items():
+        for name, value in state.items():
+            if isinstance(value, Tensor):
+                tensors[f"optimizer.{number}.{name}"] = value
+    write_tensors(part, tensors, {"losses": json.dumps(losses)})
+
+
+def resume(part: Path | None, network: nn.Module, optimizer: torch.optim.Optimizer) -> list[float]:
+    """Load a saved run into network and optimizer; return its losses, none where there is no file."""
+    if part is None or not part.exists():
+        return []
+    try:
+        with safe_open(part, framework="pt") as file:
+            losses = json.loads((file.metadata() or {})["losses"])
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        weights = {name[8:]: value for name, value in tensors.items() if name.startswith("network.")}
+        network.load_state_dict(weights)
+    except (SafetensorError, OSError, KeyError, ValueError, RuntimeError) as error:
+        raise FileError(f"{part} is no unfinished run of this network: delete it to begin again") from error
+    states: dict[int, dict[str, Tensor]] = {}
+    for name, value in tensors.items():
+        if name.startswith("optimizer."):
+            _, number, key = name.split(".", 2)
+            states.setdefault(int(number), {})[key] = value
+    current = optimizer.state_dict()
+    optimizer.load_state_dict({"state": states, "param_groups": current["param_groups"]})
+    return [float(loss) for loss in losses]
+
+
+def forget(part: Path | None) -> None:
+    """The run is finished."""
+    if part is not None:
+        part.unlink(missing_ok=True)
+
+
+def write_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
+    """A safetensors file that is there whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        contents = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
+        save_file(contents, temporary, metadata=metadata)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
