@@ -48,6 +48,15 @@ def test_closed_forms_are_their_formulas(k, method, structure, prior_variance):
     torch.testing.assert_close(bayes.predict_proba(x, method=method), torch.stack(expected), rtol=0, atol=1e-9)
 
 
+@pytest.mark.parametrize("structure", ["full", "kron", "diag"])
+def test_pairwise_with_many_classes_is_its_formula(structure):
+    # Many classes may be handled in other ways than few.
+    bayes, x = fitted(structure, 70, 5.0)
+    gaussian = bayes.logits(x[:2])
+    expected = [reference.pairwise(m, c) for m, c in zip(gaussian.mean, gaussian.covariance, strict=True)]
+    torch.testing.assert_close(bayes.predict_proba(x[:2]), torch.stack(expected), rtol=0, atol=1e-12)
+
+
 @pytest.mark.parametrize("k, method", [(1, "probit"), (2, "pairwise"), (3, "pairwise")])
 def test_auto_is_probit_for_one_logit_and_pairwise_for_more(k, method):
     bayes, x = fitted("auto", k, 5.0)
@@ -254,5 +263,4 @@ def test_chunks_do_not_show(method, structure, monkeypatch):
     bayes, x = fitted(structure, 10, 5.0)
     whole = bayes.predict_proba(x, method=method)
     monkeypatch.setattr("bitbayes.laplace.CHUNK", 3 * 10 * 100)
-    monkeypatch.setattr("bitbayes.predictive.PAIRS", 30)
     torch.testing.assert_close(bayes.predict_proba(x, method=method), whole, rtol=0, atol=1e-14)

@@ -1,0 +1,413 @@
+"""Bad input: each raises the library's own error, says what was given and what to do, and changes nothing."""
+
+import math
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+import reference
+import torch
+from torch import nn
+
+import bitbayes as bb
+from bitbayes.errors import (
+    ArgumentError,
+    BitbayesError,
+    DataError,
+    FileError,
+    ModelError,
+    NotFittedError,
+    one_of,
+)
+
+
+@contextmanager
+def refused(bayes, x, error, match):
+    """The block raises, and everything that can be asked of `bayes` is as before, its model's mode too."""
+    modes = [module.training for module in bayes.model.modules()]
+    fitted = bayes._fitted is not None
+    before = ask(bayes, x) if fitted else None
+    with pytest.raises(error, match=match) as caught:
+        yield
+    assert isinstance(caught.value, BitbayesError)
+    assert [module.training for module in bayes.model.modules()] == modes
+    if not fitted:
+        with pytest.raises(NotFittedError):
+            bayes.predict_proba(x)
+    else:
+        assert all(torch.equal(a, b) for a, b in zip(ask(bayes, x), before, strict=True))
+
+
+def ask(bayes, x):
+    gaussian = bayes.logits(x)
+    evidence = bayes.log_evidence()
+    return bayes.predict_proba(x), gaussian.mean, gaussian.covariance, evidence, torch.tensor(bayes.prior_variance)
+
+
+@pytest.fixture(params=[True, False], ids=["fitted", "new"])
+def three(request):
+    """Three logits: a Laplace, fitted or new, with inputs and labels."""
+    x, y = reference.data(3)
+    bayes = bb.Laplace(reference.network(3).train(), prior_variance=2.5)
+    return (bayes.fit(reference.loader(x, y)) if request.param else bayes), x, y
+
+
+@pytest.fixture
+def fitted():
+    x, y = reference.data(3)
+    return bb.Laplace(reference.network(3)).fit(reference.loader(x, y)), x, y
+
+
+def test_every_error_has_one_parent():
+    for error in (ArgumentError, DataError, FileError, ModelError, NotFittedError):
+        assert issubclass(error, BitbayesError)
+    assert bb.BitbayesError is BitbayesError
+
+
+# ---- loaders
+
+
+def test_an_empty_loader(three):
+    bayes, x, _ = three
+    for empty in ([], iter([]), torch.utils.data.DataLoader([])):
+        with refused(bayes, x, DataError, "empty"):
+            bayes.fit(empty)
+
+
+@pytest.mark.parametrize("use", ["update", "tune", "predict_proba"])
+def test_an_empty_loader_later_on(fitted, use):
+    bayes, x, y = fitted
+    with refused(bayes, x, DataError, "empty"):
+        getattr(bayes, use)([])
+    with refused(bayes, x, DataError, "empty"):
+        bayes.tune(reference.loader(x, y), outliers=[])
+
+
+def test_a_loader_of_batches_without_rows(three):
+    bayes, x, y = three
+    with refused(bayes, x, DataError, "empty"):
+        bayes.fit([(x[:0], y[:0])])
+
+
+def test_a_batch_without_rows_among_others_adds_nothing(fitted):
+    bayes, x, y = fitted
+    again = bb.Laplace(bayes.model).fit([(x[:0], y[:0]), *reference.loader(x, y), (x[:0], y[:0])])
+    assert torch.equal(again.predict_proba(x), bayes.predict_proba(x))
+
+
+@pytest.mark.parametrize(
+    "loader, says",
+    [
+        (torch.zeros(4, 3), "Tensor.*DataLoader"),
+        ({"x": torch.zeros(4, 3)}, "dict.*DataLoader"),
+        (3, "int.*DataLoader"),
+        (None, "NoneType.*DataLoader"),
+        ("train", "str.*DataLoader"),
+        ([torch.zeros(4, 3)], r"batch 0 is a Tensor.*\(inputs, labels\)"),
+        ([(torch.zeros(4, 3),)], r"batch 0 is a tuple of \(Tensor\).*\(inputs, labels\)"),
+        ([(torch.zeros(4, 3), [0, 1, 2, 0])], r"batch 0 is a tuple of \(Tensor, list\)"),
+        ([(torch.zeros(4, 3), torch.zeros(4), torch.zeros(4))], r"batch 0.*\(Tensor, Tensor, Tensor\)"),
+        ([(np.zeros((4, 3)), np.zeros(4))], r"batch 0.*\(ndarray, ndarray\)"),
+        ([{"x": torch.zeros(4, 3)}], r"batch 0.*\['x'\].*'labels' is missing"),
+    ],
+)
+def test_what_is_no_loader_of_pairs(three, loader, says):
+    bayes, x, _ = three
+    with refused(bayes, x, DataError, says):
+        bayes.fit(loader)
+
+
+@pytest.mark.parametrize("data", [3, [3], [None], ["a"]])
+def test_what_is_no_input(fitted, data):
+    bayes, x, _ = fitted
+    with refused(bayes, x, DataError, "expected"):
+        bayes.predict_proba(data)
+
+
+# ---- labels
+
+
+@pytest.mark.parametrize(
+    "labels, says",
+    [
+        (torch.tensor([0, 1, 3]), r"batch 1: .*\[0, 1, 3\].*3 logits.*from 0 to 2"),
+        (torch.tensor([0, -1, 2]), r"batch 1: .*\[-1, 0, 2\].*from 0 to 2"),
+        (torch.tensor([0.0, 1.0, 2.0]), r"batch 1: .*torch.float32.*integers from 0 to 2"),
+        (torch.tensor([True, False, True]), r"batch 1: .*torch.bool.*integers from 0 to 2"),
+        (torch.tensor([0, 1]), r"batch 1: .*shape \(2,\).*expected \(3,\)"),
+        (torch.eye(3).long(), r"batch 1: .*shape \(3, 3\).*expected \(3,\)"),
+    ],
+)
+def test_labels_of_k_logits(three, labels, says):
+    bayes, x, y = three
+    loader = [(x[:5], y[:5]), (x[:3], labels)]
+    with refused(bayes, x, DataError, says):
+        bayes.fit(loader)
+    if bayes._fitted is not None:
+        with refused(bayes, x, DataError, says):
+            bayes.update(loader)
+        with refused(bayes, x, DataError, says):
+            bayes.tune(loader)
+
+
+@pytest.mark.parametrize(
+    "labels, says",
+    [
+        (torch.tensor([0, 1, 2]), r"batch 0: .*\[0, 1, 2\].*one logit needs 0 and 1"),
+        (torch.tensor([-1, 1, 1]), r"batch 0: .*\[-1, 1\].*0 and 1"),
+        (torch.tensor([0.0, 0.5, 1.0]), r"batch 0: .*0\.5.*0 and 1"),
+        (torch.tensor([0.0, math.nan, 1.0]), r"batch 0: .*nan.*0 and 1"),
+        (torch.tensor([0, 1]), r"batch 0: .*shape \(2,\).*expected \(3,\)"),
+    ],
+)
+def test_labels_of_one_logit(labels, says):
+    x, _ = reference.data(1)
+    bayes = bb.Laplace(reference.network(1))
+    with refused(bayes, x, DataError, says):
+        bayes.fit([(x[:3], labels)])
+
+
+# ---- models
+
+
+@pytest.mark.parametrize("model", [None, "resnet", lambda x: x, nn.Linear])
+def test_what_is_no_module(model):
+    with pytest.raises(ArgumentError, match="torch.nn.Module"):
+        bb.Laplace(model)
+
+
+def fit_raises(model, says, error=ModelError, x=None, **options):
+    x = torch.randn(6, 3) if x is None else x
+    bayes = bb.Laplace(model, **options)
+    with refused(bayes, x, error, says):
+        bayes.fit([(x, torch.arange(len(x)) % 2)])
+
+
+def test_a_model_without_a_linear_layer_is_told_what_was_seen():
+    model = nn.Sequential(nn.Conv1d(1, 2, 3), nn.ReLU(), nn.Flatten())
+    fit_raises(model, "no linear layer.*Conv1d.*ReLU.*Flatten", x=torch.randn(6, 1, 3))
+
+
+@pytest.mark.parametrize("last", [nn.Softmax(1), nn.LogSoftmax(1), nn.Sigmoid(), nn.Tanh(), nn.BatchNorm1d(2)])
+def test_a_head_that_is_not_the_output(last):
+    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2), last)
+    if isinstance(last, nn.BatchNorm1d):
+        last.running_mean += 1
+    fit_raises(model, "is not the output of any.*'2'.*plain logits")
+
+
+@pytest.mark.parametrize("last", [nn.ReLU(), nn.Hardtanh(-20, 20)])
+def test_a_head_that_is_not_the_output_though_the_first_inputs_do_not_show_it(last):
+    model = nn.Sequential(nn.Linear(3, 2), last)
+    with torch.no_grad():
+        model[0].bias += 10
+    x = torch.randn(6, 3)
+    x[2:] *= 1e3  # beyond both kinks
+    fit_raises(model, "not the output", x=x)
+
+
+def test_a_named_head_that_does_not_exist_is_told_the_names():
+    fit_raises(reference.network(2, dtype=torch.float32), "head='fc'.*'hidden', 'head'", head="fc")
+
+
+def test_a_named_head_that_is_not_the_output():
+    fit_raises(reference.network(2, dtype=torch.float32), "is not the output of.*'hidden'", head="hidden")
+
+
+def test_a_named_head_that_is_no_linear_layer():
+    fit_raises(reference.network(2, dtype=torch.float32), "head='activation'.*'hidden'", head="activation")
+
+
+def test_a_model_with_a_linear_layer_for_every_token():
+    fit_raises(nn.Linear(3, 2), r"\(2, 5, 3\)", x=torch.randn(6, 5, 3))
+
+
+def test_a_model_that_returns_no_tensor():
+    class Pair(nn.Linear):
+        def forward(self, x):
+            return super().forward(x), x
+
+    fit_raises(Pair(3, 2), "returned tuple.*logits")
+
+
+@pytest.mark.parametrize(
+    "name, value", [("hidden.weight", math.nan), ("head.weight", math.nan), ("head.bias", math.inf)]
+)
+def test_weights_that_are_not_finite_are_named(name, value):
+    model = reference.network(2, dtype=torch.float32)
+    with torch.no_grad():
+        model.get_parameter(name).view(-1)[0] = value
+    fit_raises(model, rf"weights.*NaN.*{name}", DataError)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("use", ["fit", "update", "tune"])
+def test_inputs_that_are_not_finite_say_in_which_batch(fitted, use, value):
+    bayes, x, y = fitted
+    bad = x.clone()
+    bad[9, 0] = value
+    with refused(bayes, x, DataError, "batch 1 .*NaN or infinity"):
+        getattr(bayes, use)(reference.loader(bad, y))
+    with refused(bayes, x, DataError, "batch 1 .*NaN or infinity"):
+        bayes.tune(reference.loader(x, y), outliers=list(bad.split(7)))
+
+
+def test_features_that_are_not_finite_say_in_which_batch():
+    class Log(nn.Module):
+        def forward(self, x):
+            return x.log()  # NaN for negative numbers
+
+    x = torch.rand(9, 3) + 0.1
+    x[7] = -1
+    model = nn.Sequential(Log(), nn.Linear(3, 2))
+    bayes = bb.Laplace(model)
+    with refused(bayes, x, DataError, "batch 2.*not finite"):
+        bayes.fit(reference.loader(x, torch.zeros(9).long(), 3))
+
+
+@pytest.mark.parametrize("k, name, right", [(1, "categorical", "bernoulli"), (3, "bernoulli", "categorical")])
+def test_a_likelihood_that_does_not_fit(k, name, right):
+    x, y = reference.data(k)
+    bayes = bb.Laplace(reference.network(k), likelihood=name)
+    with refused(bayes, x, ArgumentError, f"{name}.*{k} output.*{right}"):
+        bayes.fit([(x, y)])
+
+
+def test_a_full_structure_too_wide_for_memory_names_another():
+    fit_raises(
+        nn.Linear(3000, 10), r"full.*27,009.*GB.*'kron'", x=torch.randn(6, 3000), structure="full"
+    )
+
+
+# ---- names
+
+
+@pytest.mark.parametrize(
+    "option, right",
+    [
+        ("layers", ["last"]),
+        ("structure", ["auto", "full", "kron", "diag", "isotropic"]),
+        ("predictive", ["auto", "probit", "pairwise", "bridge", "mc", "quadrature"]),
+        ("likelihood", ["auto", "categorical", "bernoulli"]),
+        ("variant", ["exact", "paper"]),
+    ],
+)
+@pytest.mark.parametrize("wrong", ["lsat", "", None, 3, "FULL"])
+def test_wrong_names_in_the_constructor_list_the_right_ones(option, right, wrong):
+    with pytest.raises(ArgumentError) as caught:
+        bb.Laplace(nn.Linear(2, 2), **{option: wrong})
+    message = str(caught.value)
+    assert f"{option}={wrong!r}" in message
+    assert all(repr(name) in message for name in right)
+
+
+def test_unknown_options_are_refused_by_python():
+    with pytest.raises(TypeError, match="colour"):
+        bb.Laplace(nn.Linear(2, 2), colour="blue")
+
+
+def test_wrong_names_later_on_list_the_right_ones(fitted):
+    bayes, x, y = fitted
+    for wrong in ("probits", "weights", 3):
+        with refused(bayes, x, ArgumentError, f"method={wrong!r}.*'probit', 'pairwise', 'bridge', 'mc'"):
+            bayes.predict_proba(x, method=wrong)
+    with refused(bayes, x, ArgumentError, "objective='loss'.*'ood', 'nll', 'evidence'"):
+        bayes.tune([(x, y)], objective="loss")
+    with refused(bayes, x, ArgumentError, "penalty='l2'.*'entropy', 'uniform'"):
+        bayes.tune([(x, y)], penalty="l2")
+
+
+def test_one_of_lists_what_there_is():
+    assert one_of("a", "b", ("b", "c")) == "b"
+    with pytest.raises(ArgumentError, match="a='d' is not known: choose one of 'b', 'c'"):
+        one_of("a", "d", ("b", "c"))
+
+
+# ---- before fitting
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda bayes, x, y: bayes(x),
+        lambda bayes, x, y: bayes.predict_proba(x),
+        lambda bayes, x, y: bayes.logits(x),
+        lambda bayes, x, y: bayes.sample(2),
+        lambda bayes, x, y: bayes.log_evidence(),
+        lambda bayes, x, y: bayes.tune([(x, y)]),
+        lambda bayes, x, y: bayes.tune(objective="evidence"),
+        lambda bayes, x, y: bayes.update([(x, y)]),
+        lambda bayes, x, y: bayes.save("never"),
+    ],
+    ids=["forward", "predict_proba", "logits", "sample", "log_evidence", "tune", "evidence", "update", "save"],
+)
+def test_anything_before_fitting_asks_for_fit(use):
+    x, y = reference.data(3)
+    bayes = bb.Laplace(reference.network(3))
+    with refused(bayes, x, NotFittedError, r"not fitted.*fit\("):
+        use(bayes, x, y)
+
+
+# ---- numbers
+
+
+@pytest.mark.parametrize("value", [0, 0.0, -1.0, math.nan, math.inf, -math.inf, None, "wide", [1.0, 2.0]])
+def test_a_prior_variance_that_is_not_positive(fitted, value):
+    bayes, x, _ = fitted
+    says = "prior_variance=.*positive"
+    with pytest.raises(ArgumentError, match=says):
+        bb.Laplace(nn.Linear(2, 2), prior_variance=value)
+    with refused(bayes, x, ArgumentError, says):
+        bayes.prior_variance = value
+    if value is not None:  # which means: the one that is set
+        with refused(bayes, x, ArgumentError, says):
+            bayes.log_evidence(value)
+
+
+@pytest.mark.parametrize("value", [[0.0], [-1.0], [math.nan], [math.inf], [1.0, 2.0]])
+def test_a_tensor_of_prior_variance_that_is_not_one_positive_number(fitted, value):
+    bayes, x, _ = fitted
+    with refused(bayes, x, ArgumentError, "prior_variance=.*positive"):
+        bayes.log_evidence(torch.tensor(value))
+
+
+def test_the_message_shows_the_number():
+    with pytest.raises(ArgumentError, match="prior_variance=-3.5"):
+        bb.Laplace(nn.Linear(2, 2), prior_variance=-3.5)
+
+
+@pytest.mark.parametrize("weight", [-0.1, math.nan, math.inf, "much", None])
+def test_a_weight_that_is_negative_or_no_number(fitted, weight):
+    bayes, x, y = fitted
+    with refused(bayes, x, ArgumentError, "weight="):
+        bayes.tune([(x, y)], weight=weight)
+
+
+@pytest.mark.parametrize("samples", [0, -1, 2.5, "many"])
+def test_samples_and_draws_that_are_no_positive_number(fitted, samples):
+    bayes, x, _ = fitted
+    with refused(bayes, x, ArgumentError, "samples=.*positive"):
+        bayes.predict_proba(x, method="mc", samples=samples)
+    with refused(bayes, x, ArgumentError, "n=.*positive"):
+        bayes.sample(samples)
+
+
+def test_samples_without_monte_carlo(fitted):
+    bayes, x, _ = fitted
+    with refused(bayes, x, ArgumentError, "samples=10.*'mc'"):
+        bayes.predict_proba(x, samples=10)
+
+
+@pytest.mark.parametrize("objective", ["ood", "nll"])
+def test_tuning_without_validation_data(fitted, objective):
+    bayes, x, _ = fitted
+    with refused(bayes, x, ArgumentError, f"{objective}.*val_loader"):
+        bayes.tune(objective=objective)
+
+
+def test_tuning_the_evidence_of_what_has_none():
+    x, y = reference.data(3)
+    bayes = bb.Laplace(reference.network(3), structure="isotropic").fit([(x, y)])
+    with pytest.raises(ArgumentError, match="isotropic.*evidence"):
+        bayes.tune(objective="evidence")
+    assert bayes.prior_variance == 1.0

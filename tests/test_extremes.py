@@ -1,0 +1,240 @@
+"""Far from the data and at absurd priors: finite, normalised, or an error that says why."""
+
+import copy
+import functools
+import itertools
+import math
+
+import pytest
+import reference
+import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+import bitbayes as bb
+from bitbayes.errors import BitbayesError, DataError
+
+CASES = ("full", "kron", "diag", "isotropic", "paper")
+METHODS = {1: ("probit", "quadrature", "mc"), **dict.fromkeys((2, 3, 10), ("probit", "pairwise", "bridge", "mc"))}
+EVERY = [
+    pytest.param(case, k, method, id=f"{case}-{k}-{method}")
+    for case in CASES
+    for k, methods in METHODS.items()
+    for method in methods
+]
+SCALES = (0.0, 1e-40, 1e-30, 1e-6, 1.0, 1e6, 1e15, 1e19, 1e20, 1e25, 1e30, 1e33, 1e36)
+PRIORS = (1e-12, 1e-8, 1e-3, 1.0, 1e3, 1e8, 1e12)
+
+
+def training(k):
+    torch.manual_seed(100 + k)
+    return reference.data(k, dtype=torch.float32)
+
+
+@functools.cache
+def fitted(case, k, bias=True, deep=True, training_scale=1.0):
+    """Float32; weights below one, so that an input of 1e36 stays below 1e38 in every layer."""
+    torch.manual_seed(k)
+    model = nn.Linear(3, k, bias=bias)
+    if deep:
+        model = nn.Sequential(nn.Linear(3, 4, bias=bias), nn.ReLU(), nn.Linear(4, k, bias=bias))
+    x, y = training(k)
+    options = {"structure": "kron", "variant": "paper"} if case == "paper" else {"structure": case}
+    return bb.Laplace(model, **options).fit([(training_scale * x, y)])
+
+
+def check(bayes, x, method, k):
+    """Finite and normalised, the drop-in too."""
+    with torch.no_grad():
+        assert bool(bayes.model(x).isfinite().all()), "the test's own network overflows"
+    p = bayes.predict_proba(x, method=method)
+    assert p.dtype == torch.float32 and p.shape == (len(x), max(k, 2))
+    assert bool(p.isfinite().all()) and bool((p >= 0).all()) and bool((p <= 1).all())
+    # A sum of k numbers below one, each rounded a few times.
+    rounding = 4 * max(k, 2) * torch.finfo(torch.float32).eps
+    assert float((p.double().sum(1) - 1).abs().max()) <= rounding
+    bayes.predictive = method
+    with torch.no_grad():
+        logits = bayes(x)
+    assert logits.shape == (len(x), k) and bool(logits.isfinite().all())
+    honest = logits.softmax(1) if k > 1 else logits.sigmoid()
+    assert bool(honest.isfinite().all())
+
+
+@pytest.mark.parametrize("case, k, method", EVERY)
+def test_probabilities_are_finite_and_normalised_everywhere(case, k, method):
+    torch.manual_seed(9)
+    x = torch.randn(5, 3)
+    x = x / x.abs().max()
+    every = torch.cat([scale * x for scale in SCALES])
+    for bias, deep in ((True, True), (False, True), (True, False), (False, False)):
+        bayes = fitted(case, k, bias, deep)
+        for prior_variance in PRIORS:
+            bayes.prior_variance = prior_variance
+            check(bayes, every, method, k)
+
+
+@given(
+    case=st.sampled_from(CASES),
+    k=st.sampled_from(list(METHODS)),
+    data=st.data(),
+    log_scale=st.floats(-45, 36),
+    log_prior=st.floats(-12, 12),
+    direction=st.lists(st.floats(-1, 1, width=32), min_size=3, max_size=3),
+)
+@settings(max_examples=300)
+def test_probabilities_are_finite_and_normalised_anywhere(case, k, data, log_scale, log_prior, direction):
+    method = data.draw(st.sampled_from(METHODS[k]))
+    bayes = fitted(case, k)
+    bayes.prior_variance = 10**log_prior
+    check(bayes, (torch.tensor([direction], dtype=torch.float64) * 10**log_scale).float(), method, k)
+
+
+@pytest.mark.parametrize("case, k, method", EVERY)
+def test_logits_near_the_largest_float(case, k, method):
+    # The sum of two of them overflows, though none of them does.
+    bayes = fitted(case, k, True, False)
+    bayes.prior_variance = 1.0
+    x = torch.randn(8, 3)
+    with torch.no_grad():
+        x = x * (2e38 / torch.maximum(bayes.model(x).abs().amax(1, keepdim=True), x.abs().amax(1, keepdim=True)))
+    check(bayes, x, method, k)
+
+
+@pytest.mark.parametrize("case, k, method", EVERY)
+def test_large_logits_of_small_features(case, k, method):
+    torch.manual_seed(0)
+    model = nn.Linear(3, k)
+    with torch.no_grad():
+        model.weight *= 1e37
+    x, y = reference.data(k, dtype=torch.float32)
+    options = {"structure": "kron", "variant": "paper"} if case == "paper" else {"structure": case}
+    check(bb.Laplace(model, **options).fit([(x, y)]), x, method, k)
+
+
+@pytest.mark.parametrize("training_scale", [1e-25, 1e10, 1e20])
+@pytest.mark.parametrize("case, k", list(itertools.product(CASES, (1, 3))))
+def test_training_data_of_any_size(case, k, training_scale):
+    # Squares of the features overflow float32 from 1e19 on; the network itself is fine.
+    bayes = fitted(case, k, True, False, training_scale)
+    bayes.prior_variance = 1.0
+    x, _ = training(k)
+    for scale in (0.0, 1.0, training_scale):
+        check(bayes, scale * x, METHODS[k][0], k)
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("k, method", [(1, "probit"), (1, "quadrature"), (3, "probit"), (3, "pairwise"), (3, "bridge")])
+def test_the_limit_is_reached_and_stays(case, k, method):
+    # Without biases z(δ) = aδ/√(1 + κqδ²): from 1e10 on it is constant to float32's last digit.
+    bayes = fitted(case, k, False)
+    bayes.prior_variance = 3.0
+    x = torch.randn(6, 3)
+    limits = [bayes.predict_proba(scale * x, method=method) for scale in (1e10, 1e20, 1e30, 1e36)]
+    for limit in limits[1:]:
+        torch.testing.assert_close(limit, limits[0], rtol=0, atol=2e-5)
+
+
+@pytest.mark.parametrize("case, k, method", [case for case in EVERY if case.values[2] != "mc"])
+def test_far_away_float32_is_float64(case, k, method):
+    # Where float64 has a hundred decades to spare, up to the largest numbers that float32 has.
+    bayes = fitted(case, k, True, False)
+    bayes.prior_variance = 3.0
+    x = torch.randn(6, 3)
+    x = x / x.abs().amax(1, keepdim=True)
+    exact = bb.Laplace(
+        copy.deepcopy(bayes.model).double(), structure=bayes.structure, variant=bayes.variant, prior_variance=3.0
+    )
+    data, labels = training(k)
+    exact.fit([(data.double(), labels)])
+    for scale in (1e3, 1e12, 1e25, 1e36, 1.5e38):
+        actual = bayes.predict_proba(scale * x, method=method)
+        expected = exact.predict_proba((scale * x).double(), method=method)
+        # Thirty points, four features, logits up to a hundred: under two hundred rounding errors of 6e-8.
+        torch.testing.assert_close(actual.double(), expected, rtol=0, atol=1.2e-5)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("activation", [nn.ReLU, nn.Tanh, nn.Identity])
+@pytest.mark.parametrize("k", [1, 3])
+@pytest.mark.parametrize("everywhere", [True, False])
+def test_inputs_that_are_not_finite_raise(k, activation, value, everywhere):
+    # A ReLU or a tanh may turn an infinity into an ordinary number: it is the input that counts.
+    model = nn.Sequential(nn.Linear(3, 4), activation(), nn.Linear(4, k))
+    with torch.no_grad():
+        model[0].weight.abs_()
+    x, y = reference.data(k, dtype=torch.float32)
+    bayes = bb.Laplace(model).fit([(x, y)])
+    bad = x.clone()
+    bad[3] = value if everywhere else torch.tensor([0.0, value, 0.0])
+    with pytest.raises(DataError, match="the input holds NaN or infinity"):
+        bayes.predict_proba(bad)
+    with pytest.raises(DataError, match="batch 0 holds NaN or infinity"):
+        bayes.predict_proba(list(bad.split(7)))
+
+
+@pytest.mark.parametrize("k", [1, 3])
+def test_a_network_that_overflows_raises(k):
+    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, k))
+    with torch.no_grad():
+        model[0].weight.fill_(100.0)
+    x, y = reference.data(k, dtype=torch.float32)
+    bayes = bb.Laplace(model).fit([(x, y)])
+    with pytest.raises(BitbayesError, match="overflows.*float32"):
+        bayes.predict_proba(torch.full((2, 3), 1e38))
+    fine = bayes.predict_proba(x)
+    assert bool(fine.isfinite().all())
+
+
+@pytest.mark.parametrize("k", [1, 3])
+def test_only_the_head_overflows(k):
+    model = nn.Linear(3, k)
+    with torch.no_grad():
+        model.weight.fill_(10.0)
+    x, y = reference.data(k, dtype=torch.float32)
+    bayes = bb.Laplace(model).fit([(x, y)])
+    with pytest.raises(BitbayesError, match="overflows"):
+        bayes.predict_proba(torch.full((2, 3), 1e38))
+
+
+def test_finite_features_whose_sum_overflows_are_fine():
+    bayes = fitted("kron", 3, True, False)
+    with torch.no_grad():
+        x = torch.full((50, 3), 1e38)
+    check(bayes, x, "pairwise", 3)
+
+
+@pytest.mark.parametrize("k", [1, 3])
+@pytest.mark.parametrize("case", ["full", "kron", "diag"])
+@pytest.mark.parametrize("prior_variance", PRIORS)
+def test_the_evidence_is_finite(case, k, prior_variance):
+    assert bool(fitted(case, k).log_evidence(prior_variance).isfinite())
+
+
+@pytest.mark.parametrize("case", ["full", "kron", "diag"])
+def test_certain_networks_have_a_posterior(case):
+    # Probabilities of exactly 0 and 1: no curvature at all, the prior is all there is.
+    model = nn.Linear(3, 3)
+    with torch.no_grad():
+        model.weight *= 1e4
+    x, y = reference.data(3, dtype=torch.float32)
+    bayes = bb.Laplace(model, structure=case, prior_variance=2.0).fit([(x, y)])
+    check(bayes, x, "pairwise", 3)
+    assert bool(bayes.logits(x).covariance.isfinite().all())
+
+
+@example(n=1)
+@example(n=2)
+@given(n=st.integers(1, 40))
+@settings(max_examples=10)
+def test_fewer_points_than_features(n):
+    # H has rank n at most: the eigenvalues that are zero come out as ±1e-17.
+    torch.manual_seed(n)
+    for case in CASES:
+        options = {"structure": "kron", "variant": "paper"} if case == "paper" else {"structure": case}
+        bayes = bb.Laplace(nn.Linear(20, 3), prior_variance=1e12, **options)
+        x = torch.randn(n, 20)
+        bayes.fit([(x, torch.arange(n) % 3)])
+        for method in METHODS[3]:
+            check(bayes, torch.cat([x, torch.randn(3, 20)]), method, 3)
