@@ -258,7 +258,7 @@ class Laplace(nn.Module):
         fitted = self._need_fit()
         value = self.prior_variance if prior_variance is None else prior_variance
         if not isinstance(value, Tensor):
-            value = torch.tensor(_positive(value))
+            value = torch.tensor(_positive(value), dtype=torch.float64)
         elif value.numel() != 1 or not bool((value > 0) & value.isfinite()):
             raise ArgumentError(f"prior_variance={value!r}: expected one positive number")
         posterior = self._decompose(fitted)

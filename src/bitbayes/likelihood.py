@@ -28,6 +28,8 @@ class Likelihood(Protocol):
     def curvature(self, logits: Tensor) -> Tensor: ...
     def total_curvature(self, logits: Tensor) -> Tensor: ...
     def diagonal(self, logits: Tensor) -> Tensor: ...
+    def root(self, logits: Tensor) -> Tensor: ...
+    def draw(self, logits: Tensor, generator: torch.Generator | None) -> Tensor: ...
     def log_probabilities(self, logits: Tensor) -> Tensor: ...
 
 
@@ -63,6 +65,16 @@ class Bernoulli:
     def diagonal(self, logits: Tensor) -> Tensor:
         """The diagonal of each Λₙ in the logits, (n, 1)."""
         return self.curvature(logits)[:, :, 0]
+
+    def root(self, logits: Tensor) -> Tensor:
+        """v with v vᵀ = Λₙ, (n, 1, 1)."""
+        return self.curvature(logits).sqrt()
+
+    def draw(self, logits: Tensor, generator: torch.Generator | None) -> Tensor:
+        """y − p for a label drawn from the model, (n, 1): its square is Λₙ on average."""
+        p = logits.sigmoid()
+        drawn = torch.rand(p.shape, generator=generator, dtype=p.dtype, device=p.device) < p
+        return torch.where(drawn, (-logits).sigmoid(), -p)
 
     def log_probabilities(self, logits: Tensor) -> Tensor:
         """log p of both classes, (n, 2), from drop-in logits (n, 1)."""
@@ -125,6 +137,31 @@ class Categorical:
         """The diagonal of each Λₙ in the logits, (n, k): p(1 − p)."""
         p = logits.softmax(1)
         return p * (1 - p)
+
+    def root(self, logits: Tensor) -> Tensor:
+        """V with V Vᵀ = Λₙ, (n, k, k − 1), in closed form and without a subtraction.
+
+        Column j is √(pⱼ q₊/q) · (0, …, 0, 1, −pⱼ₊₁/q₊, …, −p_k/q₊), with q = Σ_{i ≥ j} pᵢ and q₊ = q − pⱼ:
+        the Cholesky factor of diag(p) − ppᵀ, whose last column is zero.
+
+        >>> logits = torch.randn(4, 3).double()
+        >>> v, p = Categorical().root(logits), logits.softmax(1)
+        >>> torch.allclose(v @ v.mT, torch.diag_embed(p) - p[:, :, None] * p[:, None, :])
+        True
+        """
+        p = logits.softmax(1)
+        tails = p.flip(1).cumsum(1).flip(1)  # q (n, k)
+        # Where every later class has probability 0, so has the column.
+        rest = tails[:, 1:].clamp_min(torch.finfo(p.dtype).tiny)  # q₊ (n, k−1)
+        heights = (p[:, :-1] * tails[:, 1:] / tails[:, :-1].clamp_min(torch.finfo(p.dtype).tiny)).sqrt()
+        below = torch.tril(p[:, :, None] / rest[:, None, :], -1)  # (n, k, k−1)
+        return (torch.eye(p.shape[1], dtype=p.dtype, device=p.device)[:, :-1] - below) * heights[:, None, :]
+
+    def draw(self, logits: Tensor, generator: torch.Generator | None) -> Tensor:
+        """onehot(y) − p for a label drawn from the model, (n, k): v vᵀ is Λₙ on average."""
+        p = logits.softmax(1)
+        labels = torch.multinomial(p, 1, generator=generator)[:, 0]
+        return functional.one_hot(labels, p.shape[1]).to(p) - p
 
     def log_probabilities(self, logits: Tensor) -> Tensor:
         """log p, (n, k), from drop-in logits (n, k)."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from bitbayes.errors import ModelError
 from bitbayes.network.batches import Inputs
@@ -55,9 +56,13 @@ def forward(model: nn.Module, head: Head, inputs: Inputs) -> tuple[Tensor, Tenso
     return features, output.reshape(features.shape[0], head.outputs), tuple(output.shape)
 
 
-def call(model: nn.Module, inputs: Inputs) -> Tensor:
-    """The model's output tensor: as it is, or the `.logits` of what a Hugging Face model returns."""
-    output = model(**inputs) if isinstance(inputs, Mapping) else model(inputs)
+def call(model: nn.Module, inputs: Inputs, tensors: dict[str, Tensor] | None = None) -> Tensor:
+    """The model's output tensor: as it is, or the `.logits` of what a Hugging Face model returns.
+
+    `tensors`: parameters and buffers to be used in the place of the model's own.
+    """
+    args, kwargs = ((), dict(inputs)) if isinstance(inputs, Mapping) else ((inputs,), {})
+    output = model(*args, **kwargs) if tensors is None else functional_call(model, tensors, args, kwargs)
     if isinstance(output, Mapping) and "logits" in output:
         output = output["logits"]
     output = getattr(output, "logits", output)

@@ -29,5 +29,24 @@ def eigen(matrix: Tensor) -> tuple[Tensor, Tensor]:
     return values.clamp_min(0), vectors
 
 
+def squares(coordinates: Tensor) -> Tensor:
+    """Squares, 0 where they are next to nothing: a dead unit's 1e-40 would slow a product down fivefold."""
+    squared = coordinates.square()
+    return squared * (squared > 1e8 * torch.finfo(squared.dtype).tiny)
+
+
 def gaussian_noise(like: Tensor, *shape: int, generator: torch.Generator | None) -> Tensor:
     return torch.randn(*shape, generator=generator, dtype=like.dtype, device=like.device)
+
+
+def gram_root(gram: Tensor, lift: float) -> Tensor:
+    """L with L Lᵀ = gram (…, c, c), in float64.
+
+    Zero features have zero variance, and rounding can leave less, which no Cholesky factor likes: the
+    diagonal is lifted by `lift` times its mean.
+    """
+    gram = precise(gram)
+    mean = gram.diagonal(dim1=-2, dim2=-1).mean(-1)
+    lifts = (mean * lift + torch.finfo(gram.dtype).tiny)[..., None, None]
+    root: Tensor = torch.linalg.cholesky(gram + lifts * torch.eye(gram.shape[-1]).to(gram))
+    return root

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from bitbayes.curvature import FullCurvature
 from bitbayes.logits import Spread
-from bitbayes.posterior.base import Tensors, eigen, gaussian_noise
+from bitbayes.posterior.base import Tensors, eigen, gaussian_noise, gram_root
 from bitbayes.precision import precise
 
 
@@ -40,11 +40,7 @@ class FullPosterior(Tensors):
             return Spread(deviation.square().sum(1, keepdim=True), self.contrasts, shift)
         # In float64, so that forming the small Gram matrix loses nothing that float32 predictions could show.
         roots = precise(torch.einsum("nd,cdr->ncr", coordinates, scaled))
-        gram = roots @ roots.mT  # (n, c, c)
-        # Zero features have zero variance, which no Cholesky factor likes: lift the diagonal by one ulp.
-        lift = gram.diagonal(dim1=1, dim2=2).mean(1) * 1e-15 + torch.finfo(gram.dtype).tiny
-        gram = gram + lift[:, None, None] * torch.eye(gram.shape[1], dtype=gram.dtype, device=gram.device)
-        factor = self.contrasts @ torch.linalg.cholesky(gram).to(coordinates)  # (n, k, c)
+        factor = self.contrasts @ gram_root(roots @ roots.mT, 1e-15).to(coordinates)  # (n, k, c)
         return Spread(torch.ones_like(factor[:, 0]), factor, shift)
 
     def draw(self, n: int, prior_variance: float, generator: torch.Generator | None) -> Tensor:

@@ -1,0 +1,278 @@
+"""Derivatives of the outputs in every layer's parameters, point by point, without one gradient of a weight.
+
+A direction is a vector v (k,) over the outputs of each point. One pass back from vᵀf to the layers' outputs
+gives g for every layer and every point at once, since in eval mode no point sees another; with the layer's
+inputs a this is all there is to know: the derivative in the weights is Σₜ gₜaₜᵀ, formed only where needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.func import jacrev
+
+from bitbayes.errors import ModelError
+from bitbayes.network.batches import Inputs
+from bitbayes.network.head import call
+from bitbayes.network.layers import Layer
+from bitbayes.network.normalised import by_parameter, normalised
+from bitbayes.network.unfold import unfolded
+from bitbayes.precision import working
+
+
+@dataclass(frozen=True)
+class MatrixPiece:
+    """A matrix layer's inputs a (n, groups, i, T) and derivatives at its outputs g (n, groups, c, o, T)."""
+
+    inputs: Tensor
+    gradients: Tensor
+
+    def __getitem__(self, rows: slice) -> MatrixPiece:
+        return MatrixPiece(self.inputs[rows], self.gradients[rows])
+
+    def jacobian(self) -> Tensor:
+        """Σₜ g aᵀ, (n, c, P)."""
+        n, groups, c, o, _ = self.gradients.shape
+        jacobian = self.gradients.flatten(2, 3) @ self.inputs.mT  # (n, groups, c·o, i)
+        return jacobian.reshape(n, groups, c, o, -1).transpose(1, 2).reshape(n, c, -1)
+
+
+@dataclass(frozen=True)
+class VectorPiece:
+    """The derivatives in a layer's P parameters as they are, (n, c, P)."""
+
+    derivatives: Tensor
+
+    def __getitem__(self, rows: slice) -> VectorPiece:
+        return VectorPiece(self.derivatives[rows])
+
+    def jacobian(self) -> Tensor:
+        return self.derivatives
+
+
+Piece = MatrixPiece | VectorPiece
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """One layer's part of a pass: inputs (n, …) and derivatives (n, c, …) of each of its calls.
+
+    An "other" layer has no inputs, and its derivatives are those in the parameters, (n, c, P).
+    """
+
+    layer: Layer
+    module: nn.Module
+    inputs: list[Tensor]
+    gradients: list[Tensor]
+
+    def piece(self, factor: Tensor | None = None) -> Piece:
+        """The derivatives, those of point n times factor[n]; the inputs' size is taken out of them first."""
+        if self.layer.kind == "other":
+            return VectorPiece(_times(self.gradients[0], factor))
+        if self.layer.kind == "norm":
+            return VectorPiece(_times(self._norm(), factor))
+        inputs, gradients = self._matrix()
+        if factor is not None:
+            # a is divided by its largest entry and g takes it, so that neither a² nor g² can overflow.
+            largest = _largest(inputs).clamp_min(torch.finfo(inputs.dtype).tiny)
+            inputs = _times(inputs, largest.reciprocal())
+            gradients = _times(gradients, largest * factor)
+        return MatrixPiece(inputs, gradients)
+
+    def largest(self) -> Tensor:
+        """A bound on the largest |g·a| of each point, (n,)."""
+        if self.layer.kind != "matrix":
+            return _largest(self.piece().jacobian())
+        inputs, gradients = self._matrix()
+        return _largest(inputs) * _largest(gradients)
+
+    def _matrix(self) -> tuple[Tensor, Tensor]:
+        """a (n, groups, i, T) and g (n, groups, c, o, T), over all positions of all calls."""
+        wanted = {"weight": self.layer.has_weight, "bias": self.layer.has_bias}
+        inputs = [unfolded(self.module, each, **wanted) for each in self.inputs]
+        gradients = [self._positions_last(each) for each in self.gradients]
+        if len(inputs) == 1:
+            return inputs[0], gradients[0]
+        return torch.cat(inputs, dim=3), torch.cat(gradients, dim=4)
+
+    def _positions_last(self, gradients: Tensor) -> Tensor:
+        """(n, c, *output shape) → (n, groups, c, o, T)."""
+        if isinstance(self.module, nn.Linear):
+            rows = gradients.flatten(2, -2) if gradients.dim() > 3 else gradients[:, :, None]  # (n, c, T, o)
+            return rows.mT[:, None]
+        n, c, outputs, *_ = gradients.shape
+        groups = self.layer.groups
+        return gradients.reshape(n, c, groups, outputs // groups, -1).transpose(1, 2)
+
+    def _norm(self) -> Tensor:
+        """[Σₜ g ∘ x̂, Σₜ g], (n, c, P), summed over calls."""
+        total: Tensor | None = None
+        for inputs, gradients in zip(self.inputs, self.gradients, strict=True):
+            g = by_parameter(self.module, gradients, 2)  # (n, c, features, T)
+            parts = []
+            if self.layer.has_weight:
+                x = by_parameter(self.module, normalised(self.module, inputs), 1)  # (n, features, T)
+                parts.append(torch.einsum("ncft,nft->ncf", g, x))
+            if self.layer.has_bias:
+                parts.append(g.sum(3))
+            derivatives = torch.cat(parts, dim=2)
+            total = derivatives if total is None else total + derivatives
+        assert total is not None
+        return total
+
+
+def differentiate(
+    model: nn.Module, layers: tuple[Layer, ...], inputs: Inputs, directions: Callable[[Tensor], Tensor]
+) -> tuple[Tensor, list[Recorded]]:
+    """Logits f (n, k), and for every layer the derivatives of Vᵀf, V = directions(f) (n, k, c).
+
+    In at least float32, whatever the model's own precision. Expects the model in eval mode and
+    leaves it unchanged.
+    """
+    with torch.inference_mode(False), torch.enable_grad():
+        tensors = substitutes(model, layers)
+        inputs = upcast(inputs, working_dtype(model))
+        with _recording(model, layers) as calls:
+            output = as_logits(call(model, inputs, tensors))
+        logits = output.detach()
+        columns = directions(logits).to(logits)  # (n, k, c)
+        gradients = iter(_backward(output, [each for some in calls.values() for each in some], columns))
+        recorded = []
+        for layer in layers:
+            module = model.get_submodule(layer.name)
+            if layer.kind == "other":
+                derivatives = _one_by_one(model, layer, tensors, inputs, columns)
+                recorded.append(Recorded(layer, module, [], [derivatives]))
+            else:
+                if not calls[layer.name]:
+                    raise ModelError(
+                        f"the layer {layer.name!r} is called for some inputs and not for others: freeze it "
+                        "(requires_grad_(False))"
+                    )
+                seen = [each.inputs for each in calls[layer.name]]
+                recorded.append(Recorded(layer, module, seen, [next(gradients) for _ in seen]))
+    return logits, recorded
+
+
+def as_logits(output: Tensor) -> Tensor:
+    """(n, k); a network with one logit may give (n,)."""
+    if output.dim() == 1:
+        return output[:, None]
+    if output.dim() != 2:
+        raise ModelError(f"the model's output has shape {tuple(output.shape)}: expected (n, k)")
+    return output
+
+
+def working_dtype(model: nn.Module) -> torch.dtype:
+    """The precision of derivatives: the parameters', but at least float32."""
+    kinds = {parameter.dtype for parameter in model.parameters() if parameter.is_floating_point()}
+    dtype = torch.float32
+    for kind in kinds:
+        dtype = torch.promote_types(dtype, working(kind))
+    return dtype
+
+
+def substitutes(model: nn.Module, layers: tuple[Layer, ...]) -> dict[str, Tensor]:
+    """The model's own tensors to be differentiated: apart from its graph, its flags and its `.grad`."""
+    uncertain = {name for layer in layers for name in layer.names}
+    dtype = working_dtype(model)
+    tensors = {}
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if tensor.is_floating_point():
+            tensors[name] = tensor.detach().to(dtype).requires_grad_(name in uncertain)
+    return tensors
+
+
+def upcast(inputs: Inputs, dtype: torch.dtype) -> Inputs:
+    """Inputs of the working precision, on which a graph can be built."""
+
+    def one(value: Any) -> Any:
+        if not isinstance(value, Tensor):
+            return value
+        value = value.clone() if value.is_inference() else value.detach()
+        return value.to(dtype) if value.is_floating_point() and value.dtype.itemsize < 4 else value
+
+    if isinstance(inputs, Tensor):
+        return one(inputs)  # type: ignore[no-any-return]
+    return {name: one(value) for name, value in inputs.items()}
+
+
+def _times(tensor: Tensor, factor: Tensor | None) -> Tensor:
+    return tensor if factor is None else tensor * factor.reshape(-1, *[1] * (tensor.dim() - 1))
+
+
+def _largest(tensor: Tensor) -> Tensor:
+    return tensor.flatten(1).abs().amax(1)
+
+
+class Call(NamedTuple):
+    """One call of a layer: its inputs, its output's place in the graph, and the output's shape."""
+
+    inputs: Tensor
+    edge: GradientEdge
+    shape: torch.Size
+
+
+@contextmanager
+def _recording(model: nn.Module, layers: tuple[Layer, ...]) -> Iterator[dict[str, list[Call]]]:
+    """Every call of every layer."""
+    calls: dict[str, list[Call]] = {layer.name: [] for layer in layers if layer.kind != "other"}
+
+    def watch(name: str) -> Callable[..., None]:
+        def remember(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> None:
+            # The edge and not the tensor: a ReLU that works in place changes the tensor.
+            if output.requires_grad:
+                inputs = args[0] if args else kwargs["input"]
+                calls[name].append(Call(inputs.detach(), get_gradient_edge(output), output.shape))
+
+        return remember
+
+    handles = [
+        model.get_submodule(name).register_forward_hook(watch(name), with_kwargs=True) for name in calls
+    ]
+    try:
+        yield calls
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _backward(output: Tensor, calls: list[Call], columns: Tensor) -> list[Tensor]:
+    """For each call the derivatives (n, c, …), one pass back for each direction."""
+    if not calls:
+        return []
+    edges, count = [each.edge for each in calls], columns.shape[2]
+    passes = []
+    for m in range(count):
+        along = columns[:, :, m].contiguous()
+        passes.append(
+            torch.autograd.grad(output, edges, along, retain_graph=m + 1 < count, allow_unused=True)
+        )
+    gradients = []
+    for each, call_gradients in zip(calls, zip(*passes, strict=True), strict=True):
+        if call_gradients[0] is None:  # the network does not use what this call gave
+            gradients.append(columns.new_zeros(each.shape[0], count, *each.shape[1:]))
+        else:
+            gradients.append(torch.stack(call_gradients, dim=1))
+    return gradients
+
+
+def _one_by_one(
+    model: nn.Module, layer: Layer, tensors: dict[str, Tensor], inputs: Inputs, columns: Tensor
+) -> Tensor:
+    """The derivatives in a layer's parameters by `torch.func`, (n, c, P)."""
+    own = {name: tensors[name].detach() for name in layer.names}
+    rest = {name: tensor.detach() for name, tensor in tensors.items() if name not in own}
+
+    def along(parameters: dict[str, Tensor], point: Inputs, column: Tensor) -> Tensor:
+        one = point[None] if isinstance(point, Tensor) else {key: each[None] for key, each in point.items()}
+        return as_logits(call(model, one, {**rest, **parameters}))[0] @ column  # (c,)
+
+    jacobians = torch.vmap(jacrev(along), in_dims=(None, 0, 0))(own, inputs, columns)
+    return torch.cat([jacobians[name].flatten(2) for name in layer.names], dim=2)

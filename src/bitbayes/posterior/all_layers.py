@@ -1,0 +1,230 @@
+"""A Gaussian over the parameters of every layer: a diagonal one, once each layer is seen in the right basis.
+
+Each structure is a diagonal matrix of precisions in some orthonormal basis: that of the parameters (diag), of
+the eigenvectors of both Kronecker factors (kron), of the dense matrix's eigenvectors (full). So all that is
+ever needed is the derivatives in that basis and one precision for each coordinate. The functions of a block:
+
+- `rotated(piece)`: derivatives in the basis.
+- `precisions(tau)`: of its coordinates, with the prior's τ = 1/σ₀² added; of the shape the block likes.
+- `back(noise)`: from the basis to parameters, (s, P).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Protocol, Self
+
+import torch
+from torch import Tensor
+
+from bitbayes.curvature.all_layers import NetworkCurvature, chunks
+from bitbayes.network import Layer, MatrixPiece, Piece, Recorded, VectorPiece
+from bitbayes.posterior.base import Tensors, eigen, gaussian_noise
+
+Precision = float | Tensor
+
+
+class Block(Protocol):
+    """The functions above, as a type."""
+
+    def rotated(self, piece: Piece) -> Piece: ...
+    def precisions(self, tau: Precision) -> Tensor: ...
+    def back(self, noise: Tensor) -> Tensor: ...
+    def to(self, device: torch.device, dtype: torch.dtype) -> Self: ...
+
+
+@dataclass(frozen=True)
+class DiagBlock(Tensors):
+    """`values` h (P,): precisions h + τ of the parameters themselves."""
+
+    values: Tensor
+
+    def rotated(self, piece: Piece) -> Piece:
+        return piece
+
+    def precisions(self, tau: Precision) -> Tensor:
+        return self.values + tau
+
+    def back(self, noise: Tensor) -> Tensor:
+        return noise
+
+
+@dataclass(frozen=True)
+class KronBlock(Tensors):
+    """B/(N·T) = U diag(β) Uᵀ, A = V diag(α) Vᵀ, group by group: precisions βα + τ.
+
+    `output_values` β (groups, o), `output_vectors` U (groups, o, o); `input_values` α (groups, i),
+    `input_vectors` V (groups, i, i).
+    """
+
+    output_values: Tensor
+    output_vectors: Tensor
+    input_values: Tensor
+    input_vectors: Tensor
+
+    @classmethod
+    def of(cls, outputs: Tensor, inputs: Tensor, positions: Tensor) -> Self:
+        output_values, output_vectors = eigen(outputs)
+        return cls(output_values / positions, output_vectors, *eigen(inputs))
+
+    def rotated(self, piece: Piece) -> Piece:
+        assert isinstance(piece, MatrixPiece)
+        return MatrixPiece(
+            self.input_vectors.mT @ piece.inputs, self.output_vectors[:, None].mT @ piece.gradients
+        )
+
+    def precisions(self, tau: Precision) -> Tensor:
+        return self.output_values[:, :, None] * self.input_values[:, None, :] + tau
+
+    def back(self, noise: Tensor) -> Tensor:
+        return (self.output_vectors @ noise @ self.input_vectors.mT).flatten(1)
+
+
+@dataclass(frozen=True)
+class PaperKronBlock(Tensors):
+    """The paper's: (B/√(N·T) + τI) ⊗ (A/√(N·T) + τI) for the weights, B + τI for the biases by themselves.
+
+    Damping each factor is not the prior. It is here so that tables can show the paper's formula beside the
+    exact one. The last input is the bias's if there is one (`bias`).
+    """
+
+    output_values: Tensor
+    output_vectors: Tensor
+    input_values: Tensor
+    input_vectors: Tensor
+    positions: Tensor
+    bias: bool
+
+    @classmethod
+    def of(cls, outputs: Tensor, inputs: Tensor, positions: Tensor, bias: bool) -> Self:
+        width = inputs.shape[2] - bias
+        input_values, vectors = eigen(inputs[:, :width, :width])
+        input_vectors = torch.eye(inputs.shape[2], dtype=vectors.dtype, device=vectors.device).repeat(
+            len(inputs), 1, 1
+        )
+        input_vectors[:, :width, :width] = vectors
+        return cls(*eigen(outputs), input_values, input_vectors, positions, bias)
+
+    def rotated(self, piece: Piece) -> Piece:
+        assert isinstance(piece, MatrixPiece)
+        return MatrixPiece(
+            self.input_vectors.mT @ piece.inputs, self.output_vectors[:, None].mT @ piece.gradients
+        )
+
+    def precisions(self, tau: Precision) -> Tensor:
+        root = self.positions.sqrt()
+        outputs, inputs = self.output_values[:, :, None], self.input_values[:, None, :]
+        weights = (outputs / root + tau) * (inputs / root + tau)
+        return torch.cat([weights, outputs + tau], dim=2) if self.bias else weights
+
+    def back(self, noise: Tensor) -> Tensor:
+        return (self.output_vectors @ noise @ self.input_vectors.mT).flatten(1)
+
+
+@dataclass(frozen=True)
+class FullBlock(Tensors):
+    """`values` h (P,) and `vectors` (P, P) of the dense matrix over all layers: precisions h + τ."""
+
+    values: Tensor
+    vectors: Tensor
+
+    def rotated(self, piece: Piece) -> Piece:
+        return VectorPiece(piece.jacobian() @ self.vectors)
+
+    def precisions(self, tau: Precision) -> Tensor:
+        return self.values + tau
+
+    def back(self, noise: Tensor) -> Tensor:
+        return noise @ self.vectors.T
+
+
+@dataclass(frozen=True)
+class NetworkPosterior:
+    """`blocks`, each with its layers: one layer a block, but for "full", which has one block for all."""
+
+    blocks: tuple[tuple[tuple[Layer, ...], Block], ...]
+
+    @classmethod
+    def of(cls, curvature: NetworkCurvature, layers: tuple[Layer, ...], *, paper: bool) -> NetworkPosterior:
+        """Decompose."""
+        if curvature.structure == "full":
+            return cls(((layers, FullBlock(*eigen(curvature.sums["hessian"]))),))
+        return cls(tuple(((layer,), _block(curvature.sums, layer, paper)) for layer in layers))
+
+    def to(self, device: torch.device, dtype: torch.dtype) -> NetworkPosterior:
+        return replace(self, blocks=tuple((layers, block.to(device, dtype)) for layers, block in self.blocks))
+
+    def gram(self, recorded: list[Recorded], taus: list[dict[str, float]], factor: Tensor | None) -> Tensor:
+        """J Σ Jᵀ along the recorded directions, for each prior: (q, n, c, c), times factor[n]²."""
+        by_name = {each.layer.name: each for each in recorded}
+        total: Tensor | None = None
+        for layers, block in self.blocks:
+            pieces = [by_name[layer.name].piece(factor) for layer in layers]
+            piece = pieces[0]
+            if isinstance(block, FullBlock):
+                piece = VectorPiece(torch.cat([each.jacobian() for each in pieces], dim=2))
+            weights = [block.precisions(tau[layers[0].name]).reciprocal() for tau in taus]
+            more = _gram(block, piece, weights)
+            total = more if total is None else total + more
+        assert total is not None
+        return total
+
+    def draw(self, n: int, tau: dict[str, float], generator: torch.Generator | None) -> dict[str, Tensor]:
+        """Parameters minus their mean by name, each (n, …)."""
+        draws = {}
+        for layers, block in self.blocks:
+            precisions = block.precisions(tau[layers[0].name])
+            noise = gaussian_noise(precisions, n, *precisions.shape, generator=generator)
+            parameters = torch.split(
+                block.back(noise * precisions.rsqrt()), [layer.size for layer in layers], 1
+            )
+            for layer, part in zip(layers, parameters, strict=True):
+                draws.update(layer.split(part))
+        return draws
+
+    def log_determinant(self, tau: dict[str, Tensor]) -> Tensor:
+        """log det(H + τI), over all parameters."""
+        return torch.stack(
+            [block.precisions(tau[layers[0].name]).log().sum() for layers, block in self.blocks]
+        ).sum()
+
+
+def _block(sums: dict[str, Tensor], layer: Layer, paper: bool) -> Block:
+    if f"{layer.name}.diagonal" in sums:
+        return DiagBlock(sums[f"{layer.name}.diagonal"])
+    outputs, inputs, positions = (sums[f"{layer.name}.{name}"] for name in ("outputs", "inputs", "positions"))
+    if paper:
+        return PaperKronBlock.of(outputs, inputs, positions, layer.has_bias)
+    return KronBlock.of(outputs, inputs, positions)
+
+
+def _gram(block: Block, piece: Piece, weights: list[Tensor]) -> Tensor:
+    """Σ_p J_mp w_p J_m'p for each of the weights, (q, n, c, c)."""
+    if isinstance(piece, MatrixPiece) and piece.inputs.shape[3] == 1:
+        return _gram_of_products(block.rotated(piece), weights)
+    parts = []
+    for part in chunks(piece):
+        jacobian = block.rotated(part).jacobian()  # (n, c, P)
+        roots = [weight.flatten().sqrt() for weight in weights]
+        parts.append(torch.stack([_square(jacobian * root) for root in roots]))
+    return torch.cat(parts, dim=1)
+
+
+def _gram_of_products(piece: Piece, weights: list[Tensor]) -> Tensor:
+    """One position: J = g aᵀ, so Σᵢ aᵢ² w_oi is all that is needed of the inputs."""
+    assert isinstance(piece, MatrixPiece)
+    inputs, gradients = (
+        piece.inputs[..., 0].square(),
+        piece.gradients[..., 0],
+    )  # (n, groups, i), (n, groups, c, o)
+    grams = []
+    for weight in weights:
+        weight = weight.reshape(gradients.shape[1], gradients.shape[3], -1)  # (groups, o, i)
+        variances = torch.einsum("ngi,goi->ngo", inputs, weight)
+        scaled = gradients * variances.sqrt()[:, :, None]
+        grams.append(_square(scaled.transpose(1, 2).flatten(2)))
+    return torch.stack(grams)
+
+
+def _square(roots: Tensor) -> Tensor:
+    return roots @ roots.mT

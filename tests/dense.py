@@ -1,0 +1,124 @@
+"""All layers by the plainest float64 computation: `torch.func` Jacobians, dense matrices, loops over points.
+
+Parameters are one vector of P numbers in the order of `named_parameters`, without those that are frozen.
+"""
+
+import torch
+from torch import nn
+from torch.func import functional_call, jacrev
+
+from reference import logit_hessians
+
+
+class Residual(nn.Module):
+    """x + f(x), with one convolution called twice and a ReLU that works in place."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem = nn.Conv2d(1, 3, 3, stride=2, padding=1)
+        self.norm = nn.BatchNorm2d(3)
+        self.shared = nn.Conv2d(3, 3, 3, padding="same", groups=3, bias=False)
+        self.relu = nn.ReLU(inplace=True)
+        self.head = nn.Linear(3, 3)
+
+    def forward(self, x):
+        x = self.relu(self.norm(self.stem(x)))
+        x = x + self.relu(self.shared(x))
+        x = x + self.shared(x)
+        return self.head(x.mean((2, 3)))
+
+
+def mlp(k=3):
+    return nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 4, bias=False), nn.ReLU(), nn.Linear(4, k))
+
+
+def convnet(k=3):
+    return nn.Sequential(
+        nn.Conv2d(1, 3, 3, padding=1, bias=False),
+        nn.BatchNorm2d(3),
+        nn.ReLU(inplace=True),
+        nn.MaxPool2d(2),
+        nn.Conv2d(3, 4, (2, 3), dilation=(2, 1), stride=(1, 2), padding=(1, 0), padding_mode="reflect"),
+        nn.GroupNorm(2, 4),
+        nn.Tanh(),
+        nn.Flatten(),
+        nn.Linear(12, k),
+    )
+
+
+def sequence(k=3):
+    """Positions in every layer: convolution in one dimension, a linear layer and a layer norm over tokens."""
+
+    class Tokens(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv = nn.Conv1d(2, 4, 3, stride=2, padding=1, padding_mode="circular", groups=2)
+            self.norm = nn.LayerNorm(4)
+            self.mix = nn.Linear(4, 4)
+            self.head = nn.Linear(4, k)
+
+        def forward(self, x):
+            x = self.norm(self.conv(x).mT)
+            return self.head((x + torch.tanh(self.mix(x))).mean(1))
+
+    return Tokens()
+
+
+NETWORKS = {
+    "mlp": (mlp, (4,)),
+    "one logit": (lambda: mlp(1), (4,)),
+    "convnet": (convnet, (1, 6, 6)),
+    "residual": (Residual, (1, 6, 6)),
+    "sequence": (sequence, (2, 7)),
+}
+
+
+def case(name, n=12, dtype=torch.float64):
+    """A network in eval mode with used-looking statistics, inputs (n, …) and labels (n,)."""
+    make, shape = NETWORKS[name]
+    model = make().to(dtype).eval()
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.running_mean.normal_()
+            module.running_var.uniform_(0.5, 2)
+        if isinstance(module, (nn.BatchNorm2d, nn.GroupNorm, nn.LayerNorm)):
+            nn.init.normal_(module.weight)
+            nn.init.normal_(module.bias)
+    x = torch.randn(n, *shape, dtype=dtype)
+    classes = max(2, model(x).reshape(n, -1).shape[1])
+    return model, x, torch.arange(n) % classes
+
+
+def parameters(model):
+    return {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
+
+
+def jacobians(model, x):
+    """(n, k, P), one point at a time."""
+    own = parameters(model)
+    rows = []
+    for point in x:
+        parts = jacrev(lambda p, point=point: functional_call(model, p, (point[None],))[0])(own)
+        rows.append(torch.cat([parts[name].flatten(1) for name in own], dim=1))
+    return torch.stack(rows)
+
+
+def ggn(model, x, labels):
+    """Σₙ Jₙᵀ Λₙ Jₙ, (P, P)."""
+    j = jacobians(model, x)
+    with torch.no_grad():
+        hessians = logit_hessians(model(x), labels)
+    return sum(each.T @ middle @ each for each, middle in zip(j, hessians, strict=True))
+
+
+def covariance(structure, model, x, labels, prior_variance):
+    """(H + I/σ₀²)⁻¹, (P, P)."""
+    h = ggn(model, x, labels)
+    if structure == "diag":
+        h = torch.diag(torch.diag(h))
+    return torch.linalg.inv(h + torch.eye(len(h), dtype=h.dtype) / prior_variance)
+
+
+def logits_covariance(model, sigma, x):
+    """J Σ Jᵀ, (n, k, k)."""
+    return torch.stack([j @ sigma @ j.T for j in jacobians(model, x)])
