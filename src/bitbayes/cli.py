@@ -14,6 +14,9 @@ from typer.core import TyperGroup
 
 from bitbayes.audit import audit as run_audit
 from bitbayes.errors import BitbayesError
+from bitbayes.paper import NAMES as PAPER_NAMES
+from bitbayes.paper import Options
+from bitbayes.paper import reproduce as run_reproduce
 from bitbayes.report import Bars, check_writable, render_page, terminal_table, write_atomically
 from bitbayes.target import embedded_target, load_target
 
@@ -128,6 +131,54 @@ def audit(
         console.print(f"Numbers: {json_file}", markup=False, soft_wrap=True)
     write_atomically(output, render_page(found))
     console.print(f"Page: {output}", markup=False, soft_wrap=True)
+
+
+@app.command()
+def reproduce(
+    names: Annotated[
+        list[str], typer.Argument(metavar="NAME...", help="Tables and figures, or all.", show_default=False)
+    ],
+    train: Annotated[str, typer.Option(help="What the network is trained on: mnist or digits.")] = "mnist",
+    data: Annotated[Path, typer.Option(help="The folder with the data sets' files.")] = Path("data"),
+    trials: Annotated[int, typer.Option(min=1, help="Splits into validation and test points.")] = 10,
+    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, …")] = "cpu",
+    output: Annotated[Path, typer.Option(help="The folder for the results.")] = Path("results"),
+    cache: Annotated[Path, typer.Option(help="The folder for trained networks.")] = Path("networks"),
+    epochs: Annotated[
+        int | None,
+        typer.Option(min=1, help="Of training. Default: the paper's 100; digits 30.", show_default=False),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="For the training.")] = 0,
+    quick: Annotated[bool, typer.Option(help="Few points and epochs: does it run at all?")] = False,
+) -> None:
+    """Make tables and figures of the paper from data, with the paper's numbers beside them.
+
+    NAME is one of toy, linear-regions, bounded-logit, table1, table2, table3,
+    confidence-vs-scale, rotated-mnist, adversarial, histograms, ece, acet, oe,
+    dkl, or all. The toys and --train digits need no data folder.
+
+    Each writes numbers (JSON), a table (Markdown) and a picture (PNG, PDF) to
+    OUTPUT/NAME. Networks are trained once and kept in the cache; a stopped
+    training goes on where it stopped.
+    """
+    options = Options(
+        train=train,
+        data=data,
+        trials=trials,
+        device=_device(device),
+        output=output,
+        cache=cache,
+        quick=quick,
+        epochs=epochs,
+        seed=seed,
+    )
+    chosen = PAPER_NAMES if names == ["all"] else names
+
+    def tell(name: str, files: list[Path]) -> None:
+        for file in files:
+            typer.echo(f"{name}: {file}")
+
+    run_reproduce(chosen, options, tell)
 
 
 def _device(name: str) -> torch.device:

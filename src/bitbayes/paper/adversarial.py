@@ -1,0 +1,84 @@
+"""Attacks on noise: made on the plain network, as in the paper, and on each method itself."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from torch import nn
+
+import bitbayes.metrics as m
+from bitbayes.errors import BitbayesError
+from bitbayes.outliers import pgd_confident
+from bitbayes.paper import ood
+from bitbayes.paper.methods import Seen
+from bitbayes.paper.ood import OutlierSet
+from bitbayes.paper.report import Report, mean_std
+from bitbayes.paper.session import Session
+from bitbayes.paper.study import Study
+from bitbayes.progress import track
+
+DELTA = 2000
+NEAR, FAR = "Adversarial", "FarAwayAdv"
+
+
+def run(session: Session, report: Report) -> None:
+    study = session.study("plain")
+    sets = attacked(study)
+    scores = ood.evaluate(study, sets)
+    own = adaptive(study)
+    stem = study.problem.name
+    report.numbers(stem, {**ood.as_json(study, scores), "attacked_itself_percent": own})
+    rows = ood.table_rows(study, scores, sets, "adversarial")
+    rows += [
+        (
+            f"{where}, attacked on the method itself",
+            study.entries[key].title,
+            mean_std(values["mmc"]),
+            mean_std(values["auroc"]),
+            "–",
+            "–",
+        )
+        for where, found in own.items()
+        for key, values in found.items()
+    ]
+    title = f"Adversarial outliers: {study.problem.title}"
+    report.table(stem, title, ood.HEADER, rows, *ood.notes(study, scores))
+    extra = {f"{where}, on the method itself": OutlierSet(lambda trial: study.test, None) for where in own}
+    named = {f"{where}, on the method itself": values for where, values in own.items()}
+    report.picture(stem, ood.picture(study, scores | named, sets | extra, "adversarial"))
+
+
+def attack(study: Study, module: nn.Module, where: str, trial: int) -> Seen:
+    """Noise made as confident as 40 steps of 0.1 within ε = 0.3 can; in the image space unless far away."""
+    noise = study.noise(trial)
+    if where == FAR:
+        return study.network.see(pgd_confident(module, DELTA * noise, bounds=None))
+    return study.network.see(pgd_confident(module, noise, bounds=(0.0, 1.0)))
+
+
+def attacked(study: Study) -> dict[str, OutlierSet]:
+    """Both sets, attacked on the plain network."""
+
+    def made(where: str) -> OutlierSet:
+        return OutlierSet(cache(lambda trial: attack(study, study.network.whole, where, trial)), where)
+
+    return {where: made(where) for where in (NEAR, FAR)}
+
+
+def adaptive(study: Study) -> ood.Scores:
+    """MMC and AUROC of each method under an attack on that very method, where it has a gradient; in %."""
+    scores: ood.Scores = {NEAR: {}, FAR: {}}
+    for trial in track(range(study.trials), "attacking each method", study.progress):
+        _, rows = study.split(trial)
+        for key, method in study.methods.items():
+            try:
+                module = method.module(study.numbers[trial][key])
+            except BitbayesError:
+                continue
+            inside = study.predict(key, study.test[rows], trial)
+            for where, found in scores.items():
+                outside = study.predict(key, attack(study, module, where, trial), trial)
+                values = found.setdefault(key, {"mmc": [], "auroc": []})
+                values["mmc"].append(100 * m.mmc(outside))
+                values["auroc"].append(100 * m.auroc(inside, outside))
+    return scores

@@ -1,0 +1,294 @@
+"""The methods that the tables compare, each as written in the paper or as bitbayes does it.
+
+A method is fitted once to a trained network. In each trial it chooses its one number (a temperature, a
+prior variance) on validation data; with that number it predicts. Methods of the last layer see features
+alone, which are computed once for each set of images and serve every method and trial.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+import bitbayes as bb
+from bitbayes.errors import ArgumentError, EdgeWarning
+
+ROWS = 500  # images that go through the network at once
+WEIGHT = 0.25  # the paper's λ
+WEIGHT_SAMPLES, TUNING_SAMPLES = 20, 5
+
+
+@dataclass(frozen=True)
+class Seen:
+    """Images (n, c, h, w) in [0, 1] (or scaled) and what the network's last layer makes of: (n, d)."""
+
+    images: Tensor
+    features: Tensor
+
+    def __getitem__(self, rows: Any) -> Seen:
+        return Seen(self.images[rows], self.features[rows])
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+
+class Network:
+    """A trained sequential network as a backbone, which gives features, and a last linear layer."""
+
+    def __init__(self, whole: nn.Module) -> None:
+        assert isinstance(whole, nn.Sequential)
+        self.whole = whole.eval()
+        layers = list(whole)
+        self.backbone, self.head = nn.Sequential(*layers[:-1]), layers[-1]
+        self.device = next(whole.parameters()).device
+
+    @torch.no_grad()
+    def see(self, images: Tensor) -> Seen:
+        """Features of images, as pixels in uint8 or as floats."""
+        floats = [images_of(part) for part in torch.split(images, ROWS)]
+        return Seen(torch.cat(floats), torch.cat([self.backbone(part) for part in floats]))
+
+    def batches(self, images: Tensor, labels: Tensor) -> Batches:
+        """A loader of images as floats, with labels."""
+        return Batches(images, labels)
+
+
+class Batches:
+    """Images, as pixels or floats, and labels in batches; a loader without copies or workers."""
+
+    def __init__(self, images: Tensor, labels: Tensor, rows: int = ROWS) -> None:
+        self.images, self.labels, self.rows = images, labels, rows
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        for x, y in zip(
+            torch.split(self.images, self.rows), torch.split(self.labels, self.rows), strict=True
+        ):
+            yield images_of(x), y
+
+    def __len__(self) -> int:
+        return math.ceil(len(self.images) / self.rows)
+
+
+def images_of(pixels: Tensor) -> Tensor:
+    """Floats in [0, 1] of pixels in uint8; floats as they are."""
+    return pixels.float() / 255 if pixels.dtype == torch.uint8 else pixels
+
+
+class Method(Protocol):
+    """`choose` returns the method's number, with which `probabilities` (n, k) and `module` are asked for."""
+
+    def fit(self, network: Network, images: Tensor, train: Seen | None, labels: Tensor) -> None: ...
+    def choose(self, validation: Seen, labels: Tensor, noise: Seen) -> float: ...
+    def probabilities(self, seen: Seen, number: float, seed: int) -> Tensor: ...
+    def module(self, number: float) -> nn.Module: ...
+
+
+class Plain:
+    """The network as it was trained."""
+
+    def fit(self, network: Network, images: Tensor, train: Seen | None, labels: Tensor) -> None:
+        self.network = network
+
+    def choose(self, validation: Seen, labels: Tensor, noise: Seen) -> float:
+        return 1.0
+
+    @torch.no_grad()
+    def probabilities(self, seen: Seen, number: float, seed: int) -> Tensor:
+        return probabilities(self.network.head(seen.features) / number)
+
+    def module(self, number: float) -> nn.Module:
+        return self.network.whole
+
+
+class Temperature(Plain):
+    """Temperature scaling."""
+
+    def choose(self, validation: Seen, labels: Tensor, noise: Seen) -> float:
+        scaled = bb.TemperatureScaling(self.network.head)
+        return scaled.fit([(validation.features, labels)], progress=False).temperature
+
+    @torch.no_grad()
+    def probabilities(self, seen: Seen, number: float, seed: int) -> Tensor:
+        logits = self.network.head(seen.features)
+        if logits.shape[1] > 1:  # the largest becomes 0 first: dividing it by a small T could overflow
+            logits = logits - logits.amax(1, keepdim=True)
+        return probabilities(logits / number)
+
+    def module(self, number: float) -> nn.Module:
+        scaled = bb.TemperatureScaling(self.network.whole)
+        scaled.temperature = number
+        return scaled
+
+
+class LastLayer:
+    """A Laplace approximation of the last layer, on features."""
+
+    def __init__(self, **options: Any) -> None:
+        self.options = options
+
+    def fit(self, network: Network, images: Tensor, train: Seen | None, labels: Tensor) -> None:
+        assert train is not None
+        self.network = network
+        self.bayes = bb.Laplace(network.head, **self.options)
+        self.bayes.fit(Batches(train.features, labels, 5000), progress=False)
+
+    def choose(self, validation: Seen, labels: Tensor, noise: Seen) -> float:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", EdgeWarning)  # the tables show the number itself
+            self.bayes.tune(
+                [(validation.features, labels)], outliers=noise.features, weight=WEIGHT, progress=False
+            )
+        return float(self.bayes.prior_variance)
+
+    def probabilities(self, seen: Seen, number: float, seed: int) -> Tensor:
+        self.bayes.prior_variance = number
+        generator = torch.Generator(seen.features.device).manual_seed(seed)
+        return self.bayes.predict_proba(seen.features, generator=generator)
+
+    def module(self, number: float) -> nn.Module:
+        self.bayes.prior_variance = number
+        return nn.Sequential(self.network.backbone, self.bayes)
+
+
+class WholeNetwork:
+    """A Laplace approximation that needs the images themselves: of all layers, or with a residual."""
+
+    def __init__(self, **options: Any) -> None:
+        self.options = options
+
+    def fit(self, network: Network, images: Tensor, train: Seen | None, labels: Tensor) -> None:
+        self.bayes = bb.Laplace(network.whole, **self.options)
+        self.bayes.fit(network.batches(images, labels), progress=False)
+
+    def choose(self, validation: Seen, labels: Tensor, noise: Seen) -> float:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", EdgeWarning)
+            self.bayes.tune(
+                Batches(validation.images, labels),
+                outliers=list(torch.split(noise.images, ROWS)),
+                weight=WEIGHT,
+                progress=False,
+            )
+        return float(self.bayes.prior_variance)
+
+    def probabilities(self, seen: Seen, number: float, seed: int) -> Tensor:
+        return self._predict(seen.images, number, seed, None)
+
+    def _predict(self, images: Tensor, number: float, seed: int, samples: int | None) -> Tensor:
+        self.bayes.prior_variance = number
+        generator = torch.Generator(images.device).manual_seed(seed)
+        return self.bayes.predict_proba(list(torch.split(images, ROWS)), samples=samples, generator=generator)
+
+    def module(self, number: float) -> nn.Module:
+        self.bayes.prior_variance = number
+        return self.bayes
+
+
+class WeightSamples(WholeNetwork):
+    """The average over 20 networks drawn from a posterior over all layers, as the paper's DLA and KFLA.
+
+    What the prior variance does to sampled networks is not what it does to the linearised one, so it is
+    chosen on sampled networks too: five of them, the same noise for every candidate, on a grid of decades
+    and then between the best one's neighbours. At most `points` of each set are looked at.
+    """
+
+    def __init__(self, points: int, **options: Any) -> None:
+        super().__init__(**options)
+        self.points = points
+
+    def choose(self, validation: Seen, labels: Tensor, noise: Seen) -> float:
+        inside, labels, outside = validation[: self.points], labels[: self.points], noise[: self.points]
+
+        def cost(exponent: float) -> float:
+            p, q = (self._predict(seen.images, 10**exponent, 0, TUNING_SAMPLES) for seen in (inside, outside))
+            value = bb.metrics.nll(p, labels) - WEIGHT * bb.metrics.entropy(q)
+            return value if math.isfinite(value) else math.inf
+
+        return 10 ** least(cost, [float(decade) for decade in range(-8, 3)])
+
+    def probabilities(self, seen: Seen, number: float, seed: int) -> Tensor:
+        return self._predict(seen.images, number, seed, WEIGHT_SAMPLES)
+
+    def module(self, number: float) -> nn.Module:
+        raise ArgumentError("an average over sampled networks has no gradient to attack")
+
+
+def least(cost: Callable[[float], float], grid: list[float], halvings: int = 2) -> float:
+    """Where `cost` is least on an even grid, refined: each halving looks half a step to both sides.
+
+    >>> least(lambda x: (x - 1.3) ** 2, [0.0, 1.0, 2.0, 3.0])
+    1.25
+    """
+    found = {x: cost(x) for x in grid}
+    best = min(found, key=found.__getitem__)
+    step = grid[1] - grid[0]
+    for _ in range(halvings):
+        step /= 2
+        found |= {x: cost(x) for x in (best - step, best + step)}
+        best = min(found, key=found.__getitem__)
+    return best
+
+
+def probabilities(logits: Tensor) -> Tensor:
+    """Softmax of k logits (n, k); both classes' probabilities (n, 2) of one logit (n, 1)."""
+    if logits.shape[1] == 1:
+        return torch.cat([(-logits).sigmoid(), logits.sigmoid()], dim=1)
+    return logits.softmax(1)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A method in a table: its title, its column in the paper's tables, and how to make it."""
+
+    title: str
+    paper: str | None
+    make: Callable[[int], Method]  # given the number of points on which sampled networks are tuned
+    ours: bool = False
+
+
+MULTICLASS = {
+    "plain": Entry("Plain network", "MAP", lambda points: Plain()),
+    "temperature": Entry("Temperature scaling", "Temp", lambda points: Temperature()),
+    "llla": Entry(
+        "LLLA (paper's)",
+        "LLLA",
+        lambda points: LastLayer(structure="kron", variant="paper", predictive="mc"),
+    ),
+    "dla": Entry(
+        "DLA (paper's)",
+        "DLA",
+        lambda points: WeightSamples(
+            points, layers="all", structure="diag", estimate="fisher", variant="paper", predictive="weights"
+        ),
+    ),
+    "kfla": Entry(
+        "KFLA (paper's)",
+        "KFLA",
+        lambda points: WeightSamples(
+            points, layers="all", structure="kron", estimate="fisher", variant="paper", predictive="weights"
+        ),
+    ),
+    "ours": Entry("Ours, closed form", None, lambda points: LastLayer(), ours=True),
+    "ours-mc": Entry("Ours, Monte Carlo", None, lambda points: LastLayer(predictive="mc"), ours=True),
+    "ours-residual": Entry(
+        "Ours, with residual", None, lambda points: WholeNetwork(residual=True), ours=True
+    ),
+}
+BINARY = {
+    "plain": MULTICLASS["plain"],
+    "temperature": MULTICLASS["temperature"],
+    "llla": Entry("LLLA (paper's)", "LLLA", lambda points: LastLayer()),
+    "ours": Entry(
+        "Ours, exact integral",
+        None,
+        lambda points: LastLayer(predictive="quadrature"),
+        ours=True,
+    ),
+    "ours-residual": MULTICLASS["ours-residual"],
+}

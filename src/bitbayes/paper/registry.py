@@ -1,0 +1,50 @@
+"""The tables and figures by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from importlib import import_module
+from pathlib import Path
+from typing import cast
+
+from bitbayes.errors import one_of
+from bitbayes.paper.options import Options
+from bitbayes.paper.report import Report
+from bitbayes.paper.session import Session
+
+# In the order in which `all` makes them: what needs no other training first.
+NAMES = (
+    "toy",
+    "linear-regions",
+    "bounded-logit",
+    "table2",
+    "confidence-vs-scale",
+    "rotated-mnist",
+    "adversarial",
+    "histograms",
+    "table3",
+    "table1",
+    "oe",
+    "acet",
+    "ece",
+    "dkl",
+)
+
+
+def reproduce(
+    names: Iterable[str], options: Options, told: Callable[[str, list[Path]], None] | None = None
+) -> list[Path]:
+    """Make tables and figures of the paper; return the files written.
+
+    `told(name, files)` hears of each as soon as it is there.
+    """
+    wanted = [one_of("name", name, NAMES) for name in names]
+    session, written = Session(options), []
+    for name in wanted:
+        report = Report(name, options)
+        module = import_module(f"bitbayes.paper.{name.replace('-', '_')}")
+        cast(Callable[[Session, Report], None], module.run)(session, report)
+        written += report.written
+        if told is not None:
+            told(name, report.written)
+    return written

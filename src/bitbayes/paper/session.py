@@ -1,0 +1,71 @@
+"""What one call of `bitbayes reproduce` shares between tables: data, trained networks, fitted methods."""
+
+from __future__ import annotations
+
+from functools import cache, cached_property
+
+import torch
+
+from bitbayes.data import digits_lenet
+from bitbayes.paper.methods import Network
+from bitbayes.paper.options import Options
+from bitbayes.paper.problem import Problem, make_problem
+from bitbayes.paper.study import Study
+from bitbayes.training import trained
+
+
+class Session:
+    """Everything is made when first asked for, and once."""
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self.study = cache(self._study)
+
+    @cached_property
+    def problem(self) -> Problem:
+        return make_problem(self.options)
+
+    @cached_property
+    def binary(self) -> Study:
+        """The two classes that the plain network confuses most."""
+        problem = self.problem.pair(*most_confused(self.study("plain")))
+        return self._as_study(problem, self._trained(problem, "plain"))
+
+    def _study(self, objective: str) -> Study:
+        shipped = self.problem.name == "digits" and objective == "plain" and self.options.epochs is None
+        network = (
+            Network(digits_lenet().to(self.options.device))
+            if shipped
+            else self._trained(self.problem, objective)
+        )
+        return self._as_study(self.problem, network)
+
+    def _as_study(self, problem: Problem, network: Network) -> Study:
+        return Study(problem, network, self.options.trials, self.options.progress)
+
+    def _trained(self, problem: Problem, objective: str) -> Network:
+        quick = "-quick" if self.options.quick else ""
+        whole = trained(
+            self.options.cache,
+            f"{problem.name}-{objective}{quick}-{problem.recipe.epochs}-{self.options.seed}",
+            lambda: problem.make(problem.classes),
+            problem.train_images,
+            problem.train_labels,
+            recipe=problem.recipe,
+            objective=objective,
+            outliers=problem.exposure,
+            seed=self.options.seed,
+            progress=self.options.progress,
+        )
+        return Network(whole)
+
+
+def most_confused(study: Study) -> tuple[int, int]:
+    """The classes (smaller, larger) of the confusion matrix's largest entry off the diagonal."""
+    k, labels = study.problem.classes, study.problem.test_labels
+    with torch.no_grad():
+        predicted = study.network.head(study.test.features).argmax(1)
+    confusion = torch.bincount(k * labels + predicted, minlength=k * k).reshape(k, k)
+    confusion.fill_diagonal_(-1)
+    first, second = divmod(int(confusion.argmax()), k)
+    return min(first, second), max(first, second)
