@@ -4,6 +4,7 @@ Weights are W (k, D) with the bias as last column, flattened class by class; fea
 bias's 1.
 """
 
+import itertools
 import math
 
 import torch
@@ -135,7 +136,9 @@ def log_evidence(case, weights, features, labels, prior_variance, bias):
     else:
         log_det = torch.linalg.slogdet(precision(case, weights, features, labels, prior_variance))[1]
     size = weights.numel()
-    log_prior = -weights.square().sum() / (2 * prior_variance) - size / 2 * torch.log(2 * math.pi * prior_variance)
+    log_prior = -weights.square().sum() / (2 * prior_variance) - size / 2 * torch.log(
+        2 * math.pi * prior_variance
+    )
     log_likelihood = -total_loss(features @ weights.T, labels)
     return log_likelihood + log_prior + size / 2 * math.log(2 * math.pi) - log_det / 2
 
@@ -193,7 +196,7 @@ def sigmoid_expectation(mean, variance):
     cuts = sorted({-39.0, 39.0, *range(-10, 11, 2), *(cut for cut in around if abs(cut) < 39)})
     pieces = [
         integrate.quad(integrand, a, b, epsabs=1e-14, epsrel=1e-12, limit=200)[0]
-        for a, b in zip(cuts[:-1], cuts[1:], strict=True)
+        for a, b in itertools.pairwise(cuts)
         if b - a > 1e-15
     ]
     return math.fsum(pieces)

@@ -6,17 +6,20 @@ import itertools
 import math
 
 import pytest
-import reference
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
 import bitbayes as bb
+import reference
 from bitbayes.errors import BitbayesError, DataError
 
 CASES = ("full", "kron", "diag", "isotropic", "paper")
-METHODS = {1: ("probit", "quadrature", "mc"), **dict.fromkeys((2, 3, 10), ("probit", "pairwise", "bridge", "mc"))}
+METHODS = {
+    1: ("probit", "quadrature", "mc"),
+    **dict.fromkeys((2, 3, 10), ("probit", "pairwise", "bridge", "mc")),
+}
 EVERY = [
     pytest.param(case, k, method, id=f"{case}-{k}-{method}")
     for case in CASES
@@ -98,7 +101,9 @@ def test_logits_near_the_largest_float(case, k, method):
     bayes.prior_variance = 1.0
     x = torch.randn(8, 3)
     with torch.no_grad():
-        x = x * (2e38 / torch.maximum(bayes.model(x).abs().amax(1, keepdim=True), x.abs().amax(1, keepdim=True)))
+        x = x * (
+            2e38 / torch.maximum(bayes.model(x).abs().amax(1, keepdim=True), x.abs().amax(1, keepdim=True))
+        )
     check(bayes, x, method, k)
 
 
@@ -125,7 +130,9 @@ def test_training_data_of_any_size(case, k, training_scale):
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("k, method", [(1, "probit"), (1, "quadrature"), (3, "probit"), (3, "pairwise"), (3, "bridge")])
+@pytest.mark.parametrize(
+    "k, method", [(1, "probit"), (1, "quadrature"), (3, "probit"), (3, "pairwise"), (3, "bridge")]
+)
 def test_the_limit_is_reached_and_stays(case, k, method):
     # Without biases z(δ) = aδ/√(1 + κqδ²): from 1e10 on it is constant to float32's last digit.
     bayes = fitted(case, k, False)
@@ -144,7 +151,10 @@ def test_far_away_float32_is_float64(case, k, method):
     x = torch.randn(6, 3)
     x = x / x.abs().amax(1, keepdim=True)
     exact = bb.Laplace(
-        copy.deepcopy(bayes.model).double(), structure=bayes.structure, variant=bayes.variant, prior_variance=3.0
+        copy.deepcopy(bayes.model).double(),
+        structure=bayes.structure,
+        variant=bayes.variant,
+        prior_variance=3.0,
     )
     data, labels = training(k)
     exact.fit([(data.double(), labels)])
@@ -181,7 +191,7 @@ def test_a_network_that_overflows_raises(k):
         model[0].weight.fill_(100.0)
     x, y = reference.data(k, dtype=torch.float32)
     bayes = bb.Laplace(model).fit([(x, y)])
-    with pytest.raises(BitbayesError, match="overflows.*float32"):
+    with pytest.raises(BitbayesError, match=r"overflows.*float32"):
         bayes.predict_proba(torch.full((2, 3), 1e38))
     fine = bayes.predict_proba(x)
     assert bool(fine.isfinite().all())

@@ -1,16 +1,16 @@
-"""Files: what is saved comes back bit for bit; what is not ours, not whole or not for this model is refused."""
+"""Files: what is saved comes back bit for bit; what is not ours, not whole or not this model's is refused."""
 
 import copy
 import json
 import struct
 
 import pytest
-import reference
 import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
 import bitbayes as bb
+import reference
 from bitbayes.errors import FileError, NotFittedError
 
 
@@ -75,7 +75,7 @@ def test_options_come_back(tmp_path, bias):
 
 
 def test_the_file_is_safetensors_with_a_json_header(saved):
-    bayes, _, path = saved
+    _, _, path = saved
     tensors = load_file(path)  # as any other program would
     assert tensors and all(tensor.isfinite().all() for tensor in tensors.values())
     told = json.loads(header(path)["__metadata__"]["bitbayes"])
@@ -96,7 +96,7 @@ def test_neither_the_data_nor_the_models_weights_are_in_the_file(saved):
 
 
 def test_saving_twice_replaces_the_file(saved):
-    bayes, x, path = saved
+    bayes, _, path = saved
     bayes.prior_variance = 5.0
     bayes.save(path)
     assert bb.Laplace.load(path, bayes.model).prior_variance == 5.0
@@ -276,4 +276,6 @@ def test_loading_leaves_the_model_alone(saved):
     model = copy.deepcopy(bayes.model).train()
     state = copy.deepcopy(model.state_dict())
     bb.Laplace.load(path, model)
-    assert model.training and all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
+    assert model.training and all(
+        torch.equal(value, state[name]) for name, value in model.state_dict().items()
+    )

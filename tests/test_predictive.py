@@ -3,19 +3,23 @@
 import math
 
 import pytest
-import reference
 import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import nn
 
 import bitbayes as bb
+import reference
 from bitbayes import predictive
 from bitbayes.errors import ArgumentError
 from bitbayes.logits import LogitGaussian, Spread
 
 STRUCTURES = ("full", "kron", "diag", "isotropic")
-CLOSED = {1: ("probit", "quadrature"), 2: ("probit", "pairwise", "bridge"), 3: ("probit", "pairwise", "bridge")}
+CLOSED = {
+    1: ("probit", "quadrature"),
+    2: ("probit", "pairwise", "bridge"),
+    3: ("probit", "pairwise", "bridge"),
+}
 LOOPS = {"probit": reference.probit, "pairwise": reference.pairwise, "bridge": reference.bridge}
 
 
@@ -28,7 +32,9 @@ def fitted(structure, k, prior_variance, model=None, **options):
 
 def one_logit(mean, variance):
     """A Gaussian over one logit, n points: mean (n,), variance (n,)."""
-    mean, variance = (torch.as_tensor(value, dtype=torch.float64).reshape(-1, 1) for value in (mean, variance))
+    mean, variance = (
+        torch.as_tensor(value, dtype=torch.float64).reshape(-1, 1) for value in (mean, variance)
+    )
     ones = torch.ones_like(mean[:, 0])
     return LogitGaussian(mean, Spread(variance, None, torch.zeros_like(ones)), ones)
 
@@ -45,7 +51,9 @@ def test_closed_forms_are_their_formulas(k, method, structure, prior_variance):
     gaussian = bayes.logits(x)
     expected = [LOOPS[method](m, c) for m, c in zip(gaussian.mean, gaussian.covariance, strict=True)]
     # The loop subtracts entries of the size of the prior variance: it is good to 1e5·2e-16·1e2.
-    torch.testing.assert_close(bayes.predict_proba(x, method=method), torch.stack(expected), rtol=0, atol=1e-9)
+    torch.testing.assert_close(
+        bayes.predict_proba(x, method=method), torch.stack(expected), rtol=0, atol=1e-9
+    )
 
 
 @pytest.mark.parametrize("structure", ["full", "kron", "diag"])
@@ -105,7 +113,8 @@ def test_monte_carlo_draws_anew_for_every_row(k, structure):
 def test_monte_carlo_repeats_with_the_same_seed(k):
     bayes, x = fitted("auto", k, 20.0)
     first, again, other = (
-        bayes.predict_proba(x, method="mc", generator=torch.Generator().manual_seed(seed)) for seed in (3, 3, 4)
+        bayes.predict_proba(x, method="mc", generator=torch.Generator().manual_seed(seed))
+        for seed in (3, 3, 4)
     )
     assert torch.equal(first, again) and not torch.equal(first, other)
 
@@ -204,7 +213,9 @@ def test_softmax_of_the_drop_in_is_the_prediction(k, method, structure):
     assert logits.shape == (len(x), k)
     p = logits.softmax(1) if k > 1 else torch.cat([(-logits).sigmoid(), logits.sigmoid()], 1)
     torch.testing.assert_close(p.detach(), probabilities, rtol=0, atol=1e-14)
-    torch.testing.assert_close(probabilities.sum(1), torch.ones(len(x), dtype=torch.float64), rtol=0, atol=1e-14)
+    torch.testing.assert_close(
+        probabilities.sum(1), torch.ones(len(x), dtype=torch.float64), rtol=0, atol=1e-14
+    )
 
 
 def test_the_drop_in_has_the_models_own_shape():
@@ -247,7 +258,12 @@ def test_predict_proba_takes_loaders_with_and_without_labels():
     bayes, x = fitted("auto", 3, 5.0)
     whole = bayes.predict_proba(x)
     plain = torch.split(x, 7)
-    for loader in (plain, iter(plain), reference.loader(x, torch.zeros(len(x)), 7), [[part] for part in plain]):
+    for loader in (
+        plain,
+        iter(plain),
+        reference.loader(x, torch.zeros(len(x)), 7),
+        [[part] for part in plain],
+    ):
         torch.testing.assert_close(bayes.predict_proba(loader), whole, rtol=0, atol=1e-14)
 
 

@@ -3,11 +3,11 @@
 import math
 
 import pytest
-import reference
 import torch
 from torch import nn
 
 import bitbayes as bb
+import reference
 from bitbayes import prior
 from bitbayes.errors import ArgumentError, EdgeWarning
 

@@ -4,11 +4,11 @@ import itertools
 import math
 
 import pytest
-import reference
 import torch
 from torch.func import functional_call
 
 import bitbayes as bb
+import reference
 from bitbayes.errors import ArgumentError
 
 CASES = ("full", "kron", "diag", "isotropic", "paper")

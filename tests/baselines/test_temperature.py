@@ -1,0 +1,189 @@
+"""Temperature scaling against brute-force minimisation of the same loss."""
+
+import math
+from types import SimpleNamespace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import optimize
+from torch import nn
+
+import bitbayes as bb
+import reference
+from bitbayes.errors import BitbayesError, DataError, EdgeWarning, NotFittedError
+
+
+def overconfident(k, factor, seed=0, n=150, dtype=torch.float64):
+    """A network whose logits are `factor` times what its labels were drawn from."""
+    torch.manual_seed(seed)
+    model = nn.Linear(3, k).to(dtype)
+    x = 2 * torch.randn(n, 3, dtype=dtype)
+    with torch.no_grad():
+        logits = model(x)
+        p = logits.softmax(1) if k > 1 else torch.cat([(-logits).sigmoid(), logits.sigmoid()], 1)
+        y = torch.multinomial(p.float(), 1)[:, 0]
+        for parameter in model.parameters():
+            parameter *= factor
+    return model, x, y
+
+
+def brute_force(model, x, y):
+    """log T by Brent's method on the summed loss."""
+    logits = model(x).detach().double()
+
+    def loss(log_temperature):
+        return float(reference.total_loss(logits * math.exp(-log_temperature), y))
+
+    grid = torch.linspace(math.log(1e-3), math.log(1e3), 200).tolist()
+    start = min(grid, key=loss)
+    return optimize.minimize_scalar(loss, bracket=(start - 0.1, start, start + 0.1), tol=1e-10).x, loss
+
+
+@given(st.integers(0, 10_000), st.floats(-1.5, 2), st.sampled_from([1, 2, 3, 10]))
+@settings(max_examples=40)
+def test_it_is_the_brute_force_optimum(seed, log_factor, k):
+    model, x, y = overconfident(k, 10**log_factor, seed)
+    expected, loss = brute_force(model, x, y)
+    scaled = bb.TemperatureScaling(model).fit(reference.loader(x, y, 40))
+    assert scaled.temperature > 0
+    # A minimiser sees the loss to 1e-14 and its bend of some 10: the minimum to √1e-15.
+    assert abs(math.log(scaled.temperature) - expected) < 1e-6
+    assert loss(math.log(scaled.temperature)) <= loss(expected) + 1e-10
+
+
+@pytest.mark.parametrize("k", [1, 3])
+def test_probabilities_and_drop_in(k):
+    model, x, y = overconfident(k, 5.0)
+    scaled = bb.TemperatureScaling(model)
+    assert scaled.fit([(x, y)]) is scaled
+    assert isinstance(scaled, nn.Module) and isinstance(scaled.temperature, float)
+    logits = model(x).detach() / scaled.temperature
+    torch.testing.assert_close(scaled(x).detach(), logits, rtol=1e-14, atol=0)
+    p = logits.softmax(1) if k > 1 else torch.cat([1 - logits.sigmoid(), logits.sigmoid()], 1)
+    torch.testing.assert_close(scaled.predict_proba(x), p, rtol=0, atol=1e-14)
+    torch.testing.assert_close(scaled.predict_proba(reference.loader(x, y)), p, rtol=0, atol=1e-14)
+    assert 2 < scaled.temperature < 12
+
+
+@pytest.mark.parametrize("k", [1, 3])
+def test_labels_never_change(k):
+    model, x, y = overconfident(k, 20.0)
+    scaled = bb.TemperatureScaling(model).fit([(x, y)])
+    plain = model(x).argmax(1) if k > 1 else (model(x)[:, 0] > 0).long()
+    assert torch.equal(scaled.predict_proba(x).argmax(1), plain)
+
+
+@pytest.mark.parametrize("flat", [True, False])
+def test_one_logit_of_either_shape(flat):
+    model, x, y = overconfident(1, 5.0)
+    shaped = nn.Sequential(model, nn.Flatten(0)) if flat else model
+    scaled = bb.TemperatureScaling(shaped).fit(reference.loader(x, y.double()))
+    assert scaled.temperature == bb.TemperatureScaling(model).fit([(x, y)]).temperature
+    assert scaled(x).shape == shaped(x).shape and scaled.predict_proba(x).shape == (len(x), 2)
+
+
+def test_batches_do_not_matter():
+    model, x, y = overconfident(3, 5.0)
+    temperatures = {
+        bb.TemperatureScaling(model).fit(reference.loader(x, y, n)).temperature for n in (1, 40, 200)
+    }
+    assert max(temperatures) - min(temperatures) < 1e-12
+
+
+def test_it_uses_eval_mode_and_gives_the_mode_back():
+    torch.manual_seed(0)
+    linear, x, y = overconfident(3, 5.0)
+    model = nn.Sequential(linear, nn.Dropout(0.5)).train()
+    model[0].eval()
+    scaled = bb.TemperatureScaling(model).fit(reference.loader(x, y))
+    p = scaled.predict_proba(x)
+    assert scaled.temperature == bb.TemperatureScaling(linear).fit(reference.loader(x, y)).temperature
+    assert torch.equal(p, bb.TemperatureScaling(linear).fit(reference.loader(x, y)).predict_proba(x))
+    assert torch.equal(scaled(x), scaled(x))
+    assert model.training and model[1].training and not model[0].training
+
+
+def test_modes_come_back_after_an_error():
+    linear, x, y = overconfident(3, 5.0)
+    model = nn.Sequential(linear, nn.Dropout(0.5)).train()
+    scaled = bb.TemperatureScaling(model).fit([(x, y)])
+    before = scaled.temperature
+    with pytest.raises(DataError, match=r"batch 1: .*labels"):
+        scaled.fit([(x, y), (x, y + 1)])
+    assert model.training and model[1].training and scaled.temperature == before
+
+
+@pytest.mark.parametrize("k", [1, 2, 3])
+def test_labels_that_the_network_always_gets_right_warn(k):
+    model, x, _ = overconfident(k, 1.0)
+    logits = model(x).detach()
+    right = logits.argmax(1) if k > 1 else (logits[:, 0] > 0).long()
+    with pytest.warns(EdgeWarning, match="edge"):
+        scaled = bb.TemperatureScaling(model).fit([(x, right)])
+    assert 0 < scaled.temperature < 0.01
+    assert bool(scaled.predict_proba(x).isfinite().all())
+    with pytest.warns(EdgeWarning, match="edge"):
+        scaled.fit([(x, (right + 1) % max(k, 2))])
+    assert scaled.temperature > 100
+
+
+@pytest.mark.parametrize("k", [1, 3])
+def test_huge_logits_stay_finite(k):
+    model, x, y = overconfident(k, 1.0, dtype=torch.float32)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter *= 1e30
+    with pytest.warns(EdgeWarning):
+        scaled = bb.TemperatureScaling(model).fit([(x, y)])
+    p = scaled.predict_proba(x)
+    assert bool(p.isfinite().all())
+    torch.testing.assert_close(p.sum(1), torch.ones(len(x)), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype, result", [(torch.bfloat16, torch.float32), (torch.float64, torch.float64)])
+def test_results_are_at_least_float32(dtype, result):
+    model, x, y = overconfident(3, 5.0, dtype=dtype)
+    assert bb.TemperatureScaling(model).fit([(x, y)]).predict_proba(x).dtype == result
+
+
+def test_hugging_face_style():
+    class Model(nn.Module):
+        def __init__(self, linear):
+            super().__init__()
+            self.linear = linear
+
+        def forward(self, values):
+            return SimpleNamespace(logits=self.linear(values))
+
+    linear, x, y = overconfident(3, 5.0)
+    scaled = bb.TemperatureScaling(Model(linear)).fit([{"values": x, "labels": y}])
+    assert scaled.temperature == bb.TemperatureScaling(linear).fit([(x, y)]).temperature
+    assert scaled({"values": x}).shape == (len(x), 3)
+
+
+def test_bad_input():
+    model, x, y = overconfident(3, 5.0)
+    scaled = bb.TemperatureScaling(model)
+    with pytest.raises(NotFittedError, match="fit"):
+        scaled.predict_proba(x)
+    for loader, says in (
+        ([], "empty"),
+        (x, "Tensor"),
+        ([(x, y + 3)], "from 0 to 2"),
+        ([(x, y.float())], "float32"),
+    ):
+        with pytest.raises(DataError, match=says):
+            scaled.fit(loader)
+    with pytest.raises(DataError, match=r"batch 0.*finite"):
+        scaled.fit([(x * math.nan, y)])
+    scaled.fit([(x, y)])
+    with pytest.raises(BitbayesError, match=r"the input.*finite"):
+        scaled.predict_proba(x * math.inf)
+
+
+@pytest.mark.parametrize("model", [None, "resnet"])
+def test_what_is_no_module(model):
+    with pytest.raises(BitbayesError, match=r"torch\.nn\.Module"):
+        bb.TemperatureScaling(model)

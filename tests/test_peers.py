@@ -1,0 +1,70 @@
+"""The same numbers as laplace-torch, where both compute the same thing."""
+
+import copy
+import warnings
+
+import pytest
+import torch
+
+import bitbayes as bb
+import reference
+
+with warnings.catch_warnings():
+    # Its own dependencies use deprecated parts of torch when they are imported.
+    warnings.simplefilter("ignore")
+    laplace = pytest.importorskip("laplace", reason="laplace-torch is not installed: `make test` installs it")
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # of its code at work: it is not ours to mend
+
+
+def both(structure, k, bias, prior_variance):
+    model, (x, y) = reference.network(k, bias), reference.data(k)
+    ours = bb.Laplace(model, structure=structure, prior_variance=prior_variance).fit([(x, y)])
+    theirs = laplace.Laplace(
+        copy.deepcopy(model),  # which its backend extends for good
+        "classification",
+        subset_of_weights="last_layer",
+        hessian_structure=structure,
+        # Its default backend goes through a float32 identity and keeps seven digits of the full Hessian.
+        backend=laplace.curvature.BackPackGGN,
+        prior_precision=torch.tensor(1 / prior_variance, dtype=torch.float64),
+    )
+    theirs.fit(torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, y), batch_size=10))
+    return ours, theirs, x
+
+
+# It has no likelihood for a network with one logit.
+@pytest.mark.parametrize("prior_variance", [0.3, 50.0])
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("k", [2, 3, 10])
+@pytest.mark.parametrize("structure", ["full", "diag"])
+def test_covariance_and_evidence(structure, k, bias, prior_variance):
+    ours, theirs, x = both(structure, k, bias, prior_variance)
+    mean, covariance = theirs._glm_predictive_distribution(x)
+    gaussian = ours.logits(x)
+    torch.testing.assert_close(gaussian.mean, mean.detach(), rtol=0, atol=1e-12)
+    torch.testing.assert_close(gaussian.covariance, covariance.detach(), rtol=1e-8, atol=1e-8)
+    torch.testing.assert_close(
+        ours.log_evidence(), theirs.log_marginal_likelihood().detach().reshape(()), rtol=1e-8, atol=1e-8
+    )
+
+
+@pytest.mark.parametrize("k", [2, 3])
+def test_kron_differs_by_the_bias_alone(k):
+    """Its Kronecker factors treat the bias as a layer of its own; without a bias both are the same."""
+    ours, theirs, x = both("kron", k, False, 2.0)
+    _, covariance = theirs._glm_predictive_distribution(x)
+    torch.testing.assert_close(ours.logits(x).covariance, covariance.detach(), rtol=1e-8, atol=1e-8)
+    torch.testing.assert_close(
+        ours.log_evidence(), theirs.log_marginal_likelihood().detach().reshape(()), rtol=1e-8, atol=1e-8
+    )
+
+
+@pytest.mark.parametrize("k", [2, 3])
+def test_evidence_chooses_the_same_prior(k):
+    ours, theirs, _ = both("full", k, True, 1.0)
+    for prior_variance in (0.01, 0.4, 3.0, 1000.0):
+        expected = theirs.log_marginal_likelihood(torch.tensor(1 / prior_variance, dtype=torch.float64))
+        torch.testing.assert_close(
+            ours.log_evidence(prior_variance), expected.detach().reshape(()), rtol=1e-8, atol=1e-8
+        )
