@@ -162,10 +162,10 @@ def test_one_forward_pass_over_its_data(k):
     assert [len(batch) for batch in seen] == [25, 25, 10, 20, 20, 20]
 
 
-def test_batches_do_not_matter(monkeypatch):
+def test_batches_do_not_matter(set_constant):
     bayes, (x, y) = trained(3)
     whole = bayes.tune([(x, y)], outliers=4 * x).prior_variance
-    monkeypatch.setattr("bitbayes.laplace.TUNE_BYTES", 8 * 8 * 10)
+    set_constant("TUNE_BYTES", 8 * 8 * 10)
     parts = bayes.tune(reference.loader(x, y, 7), outliers=list((4 * x).split(9))).prior_variance
     assert parts == pytest.approx(whole, rel=1e-9)
 
