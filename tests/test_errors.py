@@ -95,12 +95,6 @@ def test_a_loader_of_batches_without_rows(three):
         bayes.fit([(x[:0], y[:0])])
 
 
-def test_a_batch_without_rows_among_others_adds_nothing(fitted):
-    bayes, x, y = fitted
-    again = bb.Laplace(bayes.model).fit([(x[:0], y[:0]), *reference.loader(x, y), (x[:0], y[:0])])
-    assert torch.equal(again.predict_proba(x), bayes.predict_proba(x))
-
-
 @pytest.mark.parametrize(
     "loader, says",
     [
