@@ -13,21 +13,21 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from bitbayes.curvature import STRUCTURES, Curvature
+from bitbayes.curvature import STRUCTURES, Curvature, NetworkCurvature, sum_names
 from bitbayes.errors import FileError
 from bitbayes.likelihood import Likelihood, likelihood_for
-from bitbayes.network import Fingerprint, Head
+from bitbayes.network import Fingerprint, Head, Network
 
 FORMAT = 1
 
 
 @dataclass(frozen=True)
 class Fitted:
-    """All that `fit` learns: the network's head, the curvature, and what the evidence needs beside it."""
+    """All that `fit` learns: what is uncertain, the curvature, and what the evidence needs beside it."""
 
-    head: Head
+    part: Head | Network
     likelihood: Likelihood
-    curvature: Curvature
+    curvature: Curvature | NetworkCurvature
     count: int
     loss: float
     squared_norm: float
@@ -36,15 +36,14 @@ class Fitted:
 
 def write(path: str | PathLike[str], options: dict[str, Any], fitted: Fitted) -> None:
     """Write the file whole or not at all."""
-    structure = next(name for name, kind in STRUCTURES.items() if type(fitted.curvature) is kind)
-    tensors = _tensors(fitted.curvature)
+    structure, tensors = _tensors(fitted.curvature)
     header = {
         "format": FORMAT,
         "options": options,
         "structure": structure,
         "shapes": {name: list(tensor.shape) for name, tensor in tensors.items()},
         "likelihood": fitted.likelihood.name,
-        "head": asdict(fitted.head),
+        "head" if isinstance(fitted.part, Head) else "network": asdict(fitted.part),
         "count": fitted.count,
         "loss": fitted.loss,
         "squared_norm": fitted.squared_norm,
@@ -100,18 +99,22 @@ def _parse(
         raise FileError(f"{path} was fitted on a model of another architecture: other modules or shapes")
     if saved.weights != model.weights:
         raise FileError(f"{path} was fitted on a model with other weights: load those, or fit again")
-    kind = STRUCTURES[header["structure"]]
-    names = [field.name for field in fields(kind)]
+    part = Head(**header["head"]) if "head" in header else Network.read(header["network"])
+    names = _names(header["structure"], part)
     shapes = {name: list(tensor.shape) for name, tensor in tensors.items()}
     if sorted(names) != sorted(tensors) or shapes != header["shapes"]:
         raise FileError(f"{path} does not hold the tensors its header promises")
     if device.type == "mps":  # which has no float64: the curvature stays on the CPU
         device = torch.device("cpu")
-    curvature = kind(**{name: tensors[name].to(device) for name in names})
-    head = Head(**header["head"])
+    sums = {name: tensors[name].to(device) for name in names}
+    curvature = (
+        STRUCTURES[header["structure"]](**sums)
+        if isinstance(part, Head)
+        else NetworkCurvature(header["structure"], sums)
+    )
     fitted = Fitted(
-        head,
-        likelihood_for(header["likelihood"], head.outputs),
+        part,
+        likelihood_for(header["likelihood"], part.outputs),
         curvature,
         int(header["count"]),
         float(header["loss"]),
@@ -121,5 +124,16 @@ def _parse(
     return header["options"], fitted
 
 
-def _tensors(curvature: Curvature) -> dict[str, Tensor]:
-    return {field.name: getattr(curvature, field.name) for field in fields(curvature)}
+def _tensors(curvature: Curvature | NetworkCurvature) -> tuple[str, dict[str, Tensor]]:
+    """The structure's name, and the tensors by name."""
+    if isinstance(curvature, NetworkCurvature):
+        return curvature.structure, curvature.sums
+    structure = next(name for name, kind in STRUCTURES.items() if type(curvature) is kind)
+    return structure, {field.name: getattr(curvature, field.name) for field in fields(curvature)}
+
+
+def _names(structure: str, part: Head | Network) -> list[str]:
+    """The tensors that a file must hold."""
+    if isinstance(part, Head):
+        return [field.name for field in fields(STRUCTURES[structure])]
+    return sum_names(structure, part.layers)

@@ -21,13 +21,13 @@ SMALLEST, LARGEST = 1e-6, 1e8
 Points = tuple[Callable[[float], LogitGaussian], Tensor | None]
 
 
-def candidates(count: int = 71) -> list[float]:
+def candidates(count: int = 71, smallest: float = SMALLEST, largest: float = LARGEST) -> list[float]:
     """Prior variances, evenly spaced in the logarithm: five a decade, between which `best` interpolates.
 
     >>> [f"{value:.0e}" for value in candidates(3)]
     ['1e-06', '1e+01', '1e+08']
     """
-    low, high = math.log(SMALLEST), math.log(LARGEST)
+    low, high = math.log(smallest), math.log(largest)
     return [math.exp(low + (high - low) * i / (count - 1)) for i in range(count)]
 
 

@@ -25,6 +25,7 @@ CHUNK = 2**22
 # Parameters of a dense matrix: 0.8 GB in float64, and minutes for its eigendecomposition.
 WIDEST = 10_000
 NETWORK_STRUCTURES = ("kron", "diag", "full")
+KRON_FACTORS = ("outputs", "inputs", "positions")
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,17 @@ def check_width(layers: tuple[Layer, ...]) -> None:
             f"{8 * width**2 / 1e9:,.1f} GB: use structure='kron' or 'diag', or freeze "
             f"parameters (requires_grad_(False)) until {WIDEST:,} are left"
         )
+
+
+def sum_names(structure: str, layers: tuple[Layer, ...]) -> list[str]:
+    """The names of all sums of a structure over these layers."""
+    if structure == "full":
+        return ["hessian"]
+    names = []
+    for layer in layers:
+        kron = structure == "kron" and layer.kind == "matrix"
+        names += [f"{layer.name}.{factor}" for factor in (KRON_FACTORS if kron else ("diagonal",))]
+    return names
 
 
 def network_sums(structure: str, recorded: list[Recorded]) -> dict[str, Tensor]:

@@ -1,6 +1,6 @@
 """What the model is: its batches, its mode, its linear head, and the features that head sees."""
 
-from bitbayes.network.batches import Inputs, Peeked, a_loader, items, model_device
+from bitbayes.network.batches import Inputs, Peeked, a_loader, batches, items, model_device
 from bitbayes.network.derivatives import (
     MatrixPiece,
     Piece,
@@ -8,15 +8,16 @@ from bitbayes.network.derivatives import (
     VectorPiece,
     as_logits,
     differentiate,
+    points_at_once,
     substitutes,
     upcast,
     working_dtype,
 )
 from bitbayes.network.fingerprint import Fingerprint, fingerprint
 from bitbayes.network.head import Head, call, find_head, forward
-from bitbayes.network.layers import Layer, find_layers, tied_to
+from bitbayes.network.layers import Layer, Network, find_layers, tied_to
 from bitbayes.network.mode import evaluating
-from bitbayes.network.observe import grouped, observe, observe_inputs
+from bitbayes.network.observe import check_finite, grouped, observe, observe_inputs
 from bitbayes.network.probe import probed
 
 __all__ = [
@@ -25,13 +26,16 @@ __all__ = [
     "Inputs",
     "Layer",
     "MatrixPiece",
+    "Network",
     "Peeked",
     "Piece",
     "Recorded",
     "VectorPiece",
     "a_loader",
     "as_logits",
+    "batches",
     "call",
+    "check_finite",
     "differentiate",
     "evaluating",
     "find_head",
@@ -43,6 +47,7 @@ __all__ = [
     "model_device",
     "observe",
     "observe_inputs",
+    "points_at_once",
     "probed",
     "substitutes",
     "tied_to",

@@ -25,6 +25,9 @@ from bitbayes.network.normalised import by_parameter, normalised
 from bitbayes.network.unfold import unfolded
 from bitbayes.precision import working
 
+# What a pass may keep: activations, their derivatives in every direction, and one layer's unfolded inputs.
+CPU_BYTES, DEVICE_BYTES = 2**28, 2**32
+
 
 @dataclass(frozen=True)
 class MatrixPiece:
@@ -158,6 +161,38 @@ def differentiate(
                 seen = [each.inputs for each in calls[layer.name]]
                 recorded.append(Recorded(layer, module, seen, [next(gradients) for _ in seen]))
     return logits, recorded
+
+
+def points_at_once(model: nn.Module, layers: tuple[Layer, ...], inputs: Inputs, directions: int) -> int:
+    """How many points `differentiate` may be given, so that what it keeps of them stays within bounds."""
+    kept = 0
+    largest = 0
+    names = {layer.name for layer in layers}
+
+    def count(name: str) -> Callable[..., None]:
+        def add(module: nn.Module, _: Any, output: Any) -> None:
+            nonlocal kept, largest
+            if not isinstance(output, Tensor):
+                return
+            kept += output.numel() * (2 + directions * (name in names))
+            if isinstance(module, (nn.Conv1d, nn.Conv2d)):
+                largest = max(largest, output.numel() // output.shape[1] * module.weight[0].numel())
+
+        return add
+
+    if not isinstance(inputs, Tensor):
+        return 1  # never cut
+    handles = [module.register_forward_hook(count(name)) for name, module in model.named_modules()]
+    try:
+        with torch.no_grad():
+            call(model, inputs[:1])
+    finally:
+        for handle in handles:
+            handle.remove()
+    others = sum(layer.size for layer in layers if layer.kind == "other")
+    numbers = kept + 3 * largest + 2 * directions * others
+    limit = CPU_BYTES if inputs.device.type == "cpu" else DEVICE_BYTES
+    return max(1, limit // (numbers * working_dtype(model).itemsize))
 
 
 def as_logits(output: Tensor) -> Tensor:

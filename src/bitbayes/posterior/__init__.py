@@ -10,6 +10,8 @@ structure has the same functions in the same order:
 - `draw(n, prior_variance, generator)`: weights minus their mean, (n, k, D).
 - `log_determinant(prior_variance)`: log det(H + τI), of all k·D weights.
 - `to(device, dtype)`.
+
+`NetworkPosterior` is the Gaussian over the parameters of all layers.
 """
 
 from typing import Protocol, Self
@@ -19,6 +21,8 @@ from torch import Tensor
 
 from bitbayes.curvature import Curvature, DiagCurvature, FullCurvature, KronCurvature
 from bitbayes.logits import Spread
+from bitbayes.posterior.all_layers import NetworkPosterior
+from bitbayes.posterior.base import gram_root
 from bitbayes.posterior.diag import DiagPosterior
 from bitbayes.posterior.full import FullPosterior
 from bitbayes.posterior.isotropic import IsotropicPosterior
@@ -55,7 +59,9 @@ __all__ = [
     "FullPosterior",
     "IsotropicPosterior",
     "KronPosterior",
+    "NetworkPosterior",
     "PaperKronPosterior",
     "Posterior",
+    "gram_root",
     "posterior_of",
 ]

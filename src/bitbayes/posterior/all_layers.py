@@ -17,7 +17,7 @@ from typing import Protocol, Self
 import torch
 from torch import Tensor
 
-from bitbayes.curvature.all_layers import NetworkCurvature, chunks
+from bitbayes.curvature.all_layers import KRON_FACTORS, NetworkCurvature, chunks
 from bitbayes.network import Layer, MatrixPiece, Piece, Recorded, VectorPiece
 from bitbayes.posterior.base import Tensors, eigen, gaussian_noise
 
@@ -192,7 +192,7 @@ class NetworkPosterior:
 def _block(sums: dict[str, Tensor], layer: Layer, paper: bool) -> Block:
     if f"{layer.name}.diagonal" in sums:
         return DiagBlock(sums[f"{layer.name}.diagonal"])
-    outputs, inputs, positions = (sums[f"{layer.name}.{name}"] for name in ("outputs", "inputs", "positions"))
+    outputs, inputs, positions = (sums[f"{layer.name}.{name}"] for name in KRON_FACTORS)
     if paper:
         return PaperKronBlock.of(outputs, inputs, positions, layer.has_bias)
     return KronBlock.of(outputs, inputs, positions)

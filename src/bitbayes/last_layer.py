@@ -1,0 +1,160 @@
+"""The last layer's Gaussian, in place in its network. `AllLayers` has the same functions over all layers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bitbayes.curvature import STRUCTURES, Curvature, NetworkCurvature
+from bitbayes.files import Fitted
+from bitbayes.likelihood import likelihood_for
+from bitbayes.logits import LogitGaussian, rescale, with_bias
+from bitbayes.network import (
+    Head,
+    Inputs,
+    Peeked,
+    evaluating,
+    find_head,
+    fingerprint,
+    forward,
+    grouped,
+    model_device,
+    observe,
+    observe_inputs,
+)
+from bitbayes.posterior import Posterior, posterior_of
+from bitbayes.precision import working
+from bitbayes.predictive import method_for
+from bitbayes.prior import candidates
+from bitbayes.progress import track
+
+# Features wait until they are worth one matrix product. Bytes, not batches, so that memory is bounded.
+FIT_BYTES, TUNE_BYTES = 2**25, 2**21
+
+
+class LastLayer:
+    """The Gaussian over the weights of the head of `model`, for any prior variance."""
+
+    def __init__(self, model: nn.Module, fitted: Fitted, *, paper: bool) -> None:
+        assert isinstance(fitted.part, Head) and not isinstance(fitted.curvature, NetworkCurvature)
+        self.model, self.fitted, self.paper = model, fitted, paper
+        self.head, self.curvature = fitted.part, fitted.curvature
+        self._decomposed: Posterior | None = None
+        self._working: tuple[torch.device, torch.dtype, Posterior] | None = None
+
+    # ---- predicting
+
+    def forward(self, x: Any, prior_variance: float) -> tuple[LogitGaussian, tuple[int, ...]]:
+        """The Gaussian over logits at x, differentiable, and the shape of the model's own output."""
+        features, logits, shape = forward(self.model, self.head, x)
+        return self._gaussian(features, logits)(prior_variance), shape
+
+    def logits(self, x: Inputs, prior_variance: float) -> LogitGaussian:
+        """The Gaussian over logits at x."""
+        ((features, logits),) = observe_inputs(self.model, self.head, x)
+        return self._gaussian(features, logits)(prior_variance)
+
+    def gaussians(
+        self, data: Inputs | Iterable[Any], prior_variance: float, rows: int
+    ) -> Iterator[LogitGaussian]:
+        """The same for batches, at most `rows` points at a time."""
+        for batch in observe_inputs(self.model, self.head, data):
+            for features, logits in zip(*(torch.split(each, rows) for each in batch), strict=True):
+                yield self._gaussian(features, logits)(prior_variance)
+
+    def sample(self, n: int, prior_variance: float, generator: torch.Generator | None) -> dict[str, Tensor]:
+        """n draws of the head's weights by name."""
+        module = self.head.module(self.model)
+        posterior = self.posterior(module.weight.device, working(module.weight.dtype))
+        noise = posterior.draw(n, prior_variance, generator).to(module.weight.dtype)  # (n, k, D)
+        draws = [module.weight + noise[:, :, : self.head.inputs]]
+        if self.head.bias:
+            draws.append(module.bias + noise[:, :, -1])
+        return dict(zip(self.head.parameter_names(), draws, strict=True))
+
+    # ---- choosing the prior
+
+    def candidates(self) -> list[float]:
+        """Prior variances worth trying."""
+        return candidates()
+
+    def labelled(
+        self, loader: Iterable[Any], see: Callable[[Inputs], None]
+    ) -> Iterator[tuple[Callable[[float], LogitGaussian], Tensor]]:
+        """For points with labels the Gaussian as a function of the prior variance, and the labels."""
+        points = observe(self.model, self.head, loader, self.fitted.likelihood.check, see)
+        for features, logits, labels in grouped(points, TUNE_BYTES):
+            yield self._gaussian(features, logits), labels
+
+    def unlabelled(
+        self, data: Inputs | Iterable[Any]
+    ) -> Iterator[tuple[Callable[[float], LogitGaussian], None]]:
+        """The same for points without labels."""
+        for features, logits in grouped(observe_inputs(self.model, self.head, data), TUNE_BYTES):
+            yield self._gaussian(features, logits), None
+
+    def log_evidence(self, prior_variance: Tensor) -> Tensor:
+        """log p(D | W*) − ½[τ‖W*‖² − P log τ + log det(H + τI)]."""
+        weights = self.head.outputs * self.head.width
+        occam = self.fitted.squared_norm / prior_variance + weights * prior_variance.log()
+        return -self.fitted.loss - (occam + self._decompose().log_determinant(prior_variance)) / 2
+
+    # ---- inside
+
+    def posterior(self, device: torch.device, dtype: torch.dtype) -> Posterior:
+        """The posterior where and in the precision that predictions are made."""
+        if self._working is None or self._working[:2] != (device, dtype):
+            self._working = (device, dtype, self._decompose().to(device, dtype))
+        return self._working[2]
+
+    def _decompose(self) -> Posterior:
+        """The posterior in float64; made once."""
+        if self._decomposed is None:
+            contrasts = self.fitted.likelihood.contrasts(self.head.outputs)
+            self._decomposed = posterior_of(self.curvature, contrasts, bias=self.head.bias, paper=self.paper)
+        return self._decomposed
+
+    def _gaussian(self, features: Tensor, logits: Tensor) -> Callable[[float], LogitGaussian]:
+        """The Gaussian over logits as a function of the prior variance."""
+        dtype = working(features.dtype)
+        posterior = self.posterior(features.device, dtype)
+        scaled, scale = rescale(features.to(dtype), self.head.bias)
+        coordinates, mean = posterior.coordinates(scaled), logits.to(dtype)
+        return lambda variance: LogitGaussian(mean, posterior.spread(coordinates, variance), scale)
+
+
+@torch.no_grad()
+def fit_last_layer(
+    model: nn.Module,
+    loader: Iterable[Any],
+    *,
+    structure: str,
+    likelihood: str,
+    predictive: str,
+    head: str | None,
+    progress: bool | None,
+) -> Fitted:
+    """One forward pass → what that data alone gives."""
+    loader = Peeked(loader, model_device(model))
+    with evaluating(model):
+        found = find_head(model, loader.few, head)
+    chosen = likelihood_for(likelihood, found.outputs)
+    method_for(predictive, found.outputs)  # raises now rather than after the pass
+    auto = "full" if found.outputs == 1 else "kron"
+    kind = STRUCTURES[auto if structure == "auto" else structure]
+    curvature: Curvature | None = None
+    count, loss = 0, 0.0
+    points = observe(model, found, track(loader, "fitting", progress), chosen.check)
+    for features, logits, labels in grouped(points, FIT_BYTES):
+        count += len(labels)
+        loss += float(chosen.losses(logits.double(), labels).sum())
+        features = with_bias(features.to(working(features.dtype)), found.bias)
+        more = kind.of(features, logits, chosen)
+        curvature = more if curvature is None else curvature + more  # type: ignore[operator]
+    assert curvature is not None  # `Peeked` raises on an empty loader
+    parameters = found.module(model).parameters(recurse=False)
+    squared_norm = sum(float(parameter.double().square().sum()) for parameter in parameters)
+    return Fitted(found, chosen, curvature, count, loss, squared_norm, fingerprint(model))
