@@ -118,15 +118,33 @@ def test_large_logits_of_small_features(case, k, method):
     check(bb.Laplace(model, **options).fit([(x, y)]), x, method, k)
 
 
-@pytest.mark.parametrize("training_scale", [1e-25, 1e10, 1e20])
+@pytest.mark.parametrize("training_scale", [1e-25, 1e10, 1e20, 1e30])
 @pytest.mark.parametrize("case, k", list(itertools.product(CASES, (1, 3))))
 def test_training_data_of_any_size(case, k, training_scale):
-    # Squares of the features overflow float32 from 1e19 on; the network itself is fine.
-    bayes = fitted(case, k, True, False, training_scale)
+    # Squares of the features overflow float32 from 1e19 on, though the network itself does not: either that
+    # does no harm, or `fit` says what to do about it.
+    refusal = ""
+    try:
+        bayes = fitted(case, k, True, False, training_scale)
+    except BitbayesError as error:
+        refusal = str(error)
+    if refusal:
+        assert training_scale >= 1e19 and "float64" in refusal
+        return
     bayes.prior_variance = 1.0
     x, _ = training(k)
     for scale in (0.0, 1.0, training_scale):
         check(bayes, scale * x, METHODS[k][0], k)
+
+
+@pytest.mark.parametrize("case, k", list(itertools.product(CASES, (1, 3))))
+def test_large_training_data_in_float64(case, k):
+    options = {"structure": "kron", "variant": "paper"} if case == "paper" else {"structure": case}
+    x, y = training(k)
+    x = 1e30 * x.double()
+    p = bb.Laplace(nn.Linear(3, k).double(), **options).fit([(x, y)]).predict_proba(x)
+    assert bool(p.isfinite().all())
+    torch.testing.assert_close(p.sum(1), torch.ones(len(x), dtype=torch.float64), rtol=0, atol=1e-14)
 
 
 @pytest.mark.parametrize("case", CASES)
