@@ -1,0 +1,45 @@
+"""What confidence tends to along a ray."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from bitbayes.errors import ArgumentError
+from bitbayes.infinity.path import Path
+from bitbayes.likelihood import likelihood_for
+from bitbayes.predictive import CLOSED, predict
+
+
+class Limit(NamedTuple):
+    """The confidence that `predict_proba(δ·x)` tends to as δ → ∞, and the class it goes to: both (n,)."""
+
+    confidence: Tensor
+    label: Tensor
+
+
+def limit(paths: Iterable[Path], method: str) -> Limit:
+    """The prediction at each path's far end: that of mean μᵀs and variance sᵀΣs, with no 1 beside κ·variance.
+
+    s is the slope of the features along the ray. Where it is 0 the features stop growing, and the limit is
+    the prediction at the point where they stop.
+    """
+    closed_form(method, tuple(CLOSED), "limit")
+    confidences, labels = [], []
+    for path in paths:
+        gaussian = path.at(0)
+        drop_in = predict(gaussian, method)
+        best = likelihood_for("auto", drop_in.shape[1]).log_probabilities(drop_in).max(1)
+        confidences.append(best.values.exp())
+        labels.append(best.indices)
+    return Limit(torch.cat(confidences), torch.cat(labels))
+
+
+def closed_form(method: str, methods: tuple[str, ...], what: str) -> None:
+    """Raise unless the method is one of those for which this is known."""
+    if method not in methods:
+        choices = ", ".join(repr(name) for name in methods)
+        raise ArgumentError(f"predictive={method!r} has no {what} in closed form: choose one of {choices}")

@@ -1,0 +1,70 @@
+"""The last linear piece of a network along each ray δ·x, in one pass."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from bitbayes.errors import ArgumentError, DataError, ModelError
+from bitbayes.infinity import operations  # noqa: F401  (registers what the values can go through)
+from bitbayes.infinity.value import RayTensor
+from bitbayes.network import Head, evaluating, forward, model_device
+
+
+class Affine(NamedTuple):
+    """slope·δ + intercept, both of the same shape, in float64."""
+
+    slope: Tensor
+    intercept: Tensor
+
+
+class FinalPiece(NamedTuple):
+    """What a network is along n rays from `alpha` (n,) on: features (n, d) and logits (n, k) affine in δ."""
+
+    features: Affine
+    logits: Affine
+    alpha: Tensor
+
+    def rows(self, part: slice) -> FinalPiece:
+        """Some of the rays."""
+        features, logits = (Affine(*(half[part] for half in value)) for value in (self.features, self.logits))
+        return FinalPiece(features, logits, self.alpha[part])
+
+
+@torch.no_grad()
+def final_piece(model: nn.Module, head: Head, x: Tensor, *, settle: bool = True) -> FinalPiece:
+    """φ(δ·x) = slope·δ + intercept for every δ ≥ alpha, for each row of x, and the logits likewise.
+
+    alpha is the last δ at which a unit of the network changes its mind (a ReLU its sign, a max pooling its
+    choice); 0 if none does. Without `settle` it is not looked for (and infinite), which is cheaper.
+
+    >>> from bitbayes.network import find_head
+    >>> model = nn.Sequential(nn.Linear(1, 2), nn.ReLU(), nn.Linear(2, 1))
+    >>> for p, values in zip(model.parameters(), ([[1.0], [-1.0]], [-4.0, 3.0], [[2.0, 1.0]], [5.0])):
+    ...     p.data = torch.tensor(values)
+    >>> piece = final_piece(model, find_head(model, torch.ones(1, 1)), torch.ones(1, 1))
+    >>> piece.logits.slope.item(), piece.logits.intercept.item(), piece.alpha.item()
+    (2.0, -3.0, 4.0)
+    """
+    if not isinstance(x, Tensor) or not x.is_floating_point():
+        kind = str(x.dtype) if isinstance(x, Tensor) else type(x).__name__
+        raise ArgumentError(f"a ray δ·x needs x to be a tensor of floating-point numbers, got {kind}")
+    if not x.numel():
+        raise DataError(f"the input, of shape {tuple(x.shape)}, is empty")
+    if not bool(x.isfinite().all()):
+        raise DataError("the input holds NaN or infinity")
+    ray = RayTensor.along(x.to(model_device(model)), settle=settle)
+    with evaluating(model):
+        features, logits, _ = forward(model, head, ray)
+    if not isinstance(features, RayTensor) or not isinstance(logits, RayTensor):
+        raise ModelError(
+            "the input does not reach the network's last layer by operations on tensors: it may have left "
+            "torch on the way (`.numpy()`, `.item()`)"
+        )
+    pieces = [Affine(value.slope, value.intercept.double()) for value in (features, logits)]
+    if not all(bool(half.isfinite().all()) for piece in pieces for half in piece):
+        raise DataError("the network overflows along the ray, or its weights hold NaN or infinity")
+    alpha = ray.horizon.alpha
+    return FinalPiece(pieces[0], pieces[1], alpha if settle else torch.full_like(alpha, torch.inf))
