@@ -1,5 +1,6 @@
 """A fitted posterior as a safetensors file: the curvature's tensors, and a JSON header for all the rest."""
 
+import hashlib
 import json
 import os
 import tempfile
@@ -42,6 +43,7 @@ def write(path: str | PathLike[str], options: dict[str, Any], fitted: Fitted) ->
         "options": options,
         "structure": structure,
         "shapes": {name: list(tensor.shape) for name, tensor in tensors.items()},
+        "checksum": _checksum(tensors),
         "likelihood": fitted.likelihood.name,
         "head" if isinstance(fitted.part, Head) else "network": asdict(fitted.part),
         "count": fitted.count,
@@ -50,8 +52,8 @@ def write(path: str | PathLike[str], options: dict[str, Any], fitted: Fitted) ->
         "fingerprint": asdict(fitted.fingerprint),
     }
     target = Path(path)
-    if not target.parent.is_dir():
-        raise FileError(f"cannot write {target}: there is no folder {target.parent}")
+    if not target.parent.is_dir() or target.is_dir():
+        raise FileError(f"cannot write {target}: it is a folder, or there is no folder {target.parent}")
     handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=target.name, suffix=".part")
     os.close(handle)
     try:
@@ -104,6 +106,8 @@ def _parse(
     shapes = {name: list(tensor.shape) for name, tensor in tensors.items()}
     if sorted(names) != sorted(tensors) or shapes != header["shapes"]:
         raise FileError(f"{path} does not hold the tensors its header promises")
+    if header["checksum"] != _checksum(tensors):
+        raise FileError(f"{path} is damaged: its tensors are not those that were saved")
     if device.type == "mps":  # which has no float64: the curvature stays on the CPU
         device = torch.device("cpu")
     sums = {name: tensors[name].to(device) for name in names}
@@ -122,6 +126,13 @@ def _parse(
         saved,
     )
     return header["options"], fitted
+
+
+def _checksum(tensors: dict[str, Tensor]) -> str:
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        digest.update(tensors[name].cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()
 
 
 def _tensors(curvature: Curvature | NetworkCurvature) -> tuple[str, dict[str, Tensor]]:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from bitbayes import files, predictive, prior
 from bitbayes.all_layers import AllLayers, fit_all_layers
 from bitbayes.curvature import NETWORK_STRUCTURES, STRUCTURES
-from bitbayes.errors import ArgumentError, ModelError, NotFittedError, one_of
+from bitbayes.errors import ArgumentError, FileError, ModelError, NotFittedError, one_of
 from bitbayes.files import Fitted
 from bitbayes.last_layer import LastLayer, fit_last_layer
 from bitbayes.likelihood import NAMES as LIKELIHOODS
@@ -177,7 +177,7 @@ class Laplace(nn.Module):
         """Choose the prior variance, with one pass over validation data and outliers.
 
         For each layer its own, by "evidence" alone, where `prior_variance` is a mapping. Over all layers the
-        candidates are compared with covariances interpolated between 24 priors (to 0.2 %, near the ends of
+        candidates are compared with covariances interpolated between 24 priors (to 0.25 %, near the ends of
         the range 1 %), and by the closed form also where the predictive is "weights".
 
         Args:
@@ -316,7 +316,10 @@ class Laplace(nn.Module):
     def load(cls, path: str | PathLike[str], model: nn.Module) -> Self:
         """Read what `save` wrote, for the same model, wherever that now lives."""
         options, fitted = files.read(path, fingerprint(model), model_device(model))
-        bayes = cls(model, **options)
+        try:
+            bayes = cls(model, **options)
+        except (ArgumentError, TypeError) as error:
+            raise FileError(f"{path} has a damaged header: {error}") from error
         bayes._accept(fitted)
         return bayes
 

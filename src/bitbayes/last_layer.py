@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from bitbayes.curvature import STRUCTURES, Curvature, NetworkCurvature
+from bitbayes.errors import DataError
 from bitbayes.files import Fitted
 from bitbayes.likelihood import likelihood_for
 from bitbayes.logits import LogitGaussian, rescale, with_bias
@@ -155,6 +156,11 @@ def fit_last_layer(
         more = kind.of(features, logits, chosen)
         curvature = more if curvature is None else curvature + more  # type: ignore[operator]
     assert curvature is not None  # `Peeked` raises on an empty loader
+    if not all(bool(sums.isfinite().all()) for sums in vars(curvature).values()):
+        raise DataError(
+            f"the squares of the training data's features overflow {working(features.dtype)}: fit the model "
+            "in float64, or scale its inputs down"
+        )
     parameters = found.module(model).parameters(recurse=False)
     squared_norm = sum(float(parameter.double().square().sum()) for parameter in parameters)
     return Fitted(found, chosen, curvature, count, loss, squared_norm, fingerprint(model))

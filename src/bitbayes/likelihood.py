@@ -196,5 +196,7 @@ def _flat(labels: Tensor, logits: Tensor, batch: int) -> Tensor:
 
 
 def _show(labels: Tensor) -> str:
+    if labels.is_complex():
+        return f"of type {labels.dtype}"
     values = torch.unique(labels).tolist()
     return f"{values[:5]}{' and more' if len(values) > 5 else ''}"

@@ -58,15 +58,16 @@ class LogitGaussian:
 
     @property
     def floor(self) -> Tensor:
-        """1 / scale², (n,): the 1 of 1 + π/8·v, in the units of v."""
-        return self.scale.reciprocal().square()
+        """1 / scale², (n,): the 1 of 1 + π/8·v, in the units of v; never 0, which v may be."""
+        return self.scale.reciprocal().square().clamp_min(torch.finfo(self.scale.dtype).tiny)
 
     def centred(self) -> LogitGaussian:
         """The same Gaussian without the common shift, P = I − 11ᵀ/k: mean Pm, covariance PCP."""
         weights, _, shift = self.spread
         factor = self._dense_factor()
         factor = factor - factor.mean(-2, keepdim=True)
-        mean = self.mean - self.mean.mean(1, keepdim=True)
+        # Divided before they are summed: ten logits of 1e38 have a mean, but no sum.
+        mean = self.mean - (self.mean / self.mean.shape[1]).sum(1, keepdim=True)
         return replace(self, mean=mean, spread=Spread(weights, factor, torch.zeros_like(shift)))
 
     def _dense_factor(self) -> Tensor:
@@ -84,21 +85,19 @@ class LogitGaussian:
             return weights @ factor.square().T
         return (factor.square() @ weights[:, :, None])[:, :, 0]
 
-    def pair_variances(self, classes: slice) -> Tensor:
-        """Var(fᵢ − fⱼ) for i in `classes` and every j, (n, i, k), in units of scale².
+    def pair_variances(self, first: Tensor, second: Tensor) -> Tensor:
+        """Var(fᵢ − fⱼ) for the classes i in `first` and j in `second`, (n, pairs…), in units of scale².
 
         Σ_b w_b (Q_ib − Q_jb)²: never Cᵢᵢ + Cⱼⱼ − 2Cᵢⱼ, which loses all digits at large prior variances.
         """
         weights, factor, _ = self.spread
+        first, second = first + 0 * second, second + 0 * first  # of the same shape
         if factor is None:
-            pairs = weights[:, classes, None] + weights[:, None, :]
-            k = weights.shape[1]
-            same = torch.eye(k, dtype=torch.bool, device=weights.device)[classes]
-            return pairs.masked_fill(same, 0)
-        gaps = (factor[..., classes, None, :] - factor[..., None, :, :]).square()  # (…, i, k, r)
+            return (weights[:, first] + weights[:, second]) * (first != second)
+        gaps = (factor[..., first, :] - factor[..., second, :]).square()  # (…, pairs…, r)
         if factor.dim() == 2:
-            return (weights @ gaps.flatten(0, 1).T).reshape(len(weights), *gaps.shape[:2])
-        return (gaps @ weights[:, None, :, None])[..., 0]
+            return (weights @ gaps.flatten(0, -2).T).reshape(len(weights), *gaps.shape[:-1])
+        return torch.einsum("n...r,nr->n...", gaps, weights)
 
     def draw(self, samples: int, generator: torch.Generator | None) -> Tensor:
         """Draws of (f − shift) / scale, (samples, n, k), independent for each point."""
@@ -106,7 +105,8 @@ class LogitGaussian:
         noise = torch.randn(
             samples, *weights.shape, generator=generator, dtype=weights.dtype, device=weights.device
         )
-        noise = noise * weights.sqrt()
+        # The floor is for the gradient of the root, which is infinite at 0.
+        noise = noise * weights.clamp_min(torch.finfo(weights.dtype).tiny).sqrt()
         if factor is not None:
             noise = noise @ factor.mT if factor.dim() == 2 else torch.einsum("snr,nkr->snk", noise, factor)
         return self.scaled_mean + noise

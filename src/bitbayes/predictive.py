@@ -17,8 +17,8 @@ from bitbayes.logits import LogitGaussian
 
 KAPPA = math.pi / 8
 SAMPLES = 100
-# Pairs of classes handled at once by `pairwise`: bounds its memory at n times this many numbers.
-PAIRS = 16_384
+# Up to so many classes `pairwise` takes all pairs at once; beyond, so many pairs at a time.
+FEW, PAIRS = 64, 16_384
 
 
 def probit(gaussian: LogitGaussian) -> Tensor:
@@ -36,19 +36,37 @@ def pairwise(gaussian: LogitGaussian) -> Tensor:
 
     Looks at differences of logits alone. With k = 2 it is the paper's z(x) for the difference.
     """
-    mean, floor = gaussian.scaled_mean, gaussian.floor[:, None, None]
-    k = mean.shape[1]
-    step = max(1, PAIRS // k)
+    k = gaussian.mean.shape[1]
     # A sum of k exponentials below this stays finite, at half the price of a logsumexp. What it costs: two
     # probabilities further apart than e^85 (float32) or e^700 (float64) are not told apart.
-    largest = math.log(torch.finfo(mean.dtype).max) - math.log(k) - 1
+    largest = math.log(torch.finfo(gaussian.mean.dtype).max) - math.log(k) - 1
+    totals = _few_pairs(gaussian, largest) if k <= FEW else _many_pairs(gaussian, largest)
+    return totals.log().neg().log_softmax(1)
+
+
+def _few_pairs(gaussian: LogitGaussian, largest: float) -> Tensor:
+    """Σⱼ exp(−zᵢⱼ), (n, k), from each pair i < j once: tuning spends its time on these exponentials."""
+    mean, floor = gaussian.scaled_mean, gaussian.floor[:, None]
+    k = mean.shape[1]
+    identity = torch.eye(k, dtype=mean.dtype, device=mean.device)
+    first, second = torch.triu_indices(k, k, 1, device=mean.device)
+    ahead, behind = identity[first], identity[second]  # (pairs, k)
+    z = mean @ (ahead - behind).T * (floor + KAPPA * gaussian.pair_variances(first, second)).rsqrt()
+    exponentials = z.clamp(-largest, largest).exp()  # (n, pairs)
+    return 1 + exponentials @ behind + exponentials.reciprocal() @ ahead
+
+
+def _many_pairs(gaussian: LogitGaussian, largest: float) -> Tensor:
+    """The same, some classes i at a time against all j, so that memory stays bounded."""
+    mean, floor = gaussian.scaled_mean, gaussian.floor[:, None, None]
+    k = mean.shape[1]
+    classes = torch.arange(k, device=mean.device)
     totals = []
-    for start in range(0, k, step):
-        block = slice(start, start + step)
+    for block in torch.split(classes, max(1, PAIRS // k)):
         gaps = mean[:, None, :] - mean[:, block, None]  # mⱼ − mᵢ, (n, i, k)
-        minus_z = gaps * (floor + KAPPA * gaussian.pair_variances(block)).rsqrt()
-        totals.append(minus_z.clamp(max=largest).exp().sum(2))
-    return torch.cat(totals, dim=1).log().neg().log_softmax(1)
+        variances = gaussian.pair_variances(block[:, None], classes)
+        totals.append((gaps * (floor + KAPPA * variances).rsqrt()).clamp(max=largest).exp().sum(2))
+    return torch.cat(totals, dim=1)
 
 
 def bridge(gaussian: LogitGaussian) -> Tensor:
@@ -93,17 +111,17 @@ def quadrature(gaussian: LogitGaussian) -> Tensor:
     """
     mean, floor = -gaussian.scaled_mean.abs(), gaussian.floor[:, None]  # the small side, (n, 1)
     variance = gaussian.variances()
+    # The floor keeps 0/0 out of what follows, and out of its gradient.
+    deviation = variance.clamp_min(torch.finfo(mean.dtype).tiny).sqrt()
     step = 0.5
 
     t = torch.arange(-9, 9 + step, step, dtype=mean.dtype, device=mean.device)
     density = torch.exp(-t.square() / 2) * (step / math.sqrt(2 * math.pi))
-    logits = (mean + variance.sqrt() * t) * gaussian.scale[:, None]
+    logits = (mean + deviation * t) * gaussian.scale[:, None]
     narrow = (logits.sigmoid() * density).sum(1, keepdim=True)
 
     knots = torch.arange(-40, 40 + step, step, dtype=mean.dtype, device=mean.device)
     logistic = knots.sigmoid() * (-knots).sigmoid() * step
-    # Where v = 0 the other branch is taken; a floor keeps 0/0 out of this one (and out of its gradient).
-    deviation = variance.clamp_min(torch.finfo(mean.dtype).tiny).sqrt()
     quantiles = (mean - knots * floor.sqrt()) / deviation
     wide = (logistic * torch.special.ndtr(quantiles)).sum(1, keepdim=True)
 

@@ -21,8 +21,8 @@ SMALLEST, LARGEST = 1e-6, 1e8
 Points = tuple[Callable[[float], LogitGaussian], Tensor | None]
 
 
-def candidates(count: int = 71, smallest: float = SMALLEST, largest: float = LARGEST) -> list[float]:
-    """Prior variances, evenly spaced in the logarithm: five a decade, between which `best` interpolates.
+def candidates(count: int = 100, smallest: float = SMALLEST, largest: float = LARGEST) -> list[float]:
+    """Prior variances, evenly spaced in the logarithm: seven a decade.
 
     >>> [f"{value:.0e}" for value in candidates(3)]
     ['1e-06', '1e+01', '1e+08']
@@ -67,12 +67,7 @@ def overconfidence(likelihood: Likelihood, penalty: str) -> Callable[[Tensor, Te
 
 
 def best(grid: list[float], costs: Tensor) -> float:
-    """The variance of least cost; warns if it is the first candidate or the last.
-
-    The cost is smooth in log σ₀² (each variance is a sum of logistic functions of it, a nat and more wide),
-    so the minimum of the parabola through the best candidate and its neighbours is as good as that of a
-    grid ten times as fine.
-    """
+    """The candidate of least cost; warns if it is the first or the last."""
     if not bool(costs.isfinite().any()):
         raise DataError("no candidate for the prior variance has a finite cost: are the labels right?")
     index = int(costs.nan_to_num(torch.inf, torch.inf, torch.inf).argmin())
@@ -85,13 +80,7 @@ def best(grid: list[float], costs: Tensor) -> float:
             EdgeWarning,
             stacklevel=3,
         )
-        return grid[index]
-    before, least, after = (float(costs[i]) for i in (index - 1, index, index + 1))
-    bend = before - 2 * least + after
-    if not (math.isfinite(bend) and bend > 0):
-        return grid[index]
-    step = math.log(grid[1] / grid[0])
-    return grid[index] * math.exp(step * (before - after) / (2 * bend))
+    return grid[index]
 
 
 class UniformNoise:

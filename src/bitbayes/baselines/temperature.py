@@ -10,7 +10,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from bitbayes.errors import DataError, EdgeWarning, ModelError, NotFittedError
+from bitbayes.errors import ArgumentError, DataError, EdgeWarning, ModelError, NotFittedError
 from bitbayes.likelihood import Likelihood, likelihood_for
 from bitbayes.network import Inputs, a_loader, call, evaluating, items, model_device
 from bitbayes.network.batches import batches
@@ -37,6 +37,8 @@ class TemperatureScaling(nn.Module):
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
+        if not isinstance(model, nn.Module):
+            raise ArgumentError(f"model is a {type(model).__name__}: expected a torch.nn.Module")
         self.model = model
         self.temperature = 1.0
         self._likelihood: Likelihood | None = None

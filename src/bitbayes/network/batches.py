@@ -23,6 +23,8 @@ def batches(loader: Iterable[Any], device: torch.device) -> Iterator[tuple[Input
     number = -1
     for number, batch in enumerate(loader):
         inputs, labels = _split(batch, number)
+        if not len(labels):
+            raise DataError(f"batch {number} is empty: it has no rows")
         yield move(inputs, device), labels.to(device)
     if number < 0:
         raise DataError(EMPTY)

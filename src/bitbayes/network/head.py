@@ -5,7 +5,7 @@ output. No naming convention is needed, so `fc`, `head`, `classifier`, `score` a
 `Sequential` are all found, and a model whose output is something else (a softmax, say) is recognised.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,19 +40,29 @@ class Head:
         return (f"{prefix}weight", f"{prefix}bias")[: 1 + self.bias]
 
 
-def forward(model: nn.Module, head: Head, inputs: Inputs) -> tuple[Tensor, Tensor, tuple[int, ...]]:
-    """One forward pass: features (n, d), logits (n, k), and the shape the model gave its output."""
-    seen: list[Tensor] = []
+def forward(
+    model: nn.Module, head: Head, inputs: Inputs, *, check: bool = False
+) -> tuple[Tensor, Tensor, tuple[int, ...]]:
+    """One forward pass: features (n, d), logits (n, k), and the shape the model gave its output.
 
-    def remember(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        seen.append(args[0] if args else kwargs["input"])
+    `check` that the logits are the head's own; the drop-in does not, since it must trace.
+    """
+    seen: list[tuple[Tensor, Tensor]] = []
 
-    handle = head.module(model).register_forward_pre_hook(remember, with_kwargs=True)
+    def remember(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> None:
+        seen.append((_features(args, kwargs), output))
+
+    handle = head.module(model).register_forward_hook(remember, with_kwargs=True)
     try:
         output = call(model, inputs)
     finally:
         handle.remove()
-    features = seen[-1]
+    features, result = seen[-1]
+    if check and not _same(result, output):
+        raise ModelError(
+            f"the model's output is not the output of its linear layer {head.name!r} at every input: what "
+            "comes after that layer changes it. Give the part that returns plain logits"
+        )
     return features, output.reshape(features.shape[0], head.outputs), tuple(output.shape)
 
 
@@ -86,10 +96,11 @@ def find_head(model: nn.Module, inputs: Inputs, name: str | None = None) -> Head
         )
 
     calls: list[tuple[str, Tensor, Tensor]] = []
-    handles = [
-        layer.register_forward_hook(lambda _, args, output, key=key: calls.append((key, args[0], output)))
-        for key, layer in layers.items()
-    ]
+
+    def remember(key: str) -> Callable[..., None]:
+        return lambda _, args, kwargs, output: calls.append((key, _features(args, kwargs), output))
+
+    handles = [layer.register_forward_hook(remember(key), with_kwargs=True) for key, layer in layers.items()]
     try:
         output = call(model, inputs)
     finally:
@@ -114,8 +125,14 @@ def find_head(model: nn.Module, inputs: Inputs, name: str | None = None) -> Head
     )
 
 
+def _features(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    """What a linear layer was called with."""
+    features: Tensor = args[0] if args else kwargs["input"]
+    return features
+
+
 def _same(result: Tensor, output: Tensor) -> bool:
-    if result.numel() != output.numel() or result.shape[0] != output.shape[0]:
+    if result.numel() != output.numel():
         return False
     a, b = result.detach().flatten(), output.detach().flatten()
     return bool(((a == b) | (a.isnan() & b.isnan())).all())

@@ -26,12 +26,13 @@ def observe(
 
     `check(labels, logits, number)` gives the labels as they should be; `see(inputs)` is told of each batch.
     """
-    with evaluating(model):
-        for number, (inputs, labels) in enumerate(batches(loader, model_device(model))):
-            see(inputs)
-            features, logits, _ = forward(model, head, inputs)
-            check_finite(f"batch {number}", inputs, features, logits, model)
-            yield features, logits, check(labels, logits, number)
+    for number, (inputs, labels) in enumerate(batches(loader, model_device(model))):
+        see(inputs)
+        # Batch by batch, so that the model is in its own mode whenever this generator waits or is dropped.
+        with evaluating(model):
+            features, logits, _ = forward(model, head, inputs, check=True)
+        check_finite(f"batch {number}", inputs, features, logits, model)
+        yield features, logits, check(labels, logits, number)
 
 
 @torch.no_grad()
@@ -40,11 +41,11 @@ def observe_inputs(
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Features (n, d) and logits (n, k) of each batch of inputs without labels."""
     one = isinstance(data, (Tensor, Mapping))
-    with evaluating(model):
-        for number, inputs in enumerate(items(data, model_device(model))):
-            features, logits, _ = forward(model, head, inputs)
-            check_finite("the input" if one else f"batch {number}", inputs, features, logits, model)
-            yield features, logits
+    for number, inputs in enumerate(items(data, model_device(model))):
+        with evaluating(model):
+            features, logits, _ = forward(model, head, inputs, check=True)
+        check_finite("the input" if one else f"batch {number}", inputs, features, logits, model)
+        yield features, logits
 
 
 def grouped(parts: Iterable[tuple[Tensor, ...]], size: int) -> Iterator[tuple[Tensor, ...]]:
@@ -68,16 +69,13 @@ def grouped(parts: Iterable[tuple[Tensor, ...]], size: int) -> Iterator[tuple[Te
 
 def check_finite(where: str, inputs: Inputs, features: Tensor, logits: Tensor, model: nn.Module) -> None:
     """Raise, and say what is not finite: the input, the model's weights, or what it makes of the input."""
-    # A sum is not finite if a term is not: one pass and no mask. Where it overflows by itself, look closely.
-    if bool((features.sum() + logits.sum()).isfinite()):
-        return
-    if bool(features.isfinite().all()) and bool(logits.isfinite().all()):
-        return
     tensors = {"": inputs} if isinstance(inputs, Tensor) else inputs
     for name, tensor in tensors.items():
-        if isinstance(tensor, Tensor) and not bool(tensor.isfinite().all()):
+        if isinstance(tensor, Tensor) and not _finite(tensor):
             raise DataError(f"{where} holds NaN or infinity{f' in {name!r}' if name else ''}")
-    bad = [name for name, p in model.named_parameters() if not bool(p.isfinite().all())]
+    if _finite(features) and _finite(logits):
+        return
+    bad = [name for name, parameter in model.named_parameters() if not _finite(parameter)]
     if bad:
         raise DataError(
             f"the model's weights hold NaN or infinity: {', '.join(map(repr, bad))} (seen at {where})"
@@ -86,3 +84,8 @@ def check_finite(where: str, inputs: Inputs, features: Tensor, logits: Tensor, m
         f"{where}: the network overflows; its features or logits are not finite in {features.dtype}. "
         "Use smaller inputs, or the model in float64"
     )
+
+
+def _finite(tensor: Tensor) -> bool:
+    # A sum is not finite if a term is not: one pass, no mask. Where the sum itself overflows, look closely.
+    return bool(tensor.sum().isfinite()) or bool(tensor.isfinite().all())

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from bitbayes.curvature import KronCurvature
 from bitbayes.logits import Spread
-from bitbayes.posterior.base import Tensors, eigen, gaussian_noise
+from bitbayes.posterior.base import Tensors, eigen, gaussian_noise, squares
 
 
 @dataclass(frozen=True)
@@ -34,11 +34,11 @@ class KronPosterior(Tensors):
         return cls(output_values, output_vectors, input_values, input_vectors, shifts)
 
     def coordinates(self, features: Tensor) -> Tensor:
-        """Squared coordinates of the features in A's eigenbasis, (n, D)."""
-        return (features @ self.input_vectors).square()
+        """Squared coordinates of the features in A's eigenbasis, (D, n): `spread` is faster this way."""
+        return squares(self.input_vectors.T @ features.T)
 
     def spread(self, coordinates: Tensor, prior_variance: float) -> Spread:
-        variances = coordinates @ self._precisions(1 / prior_variance).reciprocal().T  # (n, k)
+        variances = (self._precisions(1 / prior_variance).reciprocal() @ coordinates).T  # (n, k)
         return _spread(variances, self.output_vectors, self.shifts)
 
     def draw(self, n: int, prior_variance: float, generator: torch.Generator | None) -> Tensor:
@@ -80,8 +80,8 @@ class PaperKronPosterior(Tensors):
     def coordinates(self, features: Tensor) -> Tensor:
         """Squared coordinates of the features in A's eigenbasis and, last, of the bias's 1, (n, D)."""
         if not self.bias:
-            return (features @ self.input_vectors).square()
-        return torch.cat([features[:, :-1] @ self.input_vectors, features[:, -1:]], dim=1).square()
+            return squares(features @ self.input_vectors)
+        return squares(torch.cat([features[:, :-1] @ self.input_vectors, features[:, -1:]], dim=1))
 
     def spread(self, coordinates: Tensor, prior_variance: float) -> Spread:
         variances = coordinates @ self._precisions(coordinates.new_tensor(prior_variance)).reciprocal().T
