@@ -8,9 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from bitbayes import infinity
 from bitbayes.curvature import STRUCTURES, Curvature, NetworkCurvature
 from bitbayes.errors import DataError
 from bitbayes.files import Fitted
+from bitbayes.infinity import Path
 from bitbayes.likelihood import likelihood_for
 from bitbayes.logits import LogitGaussian, rescale, with_bias
 from bitbayes.network import (
@@ -102,6 +104,17 @@ class LastLayer:
         weights = self.head.outputs * self.head.width
         occam = self.fitted.squared_norm / prior_variance + weights * prior_variance.log()
         return -self.fitted.loss - (occam + self._decompose().log_determinant(prior_variance)) / 2
+
+    # ---- at infinity
+
+    def paths(self, x: Tensor, prior_variance: float, *, settle: bool) -> Iterator[Path]:
+        """The Gaussian over logits along the rays δ·x; `settle`: with alpha."""
+        posterior = self._decompose()
+        return infinity.last_layer_paths(self.model, self.head, posterior, prior_variance, x, settle=settle)
+
+    def bound(self, prior_variance: float, method: str) -> Tensor:
+        """A confidence that no input exceeds."""
+        return infinity.bound(self.model, self.head, self._decompose(), prior_variance, method)
 
     # ---- inside
 
