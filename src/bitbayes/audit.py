@@ -12,13 +12,12 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from importlib.metadata import version
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from bitbayes import metrics
+from bitbayes import __version__, metrics
 from bitbayes.baselines import TemperatureScaling
 from bitbayes.errors import BitbayesError, DataError, EdgeWarning
 from bitbayes.findings import METHODS, Audit, Cost, OutlierScores, OutlierSet, Ray, Reliability, TestScores
@@ -356,7 +355,7 @@ def _edge_warnings_to(notes: list[str]) -> Iterator[None]:
 def _versions(device: torch.device) -> dict[str, str]:
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
     return {
-        "bitbayes": version("bitbayes"),
+        "bitbayes": __version__,
         "torch": torch.__version__,
         "python": platform.python_version(),
         "device": name,
