@@ -30,7 +30,7 @@ from bitbayes.network import (
 )
 from bitbayes.posterior import Posterior, posterior_of
 from bitbayes.precision import working
-from bitbayes.predictive import method_for
+from bitbayes.predictive import FEW, method_for
 from bitbayes.prior import candidates
 from bitbayes.progress import track
 
@@ -81,8 +81,8 @@ class LastLayer:
     # ---- choosing the prior
 
     def candidates(self) -> list[float]:
-        """Prior variances worth trying."""
-        return candidates()
+        """Prior variances worth trying: fewer where each costs much, for all pairs of many classes."""
+        return candidates() if self.head.outputs <= FEW else candidates(29)
 
     def labelled(
         self, loader: Iterable[Any], see: Callable[[Inputs], None]
