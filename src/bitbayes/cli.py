@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,6 +11,7 @@ import typer
 from rich.console import Console
 from typer.core import TyperGroup
 
+from bitbayes import __version__
 from bitbayes.audit import audit as run_audit
 from bitbayes.errors import BitbayesError
 from bitbayes.paper import NAMES as PAPER_NAMES
@@ -48,7 +48,7 @@ def main() -> None:
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"bitbayes {version('bitbayes')}")
+        typer.echo(f"bitbayes {__version__}")
         raise typer.Exit
 
 
@@ -149,7 +149,12 @@ def reproduce(
         typer.Option(min=1, help="Of training. Default: the paper's 100; digits 30.", show_default=False),
     ] = None,
     seed: Annotated[int, typer.Option(help="For the training.")] = 0,
-    quick: Annotated[bool, typer.Option(help="Few points and epochs: does it run at all?")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Few points and epochs: does it run at all?")
+    ] = False,
+    redraw: Annotated[
+        bool, typer.Option("--redraw", help="Only tables and pictures, from the numbers in OUTPUT.")
+    ] = False,
 ) -> None:
     """Make tables and figures of the paper from data, with the paper's numbers beside them.
 
@@ -169,6 +174,7 @@ def reproduce(
         output=output,
         cache=cache,
         quick=quick,
+        redraw=redraw,
         epochs=epochs,
         seed=seed,
     )

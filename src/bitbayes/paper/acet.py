@@ -4,4 +4,5 @@ from functools import partial
 
 from bitbayes.paper import exposed
 
-run = partial(exposed.run, "acet")
+measure = partial(exposed.measure, "acet")
+show = partial(exposed.show, "acet")

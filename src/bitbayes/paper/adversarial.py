@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from typing import Any
 
 from torch import nn
 
@@ -12,7 +13,7 @@ from bitbayes.outliers import pgd_confident
 from bitbayes.paper import ood
 from bitbayes.paper.methods import Seen
 from bitbayes.paper.ood import OutlierSet
-from bitbayes.paper.report import Report, mean_std
+from bitbayes.paper.report import Report
 from bitbayes.paper.session import Session
 from bitbayes.paper.study import Study
 from bitbayes.progress import track
@@ -21,31 +22,15 @@ DELTA = 2000
 NEAR, FAR = "Adversarial", "FarAwayAdv"
 
 
-def run(session: Session, report: Report) -> None:
+def measure(session: Session) -> dict[str, Any]:
     study = session.study("plain")
-    sets = attacked(study)
-    scores = ood.evaluate(study, sets)
-    own = adaptive(study)
-    stem = study.problem.name
-    report.numbers(stem, {**ood.as_json(study, scores), "attacked_itself_percent": own})
-    rows = ood.table_rows(study, scores, sets, "adversarial")
-    rows += [
-        (
-            f"{where}, attacked on the method itself",
-            study.entries[key].title,
-            mean_std(values["mmc"]),
-            mean_std(values["auroc"]),
-            "–",
-            "–",
-        )
-        for where, found in own.items()
-        for key, values in found.items()
-    ]
-    title = f"Adversarial outliers: {study.problem.title}"
-    report.table(stem, title, ood.HEADER, rows, *ood.notes(study, scores))
-    extra = {f"{where}, on the method itself": OutlierSet(lambda trial: study.test, None) for where in own}
-    named = {f"{where}, on the method itself": values for where, values in own.items()}
-    report.picture(stem, ood.picture(study, scores | named, sets | extra, "adversarial"))
+    values = ood.measure(study, attacked(study))
+    values["scores_percent"] |= adaptive(study)
+    return values
+
+
+def show(values: dict[str, Any], report: Report) -> None:
+    ood.show(values, report, "adversarial", "Adversarial outliers")
 
 
 def attack(study: Study, module: nn.Module, where: str, trial: int) -> Seen:
@@ -81,4 +66,4 @@ def adaptive(study: Study) -> ood.Scores:
                 values = found.setdefault(key, {"mmc": [], "auroc": []})
                 values["mmc"].append(100 * m.mmc(outside))
                 values["auroc"].append(100 * m.auroc(inside, outside))
-    return scores
+    return {f"{where}, on the method itself": found for where, found in scores.items()}

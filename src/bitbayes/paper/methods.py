@@ -15,11 +15,12 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 import bitbayes as bb
 from bitbayes.errors import ArgumentError, EdgeWarning
 
-ROWS = 500  # images that go through the network at once
+ROWS = 1000  # images that go through the network at once
 WEIGHT = 0.25  # the paper's λ
 WEIGHT_SAMPLES, TUNING_SAMPLES = 20, 5
 
@@ -144,7 +145,7 @@ class LastLayer:
             self.bayes.tune(
                 [(validation.features, labels)], outliers=noise.features, weight=WEIGHT, progress=False
             )
-        return float(self.bayes.prior_variance)
+        return one_number(self.bayes)
 
     def probabilities(self, seen: Seen, number: float, seed: int) -> Tensor:
         self.bayes.prior_variance = number
@@ -175,15 +176,11 @@ class WholeNetwork:
                 weight=WEIGHT,
                 progress=False,
             )
-        return float(self.bayes.prior_variance)
+        return one_number(self.bayes)
 
     def probabilities(self, seen: Seen, number: float, seed: int) -> Tensor:
-        return self._predict(seen.images, number, seed, None)
-
-    def _predict(self, images: Tensor, number: float, seed: int, samples: int | None) -> Tensor:
         self.bayes.prior_variance = number
-        generator = torch.Generator(images.device).manual_seed(seed)
-        return self.bayes.predict_proba(list(torch.split(images, ROWS)), samples=samples, generator=generator)
+        return self.bayes.predict_proba(list(torch.split(seen.images, ROWS)))
 
     def module(self, number: float) -> nn.Module:
         self.bayes.prior_variance = number
@@ -194,29 +191,63 @@ class WeightSamples(WholeNetwork):
     """The average over 20 networks drawn from a posterior over all layers, as the paper's DLA and KFLA.
 
     What the prior variance does to sampled networks is not what it does to the linearised one, so it is
-    chosen on sampled networks too: five of them, the same noise for every candidate, on a grid of decades
-    and then between the best one's neighbours. At most `points` of each set are looked at.
+    chosen on sampled networks too: five of them, from the same random numbers for every candidate, on a
+    grid that is refined around its best. At most `points` of each set are looked at.
     """
 
     def __init__(self, points: int, **options: Any) -> None:
         super().__init__(**options)
         self.points = points
+        self.drawn: tuple[tuple[float, int, int], dict[str, Tensor]] | None = None
+
+    def fit(self, network: Network, images: Tensor, train: Seen | None, labels: Tensor) -> None:
+        super().fit(network, images, train, labels)
+        self.network = network
 
     def choose(self, validation: Seen, labels: Tensor, noise: Seen) -> float:
         inside, labels, outside = validation[: self.points], labels[: self.points], noise[: self.points]
 
         def cost(exponent: float) -> float:
-            p, q = (self._predict(seen.images, 10**exponent, 0, TUNING_SAMPLES) for seen in (inside, outside))
-            value = bb.metrics.nll(p, labels) - WEIGHT * bb.metrics.entropy(q)
-            return value if math.isfinite(value) else math.inf
+            p, q = (self._average(seen.images, 10**exponent, 0, TUNING_SAMPLES) for seen in (inside, outside))
+            if not (p.isfinite().all() and q.isfinite().all()):  # weights so wide that a network overflows
+                return math.inf
+            return bb.metrics.nll(p, labels) - WEIGHT * bb.metrics.entropy(q)
 
-        return 10 ** least(cost, [float(decade) for decade in range(-8, 3)])
+        return float(10 ** least(cost, [-8.0, -6.0, -4.0, -2.0, 0.0, 2.0], halvings=3))
 
     def probabilities(self, seen: Seen, number: float, seed: int) -> Tensor:
-        return self._predict(seen.images, number, seed, WEIGHT_SAMPLES)
+        return self._average(seen.images, number, seed, WEIGHT_SAMPLES)
+
+    @torch.no_grad()
+    def _average(self, images: Tensor, number: float, seed: int, samples: int) -> Tensor:
+        """Mean probabilities (n, k) over sampled networks, the same ones for every set of images."""
+        draws = self._draws(number, seed, samples)
+        total = torch.zeros((), dtype=torch.float64, device=images.device)
+        for sample in range(samples):
+            weights = {name: values[sample] for name, values in draws.items()}
+            parts = [functional_call(self.network.whole, weights, (x,)) for x in torch.split(images, ROWS)]
+            total = total + probabilities(torch.cat(parts)).double()
+        return (total / samples).float()
+
+    def _draws(self, number: float, seed: int, samples: int) -> dict[str, Tensor]:
+        """Stacked weights; those drawn last are kept, since one table asks for them again and again."""
+        key = number, seed, samples
+        if self.drawn is None or self.drawn[0] != key:
+            self.drawn = None  # makes room first
+            self.bayes.prior_variance = number
+            generator = torch.Generator(self.network.device).manual_seed(seed)
+            self.drawn = key, self.bayes.sample(samples, generator=generator)
+        return self.drawn[1]
 
     def module(self, number: float) -> nn.Module:
-        raise ArgumentError("an average over sampled networks has no gradient to attack")
+        raise ArgumentError("an average over sampled networks is not attacked: its gradient is 20 networks'")
+
+
+def one_number(bayes: bb.Laplace) -> float:
+    """The prior variance, the same for all layers here."""
+    value = bayes.prior_variance
+    assert isinstance(value, float)
+    return value
 
 
 def least(cost: Callable[[float], float], grid: list[float], halvings: int = 2) -> float:

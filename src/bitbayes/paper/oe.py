@@ -4,4 +4,5 @@ from functools import partial
 
 from bitbayes.paper import exposed
 
-run = partial(exposed.run, "oe")
+measure = partial(exposed.measure, "oe")
+show = partial(exposed.show, "oe")

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import statistics
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
-
-from matplotlib.figure import Figure
+from typing import TYPE_CHECKING, Any
 
 import bitbayes.metrics as m
-from bitbayes.paper.methods import Entry, Seen
+from bitbayes.paper.methods import Seen
 from bitbayes.paper.numbers import cell
-from bitbayes.paper.pictures import COLOURS, MARKERS, panels, styled
-from bitbayes.paper.report import as_printed, mean_std
+from bitbayes.paper.pictures import HOLLOW, marker_style, panels, styled
+from bitbayes.paper.report import Report, as_printed, mean_std
 from bitbayes.paper.study import Study
 from bitbayes.progress import track
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 HEADER = ("Test set", "Method", "MMC, %", "AUROC, %", "Paper's MMC", "Paper's AUROC")
 
@@ -77,43 +79,65 @@ def evaluate(study: Study, sets: dict[str, OutlierSet]) -> Scores:
     return scores
 
 
-def table_rows(
-    study: Study, scores: Scores, sets: dict[str, OutlierSet], table: str
-) -> list[tuple[str, ...]]:
-    """One row for each set and method, with the paper's value beside ours."""
-    rows: list[tuple[str, ...]] = []
-    printed = {study.problem.title: study.problem.paper} | {name: each.paper for name, each in sets.items()}
-    for where, found in scores.items():
-        for key, entry in study.entries.items():
-            paper = cell(table, study.problem.paper, printed[where], entry.paper)
-            values = found.get(key)
-            rows.append(
-                (
-                    where,
-                    entry.title,
-                    mean_std(values["mmc"]) if values else "not run",
-                    mean_std(values.get("auroc", [])) if values else "not run",
-                    as_printed(paper.get("mmc")),
-                    as_printed(paper.get("aur")),
-                )
-            )
-    return rows
+def measure(study: Study, sets: dict[str, OutlierSet]) -> dict[str, Any]:
+    """The scores, with all that a table needs beside them."""
+    scores = evaluate(study, sets)
+    return {
+        "problem": study.problem.title,
+        "paper_problem": study.problem.paper,
+        "paper_rows": {name: each.paper for name, each in sets.items()},
+        "methods": {
+            key: {"title": entry.title, "paper": entry.paper} for key, entry in study.entries.items()
+        },
+        "not_run": study.not_run,
+        "chosen": study.numbers,
+        "scores_percent": scores,
+    }
 
 
-def notes(study: Study, scores: Scores) -> list[str]:
+def show(values: dict[str, Any], report: Report, table: str, title: str) -> None:
+    """Table and picture of what `measure` gave, beside the paper's `table`."""
+    rows = [
+        (
+            where,
+            method["title"],
+            mean_std(found["mmc"]) if found else "not run",
+            mean_std(found.get("auroc", [])) if found else "not run",
+            as_printed(paper.get("mmc")),
+            as_printed(paper.get("aur")),
+        )
+        for where, method, found, paper in _cells(values, table)
+    ]
+    report.table(f"{title}: {values['problem']}", HEADER, rows, *notes(values))
+    report.picture(lambda: picture(values, table))
+
+
+def _cells(
+    values: dict[str, Any], table: str
+) -> Iterator[tuple[str, dict[str, Any], dict[str, list[float]], dict[str, Any]]]:
+    """Of each set and method: the set, the method, our values (none: not run), the paper's."""
+    for where, found in values["scores_percent"].items():
+        row = values["paper_problem"] if where == values["problem"] else values["paper_rows"].get(where)
+        for key, method in values["methods"].items():
+            paper = cell(table, values["paper_problem"], row, method["paper"])
+            yield where, {"key": key, **method}, found.get(key, {}), paper
+
+
+def notes(values: dict[str, Any]) -> list[str]:
     """Accuracy, chosen numbers, and what was not run and why."""
-    inside = scores[study.problem.title]
+    title = {key: method["title"] for key, method in values["methods"].items()}
+    inside = values["scores_percent"][values["problem"]]
     accuracy = "; ".join(
-        f"{study.entries[key].title}: {mean_std(values['accuracy'], 2)}"
-        + (f" (labels changed: {mean_std(values['changed'], 2)})" if key != "plain" else "")
-        for key, values in inside.items()
+        f"{title[key]}: {mean_std(found['accuracy'], 2)}"
+        + (f" (labels changed: {mean_std(found['changed'], 2)})" if key != "plain" else "")
+        for key, found in inside.items()
     )
     chosen = "; ".join(
-        f"{study.entries[key].title}: {min(numbers):.3g} to {max(numbers):.3g}"
-        for key in study.methods
-        if key != "plain" and (numbers := [each[key] for each in study.numbers])
+        f"{title[key]}: {min(numbers):.3g} to {max(numbers):.3g}"
+        for key in inside
+        if key != "plain" and (numbers := [each[key] for each in values["chosen"]])
     )
-    missing = [f"Not run: {study.entries[key].title} ({why})." for key, why in study.not_run.items()]
+    missing = [f"Not run: {title[key]} ({why})." for key, why in values["not_run"].items()]
     return [
         f"Accuracy on the test set, %: {accuracy}.",
         f"Chosen temperature or prior variance over the trials: {chosen}.",
@@ -121,57 +145,29 @@ def notes(study: Study, scores: Scores) -> list[str]:
     ]
 
 
-def as_json(study: Study, scores: Scores) -> dict[str, Any]:
-    return {
-        "problem": study.problem.title,
-        "scores_percent": scores,
-        "chosen": study.numbers,
-        "not_run": study.not_run,
-    }
-
-
 @styled
-def picture(study: Study, scores: Scores, sets: dict[str, OutlierSet], table: str) -> Figure:
+def picture(values: dict[str, Any], table: str) -> Figure:
     """MMC and AUROC of each set by method; hollow markers are the paper's."""
-    figure, ((left, right),) = panels(1, 2, 4.2, 0.9 + 0.75 * len(scores), sharey=True)
-    printed = {study.problem.title: study.problem.paper} | {name: each.paper for name, each in sets.items()}
-    names = list(scores)
-    entries: dict[str, Entry] = study.entries
-    for number, (key, entry) in enumerate(entries.items()):
-        offset = 0.36 - 0.72 * number / max(1, len(entries) - 1)
-        style: dict[str, Any] = {
-            "marker": MARKERS[key],
-            "color": COLOURS[key],
-            "linestyle": "none",
-            "markersize": 6,
-        }
-        for axes, quantity, paper_quantity in ((left, "mmc", "mmc"), (right, "auroc", "aur")):
-            for row, where in enumerate(names):
-                y = len(names) - row + offset
-                values = scores[where].get(key, {}).get(quantity)
-                paper = cell(table, study.problem.paper, printed[where], entry.paper).get(paper_quantity)
-                if values:
-                    axes.plot([sum(values) / len(values)], [y], **style, clip_on=False)
-                if paper:
-                    axes.plot([paper[0]], [y], **style, markerfacecolor="none", clip_on=False)
-        left.plot([], [], **style, label=entry.title)
-    left.set(
-        xlim=(0, 101), xlabel="Mean confidence (MMC), %", yticks=[len(names) - r for r in range(len(names))]
-    )
+    names, keys = list(values["scores_percent"]), list(values["methods"])
+    figure, ((left, right),) = panels(1, 2, 4.2, 1.2 + 0.75 * len(names), sharey=True)
+    for where, method, found, paper in _cells(values, table):
+        key = method["key"]
+        y = len(names) - names.index(where) + 0.36 - 0.72 * keys.index(key) / max(1, len(keys) - 1)
+        style = marker_style(key)
+        for axes, ours, theirs in ((left, "mmc", "mmc"), (right, "auroc", "aur")):
+            if found.get(ours):
+                axes.plot([statistics.fmean(found[ours])], [y], **style, clip_on=False)
+            if paper.get(theirs):
+                axes.plot([paper[theirs][0]], [y], **style, markerfacecolor="none", clip_on=False)
+    for key, method in values["methods"].items():
+        left.plot([], [], **marker_style(key), label=method["title"])
+    left.plot([], [], **(marker_style("plain") | HOLLOW), label="hollow: the paper's")
+    left.set(xlim=(0, 101), xlabel="Mean confidence (MMC), %", yticks=range(len(names), 0, -1))
     left.set_yticklabels(names)
     right.set(xlim=(0, 101), xlabel="AUROC, %")
     for axes in (left, right):
         axes.grid(axis="x", color="#dddddd", linewidth=0.6)
-        for row in range(len(names) - 1):
-            axes.axhline(len(names) - row - 0.5, color="#bbbbbb", linewidth=0.6)
-    left.plot(
-        [],
-        [],
-        marker="o",
-        color="#333333",
-        linestyle="none",
-        markerfacecolor="none",
-        label="hollow: the paper's",
-    )
-    figure.legend(loc="outside lower center", ncols=3, frameon=False)
+        for row in range(1, len(names)):
+            axes.axhline(row + 0.5, color="#bbbbbb", linewidth=0.6)
+    figure.legend(loc="outside lower center", ncols=4)
     return figure

@@ -12,7 +12,8 @@ import torch
 class Options:
     """`quick`: few epochs, points and trials, to see that everything runs; the numbers then mean little.
 
-    `epochs`: of training, where that is not to be the paper's 100.
+    `epochs`: of training, where that is not to be the paper's 100. `redraw`: write tables and pictures again,
+    from numbers that are there.
     """
 
     train: str = "mnist"
@@ -22,6 +23,7 @@ class Options:
     output: Path = Path("results")
     cache: Path = Path("networks")
     quick: bool = False
+    redraw: bool = False
     epochs: int | None = None
     seed: int = 0
     progress: bool | None = None

@@ -1,14 +1,17 @@
-"""What all pictures share: colours that all kinds of colour vision tell apart, one for each method."""
+"""What all pictures share: colours that all kinds of colour vision tell apart, one for each method.
+
+matplotlib is imported only where something is drawn: numbers can be made on a machine that lacks it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from typing import Any, ParamSpec
+from typing import TYPE_CHECKING, Any, ParamSpec
 
-import matplotlib
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 P = ParamSpec("P")
 
@@ -42,10 +45,20 @@ STYLE: dict[Any, Any] = {
 }
 
 
+HOLLOW = {"color": "#333333", "markerfacecolor": "none"}
+
+
+def marker_style(key: str) -> dict[str, Any]:
+    """A method's marker, without a line."""
+    return {"marker": MARKERS[key], "color": COLOURS[key], "linestyle": "none", "markersize": 6}
+
+
 def panels(
     rows: int, columns: int, width: float, height: float, **options: Any
 ) -> tuple[Figure, list[list[Axes]]]:
     """A figure of rows × columns panels, each `width` × `height` inches."""
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(columns * width, rows * height), layout="constrained")
     axes = figure.subplots(rows, columns, squeeze=False, **options)
     return figure, [list(row) for row in axes]
@@ -56,6 +69,8 @@ def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
 
     @wraps(draw)
     def drawn(*args: P.args, **kwargs: P.kwargs) -> Figure:
+        import matplotlib
+
         with matplotlib.rc_context(STYLE):
             return draw(*args, **kwargs)
 

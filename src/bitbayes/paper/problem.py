@@ -57,7 +57,7 @@ class Problem:
             test_labels=self.test_labels[:n],
             outliers={name: Outliers(each.images[:n], each.paper) for name, each in self.outliers.items()},
             validation=n // 3,
-            noise=min(n, self.noise),
+            noise=min(n // 2, self.noise),
             tuning=n // 4,
             recipe=replace(self.recipe, epochs=1),
         )
@@ -90,7 +90,7 @@ def make_problem(options: Options) -> Problem:
     maker = PROBLEMS[one_of("train", options.train, tuple(PROBLEMS))]
     problem = maker(options)
     if options.quick:
-        problem = problem.first(240)
+        problem = problem.first(60)
     if options.epochs is not None:
         problem = replace(problem, recipe=replace(problem.recipe, epochs=options.epochs))
     return problem

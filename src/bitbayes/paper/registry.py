@@ -1,15 +1,18 @@
-"""The tables and figures by name."""
+"""The tables and figures by name.
+
+Each has a module with two functions: `measure(session)` makes its numbers, a dictionary that JSON can hold;
+`show(values, report)` makes its tables and pictures of nothing but those numbers.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from importlib import import_module
 from pathlib import Path
-from typing import cast
 
 from bitbayes.errors import one_of
 from bitbayes.paper.options import Options
-from bitbayes.paper.report import Report
+from bitbayes.paper.report import TOYS, Report
 from bitbayes.paper.session import Session
 
 # In the order in which `all` makes them: what needs no other training first.
@@ -41,9 +44,10 @@ def reproduce(
     wanted = [one_of("name", name, NAMES) for name in names]
     session, written = Session(options), []
     for name in wanted:
-        report = Report(name, options)
         module = import_module(f"bitbayes.paper.{name.replace('-', '_')}")
-        cast(Callable[[Session, Report], None], module.run)(session, report)
+        report = Report(name, "toy" if name in TOYS else options.train, options)
+        values = report.read() if options.redraw else report.numbers(module.measure(session))
+        module.show(values, report)
         written += report.written
         if told is not None:
             told(name, report.written)

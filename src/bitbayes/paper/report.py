@@ -5,31 +5,40 @@ from __future__ import annotations
 import json
 import math
 import platform
+import re
 import statistics
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import matplotlib
 import torch
-from matplotlib.figure import Figure
 
+from bitbayes.errors import FileError
 from bitbayes.paper.options import Options
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+# Those that are made without a data set.
+TOYS = ("toy", "linear-regions", "bounded-logit")
 
 
 class Report:
-    """The files of one table or figure, in OUTPUT/NAME/."""
+    """The files of one table or figure: OUTPUT/NAME/STEM.json, .md, .png and .pdf.
 
-    def __init__(self, name: str, options: Options) -> None:
-        self.name, self.options = name, options
+    `extra` names a second table or picture: STEM-EXTRA.
+    """
+
+    def __init__(self, name: str, stem: str, options: Options) -> None:
+        self.name, self.stem, self.options = name, stem, options
         self.folder = options.output / name
         self.folder.mkdir(parents=True, exist_ok=True)
         self.begun = time.perf_counter()
         self.written: list[Path] = []
 
-    def numbers(self, stem: str, values: dict[str, Any]) -> None:
-        """STEM.json: the values, with what they were made with."""
+    def numbers(self, values: dict[str, Any]) -> dict[str, Any]:
+        """Write the values, with what they were made with; return them as they will be read again."""
         about = {
             "name": self.name,
             "command": command(self.name, self.options),
@@ -40,37 +49,60 @@ class Report:
             "device": device_name(self.options.device),
             "versions": versions(),
         }
-        text = json.dumps({"about": about, **rounded(values)}, indent=1, allow_nan=False)
-        self._write(f"{stem}.json", text + "\n")
+        text = json.dumps(rounded({"about": about, **values}), indent=1, allow_nan=False)
+        # One list of numbers, one line.
+        text = re.sub(r"\[\s+([^\[\]{}\"]*?)\s+\]", lambda found: f"[{' '.join(found[1].split())}]", text)
+        self._write("json", text + "\n")
+        return self.read()
+
+    def read(self) -> dict[str, Any]:
+        """The numbers as they were written."""
+        path = self.folder / f"{self.stem}.json"
+        try:
+            values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise FileError(f"no numbers in {path}: make them first, without --redraw") from error
+        self.about = values["about"]
+        return values
 
     def table(
-        self, stem: str, title: str, header: Sequence[str], rows: Iterable[Sequence[str]], *notes: str
+        self, title: str, header: Sequence[str], rows: Iterable[Sequence[str]], *notes: str, extra: str = ""
     ) -> None:
-        """STEM.md: a Markdown table with the command that made it, and notes below."""
-        lines = [f"# {title}", "", f"Made by `{command(self.name, self.options)}`.", ""]
-        if self.options.quick:
+        """A Markdown table with the command that made it, and notes below."""
+        lines = [f"# {title}", "", f"Made by `{self.about['command']}` on {self.about['device']}.", ""]
+        if self.about["quick"]:
             lines += ["**A quick run: these numbers show that the code runs, and nothing else.**", ""]
         lines += [line(header), line(["---"] * len(header)), *map(line, rows)]
         lines += [text for note in notes for text in ("", note)]
-        self._write(f"{stem}.md", "\n".join(lines) + "\n")
+        self._write("md", "\n".join(lines) + "\n", extra)
 
-    def picture(self, stem: str, figure: Figure) -> None:
-        """STEM.png and STEM.pdf."""
+    def picture(self, draw: Callable[[], Figure], extra: str = "") -> None:
+        """PNG and PDF of what `draw` draws; nothing where there is no matplotlib."""
+        try:
+            import matplotlib
+        except ImportError:
+            return
         with matplotlib.rc_context({"pdf.fonttype": 42}):
+            figure = draw()
             for ending, metadata in (("png", {"Software": None}), ("pdf", {"CreationDate": None})):
-                path = self.folder / f"{stem}.{ending}"
+                path = self._path(ending, extra)
                 figure.savefig(path, dpi=160, metadata=metadata)
                 self.written.append(path)
 
-    def _write(self, name: str, text: str) -> None:
-        path = self.folder / name
+    def _path(self, ending: str, extra: str = "") -> Path:
+        return self.folder / f"{self.stem}{extra and '-'}{extra}.{ending}"
+
+    def _write(self, ending: str, text: str, extra: str = "") -> None:
+        path = self._path(ending, extra)
         path.write_text(text, encoding="utf-8")
         self.written.append(path)
 
 
 def command(name: str, options: Options) -> str:
     """What to type for the same results (with one's own data folder)."""
-    words = ["bitbayes reproduce", name, "--train", options.train, "--trials", str(options.trials)]
+    words = ["bitbayes reproduce", name]
+    if name not in TOYS:
+        words += ["--train", options.train, "--trials", str(options.trials)]
     if options.device.type != "cpu":
         words += ["--device", str(options.device)]
     if options.epochs is not None:

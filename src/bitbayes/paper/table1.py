@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from bitbayes.paper import ood
 from bitbayes.paper.report import Report
 from bitbayes.paper.session import Session
@@ -9,12 +11,9 @@ from bitbayes.paper.session import Session
 DELTA = 100
 
 
-def run(session: Session, report: Report) -> None:
-    study = session.binary
-    sets = ood.noise(study, DELTA)
-    scores = ood.evaluate(study, sets)
-    stem, title = session.problem.name, f"Table 1: {study.problem.title}, binary"
-    report.numbers(stem, ood.as_json(study, scores))
-    rows = ood.table_rows(study, scores, sets, "table1")
-    report.table(stem, title, ood.HEADER, rows, *ood.notes(study, scores))
-    report.picture(stem, ood.picture(study, scores, sets, "table1"))
+def measure(session: Session) -> dict[str, Any]:
+    return ood.measure(session.binary, ood.noise(session.binary, DELTA))
+
+
+def show(values: dict[str, Any], report: Report) -> None:
+    ood.show(values, report, "table1", "Table 1, binary")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from bitbayes.paper import ood
 from bitbayes.paper.report import Report
 from bitbayes.paper.session import Session
@@ -9,12 +11,10 @@ from bitbayes.paper.session import Session
 DELTA = 2000
 
 
-def run(session: Session, report: Report) -> None:
+def measure(session: Session) -> dict[str, Any]:
     study = session.study("plain")
-    sets = ood.natural(study) | ood.noise(study, DELTA)
-    scores = ood.evaluate(study, sets)
-    stem, title = study.problem.name, f"Table 2: {study.problem.title}, multi-class"
-    report.numbers(stem, ood.as_json(study, scores))
-    rows = ood.table_rows(study, scores, sets, "table2")
-    report.table(stem, title, ood.HEADER, rows, *ood.notes(study, scores))
-    report.picture(stem, ood.picture(study, scores, sets, "table2"))
+    return ood.measure(study, ood.natural(study) | ood.noise(study, DELTA))
+
+
+def show(values: dict[str, Any], report: Report) -> None:
+    ood.show(values, report, "table2", "Table 2, multi-class")
