@@ -7,6 +7,7 @@ import torch
 from torch import nn
 from torch.func import functional_call, jacrev
 
+import bitbayes as bb
 from reference import logit_hessians
 
 
@@ -122,3 +123,23 @@ def covariance(structure, model, x, labels, prior_variance):
 def logits_covariance(model, sigma, x):
     """J Σ Jᵀ, (n, k, k)."""
     return torch.stack([j @ sigma @ j.T for j in jacobians(model, x)])
+
+
+# ---- ours
+
+
+def loader(x, y, batch=5):
+    return list(zip(torch.split(x, batch), torch.split(y, batch), strict=True))
+
+
+def fitted(name, structure, n=12, **options):
+    model, x, y = case(name, n)
+    bayes = bb.Laplace(model, layers="all", structure=structure, **options).fit(loader(x, y))
+    return bayes, model, x, y
+
+
+def close(ours, theirs, tolerance=1e-7):
+    """To a relative 1e-7 of the largest entry."""
+    assert ours.shape == theirs.shape
+    ours, theirs = ours.detach(), theirs.detach()
+    assert float((ours - theirs).abs().max()) <= tolerance * float(theirs.abs().max())

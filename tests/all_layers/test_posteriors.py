@@ -11,26 +11,10 @@ from torch.func import functional_call
 import bitbayes as bb
 import dense
 from bitbayes.errors import FileError
+from dense import close, fitted, loader
 from reference import total_loss
 
 EXACT = ("diag", "full")
-
-
-def loader(x, y, batch=5):
-    return list(zip(torch.split(x, batch), torch.split(y, batch), strict=True))
-
-
-def fitted(name, structure, n=12, **options):
-    model, x, y = dense.case(name, n)
-    bayes = bb.Laplace(model, layers="all", structure=structure, **options).fit(loader(x, y))
-    return bayes, model, x, y
-
-
-def close(ours, theirs, tolerance=1e-7):
-    """To a relative 1e-7 of the largest entry."""
-    assert ours.shape == theirs.shape
-    ours, theirs = ours.detach(), theirs.detach()
-    assert float((ours - theirs).abs().max()) <= tolerance * float(theirs.abs().max())
 
 
 @pytest.mark.parametrize("prior_variance", [1e-3, 1.0, 1e4])

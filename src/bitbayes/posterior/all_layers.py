@@ -183,10 +183,9 @@ class NetworkPosterior:
         return draws
 
     def log_determinant(self, tau: dict[str, Tensor]) -> Tensor:
-        """log det(H + τI), over all parameters."""
-        return torch.stack(
-            [block.precisions(tau[layers[0].name]).log().sum() for layers, block in self.blocks]
-        ).sum()
+        """log det(H + τI), over the parameters of the layers that `tau` names."""
+        named = [(tau[layers[0].name], block) for layers, block in self.blocks if layers[0].name in tau]
+        return torch.stack([block.precisions(precision).log().sum() for precision, block in named]).sum()
 
 
 def _block(sums: dict[str, Tensor], layer: Layer, paper: bool) -> Block:

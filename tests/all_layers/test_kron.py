@@ -1,0 +1,157 @@
+"""The Kronecker factors over all layers, against sums point by point and against curvlinops."""
+
+import pytest
+import torch
+from torch import nn
+
+import bitbayes as bb
+import dense
+from dense import close, fitted, loader
+from reference import logit_hessians
+
+
+def layer_inputs(model, name, x):
+    """What a layer's calls saw for one point, and their outputs, with a graph."""
+    seen = []
+    handle = model.get_submodule(name).register_forward_hook(lambda _, args, out: seen.append((args[0], out)))
+    output = model(x)
+    handle.remove()
+    return seen, output
+
+
+def rows(module, inputs, outputs):
+    """a (T, i) with the bias's 1, by `nn.functional.unfold`; and how outputs become (T, o)."""
+    if isinstance(module, nn.Linear):
+        a = inputs.reshape(-1, inputs.shape[-1])
+        flat = outputs.reshape(-1, outputs.shape[-1])
+    else:
+        assert module.groups == 1 and module.padding_mode == "zeros"
+        options = {"padding": module.padding, "stride": module.stride, "dilation": module.dilation}
+        a = nn.functional.unfold(inputs, module.kernel_size, **options)[0].T
+        flat = outputs[0].flatten(1).T
+    return (a if module.bias is None else torch.cat([a, torch.ones_like(a[:, :1])], 1)), flat
+
+
+def kron_block(model, name, x, labels):
+    """(Σₙₜ ggᵀ) ⊗ (Σₙₜ aaᵀ)/(N·T), with g along the eigenvectors of each Λₙ: [weight row, bias] by output."""
+    module = model.get_submodule(name)
+    inner = outer = 0
+    count = 0
+    for point, label in zip(x, labels, strict=True):
+        (seen,), output = layer_inputs(model, name, point[None])
+        a, _ = rows(module, *seen)
+        inner, count = inner + a.T @ a, count + len(a)
+        values, vectors = torch.linalg.eigh(logit_hessians(output.detach(), label[None])[0])
+        for value, vector in zip(values.clamp_min(0), vectors.T, strict=True):
+            (g,) = torch.autograd.grad((output[0] * vector * value.sqrt()).sum(), seen[1], retain_graph=True)
+            _, g = rows(module, seen[0], g)
+            outer = outer + g.T @ g
+    return torch.kron(outer, inner).detach() / count
+
+
+def plain_conv():
+    return nn.Sequential(
+        nn.Conv2d(2, 3, 3, padding=1, stride=2),
+        nn.Tanh(),
+        nn.Conv2d(3, 2, 2, dilation=2),
+        nn.Flatten(),
+        nn.Linear(2 * 2 * 2, 3),
+    ).double()
+
+
+CASES = {
+    "linear": (lambda: dense.mlp().double(), (4,)),
+    "convolution": (plain_conv, (2, 7, 7)),
+}
+
+
+def joint(parts):
+    """Rows of [weight, bias] by output, (P, P), from a curvature's factors."""
+    return torch.kron(parts["outputs"][0], parts["inputs"][0]) / parts["positions"]
+
+
+def factors(bayes, name):
+    sums = bayes._part.curvature.sums
+    return {factor: sums[f"{name}.{factor}"] for factor in ("outputs", "inputs", "positions")}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_factors_are_sums_over_points_and_positions(case):
+    make, shape = CASES[case]
+    model = make()
+    x, y = torch.randn(9, *shape, dtype=torch.float64), torch.arange(9) % 3
+    bayes = bb.Laplace(model, layers="all", structure="kron").fit(loader(x, y))
+    for name in bayes._part.network.names:
+        close(joint(factors(bayes, name)), kron_block(model, name, x, y), 1e-10)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_factors_are_those_of_curvlinops(case):
+    curvlinops = pytest.importorskip("curvlinops")
+    make, shape = CASES[case]
+    model = make()
+    x, y = torch.randn(9, *shape, dtype=torch.float64), torch.arange(9) % 3
+    bayes = bb.Laplace(model, layers="all", structure="kron").fit(loader(x, y))
+    theirs = curvlinops.KFACLinearOperator(
+        model,
+        nn.CrossEntropyLoss(reduction="sum"),
+        list(model.parameters()),
+        [(x, y)],
+        fisher_type=curvlinops.FisherType.TYPE2,
+        kfac_approx=curvlinops.KFACType.EXPAND,
+        separate_weight_and_bias=False,
+        check_deterministic=False,
+    )
+    matrix = theirs @ torch.eye(theirs.shape[1], dtype=torch.float64)
+    start = 0
+    for layer in bayes._part.network.layers:
+        order = torch.arange(layer.size)[None]
+        ours_at = torch.cat([part.flatten() for part in layer.split(order).values()])
+        block = joint(factors(bayes, layer.name))[ours_at][:, ours_at]
+        close(block, matrix[start : start + layer.size, start : start + layer.size], 1e-6)
+        start += layer.size
+    assert start == len(matrix)
+
+
+def test_one_point_and_one_linear_layer_are_exact():
+    model = nn.Linear(4, 3).double()
+    x, y = torch.randn(1, 4, dtype=torch.float64), torch.tensor([1])
+    new = torch.randn(5, 4, dtype=torch.float64)
+    gaussians = [
+        bb.Laplace(model, layers="all", structure=structure).fit([(x, y)]).logits(new)
+        for structure in ("kron", "full")
+    ]
+    close(gaussians[0].covariance, gaussians[1].covariance, 1e-10)
+
+
+@pytest.mark.parametrize("name", ["mlp", "one logit", "convnet", "residual", "sequence"])
+def test_logits_are_those_of_the_dense_product(name):
+    """With the factors taken as they are: basis, prior, groups and norms."""
+    bayes, model, x, y = fitted(name, "kron", prior_variance=0.3)
+    sums = bayes._part.curvature.sums
+    total = 0
+    own = dense.parameters(model)
+    place, spans = 0, {}
+    for key, value in own.items():
+        spans[key] = torch.arange(place, place + value.numel())
+        place += value.numel()
+    j = dense.jacobians(model, x)
+    for layer in bayes._part.network.layers:
+        order = layer.split(torch.arange(layer.size)[None])
+        ours_at = torch.cat([order[key].flatten() for key in layer.names])
+        theirs_at = torch.cat([spans[key] for key in layer.names])
+        if f"{layer.name}.diagonal" in sums:
+            h = torch.diag(sums[f"{layer.name}.diagonal"])
+        else:
+            parts = factors(bayes, layer.name)
+            blocks = [torch.kron(b, a) for b, a in zip(parts["outputs"], parts["inputs"], strict=True)]
+            h = torch.block_diag(*blocks) / parts["positions"]
+        sigma = torch.linalg.inv(h + torch.eye(len(h), dtype=h.dtype) / 0.3)[ours_at][:, ours_at]
+        part = j[:, :, theirs_at]
+        total = total + part @ sigma @ part.mT
+    close(bayes.logits(x).covariance, total, 1e-9)
+    # A norm's own parameters are the exact diagonal.
+    exact = bb.Laplace(model, layers="all", structure="diag").fit(loader(x, y))._part.curvature.sums
+    for key in sums:
+        if key.endswith(".diagonal"):
+            close(sums[key], exact[key], 1e-12)
