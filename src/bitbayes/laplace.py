@@ -269,7 +269,7 @@ class Laplace(nn.Module):
             logits = self._network_logits(x, samples or NETWORKS, generator)
         else:
             outputs = part.fitted.part.outputs
-            rows = max(1, CHUNK // (outputs * max(outputs, samples or predictive.SAMPLES)))
+            rows = max(1, CHUNK // (outputs * max(predictive.FEW, samples or predictive.SAMPLES)))
             logits = (
                 predictive.predict(gaussian, method, samples=samples, generator=generator)
                 for gaussian in part.gaussians(x, self._priors(), rows)

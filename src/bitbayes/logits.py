@@ -85,15 +85,17 @@ class LogitGaussian:
             return weights @ factor.square().T
         return (factor.square() @ weights[:, :, None])[:, :, 0]
 
-    def pair_variances(self, first: Tensor, second: Tensor) -> Tensor:
+    def pair_variances(self, first: Tensor | slice, second: Tensor | slice) -> Tensor:
         """Var(fᵢ − fⱼ) for the classes i in `first` and j in `second`, (n, pairs…), in units of scale².
+
+        Both are indices of one shape; or slices, one of them a single class.
 
         Σ_b w_b (Q_ib − Q_jb)²: never Cᵢᵢ + Cⱼⱼ − 2Cᵢⱼ, which loses all digits at large prior variances.
         """
         weights, factor, _ = self.spread
-        first, second = first + 0 * second, second + 0 * first  # of the same shape
         if factor is None:
-            return (weights[:, first] + weights[:, second]) * (first != second)
+            sums = weights[:, first] + weights[:, second]
+            return sums if isinstance(first, slice) else sums * (first != second)
         gaps = (factor[..., first, :] - factor[..., second, :]).square()  # (…, pairs…, r)
         if factor.dim() == 2:
             return (weights @ gaps.flatten(0, -2).T).reshape(len(weights), *gaps.shape[:-1])

@@ -17,8 +17,8 @@ from bitbayes.logits import LogitGaussian
 
 KAPPA = math.pi / 8
 SAMPLES = 100
-# Up to so many classes `pairwise` takes all pairs at once; beyond, so many pairs at a time.
-FEW, PAIRS = 64, 16_384
+# Up to so many classes `pairwise` takes all pairs at once.
+FEW = 64
 
 
 def probit(gaussian: LogitGaussian) -> Tensor:
@@ -57,16 +57,17 @@ def _few_pairs(gaussian: LogitGaussian, largest: float) -> Tensor:
 
 
 def _many_pairs(gaussian: LogitGaussian, largest: float) -> Tensor:
-    """The same, some classes i at a time against all j, so that memory stays bounded."""
-    mean, floor = gaussian.scaled_mean, gaussian.floor[:, None, None]
-    k = mean.shape[1]
-    classes = torch.arange(k, device=mean.device)
-    totals = []
-    for block in torch.split(classes, max(1, PAIRS // k)):
-        gaps = mean[:, None, :] - mean[:, block, None]  # mⱼ − mᵢ, (n, i, k)
-        variances = gaussian.pair_variances(block[:, None], classes)
-        totals.append((gaps * (floor + KAPPA * variances).rsqrt()).clamp(max=largest).exp().sum(2))
-    return torch.cat(totals, dim=1)
+    """The same, class by class, so that memory stays at n·k numbers."""
+    mean, floor = gaussian.scaled_mean, gaussian.floor[:, None]
+    totals = torch.ones_like(mean)
+    for i in range(mean.shape[1] - 1):
+        this, rest = slice(i, i + 1), slice(i + 1, None)
+        variances = gaussian.pair_variances(this, rest)
+        z = (mean[:, this] - mean[:, rest]) * (floor + KAPPA * variances).rsqrt()
+        exponentials = z.clamp(-largest, largest).exp()  # (n, k − i − 1)
+        totals[:, this] += exponentials.reciprocal().sum(1, keepdim=True)
+        totals[:, rest] += exponentials
+    return totals
 
 
 def bridge(gaussian: LogitGaussian) -> Tensor:
