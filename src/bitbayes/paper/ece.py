@@ -27,6 +27,7 @@ PAPER = {"plain": "MAP", "acet": "ACET", "oe": "OE"}
 def as_in_the_papers_code(probs: Tensor, labels: Tensor) -> float:
     """100 bins, of which the last is forgotten: points of confidence ≥ 0.99 are dropped from the average.
 
+    >>> import torch
     >>> probs = torch.tensor([[0.995, 0.005], [0.995, 0.005], [0.705, 0.295]])
     >>> round(as_in_the_papers_code(probs, torch.tensor([0, 1, 0])), 3)  # of the last point alone
     0.295

@@ -30,7 +30,6 @@ NAMES = (
     "oe",
     "acet",
     "ece",
-    "dkl",
 )
 
 

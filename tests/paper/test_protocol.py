@@ -1,0 +1,127 @@
+"""What the tables rest on: splits, methods on features, sampled networks, the confused pair."""
+
+import pytest
+import torch
+from torch import nn
+
+import bitbayes as bb
+from bitbayes.errors import ArgumentError
+from bitbayes.paper.ece import as_in_the_papers_code
+from bitbayes.paper.methods import BINARY, MULTICLASS, Batches, LastLayer, Temperature, WeightSamples, least
+from bitbayes.paper.session import most_confused
+from bitbayes.paper.study import Study
+
+
+@pytest.fixture
+def study(problem, network):
+    return Study(problem, network, trials=3, progress=False)
+
+
+def test_validation_and_test_points_are_disjoint_and_change_with_the_trial(study):
+    splits = [study.split(trial) for trial in range(3)]
+    for validation, test in splits:
+        assert len(validation) == 30
+        assert torch.cat([validation, test]).sort().values.equal(torch.arange(90))
+    assert not splits[0][0].equal(splits[1][0])
+    assert study.split(0)[0].equal(splits[0][0])
+
+
+def test_noise_is_uniform_and_other_in_each_trial(study):
+    noise = study.noise(0)
+    assert noise.shape == (30, 1, 4, 4) and noise.min() >= 0 and noise.max() <= 1
+    assert noise.equal(study.noise(0)) and not noise.equal(study.noise(1))
+
+
+@pytest.mark.parametrize("options", [{}, {"structure": "kron", "variant": "paper"}, {"structure": "full"}])
+def test_the_last_layer_on_features_is_that_of_the_whole_network(study, network, options):
+    problem = study.problem
+    method = LastLayer(**options)
+    method.fit(network, problem.train_images, network.see(problem.train_images), problem.train_labels)
+    whole = bb.Laplace(network.whole, **options)
+    whole.fit(Batches(problem.train_images, problem.train_labels), progress=False)
+    whole.prior_variance = 3.0
+    seen = network.see(problem.test_images)
+    # The same sums in another order: float32's rounding.
+    expected = whole.predict_proba(seen.images)
+    assert torch.allclose(method.probabilities(seen, 3.0, 0), expected, atol=1e-5)
+    assert torch.allclose(method.module(3.0)(seen.images).softmax(1), expected, atol=1e-5)
+
+
+def test_temperature_is_that_of_the_library(study, network):
+    method = Temperature()
+    method.fit(network, study.problem.train_images, None, study.problem.train_labels)
+    seen, labels = study.test, study.problem.test_labels
+    scaled = bb.TemperatureScaling(network.whole).fit([(seen.images, labels)], progress=False)
+    number = method.choose(seen, labels, seen)
+    assert number == pytest.approx(scaled.temperature, rel=1e-4)
+    assert torch.allclose(method.probabilities(seen, number, 0), scaled.predict_proba(seen.images), atol=1e-5)
+
+
+def test_sampled_networks_are_averaged(study, network, fresh):
+    problem = study.problem
+    method = WeightSamples(20, layers="all", structure="diag", predictive="weights")
+    method.fit(network, problem.train_images, None, problem.train_labels)
+    number = method.choose(study.test[:30], problem.test_labels[:30], study.network.see(study.noise(0)))
+    assert 1e-9 < number < 1e3
+    found = method.probabilities(study.test, number, seed=4)
+    method.bayes.prior_variance = number
+    draws = method.bayes.sample(20, generator=torch.Generator().manual_seed(4))
+    total = torch.zeros(90, 3)
+    for i in range(20):
+        copy = fresh(3)
+        copy.load_state_dict({name: values[i] for name, values in draws.items()})
+        with torch.no_grad():
+            total += copy(study.test.images).softmax(1) / 20
+    assert torch.allclose(found, total, atol=1e-6)
+    assert not torch.equal(found, method.probabilities(study.test, number, seed=5))
+    with pytest.raises(ArgumentError):
+        method.module(number)
+
+
+def test_a_method_that_cannot_be_made_is_named_and_does_not_stop_the_others(study, monkeypatch):
+    def broken(points):
+        raise ArgumentError("not today")
+
+    study.entries = {"plain": MULTICLASS["plain"], "ours": MULTICLASS["ours"]}
+    monkeypatch.setitem(study.entries, "ours", type(MULTICLASS["ours"])("Broken", None, broken))
+    assert list(study.methods) == ["plain"] and study.not_run == {"ours": "not today"}
+
+
+def test_the_most_confused_pair(problem):
+    class Fixed(nn.Module):
+        def forward(self, features):
+            return features
+
+    study = Study(problem, type("N", (), {"head": Fixed(), "device": torch.device("cpu")})(), 1)
+    predicted = problem.test_labels.clone()
+    twos = torch.nonzero(predicted == 2)[:, 0]
+    predicted[twos[:4]] = 0
+    predicted[torch.nonzero(problem.test_labels == 1)[:3, 0]] = 2
+    features = nn.functional.one_hot(predicted, 3).float()
+    study.__dict__["test"] = type("S", (), {"features": features})()
+    assert most_confused(study) == (0, 2)
+
+
+def test_a_pair_of_classes_is_a_binary_problem(problem):
+    pair = problem.pair(0, 2)
+    assert pair.classes == 1 and pair.paper == "Binary-MNIST"
+    assert len(pair.train_images) == 64 and set(pair.train_labels.tolist()) == {0, 1}
+    twos = problem.train_images[problem.train_labels == 2]
+    assert pair.train_images[pair.train_labels == 1].equal(twos)
+
+
+def test_the_papers_ece_forgets_confident_points():
+    probs = torch.tensor([[0.999, 0.001]] * 98 + [[0.6, 0.4]] * 2)
+    labels = torch.zeros(100, dtype=torch.long)
+    assert as_in_the_papers_code(probs, labels) == pytest.approx(0.4, abs=1e-6)
+    assert bb.metrics.ece(probs, labels) == pytest.approx(0.98 * 0.001 + 0.02 * 0.4, abs=1e-6)
+    assert as_in_the_papers_code(probs[:98], labels[:98]) == 0.0
+
+
+def test_least_finds_the_minimum_to_the_last_half_step():
+    assert least(lambda x: abs(x + 3.2), [-8.0, -6.0, -4.0, -2.0], halvings=3) == -3.25
+
+
+def test_the_papers_five_methods_are_there():
+    assert [e.paper for e in MULTICLASS.values() if e.paper] == ["MAP", "Temp", "LLLA", "DLA", "KFLA"]
+    assert [e.paper for e in BINARY.values() if e.paper] == ["MAP", "Temp", "LLLA"]
