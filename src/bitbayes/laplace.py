@@ -16,7 +16,9 @@ from bitbayes.all_layers import AllLayers, fit_all_layers
 from bitbayes.curvature import NETWORK_STRUCTURES, STRUCTURES
 from bitbayes.errors import ArgumentError, FileError, ModelError, NotFittedError, one_of
 from bitbayes.files import Fitted
-from bitbayes.infinity import Certificate, Limit
+from bitbayes.infinity import Certificate, InputMoments, Limit, Residual
+from bitbayes.infinity.path import Path
+from bitbayes.infinity.residual import INSIDE, MomentsSum, Roots, Watched, widened
 from bitbayes.last_layer import LastLayer, fit_last_layer
 from bitbayes.likelihood import NAMES as LIKELIHOODS
 from bitbayes.logits import LogitGaussian
@@ -29,6 +31,7 @@ CHUNK = 2**24
 SEED = 0
 NETWORKS = 20
 OPTIONS = ("layers", "structure", "prior_variance", "predictive", "likelihood", "head", "estimate", "variant")
+RESIDUAL = ("residual_variance", "residual_threshold")
 
 
 class Laplace(nn.Module):
@@ -54,6 +57,9 @@ class Laplace(nn.Module):
             for each label drawn from the model).
         variant: "exact", or "paper" for the paper's own formula where it differs: kron, and the diagonal
             over all layers, whose labels are drawn.
+        residual: add to every logit the variance of infinitely many ReLU features at the input, which grows
+            faster than any mean: far away the confidence goes to exactly 1/k. For inputs that are tensors of
+            floating-point numbers; `tune` chooses its two numbers.
 
     Constructing computes nothing.
 
@@ -81,6 +87,7 @@ class Laplace(nn.Module):
         head: str | None = None,
         estimate: str = "exact",
         variant: str = "exact",
+        residual: bool = False,
     ) -> None:
         super().__init__()
         if not isinstance(model, nn.Module):
@@ -97,6 +104,33 @@ class Laplace(nn.Module):
         self.variant = one_of("variant", variant, ("exact", "paper"))
         self._part: LastLayer | AllLayers | None = None
         self.prior_variance = prior_variance
+        if not isinstance(residual, bool):
+            raise ArgumentError(f"residual={residual!r}: expected True or False")
+        self.residual = residual
+        self.residual_variance, self.residual_threshold = 1.0, 0.0
+        if residual and predictive == "weights":
+            raise ArgumentError(
+                "residual=True widens the Gaussian over logits, which predictive='weights' never sees: "
+                "choose another"
+            )
+
+    @property
+    def residual_variance(self) -> float:
+        """σ² of the residual, σ²·max(0, k(x) − `residual_threshold`): can be set at any time."""
+        return self._residual_variance
+
+    @residual_variance.setter
+    def residual_variance(self, value: float) -> None:
+        self._residual_variance = _positive(value, "residual_variance")
+
+    @property
+    def residual_threshold(self) -> float:
+        """What the kernel k(x) must exceed before anything is added; 0 until `tune` chooses it."""
+        return self._residual_threshold
+
+    @residual_threshold.setter
+    def residual_threshold(self, value: float) -> None:
+        self._residual_threshold = 0.0 if value == 0 else _positive(value, "residual_threshold")
 
     @property
     def prior_variance(self) -> Any:
@@ -162,6 +196,7 @@ class Laplace(nn.Module):
                 curvature=before.curvature + more.curvature,  # type: ignore[operator]
                 count=before.count + more.count,
                 loss=before.loss + more.loss,
+                inputs=before.inputs + more.inputs if before.inputs and more.inputs else None,
             )
         )
         return self
@@ -179,8 +214,8 @@ class Laplace(nn.Module):
         """Choose the prior variance, with one pass over validation data and outliers.
 
         For each layer its own, by "evidence" alone, where `prior_variance` is a mapping. Over all layers the
-        candidates are compared with covariances interpolated between 24 priors (to 0.25 %, near the ends of
-        the range 1 %), and by the closed form also where the predictive is "weights".
+        candidates are compared with deviations interpolated between 18 priors (to 0.6 %, near the ends of
+        the range 2 %), and by the closed form also where the predictive is "weights".
 
         Args:
             val_loader: validation data, as for `fit`; "evidence" needs none.
@@ -190,6 +225,12 @@ class Laplace(nn.Module):
                 term; "evidence": minus the log marginal likelihood of the fitted data.
             weight: of the outliers' term.
             penalty: "entropy", or "uniform": + `weight` × mean cross-entropy to the uniform vector instead.
+
+        With `residual=True` the residual's threshold becomes the 99 % quantile of its kernel on the
+        validation data. Its variance is chosen by "ood" jointly with the prior's; by "nll" it is the largest
+        candidate (1e-6 to 1e10, seven a decade) that leaves the validation NLL, at the prior chosen without
+        it, within half a percent. That keeps the features of all these data in memory. "evidence" knows
+        nothing of the residual and leaves it alone.
 
         Warns (`EdgeWarning`) if the best candidate is the first or the last of those tried.
         """
@@ -209,6 +250,11 @@ class Laplace(nn.Module):
                 f"objective={objective!r} chooses one prior variance for all layers, and prior_variance "
                 "holds one for each: choose objective='evidence', or set a number first"
             )
+        if self.residual:
+            self._tune_with_residual(
+                val_loader, outliers, weight if objective == "ood" else None, penalty, progress
+            )
+            return self
         noise = prior.UniformNoise(SEED)
         see = noise.see if objective == "ood" and outliers is None else _ignore
         costs = self._validation_costs(val_loader, grid, see, progress)
@@ -232,12 +278,15 @@ class Laplace(nn.Module):
                 (logits,) = self._network_logits(x, NETWORKS, None)
                 return logits.reshape(call(self.model, x).shape)
             gaussian, shape = part.forward(x, self._priors())
+        if self.residual:
+            gaussian = self._residual().join(gaussian, x)
         return predictive.predict(gaussian, method).reshape(shape)
 
     @torch.no_grad()
     def logits(self, x: Inputs) -> LogitGaussian:
         """The Gaussian over the network's outputs at x: mean (n, k), covariance (n, k, k)."""
-        return self._need_fit().logits(x, self._priors())
+        gaussian = self._need_fit().logits(x, self._priors())
+        return self._residual().join(gaussian, x) if self.residual else gaussian
 
     @torch.no_grad()
     def predict_proba(
@@ -272,7 +321,7 @@ class Laplace(nn.Module):
             rows = max(1, CHUNK // (outputs * max(predictive.FEW, samples or predictive.SAMPLES)))
             logits = (
                 predictive.predict(gaussian, method, samples=samples, generator=generator)
-                for gaussian in part.gaussians(x, self._priors(), rows)
+                for gaussian in self._gaussians(x, rows)
             )
         return torch.cat([part.fitted.likelihood.log_probabilities(each).exp() for each in logits])
 
@@ -280,7 +329,7 @@ class Laplace(nn.Module):
     def sample(self, n: int, *, generator: torch.Generator | None = None) -> dict[str, Tensor]:
         """n draws of the weights (the head's, or all layers'), stacked, under the model's own names.
 
-        As `torch.func.functional_call` takes them, under `torch.vmap`.
+        As `torch.func.functional_call` takes them, under `torch.vmap`. No weights hold the residual.
         """
         part = self._need_fit()
         if not isinstance(n, int) or n < 1:
@@ -315,7 +364,8 @@ class Laplace(nn.Module):
 
         One logit: σ(|μᵀs|/√(π/8·sᵀΣs)), s the slope of the features along the ray; where s = 0 the features
         stop growing, and it is the prediction there. In float64, computed in one pass and not sampled at a
-        large δ. For predictives in closed form, and networks that are affine piece by piece.
+        large δ. For predictives in closed form, and networks that are affine piece by piece. With
+        `residual=True` it is 1/k.
 
         >>> import bitbayes as bb
         >>> _ = torch.manual_seed(0)
@@ -327,7 +377,7 @@ class Laplace(nn.Module):
         >>> bool((limit.confidence - far.values).abs().max() < 1e-4), bool((limit.label == far.indices).all())
         (True, True)
         """
-        return infinity.limit(self._last().paths(x, self._priors(), settle=False), self._method(None))
+        return infinity.limit(self._paths(x, settle=False), self._method(None))
 
     def bound(self, x: Tensor | None = None) -> Tensor:
         """The theorem's bound on every limit: one number for all x, a confidence.
@@ -361,20 +411,24 @@ class Laplace(nn.Module):
         >>> bool((beyond <= certificate.confidence).all())
         True
         """
-        return infinity.certify(self._last().paths(x, self._priors(), settle=True), self._method(None))
+        return infinity.certify(self._paths(x, settle=True), self._method(None))
 
     # ---- files
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write everything but the model to a safetensors file."""
-        files.write(path, {name: getattr(self, name) for name in OPTIONS}, self._need_fit().fitted)
+        names = (*OPTIONS, "residual", *RESIDUAL) if self.residual else OPTIONS
+        files.write(path, {name: getattr(self, name) for name in names}, self._need_fit().fitted)
 
     @classmethod
     def load(cls, path: str | PathLike[str], model: nn.Module) -> Self:
         """Read what `save` wrote, for the same model, wherever that now lives."""
         options, fitted = files.read(path, fingerprint(model), model_device(model))
+        numbers = {name: options.pop(name) for name in RESIDUAL if name in options}
         try:
             bayes = cls(model, **options)
+            for name, number in numbers.items():
+                setattr(bayes, name, number)
         except (ArgumentError, TypeError) as error:
             raise FileError(f"{path} has a damaged header: {error}") from error
         bayes._accept(fitted)
@@ -394,6 +448,29 @@ class Laplace(nn.Module):
         if not isinstance(part, LastLayer):
             raise ArgumentError("layers='all' has no limit, bound or certificate yet: use layers='last'")
         return part
+
+    def _paths(self, x: Tensor, *, settle: bool) -> Iterator[Path]:
+        paths = self._last().paths(x, self._priors(), settle=settle)
+        return infinity.residual_paths(paths, x, self._residual()) if self.residual else paths
+
+    def _residual(self) -> Residual:
+        return Residual(self._moments(), self.residual_variance, self.residual_threshold)
+
+    def _moments(self) -> InputMoments:
+        moments = self._need_fit().fitted.inputs
+        assert moments is not None
+        return moments
+
+    def _gaussians(self, x: Inputs | Iterable[Any], rows: int) -> Iterator[LogitGaussian]:
+        """The Gaussian over the logits of each batch, at most `rows` points at a time."""
+        part = self._need_fit()
+        if not self.residual:
+            yield from part.gaussians(x, self._priors(), rows)
+            return
+        roots = Roots(self._moments())
+        for gaussian in part.gaussians(_shown(x, roots.see), self._priors(), rows):
+            root = roots.take(len(gaussian.mean))
+            yield widened(gaussian, root, self.residual_variance, self.residual_threshold)
 
     def _need_fit(self) -> LastLayer | AllLayers:
         if self._part is None:
@@ -434,6 +511,19 @@ class Laplace(nn.Module):
         generator: torch.Generator | None,
     ) -> Fitted:
         """One pass over data → what that data alone gives. Changes nothing."""
+        if self.residual:
+            moments = MomentsSum()
+            with_moments = Watched(a_loader(loader), moments.see)
+            return replace(self._pass_once(with_moments, progress, draws, generator), inputs=moments.total())
+        return self._pass_once(loader, progress, draws, generator)
+
+    def _pass_once(
+        self,
+        loader: Iterable[Any],
+        progress: bool | None,
+        draws: int,
+        generator: torch.Generator | None,
+    ) -> Fitted:
         fisher = self.estimate == "fisher" or (self.structure == "diag" and self.variant == "paper")
         if not isinstance(draws, int) or draws < 1 or (draws > 1 and not (fisher and self.layers == "all")):
             raise ArgumentError(
@@ -491,6 +581,57 @@ class Laplace(nn.Module):
             )
 
     @torch.no_grad()
+    def _tune_with_residual(
+        self,
+        val_loader: Iterable[Any],
+        outliers: Iterable[Any] | Inputs | None,
+        weight: float | None,
+        penalty: str,
+        progress: bool | None,
+    ) -> None:
+        """Prior variance, residual variance and threshold; `weight` is None for the NLL alone."""
+        part, roots, noise = self._need_fit(), Roots(self._moments()), prior.UniformNoise(SEED)
+
+        def see(inputs: Inputs) -> None:
+            roots.see(inputs)
+            if weight is not None and outliers is None:
+                noise.see(inputs)
+
+        steps = track(a_loader(val_loader), "tuning: validation data", progress)
+        inside = [(at, labels, roots.take(len(labels))) for at, labels in part.labelled(steps, see)]
+        every = torch.cat([root for _, _, root in inside])
+        threshold = float(every.square().quantile(INSIDE))
+        nll = prior.negative_log_likelihood(part.fitted.likelihood)
+        priors, residuals = part.candidates(), prior.candidates(113, 1e-6, 1e10)
+
+        def costs(points: list[Any], pairs: list[tuple[float, float]], cost: Any) -> Tensor:
+            joined = [(_joined(at, root, threshold), labels) for at, labels, root in points]
+            return prior.mean_costs(joined, pairs, self._predict_alike, cost)
+
+        if weight is None:
+            plain = prior.mean_costs([each[:2] for each in inside], priors, self._predict_alike, nll)
+            chosen = prior.best(priors, plain)
+            limit = float(plain[priors.index(chosen)]) * (1 + prior.HALF_A_PERCENT)
+            each = costs(inside, [(chosen, residual) for residual in residuals], nll)
+            pair = chosen, prior.largest_within(residuals, each, limit)
+        else:
+            data = noise if outliers is None else outliers
+            if not isinstance(data, (Tensor, Mapping)):
+                data = track(data, "tuning: outliers", progress)
+            found = part.unlabelled(_shown(data, roots.see)) if weight > 0 else ()
+            outside = [(at, None, roots.take(len(at(1.0).mean))) for at, _ in found]
+            confident = prior.overconfidence(part.fitted.likelihood, penalty)
+            pair = prior.best_pair(
+                lambda pairs: (
+                    costs(inside, pairs, nll) + (weight * costs(outside, pairs, confident) if outside else 0)
+                ),
+                priors,
+                residuals,
+            )
+        self.prior_variance, self.residual_variance = pair
+        self.residual_threshold = threshold
+
+    @torch.no_grad()
     def _validation_costs(
         self, loader: Iterable[Any], grid: list[float], see: Callable[[Inputs], None], progress: bool | None
     ) -> Tensor:
@@ -520,15 +661,30 @@ def _scalar(value: object) -> Tensor:
     return value.double().reshape(())
 
 
-def _positive(value: object) -> float:
+def _positive(value: object, name: str = "prior_variance") -> float:
     """The value as a float; raises unless it is a positive, finite number."""
     try:
         number = float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError):
         number = math.nan
     if not (number > 0 and math.isfinite(number)):
-        raise ArgumentError(f"prior_variance={value!r}: expected a positive, finite number")
+        raise ArgumentError(f"{name}={value!r}: expected a positive, finite number")
     return number
+
+
+def _shown(data: Inputs | Iterable[Any], see: Callable[[Inputs], None]) -> Inputs | Iterable[Any]:
+    """The data, every batch of which is shown to `see` as it goes by."""
+    if isinstance(data, (Tensor, Mapping)):
+        see(data)
+        return data
+    return Watched(data, see)
+
+
+def _joined(
+    at: Callable[[float], LogitGaussian], root: Tensor, threshold: float
+) -> Callable[[tuple[float, float]], LogitGaussian]:
+    """The Gaussian as a function of prior variance and residual variance."""
+    return lambda pair: widened(at(pair[0]), root, pair[1], threshold)
 
 
 def _ignore(_: Inputs) -> None:

@@ -20,8 +20,8 @@ from bitbayes.errors import ModelError
 from bitbayes.network import Layer, MatrixPiece, Piece, Recorded
 from bitbayes.precision import precise
 
-# Numbers that a chunk of explicit derivatives may hold.
-CHUNK = 2**22
+# Numbers that a chunk of explicit derivatives may hold: few enough to stay in the cache.
+CHUNK = 2**20
 # Parameters of a dense matrix: 0.8 GB in float64, and minutes for its eigendecomposition.
 WIDEST = 10_000
 NETWORK_STRUCTURES = ("kron", "diag", "full")
@@ -122,9 +122,8 @@ def chunks(piece: Piece) -> list[Piece]:
     """Points by the handful, so that explicit derivatives stay within `CHUNK` numbers."""
     if isinstance(piece, MatrixPiece):
         n, groups, c, o, _ = piece.gradients.shape
-        each = groups * c * o * piece.inputs.shape[2]
+        size = groups * o * piece.inputs.shape[2]
     else:
         n, c, size = piece.derivatives.shape
-        each = c * size
-    rows = max(1, CHUNK // each)
+    rows = max(1, CHUNK // (size * c))
     return [piece[start : start + rows] for start in range(0, n, rows)]

@@ -201,29 +201,31 @@ def _gram(block: Block, piece: Piece, weights: list[Tensor]) -> Tensor:
     """Σ_p J_mp w_p J_m'p for each of the weights, (q, n, c, c)."""
     if isinstance(piece, MatrixPiece) and piece.inputs.shape[3] == 1:
         return _gram_of_products(block.rotated(piece), weights)
-    parts = []
-    for part in chunks(piece):
-        jacobian = block.rotated(part).jacobian()  # (n, c, P)
-        roots = [weight.flatten().sqrt() for weight in weights]
-        parts.append(torch.stack([_square(jacobian * root) for root in roots]))
+    many = torch.stack([weight.flatten() for weight in weights], dim=1)  # (P, q)
+    parts = [_weighted(block.rotated(part).jacobian(), many) for part in chunks(piece)]
     return torch.cat(parts, dim=1)
 
 
 def _gram_of_products(piece: Piece, weights: list[Tensor]) -> Tensor:
     """One position: J = g aᵀ, so Σᵢ aᵢ² w_oi is all that is needed of the inputs."""
     assert isinstance(piece, MatrixPiece)
-    inputs, gradients = (
-        piece.inputs[..., 0].square(),
-        piece.gradients[..., 0],
-    )  # (n, groups, i), (n, groups, c, o)
-    grams = []
-    for weight in weights:
-        weight = weight.reshape(gradients.shape[1], gradients.shape[3], -1)  # (groups, o, i)
-        variances = torch.einsum("ngi,goi->ngo", inputs, weight)
-        scaled = gradients * variances.sqrt()[:, :, None]
-        grams.append(_square(scaled.transpose(1, 2).flatten(2)))
-    return torch.stack(grams)
+    n, groups, _, o, _ = piece.gradients.shape
+    many = torch.stack([weight.reshape(groups, o, -1) for weight in weights], dim=1)  # (groups, q, o, i)
+    inputs = piece.inputs[..., 0].square().transpose(0, 1)  # (groups, n, i)
+    variances = (inputs @ many.flatten(1, 2).mT).reshape(groups, n, len(weights), o)
+    variances = variances.permute(1, 0, 3, 2).reshape(n, groups * o, len(weights))
+    return _weighted(piece.gradients[..., 0].transpose(1, 2).flatten(2), variances)
 
 
-def _square(roots: Tensor) -> Tensor:
-    return roots @ roots.mT
+def _weighted(roots: Tensor, weights: Tensor) -> Tensor:
+    """Σ_p r_mp w_pq r_m'p, (q, n, c, c), from r (n, c, p) and w (p, q), or (n, p, q) for each its own."""
+    if weights.shape[-1] == 1:
+        roots = roots * weights[..., 0].sqrt().reshape(-1, 1, weights.shape[-2])
+        return (roots @ roots.mT)[None]
+    # Many weights: each product of two derivatives is formed once.
+    n, c, _ = roots.shape
+    grams = roots.new_empty(weights.shape[-1], n, c, c)
+    for m in range(c):
+        column = ((roots[:, m:] * roots[:, m : m + 1]) @ weights).permute(2, 0, 1)  # (q, n, c − m)
+        grams[:, :, m, m:] = grams[:, :, m:, m] = column
+    return grams
