@@ -213,7 +213,7 @@ class WeightSamples(WholeNetwork):
                 return math.inf
             return bb.metrics.nll(p, labels) - WEIGHT * bb.metrics.entropy(q)
 
-        return float(10 ** least(cost, [-8.0, -6.0, -4.0, -2.0, 0.0, 2.0], halvings=3))
+        return float(10 ** least(cost, [-6.0, -4.0, -2.0, 0.0], halvings=3))  # the paper's range
 
     def probabilities(self, seen: Seen, number: float, seed: int) -> Tensor:
         return self._average(seen.images, number, seed, WEIGHT_SAMPLES)

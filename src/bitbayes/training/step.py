@@ -3,6 +3,8 @@ hundreds of small kernels one by one: for a small network that is most of the ti
 
 from __future__ import annotations
 
+import warnings
+
 import torch
 from torch import Tensor, nn
 
@@ -23,6 +25,7 @@ class Step:
     def __init__(self, network: nn.Module, optimizer: torch.optim.Optimizer, loss: Loss) -> None:
         self.network, self.optimizer, self.loss = network, optimizer, loss
         self.device = next(network.parameters()).device
+        self.recordable = True
         self.side: torch.cuda.Stream | None = None
         if self.device.type == "cuda":
             self.side = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
@@ -35,7 +38,7 @@ class Step:
 
     def __call__(self, x: Tensor, y: Tensor, outliers: Tensor) -> Tensor:
         batch = x, y, outliers
-        if self.side is None:
+        if self.side is None or not self.recordable:
             return self._take(batch)
         if self.taken < WARM:
             self.taken += 1
@@ -44,21 +47,29 @@ class Step:
                 loss = self._take(batch)
             torch.cuda.current_stream().wait_stream(self.side)
             return loss
-        if self.graph is None:
-            self._record(batch)
+        if self.graph is None and not self._record(batch):
+            return self._take(batch)
         for place, value in zip(self.places, batch, strict=True):
             place.copy_(value)
         assert self.graph is not None
         self.graph.replay()
         return self.recorded_loss
 
-    def _record(self, batch: Batch) -> None:
+    def _record(self, batch: Batch) -> bool:
+        """Whether the step could be recorded; if not, training goes on without, only slower."""
         x, y, outliers = batch
         self.places = x.clone(), y.clone(), outliers.clone()
         self.optimizer.zero_grad(set_to_none=True)
-        self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
-            self.recorded_loss = self._take(self.places, fresh=False)
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with torch.cuda.graph(graph, stream=self.side):
+                self.recorded_loss = self._take(self.places, fresh=False)
+        except RuntimeError as error:
+            warnings.warn(f"the training step could not be recorded: {error}", stacklevel=2)
+            self.recordable = False
+            return False
+        self.graph = graph
+        return True
 
     def _take(self, batch: Batch, fresh: bool = True) -> Tensor:
         if fresh:
