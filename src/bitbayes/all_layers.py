@@ -44,7 +44,7 @@ from bitbayes.progress import track
 
 SEED = 0
 # Candidates that are compared, and the priors at which their covariances are computed: see `interpolation`.
-NODES, CANDIDATES = 18, 61
+NODES, CANDIDATES = 18, 55
 # A network has many more weights than a layer: the same variance of its logits takes less variance in each.
 SMALLEST, LARGEST = 1e-8, 1e4
 

@@ -11,11 +11,13 @@ ever needed is the derivatives in that basis and one precision for each coordina
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Protocol, Self
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from bitbayes.curvature.all_layers import KRON_FACTORS, NetworkCurvature, chunks
 from bitbayes.network import Layer, MatrixPiece, Piece, Recorded, VectorPiece
@@ -69,9 +71,7 @@ class KronBlock(Tensors):
 
     def rotated(self, piece: Piece) -> Piece:
         assert isinstance(piece, MatrixPiece)
-        return MatrixPiece(
-            self.input_vectors.mT @ piece.inputs, self.output_vectors[:, None].mT @ piece.gradients
-        )
+        return _turned(piece, self.input_vectors, self.output_vectors)
 
     def precisions(self, tau: Precision) -> Tensor:
         return self.output_values[:, :, None] * self.input_values[:, None, :] + tau
@@ -107,9 +107,7 @@ class PaperKronBlock(Tensors):
 
     def rotated(self, piece: Piece) -> Piece:
         assert isinstance(piece, MatrixPiece)
-        return MatrixPiece(
-            self.input_vectors.mT @ piece.inputs, self.output_vectors[:, None].mT @ piece.gradients
-        )
+        return _turned(piece, self.input_vectors, self.output_vectors)
 
     def precisions(self, tau: Precision) -> Tensor:
         root = self.positions.sqrt()
@@ -119,6 +117,12 @@ class PaperKronBlock(Tensors):
 
     def back(self, noise: Tensor) -> Tensor:
         return (self.output_vectors @ noise @ self.input_vectors.mT).flatten(1)
+
+
+def _turned(piece: MatrixPiece, input_vectors: Tensor, output_vectors: Tensor) -> MatrixPiece:
+    """Vᵀa and Uᵀg."""
+    inputs = (piece.inputs.mT @ input_vectors).mT  # in the order in which unfolded inputs lie in memory
+    return MatrixPiece(inputs, output_vectors[:, None].mT @ piece.gradients)
 
 
 @dataclass(frozen=True)
@@ -219,6 +223,8 @@ def _gram_of_products(piece: Piece, weights: list[Tensor]) -> Tensor:
 
 def _weighted(roots: Tensor, weights: Tensor) -> Tensor:
     """Σ_p r_mp w_pq r_m'p, (q, n, c, c), from r (n, c, p) and w (p, q), or (n, p, q) for each its own."""
+    # What has no square in this precision is nothing: denormal numbers cost ten times the time of others.
+    roots = functional.hardshrink(roots, math.sqrt(torch.finfo(roots.dtype).tiny))
     if weights.shape[-1] == 1:
         roots = roots * weights[..., 0].sqrt().reshape(-1, 1, weights.shape[-2])
         return (roots @ roots.mT)[None]
