@@ -97,6 +97,13 @@ def show(values: dict[str, Any], report: Report) -> None:
         report.picture(lambda toy=toy: picture(toy), extra=name)  # type: ignore[misc]
 
 
+def boundaries(confidence: Any, label: Any, classes: int) -> list[Any]:
+    """Functions on the grid that are 0 on the decision boundary: one for two classes, else one for each."""
+    if classes == 2:  # p − ½, which a contour can interpolate
+        return [(confidence - 0.5) * (2 * label - 1)]
+    return [(label == c) - 0.5 for c in range(classes)]
+
+
 @styled
 def picture(toy: dict[str, Any]) -> Figure:
     """A column for each method; above near the data, below zoomed out; black: the decision boundary."""
@@ -122,8 +129,8 @@ def picture(toy: dict[str, Any]) -> Figure:
                 aspect="auto",
             )
             label = torch.tensor([int(c) for c in found["label"]]).reshape(GRID, GRID).numpy()
-            for c in range(toy["classes"] - 1 if toy["classes"] == 2 else toy["classes"]):
-                panel.contour(across, up, label == c, levels=[0.5], colors="black", linewidths=0.8)
+            for level in boundaries(confidence.numpy(), label, toy["classes"]):
+                panel.contour(across, up, level, levels=[0.0], colors="black", linewidths=0.8)
             size = 5 if view == "near" else 0.6
             panel.scatter(x, y, s=size, c=toy["labels"], cmap="Set1", edgecolors="white", linewidths=0.2)
             panel.set(xticks=[], yticks=[], xlim=(left, right), ylim=(bottom, top))
