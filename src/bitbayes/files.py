@@ -16,10 +16,12 @@ from torch import Tensor
 
 from bitbayes.curvature import STRUCTURES, Curvature, NetworkCurvature, sum_names
 from bitbayes.errors import FileError
+from bitbayes.infinity.residual import InputMoments
 from bitbayes.likelihood import Likelihood, likelihood_for
 from bitbayes.network import Fingerprint, Head, Network
 
 FORMAT = 1
+INPUTS = "inputs."  # the first part of the names of the inputs' moments
 
 
 @dataclass(frozen=True)
@@ -33,11 +35,14 @@ class Fitted:
     loss: float
     squared_norm: float
     fingerprint: Fingerprint
+    inputs: InputMoments | None = None  # of the training data, for the residual
 
 
 def write(path: str | PathLike[str], options: dict[str, Any], fitted: Fitted) -> None:
     """Write the file whole or not at all."""
     structure, tensors = _tensors(fitted.curvature)
+    if fitted.inputs is not None:
+        tensors = tensors | {INPUTS + name: value for name, value in vars(fitted.inputs).items()}
     header = {
         "format": FORMAT,
         "options": options,
@@ -103,8 +108,10 @@ def _parse(
         raise FileError(f"{path} was fitted on a model with other weights: load those, or fit again")
     part = Head(**header["head"]) if "head" in header else Network.read(header["network"])
     names = _names(header["structure"], part)
+    moments = [INPUTS + field.name for field in fields(InputMoments)]
+    moments = moments if header["options"].get("residual") else []
     shapes = {name: list(tensor.shape) for name, tensor in tensors.items()}
-    if sorted(names) != sorted(tensors) or shapes != header["shapes"]:
+    if sorted(names + moments) != sorted(tensors) or shapes != header["shapes"]:
         raise FileError(f"{path} does not hold the tensors its header promises")
     if header["checksum"] != _checksum(tensors):
         raise FileError(f"{path} is damaged: its tensors are not those that were saved")
@@ -124,6 +131,7 @@ def _parse(
         float(header["loss"]),
         float(header["squared_norm"]),
         saved,
+        InputMoments(*(tensors[name].to(device) for name in moments)) if moments else None,
     )
     return header["options"], fitted
 

@@ -3,6 +3,7 @@
 import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -16,9 +17,11 @@ OBJECTIVES = ("ood", "nll", "evidence")
 PENALTIES = ("entropy", "uniform")
 # Wide enough that an optimum on the edge means that the data do not ask for one.
 SMALLEST, LARGEST = 1e-6, 1e8
+# How much of the negative log-likelihood on validation data the residual may cost.
+HALF_A_PERCENT = 0.005
 
-# Logits at some points for any prior variance, with what the cost needs beside them.
-Points = tuple[Callable[[float], LogitGaussian], Tensor | None]
+# A prior variance, or one with the residual's variance.
+Candidate = TypeVar("Candidate")
 
 
 def candidates(count: int = 100, smallest: float = SMALLEST, largest: float = LARGEST) -> list[float]:
@@ -32,12 +35,15 @@ def candidates(count: int = 100, smallest: float = SMALLEST, largest: float = LA
 
 
 def mean_costs(
-    points: Iterable[Points],
-    grid: list[float],
+    points: Iterable[tuple[Callable[[Candidate], LogitGaussian], Tensor | None]],
+    grid: list[Candidate],
     predict: Callable[[LogitGaussian], Tensor],
     cost: Callable[[Tensor, Tensor | None], Tensor],
 ) -> Tensor:
-    """For each candidate the mean of `cost(drop_in_logits, labels)` (n,) over all points, (c,) in float64."""
+    """For each candidate the mean of `cost(drop_in_logits, labels)` (n,) over all points, (c,) in float64.
+
+    Points: for some of them the logits as a function of the candidate, and their labels if they have any.
+    """
     totals, count = torch.zeros(len(grid), dtype=torch.float64), 0
     for gaussian_at, labels in points:
         costs = [cost(predict(gaussian_at(value)), labels) for value in grid]
@@ -68,9 +74,12 @@ def overconfidence(likelihood: Likelihood, penalty: str) -> Callable[[Tensor, Te
 
 def best(grid: list[float], costs: Tensor) -> float:
     """The candidate of least cost; warns if it is the first or the last."""
-    if not bool(costs.isfinite().any()):
-        raise DataError("no candidate for the prior variance has a finite cost: are the labels right?")
-    index = int(costs.nan_to_num(torch.inf, torch.inf, torch.inf).argmin())
+    index = _least(costs)
+    _warn_at_edge(grid, index)
+    return grid[index]
+
+
+def _warn_at_edge(grid: list[float], index: int) -> None:
     if index in (0, len(grid) - 1):
         side = "smallest" if index == 0 else "largest"
         warnings.warn(
@@ -78,9 +87,39 @@ def best(grid: list[float], costs: Tensor) -> float:
             f"({grid[0]:.3g} to {grid[-1]:.3g}): the optimum may lie beyond, or the data ask for none; set "
             "`prior_variance` yourself if this one does not suit",
             EdgeWarning,
-            stacklevel=3,
+            stacklevel=4,
         )
-    return grid[index]
+
+
+def largest_within(grid: list[float], costs: Tensor, limit: float) -> float:
+    """The largest candidate whose cost is at most `limit`; the first if there is none.
+
+    >>> largest_within([1.0, 10.0, 100.0], torch.tensor([0.2, 0.3, 0.4]), 0.35)
+    10.0
+    """
+    within = [value for value, cost in zip(grid, costs.tolist(), strict=True) if cost <= limit]
+    return max(within, default=grid[0])
+
+
+def best_pair(
+    costs: Callable[[list[tuple[float, float]]], Tensor], priors: list[float], residuals: list[float]
+) -> tuple[float, float]:
+    """Prior variance and residual variance of least cost: one pair a decade, then each on its own fine grid.
+
+    `costs(pairs)` (c,). Warns if the prior variance is the first or the last.
+    """
+    coarse = [(prior, residual) for prior in priors[::7] for residual in residuals[::7]]
+    prior, residual = coarse[_least(costs(coarse))]
+    prior = priors[_least(costs([(each, residual) for each in priors]))]
+    residual = residuals[_least(costs([(prior, each) for each in residuals]))]
+    _warn_at_edge(priors, priors.index(prior))
+    return prior, residual
+
+
+def _least(costs: Tensor) -> int:
+    if not bool(costs.isfinite().any()):
+        raise DataError("no candidate for the prior variance has a finite cost: are the labels right?")
+    return int(costs.nan_to_num(torch.inf, torch.inf, torch.inf).argmin())
 
 
 class UniformNoise:

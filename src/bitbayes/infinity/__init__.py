@@ -5,18 +5,23 @@ from bitbayes.infinity.certify import Certificate, certify
 from bitbayes.infinity.limit import Limit, limit
 from bitbayes.infinity.path import Path, last_layer_paths
 from bitbayes.infinity.ray import Affine, FinalPiece, final_piece
+from bitbayes.infinity.ray_residual import residual_paths
+from bitbayes.infinity.residual import InputMoments, Residual
 
 __all__ = [
     "Affine",
     "Certificate",
     "FinalPiece",
+    "InputMoments",
     "Limit",
     "Path",
     "PriorLimits",
+    "Residual",
     "bound",
     "certify",
     "final_piece",
     "last_layer_paths",
     "limit",
     "prior_limits",
+    "residual_paths",
 ]

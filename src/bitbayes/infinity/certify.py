@@ -5,6 +5,9 @@ a ratio has one stationary point, so its range on any interval is known exactly.
 logits: [0, 1] is cut into cells, on each of which the ranges of all ratios bound the confidence (`share.py`);
 cells whose bound is further than `TIGHT` above a confidence that is reached are cut again. The cells are
 those of 1/δ: where |φ̃(α)| = α|s|, u is alpha/δ.
+
+The residual adds c·e(u) to d(u), with the same c for all ratios. If e lies between two numbers on a cell,
+then z lies between what they would make of it if they were added on the whole cell.
 """
 
 from __future__ import annotations
@@ -55,6 +58,10 @@ class Ratio(NamedTuple):
     def rows(self, numbers: Tensor) -> Ratio:
         return Ratio(*(part[numbers] for part in self))
 
+    def plus(self, more: Tensor) -> Ratio:
+        """With `more` added to the squared denominator, whatever u."""
+        return self._replace(d0=self.d0 + more, d01=self.d01 + more, d1=self.d1 + more)
+
     def at(self, u: Tensor) -> Tensor:
         v = 1 - u
         squared = v * v * self.d0 + 2 * u * v * self.d01 + u * u * self.d1
@@ -85,12 +92,15 @@ def _largest(path: Path, method: str) -> Tensor:
         largest = _branch_and_bound(_quadrature_bound(path), zeros, TIGHT_ONE)
     else:
         ratio = _ratio(path, method)
-        if ratio.n0.shape[1] == 1:
+        k = ratio.n0.shape[1]
+        if k == 1 and path.residual is None:
             start = zeros[:, None]
             largest = probit_share(*ratio.range(start, start + 1))
         else:
             share = pairwise_share if method == "pairwise" else probit_share
-            largest = _branch_and_bound(_share_bound(ratio, share), zeros, TIGHT)
+            largest = _branch_and_bound(
+                _share_bound(path, ratio, share), zeros, TIGHT_ONE if k == 1 else TIGHT
+            )
     return (largest + ROUNDING).clamp_max(1)
 
 
@@ -113,18 +123,35 @@ def _parts(gaussian: LogitGaussian, method: str) -> tuple[Tensor, Tensor]:
     return gaussian.scaled_mean, gaussian.floor[:, None] + KAPPA * gaussian.variances()
 
 
-def _share_bound(ratio: Ratio, share: Callable[[Tensor, Tensor], Tensor]) -> Bound:
+def _share_bound(path: Path, ratio: Ratio, share: Callable[[Tensor, Tensor], Tensor]) -> Bound:
     """From the ranges of all ratios."""
-    shape = [-1, *[1] * (ratio.n0.dim() - 1)]
-    slab = max(1, SLAB // ratio.n0[0].numel())
+    k, shape = ratio.n0.shape[1], [-1, *[1] * (ratio.n0.dim() - 1)]
+    # What an independent variance of 1 in every logit adds to the ratios' 1 + κ·variance.
+    added = KAPPA * (2 if ratio.n0.dim() == 3 else 1 if k == 1 else 1 - 1 / k)
 
-    def bound(row: Tensor, low: Tensor, high: Tensor) -> Tensor:
-        slabs = zip(*(torch.split(part, slab) for part in (row, low, high)), strict=True)
-        return torch.cat(
-            [share(*ratio.rows(r).range(a.reshape(shape), b.reshape(shape))) for r, a, b in slabs]
-        )
+    def ranges(row: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
+        ratios, start, end = ratio.rows(row), low.reshape(shape), high.reshape(shape)
+        if path.residual is None:
+            return ratios.range(start, end)
+        extremes = path.residual.range(path, row, low, high)
+        pairs = [ratios.plus(added * each.reshape(shape)).range(start, end) for each in extremes]
+        return torch.minimum(pairs[0][0], pairs[1][0]), torch.maximum(pairs[0][1], pairs[1][1])
 
-    return bound
+    return _in_slabs(lambda *cells: share(*ranges(*cells)), _numbers(path, ratio.n0))
+
+
+def _numbers(path: Path, ratios: Tensor) -> int:
+    """How many numbers a cell takes."""
+    dimensions = 0 if path.residual is None else path.residual.slope.shape[1]
+    return max(ratios[0].numel(), dimensions)
+
+
+def _in_slabs(bound: Bound, numbers: int) -> Bound:
+    """The same bound, some cells at a time."""
+    slab = max(1, SLAB // numbers)
+    return lambda *cells: torch.cat(
+        [bound(*part) for part in zip(*(torch.split(each, slab) for each in cells), strict=True)]
+    )
 
 
 def _quadrature_bound(path: Path) -> Bound:
@@ -146,11 +173,13 @@ def _quadrature_bound(path: Path) -> Bound:
         mean = (rest * m0[row] + points * m1[row]).abs().amax(0)
         variance = rest.square() * v0[row] + 2 * points * rest * v01[row] + points.square() * v1[row]
         variance = variance.amin(0).clamp_min(0)
+        if path.residual is not None:
+            variance = variance + path.residual.range(path, row, low, high)[0]
         size = (rest / far.scale[row] + points / near.scale[row]).amin(0)
         spread = Spread(variance[:, None], None, torch.zeros_like(variance))
         return quadrature(LogitGaussian((mean / size)[:, None], spread, 1 / size))[:, 0].sigmoid()
 
-    return bound
+    return _in_slabs(bound, _numbers(path, m0[:, None]))
 
 
 def _branch_and_bound(bound: Bound, zeros: Tensor, tight: float) -> Tensor:

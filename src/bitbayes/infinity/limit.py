@@ -25,17 +25,29 @@ def limit(paths: Iterable[Path], method: str) -> Limit:
     """The prediction at each path's far end: that of mean μᵀs and variance sᵀΣs, with no 1 beside κ·variance.
 
     s is the slope of the features along the ray. Where it is 0 the features stop growing, and the limit is
-    the prediction at the point where they stop.
+    the prediction at the point where they stop. With the residual it is 1/k, but for x = 0, whose ray is a
+    point; the class is that of the largest mean.
     """
     closed_form(method, tuple(CLOSED), "limit")
     confidences, labels = [], []
     for path in paths:
         gaussian = path.at(0)
+        if path.residual is not None:
+            gaussian = path.residual.standing(gaussian)
         drop_in = predict(gaussian, method)
         best = likelihood_for("auto", drop_in.shape[1]).log_probabilities(drop_in).max(1)
-        confidences.append(best.values.exp())
-        labels.append(best.indices)
+        confidence, label = best.values.exp(), best.indices
+        if path.residual is not None:
+            moves = path.residual.moves
+            confidence = torch.where(moves, 1 / max(2, drop_in.shape[1]), confidence)
+            label = torch.where(moves, _largest_mean(gaussian.mean), label)
+        confidences.append(confidence)
+        labels.append(label)
     return Limit(torch.cat(confidences), torch.cat(labels))
+
+
+def _largest_mean(mean: Tensor) -> Tensor:
+    return mean.argmax(1) if mean.shape[1] > 1 else (mean[:, 0] > 0).long()
 
 
 def closed_form(method: str, methods: tuple[str, ...], what: str) -> None:

@@ -10,7 +10,7 @@ is affine in δ from alpha on too, only has to offer such paths.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +20,9 @@ from bitbayes.logits import LogitGaussian, rescale
 from bitbayes.network import Head
 from bitbayes.posterior import Posterior
 
+if TYPE_CHECKING:
+    from bitbayes.infinity.ray_residual import RayResidual
+
 # A scale whose 1/scale² vanishes beside any variance of features of size 1, and is no 0 to divide by.
 INFINITE = 1e150
 # Numbers that the pairs of classes of one path's rows may take.
@@ -27,10 +30,18 @@ CHUNK = 2**20
 
 
 class Path(NamedTuple):
-    """alpha (n,) of n rays, and `at(u)`: the Gaussian over their logits at u ∈ [0, 1], in float64."""
+    """alpha (n,) of n rays, and `at(u)`: the Gaussian over their logits at u ∈ [0, 1], in float64.
+
+    Its scale goes from `far_scale` to `near_scale`, (n,) each, its inverse being affine in u. `delta(row, u)`
+    is the δ of points (c,) on the paths of the given rows. The residual, if any, comes on top of `at`.
+    """
 
     alpha: Tensor
     at: Callable[[float], LogitGaussian]
+    far_scale: Tensor
+    near_scale: Tensor
+    delta: Callable[[Tensor, Tensor], Tensor]
+    residual: RayResidual | None = None
 
 
 def last_layer_paths(
@@ -66,4 +77,10 @@ def _path(piece: FinalPiece, posterior: Posterior, prior_variance: float, bias: 
         mean = ((1 - u) * far_mean + u * near_mean) * scale[:, None]
         return LogitGaussian(mean, posterior.spread(posterior.coordinates(features), prior_variance), scale)
 
-    return Path(piece.alpha, at)
+    # Where the features stop growing δ still goes to infinity, in any way.
+    reach = torch.where(grows[:, 0], near_scale, alpha[:, 0].clamp_min(1))
+
+    def delta(row: Tensor, u: Tensor) -> Tensor:
+        return alpha[row, 0] + (1 - u) / ((1 - u) / INFINITE + u / reach[row]) / size[row, 0]
+
+    return Path(piece.alpha, at, far_scale, near_scale, delta)
