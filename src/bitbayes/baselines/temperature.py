@@ -30,9 +30,12 @@ class TemperatureScaling(nn.Module):
     >>> from torch.utils.data import DataLoader, TensorDataset
     >>> x = torch.tensor([[1.0], [1.0], [1.0], [-1.0]])
     >>> loader = DataLoader(TensorDataset(x, torch.tensor([1, 1, 0, 0])), batch_size=2)
-    >>> scaled = bb.TemperatureScaling(nn.Linear(1, 1, bias=False)).fit(loader)
-    >>> tuple(scaled.predict_proba(x).shape)
-    (4, 2)
+    >>> model = nn.Linear(1, 1, bias=False)
+    >>> model.weight.data.fill_(4.0)
+    tensor([[4.]])
+    >>> scaled = bb.TemperatureScaling(model).fit(loader)
+    >>> print(f"{scaled.temperature:.3f}")  # three of four right: p = 3/4, so the logit is log 3
+    3.641
     """
 
     def __init__(self, model: nn.Module) -> None:
