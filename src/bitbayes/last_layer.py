@@ -82,7 +82,7 @@ class LastLayer:
 
     def candidates(self) -> list[float]:
         """Prior variances worth trying: fewer where each costs much, for all pairs of many classes."""
-        return candidates() if self.head.outputs <= FEW else candidates(29)
+        return candidates() if self.head.outputs <= FEW else candidates(33)
 
     def labelled(
         self, loader: Iterable[Any], see: Callable[[Inputs], None]

@@ -16,7 +16,7 @@ from bitbayes.network import Inputs
 OBJECTIVES = ("ood", "nll", "evidence")
 PENALTIES = ("entropy", "uniform")
 # Wide enough that an optimum on the edge means that the data do not ask for one.
-SMALLEST, LARGEST = 1e-6, 1e8
+SMALLEST, LARGEST = 1e-6, 1e10
 # How much of the negative log-likelihood on validation data the residual may cost.
 HALF_A_PERCENT = 0.005
 
@@ -25,10 +25,10 @@ Candidate = TypeVar("Candidate")
 
 
 def candidates(count: int = 100, smallest: float = SMALLEST, largest: float = LARGEST) -> list[float]:
-    """Prior variances, evenly spaced in the logarithm: seven a decade.
+    """Prior variances, evenly spaced in the logarithm: six a decade.
 
     >>> [f"{value:.0e}" for value in candidates(3)]
-    ['1e-06', '1e+01', '1e+08']
+    ['1e-06', '1e+02', '1e+10']
     """
     low, high = math.log(smallest), math.log(largest)
     return [math.exp(low + (high - low) * i / (count - 1)) for i in range(count)]
