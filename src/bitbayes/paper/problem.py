@@ -146,13 +146,13 @@ def _digits(options: Options) -> Problem:
         test_images=pixels(data.test_images),
         test_labels=data.test_labels.to(options.device),
         outliers={
-            "Letters (substitute for EMNIST)": Outliers(pixels(data.letters_images[500:]), "EMNIST"),
-            "Fashion-MNIST": Outliers(pixels(data.fashion_images[:500]), "FMNIST"),
+            "Letters (substitute for EMNIST)": Outliers(pixels(data.letters_images[500:900]), "EMNIST"),
+            "Fashion-MNIST": Outliers(pixels(data.fashion_images[:400]), "FMNIST"),
         },
         exposure=pixels(data.letters_images[:500]),
         validation=500,
-        noise=500,
-        tuning=200,
+        noise=400,
+        tuning=100,
         recipe=replace(MNIST, epochs=30),
         make=LeNet,
     )
