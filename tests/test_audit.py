@@ -155,7 +155,15 @@ def test_the_seed_decides_the_noise_and_the_noise_is_not_that_of_tuning() -> Non
 def test_stages_are_reported_from_start_to_end() -> None:
     steps: dict[str, list[tuple[int, int | None]]] = {}
     run(trained(3, 3), loaders(3), progress=lambda name, *step: steps.setdefault(name, []).append(step))
-    assert list(steps) == ["Fitting", "Temperature", "Tuning the prior", "Test data", "Outliers", "Far away"]
+    assert list(steps) == [
+        "Fitting",
+        "Temperature",
+        "Tuning the prior",
+        "Test data",
+        "Outliers",
+        "Far away",
+        "At infinity",
+    ]
     assert steps["Fitting"] == [(0, 3), (1, 3), (1, 3), (2, 3), (2, 3), (3, 3)]
     assert all(done == total for done, total in (stage[-1] for stage in steps.values()))
 
@@ -270,3 +278,26 @@ def test_a_loader_that_will_not_do_is_named_before_any_work(name: str, loader: A
 def test_outliers_that_will_not_do_are_named() -> None:
     with pytest.raises(DataError, match=r"^outliers 'ring': "):
         run(trained(3, 3), loaders(3), {"ring": torch.full((5, 2), math.nan)})
+
+
+@pytest.mark.parametrize("k, outputs", [(3, 3), (2, 1)])
+def test_limits_of_each_class(k: int, outputs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bitbayes.audit.MOST_A_CLASS", 20)
+    model, data = trained(k, outputs), loaders(k)
+    found = run(model, data)
+    bayes = Laplace(model, prior_variance=found.prior_variance).fit(data["train"])
+    x, y = blobs(150, k, 2)
+    assert [row.label for row in found.infinity] == list(range(k))
+    for row in found.infinity:
+        far = bayes.predict_proba(1e9 * x[y == row.label][:20]).amax(1)
+        assert row.size == 20
+        assert row.mean == pytest.approx(far.mean().item(), abs=1e-4)
+        assert row.largest == pytest.approx(far.max().item(), abs=1e-4)
+
+
+def test_limits_are_skipped_with_a_note_where_the_network_is_not_piecewise_affine() -> None:
+    model = nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 3))
+    found = run(model, loaders(3))
+    assert found.infinity == []
+    (note,) = [note for note in found.notes if "infinity" in note]
+    assert "tanh" in note

@@ -20,7 +20,17 @@ from torch import Tensor, nn
 from bitbayes import __version__, metrics
 from bitbayes.baselines import TemperatureScaling
 from bitbayes.errors import BitbayesError, DataError, EdgeWarning
-from bitbayes.findings import METHODS, Audit, Cost, OutlierScores, OutlierSet, Ray, Reliability, TestScores
+from bitbayes.findings import (
+    METHODS,
+    AtInfinity,
+    Audit,
+    Cost,
+    OutlierScores,
+    OutlierSet,
+    Ray,
+    Reliability,
+    TestScores,
+)
 from bitbayes.laplace import Laplace
 from bitbayes.likelihood import likelihood_for
 from bitbayes.network import Inputs, a_loader, call, evaluating, items, model_device
@@ -32,6 +42,7 @@ HISTOGRAM_BINS = 20
 DELTAS = torch.logspace(0, 4, 13, dtype=torch.float64).tolist()
 MOST_INPUTS = 1000  # a mean of so many confidences is known to about two percentage points
 MOST_ON_RAY = 200  # fewer, because each is predicted once for every δ
+MOST_A_CLASS = 50  # whose limits are computed
 CHUNK = 256
 
 Progress = Callable[[str, int, int | None], None]
@@ -98,6 +109,7 @@ def audit(
     given = [(name, "given", data) for name, data in (outliers or {}).items()]
     found = _score_all_outliers(methods, inside, given + made, device, report, notes)
     ray = _ray(methods, inputs, device, report, notes) if made and inputs is not None else None
+    infinity = _at_infinity(bayes, inputs, labels, report, notes) if ray is not None else []
     return Audit(
         subject=subject or type(model).__name__,
         classes=inside["plain"].shape[1],
@@ -119,6 +131,7 @@ def audit(
         seed=seed,
         versions=_versions(device),
         notes=notes,
+        infinity=infinity,
     )
 
 
@@ -315,6 +328,26 @@ def _ray(
             ray.high[method].append(confidence.quantile(0.9).item())
     report("Far away", len(DELTAS), len(DELTAS))
     return ray if ray.delta else None
+
+
+def _at_infinity(
+    bayes: Laplace, inputs: Tensor | None, labels: Tensor, report: Progress, notes: list[str]
+) -> list[AtInfinity]:
+    """For each class of the test data the limits of its first inputs; a note where there are none."""
+    assert inputs is not None
+    known = labels[: len(inputs)]
+    rows = {label: (known == label).nonzero()[:MOST_A_CLASS, 0] for label in sorted(set(known.tolist()))}
+    found = []
+    for number, (label, row) in enumerate(rows.items()):
+        report("At infinity", number, len(rows))
+        try:
+            limits = bayes.limit(inputs[row]).confidence
+        except Exception as error:  # the network's own code may raise anything on values along a ray
+            notes.append(f"The limits of confidence at infinity were skipped: {error}")
+            return []
+        found.append(AtInfinity(label, len(row), limits.mean().item(), limits.max().item()))
+    report("At infinity", len(rows), len(rows))
+    return found
 
 
 def _histogram(probs: Tensor) -> list[int]:

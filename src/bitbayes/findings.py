@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 SCHEMA = 1
@@ -65,6 +65,16 @@ class Ray:
 
 
 @dataclass(frozen=True)
+class AtInfinity:
+    """Test inputs x of one class: what the Bayesian confidence at δ·x tends to as δ → ∞, exactly."""
+
+    label: int
+    size: int
+    mean: float
+    largest: float
+
+
+@dataclass(frozen=True)
 class Cost:
     """What the Bayesian steps cost, in plain forward passes over the same data; loading is not counted."""
 
@@ -93,6 +103,7 @@ class Audit:
     seed: int
     versions: dict[str, str]
     notes: list[str]
+    infinity: list[AtInfinity] = field(default_factory=list)  # empty where it is not known
 
     def as_dict(self) -> dict[str, Any]:
         """Nested dicts and lists for JSON, with the version of this layout under "schema"."""

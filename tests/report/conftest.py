@@ -4,7 +4,17 @@ from dataclasses import replace
 
 import pytest
 
-from bitbayes.findings import METHODS, Audit, Cost, OutlierScores, OutlierSet, Ray, Reliability, TestScores
+from bitbayes.findings import (
+    METHODS,
+    AtInfinity,
+    Audit,
+    Cost,
+    OutlierScores,
+    OutlierSet,
+    Ray,
+    Reliability,
+    TestScores,
+)
 
 
 def scores_on_test(accuracy: float, confidence: float, ece: float) -> TestScores:
@@ -47,6 +57,7 @@ def audit() -> Audit:
         seed=7,
         versions={"bitbayes": "0.1.0", "torch": "2.6", "python": "3.11", "device": "cpu", "threads": "2"},
         notes=["a note of <importance>"],
+        infinity=[AtInfinity(label, 50, 0.625, 0.725) for label in range(4)],
     )
 
 

@@ -100,3 +100,12 @@ def test_any_name_can_be_drawn(audit: Audit) -> None:
     outliers = [replace(audit.outliers[0], name=name) for name in names]
     page = Reader(render_page(replace(audit, outliers=outliers)))
     assert all(name in page.text for name in names)
+
+
+def test_limits_are_shown_of_each_class_or_of_those_with_the_largest(audit: Audit, text: str) -> None:
+    assert text.count("<td>50</td><td>62.5</td><td>72.5</td>") == 4
+    many = [replace(audit.infinity[0], label=label, largest=label / 100) for label in range(30)]
+    page = render_page(replace(audit, infinity=many))
+    assert "the 20 of 30 classes with the largest limits" in page
+    assert "<tr><td>10</td>" in page and "<tr><td>9</td>" not in page
+    assert "tends to as" not in render_page(replace(audit, infinity=[]))

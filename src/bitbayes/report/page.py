@@ -6,11 +6,13 @@ from importlib.resources import files
 
 from jinja2 import Environment, StrictUndefined
 
-from bitbayes.findings import METHODS, Audit
+from bitbayes.findings import METHODS, AtInfinity, Audit
 from bitbayes.report import figures
 from bitbayes.report.sentences import familiar_gap, sentences
 from bitbayes.report.table import sections
 from bitbayes.report.words import NAMES, percent
+
+MOST_CLASSES = 20  # in the table of limits
 
 
 def render_page(audit: Audit) -> str:
@@ -28,6 +30,7 @@ def render_page(audit: Audit) -> str:
         colours=figures.COLOURS,
         percent=percent,
         ray=_ray(audit),
+        infinity=_largest_limits(audit),
         reliability=[_reliability(audit, method) for method in METHODS],
         histograms=[_histogram(audit, method) for method in METHODS],
     )
@@ -44,6 +47,13 @@ def _ray(audit: Audit) -> tuple[str, str] | None:
     return figures.ray_picture(audit), (
         f"Mean confidence as test inputs are multiplied by 1 to {audit.ray.delta[-1]:,.0f}: {ends}."
     )
+
+
+def _largest_limits(audit: Audit) -> list[AtInfinity]:
+    """The classes in their order; of many those whose limits are largest."""
+    if len(audit.infinity) <= MOST_CLASSES:
+        return audit.infinity
+    return sorted(audit.infinity, key=lambda row: -row.largest)[:MOST_CLASSES]
 
 
 def _reliability(audit: Audit, method: str) -> tuple[str, str, str]:
