@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -443,14 +444,19 @@ class Laplace(nn.Module):
     # ---- inside
 
     def _last(self) -> LastLayer:
-        """The fitted last layer: what is known at infinity is known of that alone, so far."""
+        """The fitted last layer: the theorem's bound is known of that alone, so far."""
         part = self._need_fit()
         if not isinstance(part, LastLayer):
-            raise ArgumentError("layers='all' has no limit, bound or certificate yet: use layers='last'")
+            raise ArgumentError("layers='all' has no bound yet: use `limit` or `certify`, or layers='last'")
         return part
 
     def _paths(self, x: Tensor, *, settle: bool) -> Iterator[Path]:
-        paths = self._last().paths(x, self._priors(), settle=settle)
+        part, priors = self._need_fit(), self._priors()
+        if isinstance(part, AllLayers):
+            exact = AllLayers(copy.deepcopy(self.model).double(), part.fitted, paper=part.paper)
+            paths = infinity.network_paths(exact.model, lambda x: exact.gaussians(x, priors, CHUNK), x)
+        else:
+            paths = part.paths(x, priors, settle=settle)
         return infinity.residual_paths(paths, x, self._residual()) if self.residual else paths
 
     def _residual(self) -> Residual:
