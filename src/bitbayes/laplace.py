@@ -567,11 +567,18 @@ class Laplace(nn.Module):
         for inputs in part.batches_of(x):
             yield part.weights_logits(inputs, draws)
 
-    def _predict_alike(self, gaussian: LogitGaussian) -> Tensor:
-        """Drop-in logits with the same random numbers at each call, so that candidates can be compared."""
-        generator = torch.Generator(gaussian.mean.device).manual_seed(SEED)
+    def _predict_alike(self, gaussians: list[LogitGaussian]) -> Tensor:
+        """Drop-in logits, stacked; with the same random numbers for each, so that they can be compared."""
         method = self._method("auto" if self.predictive == "weights" else None)
-        return predictive.predict(gaussian, method, generator=generator)
+        if method != "mc":
+            return predictive.predict(LogitGaussian.stacked(gaussians), method)
+        device = gaussians[0].mean.device
+        return torch.cat(
+            [
+                predictive.predict(each, method, generator=torch.Generator(device).manual_seed(SEED))
+                for each in gaussians
+            ]
+        )
 
     def _tune_by_evidence(self, grid: list[float]) -> None:
         """One prior variance, or each layer's by itself: the evidence is a sum over layers."""

@@ -43,6 +43,19 @@ class LogitGaussian:
     spread: Spread
     scale: Tensor
 
+    @classmethod
+    def stacked(cls, gaussians: list[LogitGaussian]) -> LogitGaussian:
+        """Those of several priors, one below the other; a factor that points share, priors share too."""
+        spreads = [each.spread for each in gaussians]
+        factor = spreads[0].factor
+        if factor is not None and factor.dim() == 3:
+            factor = torch.cat([each.factor for each in spreads if each.factor is not None])
+        weights, shift = (
+            torch.cat(each) for each in zip(*((s.weights, s.shift) for s in spreads), strict=True)
+        )
+        mean, scale = (torch.cat(each) for each in zip(*((g.mean, g.scale) for g in gaussians), strict=True))
+        return cls(mean, Spread(weights, factor, shift), scale)
+
     @property
     def covariance(self) -> Tensor:
         """(n, k, k), dense."""
