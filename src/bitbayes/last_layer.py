@@ -35,7 +35,7 @@ from bitbayes.prior import candidates
 from bitbayes.progress import track
 
 # Features wait until they are worth one matrix product. Bytes, not batches, so that memory is bounded.
-FIT_BYTES, TUNE_BYTES = 2**25, 2**21
+FIT_BYTES, TUNE_BYTES = 2**25, 2**22
 
 
 class LastLayer:

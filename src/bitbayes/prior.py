@@ -18,7 +18,7 @@ PENALTIES = ("entropy", "uniform")
 # Wide enough that an optimum on the edge means that the data do not ask for one.
 SMALLEST, LARGEST = 1e-6, 1e10
 # Candidates whose predictions are made in one go: what a small operation costs is mostly its start.
-AT_ONCE = 10
+AT_ONCE = 5
 # How much of the negative log-likelihood on validation data the residual may cost.
 HALF_A_PERCENT = 0.005
 
