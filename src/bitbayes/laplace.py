@@ -240,9 +240,8 @@ class Laplace(nn.Module):
         one_of("penalty", penalty, prior.PENALTIES)
         if not isinstance(weight, (int, float)) or not math.isfinite(weight) or weight < 0:
             raise ArgumentError(f"weight={weight!r}: expected a number that is not negative")
-        grid = part.candidates()
         if objective == "evidence":
-            self._tune_by_evidence(grid)
+            self._tune_by_evidence(part.candidates())
             return self
         if val_loader is None:
             raise ArgumentError(f"objective={objective!r} needs validation data: tune(val_loader)")
@@ -256,13 +255,8 @@ class Laplace(nn.Module):
                 val_loader, outliers, weight if objective == "ood" else None, penalty, progress
             )
             return self
-        noise = prior.UniformNoise(SEED)
-        see = noise.see if objective == "ood" and outliers is None else _ignore
-        costs = self._validation_costs(val_loader, grid, see, progress)
-        if objective == "ood" and weight > 0:
-            data = noise if outliers is None else outliers
-            costs = costs + weight * self._outlier_costs(data, grid, penalty, progress)
-        self.prior_variance = prior.best(grid, costs)
+        weight = weight if objective == "ood" else 0
+        self.prior_variance = self._tune_by_data(val_loader, outliers, weight, penalty, progress)
         return self
 
     # ---- predicting
@@ -645,24 +639,36 @@ class Laplace(nn.Module):
         self.residual_threshold = threshold
 
     @torch.no_grad()
-    def _validation_costs(
-        self, loader: Iterable[Any], grid: list[float], see: Callable[[Inputs], None], progress: bool | None
-    ) -> Tensor:
-        """Mean negative log-likelihood of each candidate, (c,)."""
-        part = self._need_fit()
-        points = part.labelled(track(a_loader(loader), "tuning: validation data", progress), see)
-        cost = prior.negative_log_likelihood(part.fitted.likelihood)
-        return prior.mean_costs(points, grid, self._predict_alike, cost)
+    def _tune_by_data(
+        self,
+        loader: Iterable[Any],
+        outliers: Iterable[Any] | Inputs | None,
+        weight: float,
+        penalty: str,
+        progress: bool | None,
+    ) -> float:
+        """The prior variance of least cost on validation data and, where `weight` is not 0, on outliers."""
+        part, noise = self._need_fit(), prior.UniformNoise(SEED)
+        see = noise.see if weight and outliers is None else _ignore
+        inside = list(part.labelled(track(a_loader(loader), "tuning: validation data", progress), see))
+        outside: list[Any] = []
+        if weight:
+            data = noise if outliers is None else outliers
+            if not isinstance(data, (Tensor, Mapping)):
+                data = track(data, "tuning: outliers", progress)
+            outside = list(part.unlabelled(data))
+        nll = prior.negative_log_likelihood(part.fitted.likelihood)
+        over = prior.overconfidence(part.fitted.likelihood, penalty)
 
-    @torch.no_grad()
-    def _outlier_costs(
-        self, data: Iterable[Any] | Inputs, grid: list[float], penalty: str, progress: bool | None
-    ) -> Tensor:
-        """Mean overconfidence of each candidate, (c,)."""
-        part = self._need_fit()
-        steps = data if isinstance(data, (Tensor, Mapping)) else track(data, "tuning: outliers", progress)
-        cost = prior.overconfidence(part.fitted.likelihood, penalty)
-        return prior.mean_costs(part.unlabelled(steps), grid, self._predict_alike, cost)
+        def costs(some: list[float]) -> Tensor:
+            total = prior.mean_costs(inside, some, self._predict_alike, nll)
+            return (
+                total + weight * prior.mean_costs(outside, some, self._predict_alike, over)
+                if weight
+                else total
+            )
+
+        return prior.search(part.candidates(), costs)
 
 
 def _scalar(value: object) -> Tensor:

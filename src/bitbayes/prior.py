@@ -17,6 +17,8 @@ OBJECTIVES = ("ood", "nll", "evidence")
 PENALTIES = ("entropy", "uniform")
 # Wide enough that an optimum on the edge means that the data do not ask for one.
 SMALLEST, LARGEST = 1e-6, 1e10
+# Of the candidates, how many are passed over at first.
+STRIDE = 4
 # Candidates whose predictions are made in one go: what a small operation costs is mostly its start.
 AT_ONCE = 5
 # How much of the negative log-likelihood on validation data the residual may cost.
@@ -77,6 +79,22 @@ def overconfidence(likelihood: Likelihood, penalty: str) -> Callable[[Tensor, Te
         return -log_p.mean(1) if penalty == "uniform" else (log_p.exp() * log_p).sum(1)
 
     return cost
+
+
+def search(grid: list[float], costs: Callable[[list[float]], Tensor]) -> float:
+    """The best candidate by a third of their costs: of every fourth, then of those next to the best of these.
+
+    Each variance is a sum of logistic functions of log σ₀², a nat and more wide, so that the cost has little
+    room to turn between two candidates that are one and a half nats apart.
+    """
+    coarse = sorted({*range(0, len(grid), STRIDE), len(grid) - 1})
+    known = torch.full((len(grid),), torch.inf, dtype=torch.float64)
+    known[coarse] = costs([grid[i] for i in coarse])
+    centre = int(known.nan_to_num(torch.inf, torch.inf, torch.inf).argmin())
+    around = range(max(0, centre - STRIDE + 1), min(len(grid), centre + STRIDE))
+    fine = [i for i in around if i not in coarse]
+    known[fine] = costs([grid[i] for i in fine])
+    return best(grid, known)
 
 
 def best(grid: list[float], costs: Tensor) -> float:
