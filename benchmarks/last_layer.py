@@ -33,20 +33,10 @@ def ours(model: nn.Module, data: Batches) -> list[tuple[str, float]]:
         rows += [(name, ratio(model, blocks, lambda block, m=method: bayes.predict_proba(block, method=m)))]
     # Validation data and as many outliers: two plain passes are the floor.
     rows += [(f"tune, {len(bb.prior.candidates())} candidates", ratio(model, blocks, bayes.tune) / 2)]
-    rows += [("tune, 200 candidates", _tune(model, blocks, bayes, 200))]
     full = bb.Laplace(model, structure="diag").fit(data)
     rows += [("diag: fit", ratio(model, blocks, bb.Laplace(model, structure="diag").fit))]
     rows += [("diag: predict, pairwise", ratio(model, blocks, full.predict_proba))]
     return rows
-
-
-def _tune(model: nn.Module, blocks: list[Batches], bayes: bb.Laplace, count: int) -> float:
-    usual = bb.prior.candidates
-    bb.prior.candidates = lambda: usual(count)
-    try:
-        return ratio(model, blocks, bayes.tune) / 2
-    finally:
-        bb.prior.candidates = usual
 
 
 def peer(model: nn.Module, data: Batches) -> list[tuple[str, float]]:
