@@ -622,9 +622,7 @@ class Laplace(nn.Module):
             each = costs(inside, [(chosen, residual) for residual in residuals], nll)
             pair = chosen, prior.largest_within(residuals, each, limit)
         else:
-            data = noise if outliers is None else outliers
-            if not isinstance(data, (Tensor, Mapping)):
-                data = track(data, "tuning: outliers", progress)
+            data = _outliers(noise if outliers is None else outliers, progress)
             found = part.unlabelled(_shown(data, roots.see)) if weight > 0 else ()
             outside = [(at, None, roots.take(len(at(1.0).mean))) for at, _ in found]
             confident = prior.overconfidence(part.fitted.likelihood, penalty)
@@ -653,20 +651,16 @@ class Laplace(nn.Module):
         inside = list(part.labelled(track(a_loader(loader), "tuning: validation data", progress), see))
         outside: list[Any] = []
         if weight:
-            data = noise if outliers is None else outliers
-            if not isinstance(data, (Tensor, Mapping)):
-                data = track(data, "tuning: outliers", progress)
+            data = _outliers(noise if outliers is None else outliers, progress)
             outside = list(part.unlabelled(data))
         nll = prior.negative_log_likelihood(part.fitted.likelihood)
         over = prior.overconfidence(part.fitted.likelihood, penalty)
 
         def costs(some: list[float]) -> Tensor:
             total = prior.mean_costs(inside, some, self._predict_alike, nll)
-            return (
-                total + weight * prior.mean_costs(outside, some, self._predict_alike, over)
-                if weight
-                else total
-            )
+            if weight:
+                total += weight * prior.mean_costs(outside, some, self._predict_alike, over)
+            return total
 
         return prior.search(part.candidates(), costs)
 
@@ -689,6 +683,11 @@ def _positive(value: object, name: str = "prior_variance") -> float:
     if not (number > 0 and math.isfinite(number)):
         raise ArgumentError(f"{name}={value!r}: expected a positive, finite number")
     return number
+
+
+def _outliers(data: Inputs | Iterable[Any], progress: bool | None) -> Inputs | Iterable[Any]:
+    """Outliers to tune on, with a bar if they come in batches."""
+    return data if isinstance(data, (Tensor, Mapping)) else track(data, "tuning: outliers", progress)
 
 
 def _shown(data: Inputs | Iterable[Any], see: Callable[[Inputs], None]) -> Inputs | Iterable[Any]:
