@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from os import PathLike
 from typing import Any, Self
@@ -19,17 +19,16 @@ from bitbayes.errors import ArgumentError, FileError, ModelError, NotFittedError
 from bitbayes.files import Fitted
 from bitbayes.infinity import Certificate, InputMoments, Limit, Residual
 from bitbayes.infinity.path import Path
-from bitbayes.infinity.residual import INSIDE, MomentsSum, Roots, Watched, widened
+from bitbayes.infinity.residual import MomentsSum, Roots, Watched, widened
 from bitbayes.last_layer import LastLayer, fit_last_layer
 from bitbayes.likelihood import NAMES as LIKELIHOODS
 from bitbayes.logits import LogitGaussian
 from bitbayes.network import Inputs, a_loader, call, evaluating, find_layers, fingerprint, model_device
 from bitbayes.predictive import METHODS
-from bitbayes.progress import track
+from bitbayes.tuning import Tuning, by_evidence, shown
 
 # Numbers that a chunk of a prediction may hold.
 CHUNK = 2**24
-SEED = 0
 NETWORKS = 20
 OPTIONS = ("layers", "structure", "prior_variance", "predictive", "likelihood", "head", "estimate", "variant")
 RESIDUAL = ("residual_variance", "residual_threshold")
@@ -240,23 +239,26 @@ class Laplace(nn.Module):
         one_of("penalty", penalty, prior.PENALTIES)
         if not isinstance(weight, (int, float)) or not math.isfinite(weight) or weight < 0:
             raise ArgumentError(f"weight={weight!r}: expected a number that is not negative")
+        each_layer = isinstance(self.prior_variance, dict)
         if objective == "evidence":
-            self._tune_by_evidence(part.candidates())
+            self.prior_variance = by_evidence(part, self.log_evidence, each_layer=each_layer)
             return self
         if val_loader is None:
             raise ArgumentError(f"objective={objective!r} needs validation data: tune(val_loader)")
-        if isinstance(self.prior_variance, dict):
+        if each_layer:
             raise ArgumentError(
                 f"objective={objective!r} chooses one prior variance for all layers, and prior_variance "
                 "holds one for each: choose objective='evidence', or set a number first"
             )
+        method = self._method("auto" if self.predictive == "weights" else None)
+        tuning = Tuning(
+            part, method, val_loader, outliers, weight if objective == "ood" else None, penalty, progress
+        )
         if self.residual:
-            self._tune_with_residual(
-                val_loader, outliers, weight if objective == "ood" else None, penalty, progress
-            )
-            return self
-        weight = weight if objective == "ood" else 0
-        self.prior_variance = self._tune_by_data(val_loader, outliers, weight, penalty, progress)
+            chosen = tuning.with_residual(self._moments())
+            self.prior_variance, self.residual_variance, self.residual_threshold = chosen
+        else:
+            self.prior_variance = tuning.prior_variance()
         return self
 
     # ---- predicting
@@ -468,7 +470,7 @@ class Laplace(nn.Module):
             yield from part.gaussians(x, self._priors(), rows)
             return
         roots = Roots(self._moments())
-        for gaussian in part.gaussians(_shown(x, roots.see), self._priors(), rows):
+        for gaussian in part.gaussians(shown(x, roots.see), self._priors(), rows):
             root = roots.take(len(gaussian.mean))
             yield widened(gaussian, root, self.residual_variance, self.residual_threshold)
 
@@ -561,109 +563,6 @@ class Laplace(nn.Module):
         for inputs in part.batches_of(x):
             yield part.weights_logits(inputs, draws)
 
-    def _predict_alike(self, gaussians: list[LogitGaussian]) -> Tensor:
-        """Drop-in logits, stacked; with the same random numbers for each, so that they can be compared."""
-        method = self._method("auto" if self.predictive == "weights" else None)
-        if method != "mc":
-            return predictive.predict(LogitGaussian.stacked(gaussians), method)
-        device = gaussians[0].mean.device
-        return torch.cat(
-            [
-                predictive.predict(each, method, generator=torch.Generator(device).manual_seed(SEED))
-                for each in gaussians
-            ]
-        )
-
-    def _tune_by_evidence(self, grid: list[float]) -> None:
-        """One prior variance, or each layer's by itself: the evidence is a sum over layers."""
-        part, values = self._need_fit(), [torch.tensor(value, dtype=torch.float64) for value in grid]
-        if isinstance(part, AllLayers) and isinstance(self.prior_variance, dict):
-            self.prior_variance = {
-                name: prior.best(grid, torch.stack([part.occam({name: value}) for value in values]))
-                for name in part.network.names
-            }
-        else:
-            self.prior_variance = prior.best(
-                grid, torch.stack([-self.log_evidence(value) for value in values])
-            )
-
-    @torch.no_grad()
-    def _tune_with_residual(
-        self,
-        val_loader: Iterable[Any],
-        outliers: Iterable[Any] | Inputs | None,
-        weight: float | None,
-        penalty: str,
-        progress: bool | None,
-    ) -> None:
-        """Prior variance, residual variance and threshold; `weight` is None for the NLL alone."""
-        part, roots, noise = self._need_fit(), Roots(self._moments()), prior.UniformNoise(SEED)
-
-        def see(inputs: Inputs) -> None:
-            roots.see(inputs)
-            if weight is not None and outliers is None:
-                noise.see(inputs)
-
-        steps = track(a_loader(val_loader), "tuning: validation data", progress)
-        inside = [(at, labels, roots.take(len(labels))) for at, labels in part.labelled(steps, see)]
-        every = torch.cat([root for _, _, root in inside])
-        threshold = float(every.square().quantile(INSIDE))
-        nll = prior.negative_log_likelihood(part.fitted.likelihood)
-        priors, residuals = part.candidates(), prior.candidates(113, 1e-6, 1e10)
-
-        def costs(points: list[Any], pairs: list[tuple[float, float]], cost: Any) -> Tensor:
-            joined = [(_joined(at, root, threshold), labels) for at, labels, root in points]
-            return prior.mean_costs(joined, pairs, self._predict_alike, cost)
-
-        if weight is None:
-            plain = prior.mean_costs([each[:2] for each in inside], priors, self._predict_alike, nll)
-            chosen = prior.best(priors, plain)
-            limit = float(plain[priors.index(chosen)]) * (1 + prior.HALF_A_PERCENT)
-            each = costs(inside, [(chosen, residual) for residual in residuals], nll)
-            pair = chosen, prior.largest_within(residuals, each, limit)
-        else:
-            data = _outliers(noise if outliers is None else outliers, progress)
-            found = part.unlabelled(_shown(data, roots.see)) if weight > 0 else ()
-            outside = [(at, None, roots.take(len(at(1.0).mean))) for at, _ in found]
-            confident = prior.overconfidence(part.fitted.likelihood, penalty)
-            pair = prior.best_pair(
-                lambda pairs: (
-                    costs(inside, pairs, nll) + (weight * costs(outside, pairs, confident) if outside else 0)
-                ),
-                priors,
-                residuals,
-            )
-        self.prior_variance, self.residual_variance = pair
-        self.residual_threshold = threshold
-
-    @torch.no_grad()
-    def _tune_by_data(
-        self,
-        loader: Iterable[Any],
-        outliers: Iterable[Any] | Inputs | None,
-        weight: float,
-        penalty: str,
-        progress: bool | None,
-    ) -> float:
-        """The prior variance of least cost on validation data and, where `weight` is not 0, on outliers."""
-        part, noise = self._need_fit(), prior.UniformNoise(SEED)
-        see = noise.see if weight and outliers is None else _ignore
-        inside = list(part.labelled(track(a_loader(loader), "tuning: validation data", progress), see))
-        outside: list[Any] = []
-        if weight:
-            data = _outliers(noise if outliers is None else outliers, progress)
-            outside = list(part.unlabelled(data))
-        nll = prior.negative_log_likelihood(part.fitted.likelihood)
-        over = prior.overconfidence(part.fitted.likelihood, penalty)
-
-        def costs(some: list[float]) -> Tensor:
-            total = prior.mean_costs(inside, some, self._predict_alike, nll)
-            if weight:
-                total += weight * prior.mean_costs(outside, some, self._predict_alike, over)
-            return total
-
-        return prior.search(part.candidates(), costs)
-
 
 def _scalar(value: object) -> Tensor:
     """One positive number as a scalar in float64, with its graph if it has one."""
@@ -683,27 +582,3 @@ def _positive(value: object, name: str = "prior_variance") -> float:
     if not (number > 0 and math.isfinite(number)):
         raise ArgumentError(f"{name}={value!r}: expected a positive, finite number")
     return number
-
-
-def _outliers(data: Inputs | Iterable[Any], progress: bool | None) -> Inputs | Iterable[Any]:
-    """Outliers to tune on, with a bar if they come in batches."""
-    return data if isinstance(data, (Tensor, Mapping)) else track(data, "tuning: outliers", progress)
-
-
-def _shown(data: Inputs | Iterable[Any], see: Callable[[Inputs], None]) -> Inputs | Iterable[Any]:
-    """The data, every batch of which is shown to `see` as it goes by."""
-    if isinstance(data, (Tensor, Mapping)):
-        see(data)
-        return data
-    return Watched(data, see)
-
-
-def _joined(
-    at: Callable[[float], LogitGaussian], root: Tensor, threshold: float
-) -> Callable[[tuple[float, float]], LogitGaussian]:
-    """The Gaussian as a function of prior variance and residual variance."""
-    return lambda pair: widened(at(pair[0]), root, pair[1], threshold)
-
-
-def _ignore(_: Inputs) -> None:
-    """For passes that nobody watches."""

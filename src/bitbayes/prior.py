@@ -26,6 +26,8 @@ HALF_A_PERCENT = 0.005
 
 # A prior variance, or one with the residual's variance.
 Candidate = TypeVar("Candidate")
+# Of some points: the logits as a function of the candidate, and the labels if they have any.
+Points = tuple[Callable[[Candidate], LogitGaussian], Tensor | None]
 
 
 def candidates(count: int = 100, smallest: float = SMALLEST, largest: float = LARGEST) -> list[float]:
@@ -39,15 +41,12 @@ def candidates(count: int = 100, smallest: float = SMALLEST, largest: float = LA
 
 
 def mean_costs(
-    points: Iterable[tuple[Callable[[Candidate], LogitGaussian], Tensor | None]],
+    points: Iterable[Points[Candidate]],
     grid: list[Candidate],
     predict: Callable[[list[LogitGaussian]], Tensor],
     cost: Callable[[Tensor, Tensor | None], Tensor],
 ) -> Tensor:
-    """For each candidate the mean of `cost(drop_in_logits, labels)` (n,) over all points, (c,) in float64.
-
-    Points: for some of them the logits as a function of the candidate, and their labels if they have any.
-    """
+    """For each candidate the mean of `cost(drop_in_logits, labels)` (n,) over all points, (c,) in float64."""
     totals, count = torch.zeros(len(grid), dtype=torch.float64), 0
     for gaussian_at, labels in points:
         sums = []
@@ -100,11 +99,6 @@ def search(grid: list[float], costs: Callable[[list[float]], Tensor]) -> float:
 def best(grid: list[float], costs: Tensor) -> float:
     """The candidate of least cost; warns if it is the first or the last."""
     index = _least(costs)
-    _warn_at_edge(grid, index)
-    return grid[index]
-
-
-def _warn_at_edge(grid: list[float], index: int) -> None:
     if index in (0, len(grid) - 1):
         side = "smallest" if index == 0 else "largest"
         warnings.warn(
@@ -114,6 +108,7 @@ def _warn_at_edge(grid: list[float], index: int) -> None:
             EdgeWarning,
             stacklevel=4,
         )
+    return grid[index]
 
 
 def largest_within(grid: list[float], costs: Tensor, limit: float) -> float:
@@ -134,11 +129,9 @@ def best_pair(
     `costs(pairs)` (c,). Warns if the prior variance is the first or the last.
     """
     coarse = [(prior, residual) for prior in priors[::7] for residual in residuals[::7]]
-    prior, residual = coarse[_least(costs(coarse))]
-    prior = priors[_least(costs([(each, residual) for each in priors]))]
-    residual = residuals[_least(costs([(prior, each) for each in residuals]))]
-    _warn_at_edge(priors, priors.index(prior))
-    return prior, residual
+    _, residual = coarse[_least(costs(coarse))]
+    prior = best(priors, costs([(each, residual) for each in priors]))
+    return prior, residuals[_least(costs([(prior, each) for each in residuals]))]
 
 
 def _least(costs: Tensor) -> int:
