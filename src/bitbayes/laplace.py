@@ -17,7 +17,7 @@ from bitbayes.all_layers import AllLayers, fit_all_layers
 from bitbayes.curvature import NETWORK_STRUCTURES, STRUCTURES
 from bitbayes.errors import ArgumentError, FileError, ModelError, NotFittedError, one_of
 from bitbayes.files import Fitted
-from bitbayes.infinity import Certificate, InputMoments, Limit, Residual
+from bitbayes.infinity import Certificate, ExactNetwork, InputMoments, Limit, Residual
 from bitbayes.infinity.path import Path
 from bitbayes.infinity.residual import MomentsSum, Roots, Watched, widened
 from bitbayes.last_layer import LastLayer, fit_last_layer
@@ -377,9 +377,13 @@ class Laplace(nn.Module):
         return infinity.limit(self._paths(x, settle=False), self._method(None))
 
     def bound(self, x: Tensor | None = None) -> Tensor:
-        """The theorem's bound on every limit: one number for all x, a confidence.
+        """The theorems' bound on the limit, a confidence: one number for all x; over all layers one per row.
 
-        One logit: σ(‖μ‖/√(π/8·λ_min(Σ))), weights and bias together; k logits: see `bitbayes.infinity.bound`.
+        One logit: σ(‖μ‖/√(π/8·λ_min(Σ))), weights and bias together. Over all layers
+        σ(‖u‖/(s_min(J)·√(π/8·λ_min(Σ)))), u the logit's gradient in x in the ray's final region, J = ∂u/∂θ; 1
+        where s_min(J) is 0, as it is behind max pooling, or x is 0. k logits: see `bitbayes.infinity`. With
+        `residual=True` it is 1/k, for x ≠ 0. In float64. The work over all layers grows with the cube of the
+        input's size: it is meant for some hundred numbers at most.
 
         >>> import bitbayes as bb
         >>> _ = torch.manual_seed(0)
@@ -389,7 +393,15 @@ class Laplace(nn.Module):
         >>> bool(bayes.limit(x).confidence.max() <= bayes.bound() < 0.75)
         True
         """
-        return self._last().bound(self._priors(), self._method(None))
+        part, method = self._need_fit(), self._method(None)
+        if isinstance(part, LastLayer):
+            found, moves = part.bound(self._priors(), method), torch.tensor(True)
+        elif x is None:
+            raise ArgumentError("over all layers each ray has a bound of its own: give its x, `bound(x)`")
+        else:
+            found, moves = infinity.network_bound(self._exact(part), x, method), x.flatten(1).any(1)
+        least = 1 / max(2, part.fitted.part.outputs)
+        return torch.where(moves.to(found.device), least, found) if self.residual else found
 
     def certify(self, x: Tensor) -> Certificate:
         """For each ray δ·x: alpha, the limit, and a confidence never exceeded for δ ≥ alpha; (n,) each.
@@ -439,12 +451,12 @@ class Laplace(nn.Module):
 
     # ---- inside
 
-    def _last(self) -> LastLayer:
-        """The fitted last layer: the theorem's bound is known of that alone, so far."""
-        part = self._need_fit()
-        if not isinstance(part, LastLayer):
-            raise ArgumentError("layers='all' has no bound yet: use `limit` or `certify`, or layers='last'")
-        return part
+    def _exact(self, part: AllLayers) -> ExactNetwork:
+        """The network and the Gaussian over its parameters in float64."""
+        posterior = part.posterior(model_device(self.model), torch.float64)
+        precisions = {name: 1 / value for name, value in self._priors().items()}
+        model = copy.deepcopy(self.model).double()
+        return ExactNetwork(model, part.network.layers, posterior, precisions, part.contrasts)
 
     def _paths(self, x: Tensor, *, settle: bool) -> Iterator[Path]:
         part, priors = self._need_fit(), self._priors()

@@ -7,7 +7,6 @@ from test_certify import fine_grid, largest_beyond
 from torch import nn
 
 import bitbayes as bb
-from bitbayes.errors import ArgumentError
 
 
 @pytest.mark.parametrize("structure", ["diag", "kron"])
@@ -43,9 +42,3 @@ def test_where_nothing_grows_it_is_the_finite_value():
     dead = torch.tensor([[2.0], [0.0]], dtype=torch.float64)  # the first stops at 0.5, the second never moves
     expected = bayes.predict_proba(1e3 * dead).amax(1)
     torch.testing.assert_close(bayes.limit(dead).confidence, expected, rtol=1e-9, atol=0)
-
-
-def test_the_bound_says_that_it_is_missing():
-    bayes, x = laplace("mlp", 3, layers="all")
-    with pytest.raises(ArgumentError, match="no bound yet"):
-        bayes.bound(x)

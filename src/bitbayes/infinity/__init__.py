@@ -3,7 +3,8 @@
 from bitbayes.infinity.bound import PriorLimits, bound, prior_limits
 from bitbayes.infinity.certify import Certificate, certify
 from bitbayes.infinity.limit import Limit, limit
-from bitbayes.infinity.network_path import network_paths
+from bitbayes.infinity.network_bound import network_bound
+from bitbayes.infinity.network_path import ExactNetwork, network_paths
 from bitbayes.infinity.path import Path, last_layer_paths
 from bitbayes.infinity.ray import Affine, FinalPiece, final_piece
 from bitbayes.infinity.ray_residual import residual_paths
@@ -12,6 +13,7 @@ from bitbayes.infinity.residual import InputMoments, Residual
 __all__ = [
     "Affine",
     "Certificate",
+    "ExactNetwork",
     "FinalPiece",
     "InputMoments",
     "Limit",
@@ -23,6 +25,7 @@ __all__ = [
     "final_piece",
     "last_layer_paths",
     "limit",
+    "network_bound",
     "network_paths",
     "prior_limits",
     "residual_paths",

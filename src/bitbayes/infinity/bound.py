@@ -48,9 +48,8 @@ def bound(model: nn.Module, head: Head, posterior: Posterior, prior_variance: fl
     closed_form(method, BOUNDED, "bound")
     weights = _weights(model, head)  # (k, D)
     smallest = 1 / largest_precision(posterior, prior_variance)
-    floor = weights.new_zeros(1)
     gaps = _gaps(weights[None], method).norm(dim=-1)  # (1, k) or (1, k, k)
-    return _largest_confidence(gaps, smallest, floor, method)[0]
+    return largest_confidence(gaps, squares(len(weights), method) * smallest.expand_as(gaps), 0, method)[0]
 
 
 @torch.no_grad()
@@ -74,8 +73,9 @@ def prior_limits(features: Tensor, logits: Tensor, posterior: Posterior, method:
     squared_norm = features.square().sum(1)
     # A curvature of 0 leaves the prior alone: as that widens, nothing stays known.
     smallest = squared_norm / largest_precision(posterior, math.inf)
+    variances = squares(logits.shape[1], method) * smallest.reshape(-1, *[1] * (gaps.dim() - 1))
     certain = logits[:, 0].abs().sigmoid() if logits.shape[1] == 1 else logits.softmax(1).amax(1)
-    return PriorLimits(certain, _largest_confidence(gaps, smallest, torch.ones_like(smallest), method))
+    return PriorLimits(certain, largest_confidence(gaps, variances.expand_as(gaps), 1, method))
 
 
 def largest_precision(posterior: Posterior, prior_variance: float) -> Tensor:
@@ -110,14 +110,15 @@ def _gaps(values: Tensor, method: str) -> Tensor:
     return values if values.shape[1] == 1 else values - values.mean(1, keepdim=True)
 
 
-def _largest_confidence(gaps: Tensor, smallest: Tensor, floor: Tensor, method: str) -> Tensor:
-    """From |means| of combinations, (n, k) or (n, k, k), and the least variance of one with ‖c‖ = 1, (n,)."""
-    k = gaps.shape[1]
+def squares(k: int, method: str) -> float:
+    """‖c‖² of the combinations of k logits that a predictive looks at."""
+    return 2 if method == "pairwise" else 1 if k == 1 else 1 - 1 / k
+
+
+def largest_confidence(gaps: Tensor, variances: Tensor, floor: float, method: str) -> Tensor:
+    """From the largest |means| of combinations and their least variances, (n, k) or (n, k, k) → (n,)."""
     if method == "quadrature":
-        probability: Tensor = torch.special.ndtr(gaps[:, 0] / smallest.sqrt())
+        probability: Tensor = torch.special.ndtr(gaps[:, 0] / variances[:, 0].sqrt())
         return probability
-    shape = [-1, *[1] * (gaps.dim() - 1)]
-    squares = 2 if method == "pairwise" else 1 if k == 1 else 1 - 1 / k
-    deviations = (floor + KAPPA * squares * smallest).sqrt().reshape(shape)
-    z = gaps / deviations
+    z = gaps / (floor + KAPPA * variances).sqrt()
     return pairwise_share(-z, z) if method == "pairwise" else probit_share(-z, z)

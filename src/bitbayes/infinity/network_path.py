@@ -7,6 +7,7 @@ determine it, and its value at u = 0 is the limit. In units of scale = δ this i
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +15,8 @@ from torch import Tensor, nn
 from bitbayes.infinity.path import INFINITE, Path
 from bitbayes.infinity.ray import FinalPiece, final_piece
 from bitbayes.logits import LogitGaussian, Spread
-from bitbayes.network import evaluating, find_head
+from bitbayes.network import Layer, evaluating, find_head
+from bitbayes.posterior import NetworkPosterior
 
 # A little beyond alpha, where a unit is at 0 and has no derivative; and where no unit ever changes its mind.
 BEYOND, NEAREST = 1.001, 1e-3
@@ -23,6 +25,20 @@ PLACES = (1.0, 0.5, 0.25)
 # What rounding leaves of a covariance that does not grow, relative to the largest; extrapolation adds to it.
 NOTHING = 1e-12
 ROWS = 64
+
+
+class ExactNetwork(NamedTuple):
+    """A model in float64, its uncertain layers, the Gaussian over them and the prior's precision in each.
+
+    contrasts: directions (k, c) that span all that a predictive sees of k logits.
+    """
+
+    model: nn.Module
+    layers: tuple[Layer, ...]
+    posterior: NetworkPosterior
+    precisions: dict[str, float]
+    contrasts: Tensor
+
 
 Gaussians = Callable[[Tensor], Iterable[LogitGaussian]]
 
@@ -35,13 +51,23 @@ def network_paths(model: nn.Module, gaussians: Gaussians, x: Tensor) -> Iterator
     than that of the network.
     """
     for rows in torch.split(x, ROWS):
-        with evaluating(model):
-            head = find_head(model, rows[:2].to(next(model.parameters())))
-        yield _path(final_piece(model, head, rows), gaussians, rows.double())
+        piece = network_piece(model, rows)
+        yield _path(piece, inside(piece), gaussians, rows.double())
 
 
-def _path(piece: FinalPiece, gaussians: Gaussians, x: Tensor) -> Path:
-    start = torch.where(piece.alpha > 0, BEYOND * piece.alpha, NEAREST)  # (n,)
+def network_piece(model: nn.Module, x: Tensor) -> FinalPiece:
+    """What a model that ends in a linear layer is along the rays of x."""
+    with evaluating(model):
+        head = find_head(model, x[:2].to(next(model.parameters())))
+    return final_piece(model, head, x)
+
+
+def inside(piece: FinalPiece) -> Tensor:
+    """A δ for each ray, (n,), at which it is inside its final region."""
+    return torch.where(piece.alpha > 0, BEYOND * piece.alpha, NEAREST)
+
+
+def _path(piece: FinalPiece, start: Tensor, gaussians: Gaussians, x: Tensor) -> Path:
     covariances = torch.stack([_covariance(gaussians, x, start / u) for u in PLACES])  # (3, n, k, k)
     far = _quadratic(covariances, torch.zeros_like(start))
     # Where neither f nor J grows the path is one point, that at its start.

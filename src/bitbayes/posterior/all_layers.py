@@ -186,6 +186,12 @@ class NetworkPosterior:
                 draws.update(layer.split(part))
         return draws
 
+    def largest_precision(self, tau: dict[str, float]) -> Tensor:
+        """λ_max(H + τI) = 1/λ_min(Σ), over the parameters of all layers."""
+        return torch.stack(
+            [block.precisions(tau[layers[0].name]).amax() for layers, block in self.blocks]
+        ).amax()
+
     def log_determinant(self, tau: dict[str, Tensor]) -> Tensor:
         """log det(H + τI), over the parameters of the layers that `tau` names."""
         named = [(tau[layers[0].name], block) for layers, block in self.blocks if layers[0].name in tau]
