@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call, grad
 from torch.nn import functional
 
 from bitbayes.network.mode import evaluating
+from bitbayes.training.fused import Fused
 
 Loss = Callable[[nn.Module, Tensor, Tensor, Tensor, float], Tensor]
 
@@ -84,23 +87,66 @@ def confident_neighbours(
 
     Gradient ascent on maxᵢ log pᵢ with signs, each point with its own step: 1.1 times as long after a step
     that helped, half as long and from the best point so far after one that did not.
+
+    >>> network = nn.Sequential(nn.Flatten(), nn.Linear(2, 2, bias=False))
+    >>> _ = network[1].weight.data.copy_(torch.tensor([[1.0, -1.0], [0.0, 0.0]]))
+    >>> confident_neighbours(network, torch.tensor([[[[0.5, 0.4]]]]), epsilon=0.3)
+    tensor([[[[0.8000, 0.1000]]]])
     """
+    x = x.detach()
     low, high = (x - epsilon).clamp(min=0), (x + epsilon).clamp(max=1)
-    rest = [1] * (x.dim() - 1)
-    best, direction = x, torch.zeros_like(x)
-    best_score = torch.full_like(x.flatten(1)[:, 0], -torch.inf)
-    step = torch.full_like(best_score, step_size / 1.1)
-    current = x
-    with evaluating(network), torch.enable_grad():
+    worst = torch.full_like(x.flatten(1)[:, 0], -torch.inf)
+    state = Ascent(x, x, torch.zeros_like(x), worst, torch.full_like(worst, step_size / 1.1))
+    weights = _cast_once(network, x.device.type)
+    ascend = _fused_ascend if x.is_cuda else _ascend
+    with evaluating(network):
         for _ in range(steps + 1):
-            current = current.detach().requires_grad_()
-            score = log_probabilities(network(current)).amax(1)  # (n,)
-            (gradient,) = torch.autograd.grad(score.sum(), current)
-            score, better = score.detach(), score.detach() >= best_score
-            best_score = torch.where(better, score, best_score)
-            better = better.view(-1, *rest)
-            best = torch.where(better, current.detach(), best)
-            direction = torch.where(better, gradient.sign(), direction)
-            step = torch.where(better.view(-1), 1.1 * step, step / 2)
-            current = torch.clamp(best + step.view(-1, *rest) * direction, low, high)
-    return best
+            state = ascend(network, weights, low, high, state)
+    return state.best
+
+
+class Ascent(NamedTuple):
+    """Where the attack stands: points (n, ...), and of each point a score and a step (n,)."""
+
+    current: Tensor
+    best: Tensor
+    direction: Tensor  # the gradient's signs at the best point
+    best_score: Tensor
+    step: Tensor
+
+
+def _ascend(
+    network: nn.Module, weights: dict[str, Tensor], low: Tensor, high: Tensor, state: Ascent
+) -> Ascent:
+    """Look at the current points, and choose the next ones."""
+
+    def confidence(points: Tensor) -> tuple[Tensor, Tensor]:
+        score = log_probabilities(functional_call(network, weights, (points,))).amax(1)  # (n,)
+        return score.sum(), score
+
+    gradient, score = grad(confidence, has_aux=True)(state.current)
+    better = score >= state.best_score
+    best_score = torch.where(better, score, state.best_score)
+    step = torch.where(better, 1.1 * state.step, state.step / 2)
+    rest = [1] * (low.dim() - 1)
+    better = better.view(-1, *rest)
+    best = torch.where(better, state.current, state.best)
+    direction = torch.where(better, gradient.sign(), state.direction)
+    current = torch.clamp(best + step.view(-1, *rest) * direction, low, high)
+    return Ascent(current, best, direction, best_score, step)
+
+
+# 41 passes to each step of the training: compiled, they take two thirds of the time.
+_fused_ascend = Fused(_ascend)
+
+
+def _cast_once(network: nn.Module, device: str) -> dict[str, Tensor]:
+    """The weights without their gradients; under autocast those of layers are cast here, not in every pass.
+
+    Vectors stay: a batch norm's are never cast.
+    """
+    weights = {name: weight.detach() for name, weight in network.named_parameters()}
+    if not torch.is_autocast_enabled(device):
+        return weights
+    dtype = torch.get_autocast_dtype(device)
+    return {name: weight.to(dtype) if weight.dim() > 1 else weight for name, weight in weights.items()}
