@@ -264,7 +264,7 @@ def test_a_save_that_fails_keeps_the_old_file_and_no_other(saved, monkeypatch):
             file.write(b"half")
         raise OSError("no space left")
 
-    monkeypatch.setattr("bitbayes.files.save_file", full_disk)
+    monkeypatch.setattr("bitbayes.writing.save_file", full_disk)
     with pytest.raises((OSError, FileError), match="no space left"):
         bayes.save(path)
     assert path.read_bytes() == before

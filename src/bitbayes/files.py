@@ -2,8 +2,6 @@
 
 import hashlib
 import json
-import os
-import tempfile
 from dataclasses import asdict, dataclass, fields
 from os import PathLike
 from pathlib import Path
@@ -11,7 +9,6 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from bitbayes.curvature import STRUCTURES, Curvature, NetworkCurvature, sum_names
@@ -19,6 +16,7 @@ from bitbayes.errors import FileError
 from bitbayes.infinity.residual import InputMoments
 from bitbayes.likelihood import Likelihood, likelihood_for
 from bitbayes.network import Fingerprint, Head, Network
+from bitbayes.writing import write_tensors
 
 FORMAT = 1
 INPUTS = "inputs."  # the first part of the names of the inputs' moments
@@ -59,15 +57,7 @@ def write(path: str | PathLike[str], options: dict[str, Any], fitted: Fitted) ->
     target = Path(path)
     if not target.parent.is_dir() or target.is_dir():
         raise FileError(f"cannot write {target}: it is a folder, or there is no folder {target.parent}")
-    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=target.name, suffix=".part")
-    os.close(handle)
-    try:
-        contents = {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
-        save_file(contents, temporary, metadata={"bitbayes": json.dumps(header)})
-        os.replace(temporary, target)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+    write_tensors(target, tensors, {"bitbayes": json.dumps(header)})
 
 
 def read(

@@ -1,12 +1,12 @@
-"""Files that are there whole or not at all."""
+"""Whether a file can be written, and writing it."""
 
 from __future__ import annotations
 
 import os
-import tempfile
 from pathlib import Path
 
 from bitbayes.errors import FileError
+from bitbayes.writing import whole
 
 
 def check_writable(path: Path) -> None:
@@ -22,18 +22,5 @@ def check_writable(path: Path) -> None:
 def write_atomically(path: Path, text: str) -> None:
     """Write `text` beside `path` first and rename it, so that a crash leaves the old file as it was."""
     check_writable(path)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with open(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.chmod(name, 0o666 & ~_umask())  # mkstemp's own mode is for the owner's eyes only
-        os.replace(name, path)
-    except BaseException:
-        os.unlink(name)
-        raise
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+    with whole(path) as part:
+        part.write_text(text, encoding="utf-8")

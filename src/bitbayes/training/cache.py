@@ -15,9 +15,9 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from bitbayes.errors import FileError
-from bitbayes.training.checkpoint import write_tensors
 from bitbayes.training.recipe import Recipe
 from bitbayes.training.train import train
+from bitbayes.writing import whole, write_tensors
 
 
 def trained(
@@ -72,7 +72,8 @@ def trained(
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
     }
     write_tensors(weights, network.state_dict(), {"bitbayes": json.dumps(settings)})
-    about.write_text(json.dumps(story, indent=1) + "\n", encoding="utf-8")
+    with whole(about) as unfinished:
+        unfinished.write_text(json.dumps(story, indent=1) + "\n", encoding="utf-8")
     return network
 
 

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from bitbayes.errors import FileError
+from bitbayes.writing import write_tensors
 
 SECONDS = 20.0  # between two savings: an epoch can be much shorter
 
@@ -57,15 +56,3 @@ def forget(part: Path | None) -> None:
     """The run is finished."""
     if part is not None:
         part.unlink(missing_ok=True)
-
-
-def write_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
-    """A safetensors file that is there whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        contents = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
-        save_file(contents, temporary, metadata=metadata)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
