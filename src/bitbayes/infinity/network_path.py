@@ -57,8 +57,9 @@ def network_paths(model: nn.Module, gaussians: Gaussians, x: Tensor) -> Iterator
 
 def network_piece(model: nn.Module, x: Tensor) -> FinalPiece:
     """What a model that ends in a linear layer is along the rays of x."""
+    x = x.to(next(model.parameters()))
     with evaluating(model):
-        head = find_head(model, x[:2].to(next(model.parameters())))
+        head = find_head(model, x[:2])
     return final_piece(model, head, x)
 
 

@@ -140,10 +140,10 @@ def pad(func: Any, x: RayTensor, pads: Sequence[int], value: float = 0) -> Any:
 def make_constant(func: Any, x: RayTensor, *args: Any, dtype: torch.dtype | None = None, **_: Any) -> Any:
     """A tensor of constants, into which values at infinity can be written."""
     if dtype is not None and not dtype.is_floating_point:
-        return func(x.intercept, *args, dtype=dtype)
-    made = func(x.intercept, *args)
+        return func(x.slope, *args, dtype=dtype)
+    made = func(x.slope, *args)
     by_row = made.dim() > 0 and len(made) == len(x.horizon.alpha)
-    return x.like(torch.zeros_like(made, dtype=x.slope.dtype), made, by_row)
+    return x.like(torch.zeros_like(made), x.constant(made), by_row)
 
 
 @rule("copy")
@@ -293,14 +293,15 @@ def _constant(value: Any, like: Tensor) -> Any:
 @rule("relu")
 def relu(func: Any, x: RayTensor) -> Any:
     off = x.horizon.see(x.slope, x.intercept, x.by_row)
-    return x.like(x.slope.clamp_min(0), x.intercept.masked_fill(off, 0))
+    return x.like(x.slope.clamp_min(0), x.intercept.masked_fill(off.to(x.intercept.device), 0))
 
 
 @rule("leaky_relu", "_prelu_kernel")
 def leaky_relu(func: Any, x: RayTensor, factor: Any = 0.01) -> Any:
     off = x.horizon.see(x.slope, x.intercept, x.by_row)
     slope, intercept = (
-        torch.where(off, half * _constant(factor, half), half) for half in (x.slope, x.intercept)
+        torch.where(off.to(half.device), half * _constant(factor, half), half)
+        for half in (x.slope, x.intercept)
     )
     return x.like(slope, intercept)
 
@@ -335,6 +336,7 @@ def _larger(x: Any, y: Any, sign: int) -> RayTensor:
     (slope, other_slope), (intercept, other_intercept) = slopes(x, y), intercepts(x, y)
     other_slope = 0 if isinstance(other_slope, (int, float)) else other_slope
     slope = torch.where(second, other_slope, slope)
+    second = second.to(gap.intercept.device)
     return gap.like(slope, torch.where(second, other_intercept, intercept))  # type: ignore[no-any-return]
 
 
@@ -391,14 +393,15 @@ def _largest(x: RayTensor, candidates: list[tuple[Tensor, Tensor]], by_row: bool
     slope = candidates[0][0]
     for other, _ in candidates[1:]:
         slope = torch.maximum(slope, other)
+    if not x.horizon.settle:
+        return x.like(slope, torch.empty_like(slope, device="meta"), by_row)
     level = slope - NOISE * x.largest_slope(by_row, slope.dim())
-    intercept = torch.full_like(slope, -math.inf, dtype=x.intercept.dtype)
+    intercept = torch.full_like(slope, -math.inf)
     for other, value in candidates:
         intercept = torch.where(other >= level, torch.maximum(value, intercept), intercept)
-    if x.horizon.settle:
-        for other, value in candidates:
-            gap = (slope - other).masked_fill_(other >= level, 0)
-            x.horizon.see(gap, intercept - value, by_row)
+    for other, value in candidates:
+        gap = (slope - other).masked_fill_(other >= level, 0)
+        x.horizon.see(gap, intercept - value, by_row)
     return x.like(slope, intercept, by_row)
 
 

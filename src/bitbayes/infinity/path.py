@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from bitbayes.infinity.ray import FinalPiece, final_piece
+from bitbayes.infinity.ray import Affine, FinalPiece, final_piece
 from bitbayes.logits import LogitGaussian, rescale
 from bitbayes.network import Head
 from bitbayes.posterior import Posterior
@@ -52,14 +52,29 @@ def last_layer_paths(
     Without `settle` alpha is not looked for, and only the end at infinity means anything.
     """
     piece = final_piece(model, head, x, settle=settle)
+    if not settle:
+        piece = _finite(piece, model, head, x)
     posterior = posterior.to(piece.alpha.device, torch.float64)
     size = max(1, CHUNK // head.outputs**2)
     for start in range(0, len(piece.alpha), size):
         yield _path(piece.rows(slice(start, start + size)), posterior, prior_variance, head.bias)
 
 
+def _finite(piece: FinalPiece, model: nn.Module, head: Head, x: Tensor) -> FinalPiece:
+    """The slopes alone, and the whole piece of those rays whose features stop growing."""
+    still = ~piece.features.slope.any(1)
+    pieces = [Affine(each.slope, torch.zeros_like(each.slope)) for each in piece[:2]]
+    alpha = torch.zeros_like(piece.alpha)
+    if bool(still.any()):
+        whole = final_piece(model, head, x[still.to(x.device)])
+        for each, one in zip(pieces, whole[:2], strict=True):
+            each.intercept[still] = one.intercept
+        alpha[still] = whole.alpha
+    return FinalPiece(pieces[0], pieces[1], alpha)
+
+
 def _path(piece: FinalPiece, posterior: Posterior, prior_variance: float, bias: bool) -> Path:
-    alpha = piece.alpha.nan_to_num(posinf=0)[:, None]
+    alpha = piece.alpha[:, None]
     near, near_scale = rescale(piece.features.slope * alpha + piece.features.intercept, bias)  # (n, D), (n,)
     near_mean = (piece.logits.slope * alpha + piece.logits.intercept) / near_scale[:, None]
     # Where the features stop growing the path is one point, the finite value, and nothing is divided by 0.

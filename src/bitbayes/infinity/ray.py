@@ -38,7 +38,8 @@ def final_piece(model: nn.Module, head: Head, x: Tensor, *, settle: bool = True)
     """φ(δ·x) = slope·δ + intercept for every δ ≥ alpha, for each row of x, and the logits likewise.
 
     alpha is the last δ at which a unit of the network changes its mind (a ReLU its sign, a max pooling its
-    choice); 0 if none does. Without `settle` it is not looked for (and infinite), which is cheaper.
+    choice); 0 if none does. Without `settle` only the slopes are computed, at half the price: alpha and the
+    intercepts are infinite.
 
     >>> from bitbayes.network import find_head
     >>> model = nn.Sequential(nn.Linear(1, 2), nn.ReLU(), nn.Linear(2, 1))
@@ -63,8 +64,10 @@ def final_piece(model: nn.Module, head: Head, x: Tensor, *, settle: bool = True)
             "the input does not reach the network's last layer by operations on tensors: it may have left "
             "torch on the way (`.numpy()`, `.item()`)"
         )
-    pieces = [Affine(value.slope, value.intercept.double()) for value in (features, logits)]
-    if not all(bool(half.isfinite().all()) for piece in pieces for half in piece):
+    halves = [half for value in (features, logits) for half in (value.slope, value.intercept)]
+    if not all(bool(half.isfinite().all()) for half in (halves if settle else halves[::2])):
         raise DataError("the network overflows along the ray, or its weights hold NaN or infinity")
-    alpha = ray.horizon.alpha
-    return FinalPiece(pieces[0], pieces[1], alpha if settle else torch.full_like(alpha, torch.inf))
+    if settle:
+        return FinalPiece(Affine(*halves[:2]), Affine(*halves[2:]), ray.horizon.alpha)
+    pieces = [Affine(slope, torch.full_like(slope, torch.inf)) for slope in halves[::2]]
+    return FinalPiece(pieces[0], pieces[1], torch.full_like(ray.horizon.alpha, torch.inf))

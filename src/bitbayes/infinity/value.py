@@ -2,7 +2,9 @@
 
 Along the ray δ·x, a network of linear maps, ReLUs and max poolings is affine from some δ on. Which of its
 units are on by then is decided by comparing a first, and b only where the a are equal; so one pass of such
-numbers finds the last linear piece, with no search and no large δ.
+numbers finds the last linear piece, with no search and no large δ. No `a` that comes out depends on any b:
+the larger of two values has the larger a, whichever it is. So where b and alpha are not asked for, slopes go
+through by themselves, beside intercepts on torch's "meta" device, which have a shape and no numbers.
 
 `RayTensor` is a tensor subclass: it sees every operation of an unmodified model as an aten operation, looks
 up what that does to a·δ + b (`operations.py`), and raises a `ModelError` that names the operation if it is
@@ -35,7 +37,8 @@ RULES: dict[Any, Callable[..., Any]] = {}
 class Horizon:
     """What all values of one pass share.
 
-    alpha: (n,), from which δ on no unit seen so far changes its mind; not followed if `settle` is False.
+    alpha: (n,), from which δ on no unit seen so far changes its mind.
+    settle: whether alpha is followed, and intercepts are computed at all.
     dtype, device: those that the values show to the model, whatever they are inside.
     """
 
@@ -50,8 +53,10 @@ class Horizon:
         That of the input whose row it is, if the first dimension still counts the inputs (`by_row`), and of
         all inputs otherwise: later than needed, but never too early.
         """
+        if not self.settle:
+            return slope <= 0
         zero = slope == 0
-        if self.settle and slope.numel():
+        if slope.numel():
             settled = (-intercept / slope).masked_fill_(zero, 0)
             latest = settled.reshape(len(settled), -1).amax(1) if by_row else settled.amax()
             self.alpha = torch.where(latest > self.alpha, latest, self.alpha)
@@ -61,8 +66,7 @@ class Horizon:
 class RayTensor(Tensor):
     """slope·δ + intercept, elementwise, as δ → ∞.
 
-    slope: in float64. intercept: in float64 if alpha is followed; if not, it only decides between equal
-    slopes, and has the model's own precision.
+    slope, intercept: in float64; the intercept is on the meta device if alpha is not followed.
     by_row: does the first dimension count the inputs?
 
     >>> from bitbayes.infinity import operations
@@ -85,7 +89,7 @@ class RayTensor(Tensor):
             cls, slope.shape, strides=slope.stride(), dtype=horizon.dtype, device=horizon.device
         )
         if slope.stride() != intercept.stride():  # a view must succeed on both or on neither
-            intercept = torch.empty_like(slope, dtype=intercept.dtype).copy_(intercept)
+            intercept = torch.empty_like(slope, device=intercept.device).copy_(intercept)
         self.slope, self.intercept, self.horizon, self.by_row = slope, intercept, horizon, by_row
         return self
 
@@ -93,8 +97,8 @@ class RayTensor(Tensor):
     def along(cls, x: Tensor, *, settle: bool = True) -> RayTensor:
         """δ·x: slope x, intercept 0; one ray for each row of x."""
         slope = precise(x).clone()
-        dtype = torch.float64 if settle else torch.promote_types(x.dtype, torch.float32)
-        return cls(slope, torch.zeros_like(slope, dtype=dtype), Horizon(x, settle))
+        intercept = torch.zeros_like(slope, device=None if settle else "meta")
+        return cls(slope, intercept, Horizon(x, settle))
 
     def like(self, slope: Tensor, intercept: Tensor, by_row: bool | None = None) -> RayTensor:
         """Another value of the same pass."""
