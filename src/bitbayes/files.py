@@ -1,8 +1,10 @@
 """A fitted posterior as a safetensors file: the curvature's tensors, and a JSON header for all the rest."""
 
+from __future__ import annotations
+
 import hashlib
 import json
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -34,6 +36,16 @@ class Fitted:
     squared_norm: float
     fingerprint: Fingerprint
     inputs: InputMoments | None = None  # of the training data, for the residual
+
+    def __add__(self, more: Fitted) -> Fitted:
+        """What both data sets give, for the same model."""
+        return replace(
+            self,
+            curvature=self.curvature + more.curvature,  # type: ignore[operator]
+            count=self.count + more.count,
+            loss=self.loss + more.loss,
+            inputs=self.inputs + more.inputs if self.inputs and more.inputs else None,
+        )
 
 
 def write(path: str | PathLike[str], options: dict[str, Any], fitted: Fitted) -> None:

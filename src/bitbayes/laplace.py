@@ -17,8 +17,7 @@ from bitbayes.all_layers import AllLayers, fit_all_layers
 from bitbayes.curvature import NETWORK_STRUCTURES, STRUCTURES
 from bitbayes.errors import ArgumentError, FileError, ModelError, NotFittedError, one_of
 from bitbayes.files import Fitted
-from bitbayes.infinity import Certificate, ExactNetwork, InputMoments, Limit, Residual
-from bitbayes.infinity.path import Path
+from bitbayes.infinity import Certificate, ExactNetwork, Limit, Path, Residual
 from bitbayes.infinity.residual import MomentsSum, Roots, Watched, widened
 from bitbayes.last_layer import LastLayer, fit_last_layer
 from bitbayes.likelihood import NAMES as LIKELIHOODS
@@ -121,7 +120,7 @@ class Laplace(nn.Module):
 
     @residual_variance.setter
     def residual_variance(self, value: float) -> None:
-        self._residual_variance = _positive(value, "residual_variance")
+        self._residual_variance = prior.positive(value, "residual_variance")
 
     @property
     def residual_threshold(self) -> float:
@@ -130,7 +129,7 @@ class Laplace(nn.Module):
 
     @residual_threshold.setter
     def residual_threshold(self, value: float) -> None:
-        self._residual_threshold = 0.0 if value == 0 else _positive(value, "residual_threshold")
+        self._residual_threshold = 0.0 if value == 0 else prior.positive(value, "residual_threshold")
 
     @property
     def prior_variance(self) -> Any:
@@ -140,21 +139,14 @@ class Laplace(nn.Module):
     @prior_variance.setter
     def prior_variance(self, value: float | Mapping[str, float]) -> None:
         if not isinstance(value, Mapping):
-            self._prior_variance: float | dict[str, float] = _positive(value)
+            self._prior_variance: float | dict[str, float] = prior.positive(value)
             return
         if self.layers == "last" or self.structure == "full":
             raise ArgumentError(
                 f"prior_variance={dict(value)!r}: a variance for each layer needs layers='all' and "
                 "structure='kron' or 'diag'; give one number"
             )
-        names = self._layer_names()
-        missing, unknown = [n for n in names if n not in value], [n for n in value if n not in names]
-        if missing or unknown:
-            raise ArgumentError(
-                f"prior_variance names {unknown}, which are no layers, and lacks {missing}: "
-                f"give each of {names}"
-            )
-        self._prior_variance = {name: _positive(value[name]) for name in names}
+        self._prior_variance = prior.each_layers(value, self._layer_names())
 
     # ---- learning
 
@@ -190,15 +182,7 @@ class Laplace(nn.Module):
         more = self._pass(loader, progress, draws, generator)
         if more.fingerprint != before.fingerprint:
             raise ModelError("the model has changed since `fit`: call `fit` again, on all the data")
-        self._accept(
-            replace(
-                before,
-                curvature=before.curvature + more.curvature,  # type: ignore[operator]
-                count=before.count + more.count,
-                loss=before.loss + more.loss,
-                inputs=before.inputs + more.inputs if before.inputs and more.inputs else None,
-            )
-        )
+        self._accept(before + more)
         return self
 
     def tune(
@@ -251,11 +235,10 @@ class Laplace(nn.Module):
                 "holds one for each: choose objective='evidence', or set a number first"
             )
         method = self._method("auto" if self.predictive == "weights" else None)
-        tuning = Tuning(
-            part, method, val_loader, outliers, weight if objective == "ood" else None, penalty, progress
-        )
+        outliers_weight = weight if objective == "ood" else None
+        tuning = Tuning(part, method, val_loader, outliers, outliers_weight, penalty, progress)
         if self.residual:
-            chosen = tuning.with_residual(self._moments())
+            chosen = tuning.with_residual(self._residual().moments)
             self.prior_variance, self.residual_variance, self.residual_threshold = chosen
         else:
             self.prior_variance = tuning.prior_variance()
@@ -344,15 +327,15 @@ class Laplace(nn.Module):
         part = self._need_fit()
         value = self.prior_variance if prior_variance is None else prior_variance
         if isinstance(part, LastLayer):
-            return part.log_evidence(_scalar(value))
+            return part.log_evidence(prior.scalar(value))
         if not isinstance(value, Mapping):
-            return part.log_evidence(dict.fromkeys(part.network.names, _scalar(value)))
+            return part.log_evidence(dict.fromkeys(part.network.names, prior.scalar(value)))
         if set(value) != set(part.network.names) or part.curvature.structure == "full":
             raise ArgumentError(
                 f"prior_variance={dict(value)!r}: expected a number for each of {list(part.network.names)}, "
                 "and structure 'kron' or 'diag'"
             )
-        return part.log_evidence({name: _scalar(each) for name, each in value.items()})
+        return part.log_evidence({name: prior.scalar(each) for name, each in value.items()})
 
     # ---- at infinity
 
@@ -468,12 +451,9 @@ class Laplace(nn.Module):
         return infinity.residual_paths(paths, x, self._residual()) if self.residual else paths
 
     def _residual(self) -> Residual:
-        return Residual(self._moments(), self.residual_variance, self.residual_threshold)
-
-    def _moments(self) -> InputMoments:
         moments = self._need_fit().fitted.inputs
         assert moments is not None
-        return moments
+        return Residual(moments, self.residual_variance, self.residual_threshold)
 
     def _gaussians(self, x: Inputs | Iterable[Any], rows: int) -> Iterator[LogitGaussian]:
         """The Gaussian over the logits of each batch, at most `rows` points at a time."""
@@ -481,10 +461,10 @@ class Laplace(nn.Module):
         if not self.residual:
             yield from part.gaussians(x, self._priors(), rows)
             return
-        roots = Roots(self._moments())
+        moments, *numbers = self._residual()
+        roots = Roots(moments)
         for gaussian in part.gaussians(shown(x, roots.see), self._priors(), rows):
-            root = roots.take(len(gaussian.mean))
-            yield widened(gaussian, root, self.residual_variance, self.residual_threshold)
+            yield widened(gaussian, roots.take(len(gaussian.mean)), *numbers)
 
     def _need_fit(self) -> LastLayer | AllLayers:
         if self._part is None:
@@ -518,52 +498,25 @@ class Laplace(nn.Module):
         return predictive.method_for(method, self._need_fit().fitted.part.outputs)
 
     def _pass(
-        self,
-        loader: Iterable[Any],
-        progress: bool | None,
-        draws: int,
-        generator: torch.Generator | None,
+        self, loader: Iterable[Any], progress: bool | None, draws: int, generator: torch.Generator | None
     ) -> Fitted:
         """One pass over data → what that data alone gives. Changes nothing."""
-        if self.residual:
-            moments = MomentsSum()
-            with_moments = Watched(a_loader(loader), moments.see)
-            return replace(self._pass_once(with_moments, progress, draws, generator), inputs=moments.total())
-        return self._pass_once(loader, progress, draws, generator)
-
-    def _pass_once(
-        self,
-        loader: Iterable[Any],
-        progress: bool | None,
-        draws: int,
-        generator: torch.Generator | None,
-    ) -> Fitted:
         fisher = self.estimate == "fisher" or (self.structure == "diag" and self.variant == "paper")
         if not isinstance(draws, int) or draws < 1 or (draws > 1 and not (fisher and self.layers == "all")):
             raise ArgumentError(
                 f"draws={draws!r}: expected a positive number, and layers='all' with estimate='fisher'"
             )
+        moments = MomentsSum()
+        loader = Watched(a_loader(loader), moments.see) if self.residual else loader
+        same = {"structure": self.structure, "likelihood": self.likelihood, "predictive": self.predictive}
         if self.layers == "last":
-            return fit_last_layer(
-                self.model,
-                loader,
-                structure=self.structure,
-                likelihood=self.likelihood,
-                predictive=self.predictive,
-                head=self.head,
-                progress=progress,
+            fitted = fit_last_layer(self.model, loader, head=self.head, progress=progress, **same)
+        else:
+            same["structure"] = "kron" if self.structure == "auto" else self.structure
+            fitted = fit_all_layers(
+                self.model, loader, fisher=fisher, draws=draws, generator=generator, progress=progress, **same
             )
-        return fit_all_layers(
-            self.model,
-            loader,
-            structure="kron" if self.structure == "auto" else self.structure,
-            likelihood=self.likelihood,
-            predictive=self.predictive,
-            fisher=fisher,
-            draws=draws,
-            generator=generator,
-            progress=progress,
-        )
+        return replace(fitted, inputs=moments.total()) if self.residual else fitted
 
     def _network_logits(
         self, x: Inputs | Iterable[Any], samples: int, generator: torch.Generator | None
@@ -574,23 +527,3 @@ class Laplace(nn.Module):
         draws = part.sample(samples, self._priors(), generator)
         for inputs in part.batches_of(x):
             yield part.weights_logits(inputs, draws)
-
-
-def _scalar(value: object) -> Tensor:
-    """One positive number as a scalar in float64, with its graph if it has one."""
-    if not isinstance(value, Tensor):
-        return torch.tensor(_positive(value), dtype=torch.float64)
-    if value.numel() != 1 or not bool((value > 0) & value.isfinite()):
-        raise ArgumentError(f"prior_variance={value!r}: expected one positive number")
-    return value.double().reshape(())
-
-
-def _positive(value: object, name: str = "prior_variance") -> float:
-    """The value as a float; raises unless it is a positive, finite number."""
-    try:
-        number = float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        number = math.nan
-    if not (number > 0 and math.isfinite(number)):
-        raise ArgumentError(f"{name}={value!r}: expected a positive, finite number")
-    return number

@@ -2,7 +2,7 @@
 
 import math
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TypeVar
 
 import torch
@@ -38,6 +38,36 @@ def candidates(count: int = 100, smallest: float = SMALLEST, largest: float = LA
     """
     low, high = math.log(smallest), math.log(largest)
     return [math.exp(low + (high - low) * i / (count - 1)) for i in range(count)]
+
+
+def positive(value: object, name: str = "prior_variance") -> float:
+    """The value as a float; raises unless it is a positive, finite number."""
+    try:
+        number = float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        number = math.nan
+    if not (number > 0 and math.isfinite(number)):
+        raise ArgumentError(f"{name}={value!r}: expected a positive, finite number")
+    return number
+
+
+def each_layers(values: Mapping[str, float], names: list[str]) -> dict[str, float]:
+    """The prior variance of each of the named layers; raises if they are not these, or not positive."""
+    missing, unknown = [n for n in names if n not in values], [n for n in values if n not in names]
+    if missing or unknown:
+        raise ArgumentError(
+            f"prior_variance names {unknown}, which are no layers, and lacks {missing}: give each of {names}"
+        )
+    return {name: positive(values[name]) for name in names}
+
+
+def scalar(value: object) -> Tensor:
+    """One positive number as a scalar in float64, with its graph if it has one."""
+    if not isinstance(value, Tensor):
+        return torch.tensor(positive(value), dtype=torch.float64)
+    if value.numel() != 1 or not bool((value > 0) & value.isfinite()):
+        raise ArgumentError(f"prior_variance={value!r}: expected one positive number")
+    return value.double().reshape(())
 
 
 def mean_costs(
