@@ -7,7 +7,16 @@ from torch import nn
 import bitbayes as bb
 from bitbayes.errors import ArgumentError
 from bitbayes.paper.ece import as_in_the_papers_code
-from bitbayes.paper.methods import BINARY, MULTICLASS, Batches, LastLayer, Temperature, WeightSamples, least
+from bitbayes.paper.methods import (
+    BINARY,
+    MULTICLASS,
+    Batches,
+    Entry,
+    LastLayer,
+    Temperature,
+    WeightSamples,
+    least,
+)
 from bitbayes.paper.session import most_confused
 from bitbayes.paper.study import Study
 
@@ -78,13 +87,22 @@ def test_sampled_networks_are_averaged(study, network, fresh):
         method.module(number)
 
 
-def test_a_method_that_cannot_be_made_is_named_and_does_not_stop_the_others(study, monkeypatch):
-    def broken(points):
-        raise ArgumentError("not today")
+def break_ours(study, error):
+    def make(points):
+        raise error
 
-    study.entries = {"plain": MULTICLASS["plain"], "ours": MULTICLASS["ours"]}
-    monkeypatch.setitem(study.entries, "ours", type(MULTICLASS["ours"])("Broken", None, broken))
+    study.entries = {"plain": MULTICLASS["plain"], "ours": Entry("Broken", None, make)}
+
+
+def test_a_method_that_does_not_fit_is_named_and_does_not_stop_the_others(study):
+    break_ours(study, ArgumentError("not today"))
     assert list(study.methods) == ["plain"] and study.not_run == {"ours": "not today"}
+
+
+def test_a_mistake_in_a_method_is_not_hidden(study):
+    break_ours(study, TypeError("an unexpected keyword argument"))
+    with pytest.raises(TypeError, match="unexpected keyword"):
+        _ = study.methods
 
 
 def test_the_most_confused_pair(problem):

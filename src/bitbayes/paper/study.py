@@ -17,7 +17,8 @@ from bitbayes.progress import track
 class Study:
     """`trials` splits of the test set, on the same network; every method's number in each of them.
 
-    A method that this version of bitbayes cannot make is left out and named in `not_run`, with the reason.
+    A method that says (`ArgumentError`) that it does not fit the network is left out and named in `not_run`,
+    with its reason; any other error is a mistake and stops the study.
     """
 
     def __init__(self, problem: Problem, network: Network, trials: int, progress: bool | None = None) -> None:
@@ -34,7 +35,7 @@ class Study:
             try:
                 method = entry.make(problem.tuning)
                 method.fit(self.network, problem.train_images, train, problem.train_labels)
-            except (ArgumentError, TypeError) as error:
+            except ArgumentError as error:
                 self.not_run[name] = str(error)
                 continue
             fitted[name] = method
