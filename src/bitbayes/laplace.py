@@ -442,12 +442,11 @@ class Laplace(nn.Module):
         return ExactNetwork(model, part.network.layers, posterior, precisions, part.contrasts)
 
     def _paths(self, x: Tensor, *, settle: bool) -> Iterator[Path]:
-        part, priors = self._need_fit(), self._priors()
+        part = self._need_fit()
         if isinstance(part, AllLayers):
-            exact = AllLayers(copy.deepcopy(self.model).double(), part.fitted, paper=part.paper)
-            paths = infinity.network_paths(exact.model, lambda x: exact.gaussians(x, priors, CHUNK), x)
+            paths = infinity.network_paths(self._exact(part), x, settle=settle)
         else:
-            paths = part.paths(x, priors, settle=settle)
+            paths = part.paths(x, self._priors(), settle=settle)
         return infinity.residual_paths(paths, x, self._residual()) if self.residual else paths
 
     def _residual(self) -> Residual:

@@ -1,30 +1,43 @@
 """The linearised Gaussian over logits along a ray, for a posterior over all layers.
 
-From alpha on f and J are affine in δ, so J Σ Jᵀ/δ² is a quadratic in u = start/δ, start ≥ alpha: three points
-determine it, and its value at u = 0 is the limit. In units of scale = δ this is a path.
+In the ray's final region the derivative g at a layer's outputs is the same everywhere, and the layer's input
+is slope·δ + intercept. So J(δ) = δ·J∞ + J₀, both from one pass back and the values at infinity that went
+through the layers: J∞ has the slopes for inputs, and 0 for the bias's 1. The limit is that of J∞ Σ J∞ᵀ. From
+start ≥ alpha on J(δ)/δ lies on the segment from J∞ to J(start)/start, at u = start/δ, and its covariance is a
+quadratic in u: three points determine it. In units of scale = δ this is a path.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 
 from bitbayes.infinity.path import INFINITE, Path
 from bitbayes.infinity.ray import FinalPiece, final_piece
+from bitbayes.infinity.value import RayTensor
 from bitbayes.logits import LogitGaussian, Spread
-from bitbayes.network import Layer, evaluating, find_head
+from bitbayes.network import (
+    Layer,
+    MatrixPiece,
+    Piece,
+    Recorded,
+    VectorPiece,
+    differentiate,
+    evaluating,
+    find_head,
+    points_at_once,
+)
 from bitbayes.posterior import NetworkPosterior
 
 # A little beyond alpha, where a unit is at 0 and has no derivative; and where no unit ever changes its mind.
 BEYOND, NEAREST = 1.001, 1e-3
-# Where the covariance is looked at, in u.
-PLACES = (1.0, 0.5, 0.25)
-# What rounding leaves of a covariance that does not grow, relative to the largest; extrapolation adds to it.
+# What rounding leaves of a covariance that does not grow, relative to what it is at the start.
 NOTHING = 1e-12
-ROWS = 64
 
 
 class ExactNetwork(NamedTuple):
@@ -39,25 +52,47 @@ class ExactNetwork(NamedTuple):
     precisions: dict[str, float]
     contrasts: Tensor
 
+    def covariance(self, pieces: dict[str, Piece]) -> Tensor:
+        """J Σ Jᵀ in the directions, (n, c, c)."""
+        along = cast("list[Recorded]", [_Along(layer, pieces[layer.name]) for layer in self.layers])
+        gram = self.posterior.gram(along, [self.precisions], None)[0]
+        return (gram + gram.mT) / 2
 
-Gaussians = Callable[[Tensor], Iterable[LogitGaussian]]
+    def derivatives(self, x: Tensor, layers: tuple[Layer, ...]) -> list[Recorded]:
+        with evaluating(self.model):
+            return differentiate(
+                self.model, layers, x, lambda f: self.contrasts.to(f).expand(len(f), -1, -1)
+            )[1]
+
+
+class _Along(NamedTuple):
+    """A layer's derivatives, with all that a posterior asks of them."""
+
+    layer: Layer
+    derivatives: Piece
+
+    def piece(self, _: Tensor | None = None) -> Piece:
+        return self.derivatives
 
 
 @torch.no_grad()
-def network_paths(model: nn.Module, gaussians: Gaussians, x: Tensor) -> Iterator[Path]:
-    """Paths for the rows of x, of a model in float64 that ends in a linear layer.
+def network_paths(network: ExactNetwork, x: Tensor, *, settle: bool) -> Iterator[Path]:
+    """Paths for the rows of x, of a model that ends in a linear layer.
 
-    `gaussians(x)` gives the Gaussian over logits at inputs, some at a time. Alpha is up to a thousandth later
-    than that of the network.
+    Alpha is up to a thousandth later than that of the network. Without `settle` only the end at infinity
+    means anything.
     """
-    for rows in torch.split(x, ROWS):
-        piece = network_piece(model, rows)
-        yield _path(piece, inside(piece), gaussians, rows.double())
+    with evaluating(network.model):
+        few = x[:1].to(next(network.model.parameters())) if isinstance(x, Tensor) and len(x) else x
+        rows = points_at_once(network.model, network.layers, few, network.contrasts.shape[0])
+    for part in torch.split(x, rows) if isinstance(x, Tensor) else [x]:
+        yield _path(network, part, settle)
 
 
 def network_piece(model: nn.Module, x: Tensor) -> FinalPiece:
     """What a model that ends in a linear layer is along the rays of x."""
-    x = x.to(next(model.parameters()))
+    if isinstance(x, Tensor) and x.is_floating_point():
+        x = x.to(next(model.parameters()))
     with evaluating(model):
         head = find_head(model, x[:2])
     return final_piece(model, head, x)
@@ -68,20 +103,31 @@ def inside(piece: FinalPiece) -> Tensor:
     return torch.where(piece.alpha > 0, BEYOND * piece.alpha, NEAREST)
 
 
-def _path(piece: FinalPiece, start: Tensor, gaussians: Gaussians, x: Tensor) -> Path:
-    covariances = torch.stack([_covariance(gaussians, x, start / u) for u in PLACES])  # (3, n, k, k)
-    far = _quadratic(covariances, torch.zeros_like(start))
+def _path(network: ExactNetwork, x: Tensor, settle: bool) -> Path:
+    with _inputs_seen(network) as seen:
+        piece = network_piece(network.model, x)
+    start = inside(piece)  # (n,)
+    recorded, later = _derivatives(network, x.to(start), start)
+    far = {each.layer.name: _slope(each, later.get(each.layer.name), start, seen) for each in recorded}
+    limit = network.covariance(far)
     # Where neither f nor J grows the path is one point, that at its start.
-    sizes = covariances.abs().amax((2, 3))  # (3, n)
-    still = (far.abs().amax((1, 2)) <= NOTHING * sizes.amax(0)) & (piece.logits.slope.abs().amax(1) == 0)
+    still = ~piece.logits.slope.any(1)
+    middle = first = limit
+    if settle or bool(still.any()):
+        near = {each.layer.name: _scaled(each.piece(), start) for each in recorded}
+        middle = first = network.covariance(near)
+        still &= limit.abs().amax((1, 2)) <= NOTHING * first.abs().amax((1, 2))
+    if settle:
+        middle = network.covariance({name: _mean(far[name], near[name]) for name in far})
     far_scale = torch.where(still, start, INFINITE)
+    directions = network.contrasts.to(limit)
 
     def at(u: float) -> LogitGaussian:
         place = torch.where(still, 1.0, torch.full_like(start, u))
-        values, vectors = torch.linalg.eigh(_quadratic(covariances, place))
+        values, vectors = torch.linalg.eigh(_quadratic(limit, middle, first, place[:, None, None]))
         scale = 1 / ((1 - u) / far_scale + u / start)
         mean = piece.logits.slope + piece.logits.intercept * (place / start)[:, None]
-        spread = Spread(values.clamp_min(0), vectors, torch.zeros_like(start))
+        spread = Spread(values.clamp_min(0), directions @ vectors, torch.zeros_like(start))
         return LogitGaussian(mean * scale[:, None], spread, scale)
 
     def delta(row: Tensor, u: Tensor) -> Tensor:
@@ -90,17 +136,69 @@ def _path(piece: FinalPiece, start: Tensor, gaussians: Gaussians, x: Tensor) -> 
     return Path(start, at, far_scale, start, delta)
 
 
-def _covariance(gaussians: Gaussians, x: Tensor, delta: Tensor) -> Tensor:
-    """J Σ Jᵀ/δ² at δ·x, (n, k, k)."""
-    parts = gaussians(x * delta.reshape(-1, *[1] * (x.dim() - 1)))
-    return torch.cat([part.covariance for part in parts]) / delta.square()[:, None, None]
+@contextmanager
+def _inputs_seen(network: ExactNetwork) -> Iterator[dict[str, list[Any]]]:
+    """Each layer's inputs, call by call, while it lasts."""
+    seen: dict[str, list[Any]] = {layer.name: [] for layer in network.layers if layer.kind != "other"}
+
+    def note(name: str) -> Callable[..., None]:
+        return lambda _, args, kwargs: seen[name].append(args[0] if args else kwargs["input"])
+
+    handles = [
+        network.model.get_submodule(name).register_forward_pre_hook(note(name), with_kwargs=True)
+        for name in seen
+    ]
+    try:
+        yield seen
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
-def _quadratic(values: Tensor, u: Tensor) -> Tensor:
-    """The quadratic through values (3, n, k, k) at `PLACES`, at u (n,)."""
-    total = torch.zeros_like(values[0])
-    for i, value in enumerate(values):
-        one, other = (place for j, place in enumerate(PLACES) if j != i)
-        weight = (u - one) * (u - other) / ((PLACES[i] - one) * (PLACES[i] - other))
-        total = total + weight[:, None, None] * value
-    return (total + total.mT) / 2
+def _derivatives(
+    network: ExactNetwork, x: Tensor, start: Tensor
+) -> tuple[list[Recorded], dict[str, Recorded]]:
+    """Of all layers at start·x; and of those by name at twice that which have no inputs to look at."""
+    points = x * start.reshape(-1, *[1] * (x.dim() - 1))
+    others = tuple(layer for layer in network.layers if layer.kind == "other")
+    later = {each.layer.name: each for each in network.derivatives(2 * points, others)} if others else {}
+    return network.derivatives(points, network.layers), later
+
+
+def _slope(recorded: Recorded, later: Recorded | None, start: Tensor, seen: dict[str, list[Any]]) -> Piece:
+    """J∞ of a layer."""
+    if later is not None:  # J(2·start) − J(start) = start·J∞
+        return _scaled(_difference(later.piece(), recorded.piece()), start)
+    rays = seen[recorded.layer.name][-len(recorded.inputs) :]
+    slopes = [
+        ray.slope if isinstance(ray, RayTensor) else torch.zeros_like(value)
+        for ray, value in zip(rays, recorded.inputs, strict=True)
+    ]
+    piece = replace(recorded, inputs=slopes).piece()
+    if isinstance(piece, MatrixPiece):
+        if recorded.layer.has_bias:
+            piece.inputs[:, :, -1] = 0
+        return piece
+    nothing = replace(recorded, inputs=[torch.zeros_like(value) for value in recorded.inputs])
+    return _difference(piece, nothing.piece())
+
+
+def _difference(one: Piece, other: Piece) -> Piece:
+    return VectorPiece(one.jacobian() - other.jacobian())
+
+
+def _scaled(piece: Piece, start: Tensor) -> Piece:
+    """The derivatives of point n divided by start[n]."""
+    if isinstance(piece, MatrixPiece):
+        return MatrixPiece(piece.inputs / start[:, None, None, None], piece.gradients)
+    return VectorPiece(piece.derivatives / start[:, None, None])
+
+
+def _mean(one: Piece, other: Piece) -> Piece:
+    if isinstance(one, MatrixPiece) and isinstance(other, MatrixPiece):
+        return MatrixPiece((one.inputs + other.inputs) / 2, one.gradients)
+    return VectorPiece((one.jacobian() + other.jacobian()) / 2)
+
+
+def _quadratic(at_0: Tensor, at_half: Tensor, at_1: Tensor, u: Tensor) -> Tensor:
+    return (1 - u) * (1 - 2 * u) * at_0 + 4 * u * (1 - u) * at_half + u * (2 * u - 1) * at_1
