@@ -43,6 +43,12 @@ NETWORKS = {
 }
 
 
+STRUCTURES = ("full", "kron", "diag", "isotropic")
+# Numbers of logits, and predictives that have a limit; without the last also a certificate.
+METHODS = [(1, "probit"), (1, "quadrature"), (2, "pairwise"), (4, "pairwise"), (4, "probit"), (4, "bridge")]
+CERTIFIED = METHODS[:-1]
+
+
 def network(name, k, n, seed=0):
     """A network in float64, its batch norms used to some data, with biases that matter; and inputs (n, …)."""
     torch.manual_seed(seed)
@@ -90,3 +96,26 @@ def deltas(alpha, count):
     start = alpha.clamp_min(1e-3)
     steps = torch.linspace(0, 1, count, dtype=torch.float64, device=alpha.device)[:, None]
     return start * (1e12 / start).clamp_min(1) ** steps
+
+
+def largest_beyond(bayes, x, grid):
+    """The largest confidence at δ·x over a grid (m, n) of δ, (n,)."""
+    shape = (-1, *[1] * (x.dim() - 1))
+    return torch.stack([bayes.predict_proba(x * delta.reshape(shape)).amax(1) for delta in grid]).amax(0)
+
+
+def fine_grid(alpha, count):
+    """δ ≥ alpha: even in alpha/δ, and log-spaced."""
+    start = alpha.clamp_min(1e-3)
+    return torch.cat(
+        [start / torch.linspace(1e-2, 1, count, dtype=torch.float64)[:, None], deltas(alpha, count)]
+    )
+
+
+def agrees(bayes, x, delta=1e9):
+    """The limit is what prediction is far out, with the same class."""
+    limit = bayes.limit(x)
+    probs = bayes.predict_proba(delta * x)
+    assert limit.confidence.shape == limit.label.shape == (len(x),)
+    torch.testing.assert_close(limit.confidence, probs.amax(1), rtol=0, atol=1e-5)
+    torch.testing.assert_close(probs.gather(1, limit.label[:, None])[:, 0], probs.amax(1), rtol=0, atol=1e-5)

@@ -4,31 +4,14 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from ray_cases import NETWORKS, deltas, laplace
+from ray_cases import CERTIFIED, NETWORKS, STRUCTURES, deltas, fine_grid, laplace, largest_beyond
 
 import bitbayes as bb
 from bitbayes.infinity.certify import Ratio
 
-CASES = [(1, "probit"), (1, "quadrature"), (2, "pairwise"), (4, "pairwise"), (4, "probit")]
-STRUCTURES = ("full", "kron", "diag", "isotropic")
-
-
-def largest_beyond(bayes, x, grid):
-    """The largest confidence at δ·x over a grid (m, n) of δ, (n,)."""
-    shape = (-1, *[1] * (x.dim() - 1))
-    return torch.stack([bayes.predict_proba(x * delta.reshape(shape)).amax(1) for delta in grid]).amax(0)
-
-
-def fine_grid(alpha, count):
-    """δ ≥ alpha: even in alpha/δ, and log-spaced."""
-    start = alpha.clamp_min(1e-3)
-    return torch.cat(
-        [start / torch.linspace(1e-2, 1, count, dtype=torch.float64)[:, None], deltas(alpha, count)]
-    )
-
 
 @pytest.mark.parametrize("structure", STRUCTURES)
-@pytest.mark.parametrize("k, method", CASES)
+@pytest.mark.parametrize("k, method", CERTIFIED)
 def test_never_broken_and_tight(structure, k, method):
     bayes, x = laplace("mlp", k, n=30, structure=structure, predictive=method, prior_variance=2.0)
     certificate = bayes.certify(x)
@@ -50,7 +33,7 @@ def test_a_thousand_rays():
 
 @given(
     name=st.sampled_from(list(NETWORKS)),
-    case=st.sampled_from(CASES),
+    case=st.sampled_from(CERTIFIED),
     structure=st.sampled_from(STRUCTURES),
     prior_variance=st.floats(1e-4, 1e4),
     seed=st.integers(0, 10_000),

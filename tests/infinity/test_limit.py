@@ -7,24 +7,13 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from ray_cases import NETWORKS, deltas, laplace, network
+from ray_cases import METHODS, NETWORKS, STRUCTURES, agrees, deltas, laplace, network
 from torch import nn
 
 import bitbayes as bb
 from bitbayes.data import digits, digits_lenet
 from bitbayes.errors import ArgumentError, ModelError, NotFittedError
 from bitbayes.networks import MLP
-
-STRUCTURES = ("full", "kron", "diag", "isotropic")
-METHODS = [(1, "probit"), (1, "quadrature"), (2, "pairwise"), (4, "pairwise"), (4, "probit"), (4, "bridge")]
-
-
-def agrees(bayes, x, delta=1e9):
-    limit = bayes.limit(x)
-    probs = bayes.predict_proba(delta * x)
-    assert limit.confidence.shape == limit.label.shape == (len(x),)
-    torch.testing.assert_close(limit.confidence, probs.amax(1), rtol=0, atol=1e-5)
-    torch.testing.assert_close(probs.gather(1, limit.label[:, None])[:, 0], probs.amax(1), rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("structure", STRUCTURES)

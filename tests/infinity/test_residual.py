@@ -2,8 +2,7 @@
 
 import pytest
 import torch
-from ray_cases import NETWORKS, deltas, laplace, network
-from test_certify import fine_grid, largest_beyond
+from ray_cases import CERTIFIED, METHODS, NETWORKS, deltas, fine_grid, laplace, largest_beyond, network
 
 import bitbayes as bb
 from bitbayes import metrics
@@ -12,9 +11,6 @@ from bitbayes.errors import ArgumentError, DataError
 from bitbayes.infinity import InputMoments
 from bitbayes.infinity.residual import widened
 from bitbayes.networks import MLP
-
-METHODS = [(1, "probit"), (1, "quadrature"), (2, "pairwise"), (4, "pairwise"), (4, "probit"), (4, "bridge")]
-CERTIFIED = [case for case in METHODS if case[1] != "bridge"]
 
 
 def kernel(x, train):
