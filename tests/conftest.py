@@ -13,6 +13,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 settings.register_profile("tests", deadline=None, derandomize=True, database=None, max_examples=30)
 settings.load_profile("tests")
 
+# Networks as small as those of the tests only lose time to a second thread.
+torch.set_num_threads(1)
+
 
 @pytest.fixture(autouse=True)
 def _seeded():

@@ -3,12 +3,14 @@
 Parameters are one vector of P numbers in the order of `named_parameters`, without those that are frozen.
 """
 
+from functools import partial
+
 import torch
 from torch import nn
 from torch.func import functional_call, jacrev
 
 import bitbayes as bb
-from reference import logit_hessians
+import reference
 
 
 class Residual(nn.Module):
@@ -108,7 +110,7 @@ def ggn(model, x, labels):
     """Σₙ Jₙᵀ Λₙ Jₙ, (P, P)."""
     j = jacobians(model, x)
     with torch.no_grad():
-        hessians = logit_hessians(model(x), labels)
+        hessians = reference.logit_hessians(model(x), labels)
     return sum(each.T @ middle @ each for each, middle in zip(j, hessians, strict=True))
 
 
@@ -127,9 +129,7 @@ def logits_covariance(model, sigma, x):
 
 # ---- ours
 
-
-def loader(x, y, batch=5):
-    return list(zip(torch.split(x, batch), torch.split(y, batch), strict=True))
+loader = partial(reference.loader, batch=5)
 
 
 def fitted(name, structure, n=12, **options):

@@ -13,7 +13,11 @@ from torch import nn
 from torch.func import jacrev
 from torch.nn import functional
 
+import bitbayes as bb
+
 KAPPA = math.pi / 8
+STRUCTURES = ("full", "kron", "diag", "isotropic")
+CASES = (*STRUCTURES, "paper")
 
 
 # ---- cases
@@ -40,6 +44,18 @@ def data(k, n=30, inputs=3, dtype=torch.float64):
 def loader(x, y, batch=7):
     """Batches (x, y), the last one shorter."""
     return list(zip(torch.split(x, batch), torch.split(y, batch), strict=True))
+
+
+def options(case):
+    """Of a Laplace, for a structure, or for "paper"."""
+    return {"structure": "kron", "variant": "paper"} if case == "paper" else {"structure": case}
+
+
+def fitted(k=3, bias=True, dtype=torch.float64, n=30, model=None, **options):
+    """A fitted Laplace, and the inputs and labels it was fitted to."""
+    model = model or network(k, bias, dtype)
+    x, y = data(k, n, dtype=dtype)
+    return bb.Laplace(model, **options).fit(loader(x, y)), x, y
 
 
 def head_weights(model):

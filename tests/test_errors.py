@@ -60,8 +60,7 @@ def three(request):
 
 @pytest.fixture
 def fitted():
-    x, y = reference.data(3)
-    return bb.Laplace(reference.network(3)).fit(reference.loader(x, y)), x, y
+    return reference.fitted()
 
 
 def test_every_error_has_one_parent():

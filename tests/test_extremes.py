@@ -14,8 +14,8 @@ from torch import nn
 import bitbayes as bb
 import reference
 from bitbayes.errors import BitbayesError, DataError
+from reference import CASES
 
-CASES = ("full", "kron", "diag", "isotropic", "paper")
 METHODS = {
     1: ("probit", "quadrature", "mc"),
     **dict.fromkeys((2, 3, 10), ("probit", "pairwise", "bridge", "mc")),
@@ -43,8 +43,7 @@ def fitted(case, k, bias=True, deep=True, training_scale=1.0):
     if deep:
         model = nn.Sequential(nn.Linear(3, 4, bias=bias), nn.ReLU(), nn.Linear(4, k, bias=bias))
     x, y = training(k)
-    options = {"structure": "kron", "variant": "paper"} if case == "paper" else {"structure": case}
-    return bb.Laplace(model, **options).fit([(training_scale * x, y)])
+    return bb.Laplace(model, **reference.options(case)).fit([(training_scale * x, y)])
 
 
 def check(bayes, x, method, k):

@@ -12,12 +12,7 @@ from torch import nn
 import bitbayes as bb
 import reference
 from bitbayes.errors import FileError, NotFittedError
-
-
-def fitted(k=3, structure="auto", dtype=torch.float64, bias=True, **options):
-    model = reference.network(k, bias, dtype)
-    x, y = reference.data(k, dtype=dtype)
-    return bb.Laplace(model, structure=structure, **options).fit(reference.loader(x, y)), x, y
+from reference import fitted
 
 
 @pytest.fixture
@@ -39,7 +34,7 @@ def header(path):
 @pytest.mark.parametrize("k", [1, 3])
 @pytest.mark.parametrize("structure", ["full", "kron", "diag", "isotropic", "auto"])
 def test_round_trip_is_bit_for_bit(tmp_path, structure, k, dtype):
-    bayes, x, y = fitted(k, structure, dtype, prior_variance=7.3, predictive="probit")
+    bayes, x, y = fitted(k, dtype=dtype, structure=structure, prior_variance=7.3, predictive="probit")
     bayes.save(str(tmp_path / "bayes"))
     again = bb.Laplace.load(str(tmp_path / "bayes"), copy.deepcopy(bayes.model))
     assert torch.equal(again.predict_proba(x), bayes.predict_proba(x))

@@ -11,8 +11,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import bitbayes as bb
 import reference
 from bitbayes.errors import ModelError
-
-STRUCTURES = ("full", "kron", "diag", "isotropic")
+from reference import STRUCTURES
 
 
 @pytest.fixture(params=[1, 3], ids=["one-logit", "three-logits"])

@@ -13,8 +13,8 @@ import reference
 from bitbayes import predictive
 from bitbayes.errors import ArgumentError
 from bitbayes.logits import LogitGaussian, Spread
+from reference import STRUCTURES
 
-STRUCTURES = ("full", "kron", "diag", "isotropic")
 CLOSED = {
     1: ("probit", "quadrature"),
     2: ("probit", "pairwise", "bridge"),
@@ -23,11 +23,9 @@ CLOSED = {
 LOOPS = {"probit": reference.probit, "pairwise": reference.pairwise, "bridge": reference.bridge}
 
 
-def fitted(structure, k, prior_variance, model=None, **options):
-    model = model or reference.network(k)
-    x, y = reference.data(k)
-    bayes = bb.Laplace(model, structure=structure, prior_variance=prior_variance, **options)
-    return bayes.fit(reference.loader(x, y)), x
+def fitted(structure, k, prior_variance, **options):
+    bayes, x, _ = reference.fitted(k, structure=structure, prior_variance=prior_variance, **options)
+    return bayes, x
 
 
 def one_logit(mean, variance):

@@ -198,25 +198,26 @@ class Words(nn.Module):
         return self.head(self.embedding(ids).mean(1))
 
 
-@pytest.mark.parametrize("mapping", [True, False])
-def test_inputs_for_which_noise_means_nothing_ask_for_outliers(mapping):
-    bayes = bb.Laplace(Words())
+@pytest.fixture(params=[True, False], ids=["mapping", "tensor"])
+def words(request):
+    """A Laplace fitted to words, its loader, and their inputs: in a mapping, or as they are."""
     ids, y = torch.randint(9, (30, 5)), torch.arange(30) % 3
-    loader = [{"ids": ids, "labels": y}] if mapping else [(ids, y)]
-    bayes.fit(loader)
-    before = bayes.predict_proba({"ids": ids} if mapping else ids)
+    loader = [{"ids": ids, "labels": y}] if request.param else [(ids, y)]
+    return bb.Laplace(Words()).fit(loader), loader, {"ids": ids} if request.param else ids
+
+
+def test_inputs_for_which_noise_means_nothing_ask_for_outliers(words):
+    bayes, loader, inputs = words
+    before = bayes.predict_proba(inputs)
     with pytest.raises(ArgumentError, match="outliers"):
         bayes.tune(loader)
     assert bayes.prior_variance == 1.0
-    assert torch.equal(bayes.predict_proba({"ids": ids} if mapping else ids), before)
+    assert torch.equal(bayes.predict_proba(inputs), before)
 
 
 @pytest.mark.filterwarnings("ignore::bitbayes.errors.EdgeWarning")
-@pytest.mark.parametrize("mapping", [True, False])
-def test_such_inputs_can_be_tuned_with_outliers_or_by_nll(mapping):
-    bayes = bb.Laplace(Words())
-    ids, y = torch.randint(9, (30, 5)), torch.arange(30) % 3
-    loader = [{"ids": ids, "labels": y}] if mapping else [(ids, y)]
-    outliers = [{"ids": ids[:7]}] if mapping else ids[:7]
-    bayes.fit(loader).tune(loader, outliers=outliers)
+def test_such_inputs_can_be_tuned_with_outliers_or_by_nll(words):
+    bayes, loader, inputs = words
+    outliers = inputs[:7] if isinstance(inputs, torch.Tensor) else [{"ids": inputs["ids"][:7]}]
+    bayes.tune(loader, outliers=outliers)
     bayes.tune(loader, objective="nll")

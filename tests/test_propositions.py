@@ -11,18 +11,13 @@ from torch import nn
 import bitbayes as bb
 import reference
 
-CASES = ("full", "kron", "diag", "isotropic", "paper")
 ONE_LOGIT = ("probit", "quadrature")
 
 seeds = st.integers(0, 2**32 - 1)
-cases = st.sampled_from(CASES)
+cases = st.sampled_from(reference.CASES)
 biases = st.booleans()
 log_priors = st.floats(-6, 6)
 log_scales = st.floats(-3, 6)
-
-
-def options(case):
-    return {"structure": "kron", "variant": "paper"} if case == "paper" else {"structure": case}
 
 
 def fitted(case, k, bias, seed, prior_variance=1.0):
@@ -32,7 +27,7 @@ def fitted(case, k, bias, seed, prior_variance=1.0):
     with torch.no_grad():
         model.head.weight *= 10 ** (2 * torch.rand(()))
     x, y = reference.data(k)
-    bayes = bb.Laplace(model, prior_variance=prior_variance, **options(case)).fit([(x, y)])
+    bayes = bb.Laplace(model, prior_variance=prior_variance, **reference.options(case)).fit([(x, y)])
     return bayes, x
 
 
@@ -178,7 +173,7 @@ def test_the_order_of_the_classes_does_not_matter(case, seed, log_prior):
     with torch.no_grad():
         model.head.weight.copy_(model.head.weight[order].clone())
         model.head.bias.copy_(model.head.bias[order].clone())
-    other = bb.Laplace(model, prior_variance=10**log_prior, **options(case))
+    other = bb.Laplace(model, prior_variance=10**log_prior, **reference.options(case))
     other.fit([(x, torch.argsort(order)[torch.arange(len(x)) % 4])])
     for method in ("probit", "pairwise", "bridge"):
         expected = bayes.predict_proba(x, method=method)[:, order]

@@ -10,8 +10,8 @@ from torch.func import functional_call
 import bitbayes as bb
 import reference
 from bitbayes.errors import ArgumentError
+from reference import CASES
 
-CASES = ("full", "kron", "diag", "isotropic", "paper")
 EVERY = [
     pytest.param(case, k, bias, id=f"{case}-{k}-{'bias' if bias else 'plain'}")
     for case, k, bias in itertools.product(CASES, (1, 2, 3, 10), (True, False))
@@ -21,11 +21,9 @@ VARIANCES = (0.3, 83_000.0)
 
 def fitted(case, k, bias, prior_variance=1.0, n=30):
     """A fitted Laplace, and what the reference needs: weights, features and labels."""
-    model = reference.network(k, bias)
-    x, y = reference.data(k, n)
-    options = {"structure": "kron", "variant": "paper"} if case == "paper" else {"structure": case}
-    bayes = bb.Laplace(model, prior_variance=prior_variance, **options).fit(reference.loader(x, y))
-    return bayes, (reference.head_weights(model), reference.head_features(model, x), y)
+    options = reference.options(case)
+    bayes, x, y = reference.fitted(k, bias, n=n, prior_variance=prior_variance, **options)
+    return bayes, (reference.head_weights(bayes.model), reference.head_features(bayes.model, x), y)
 
 
 def close(actual, expected, tolerance=1e-8):

@@ -25,15 +25,6 @@ from bitbayes.training.objectives import acet, outlier_exposure, plain
 SHORT = Recipe(epochs=4, batch_size=16, crop=1, learning_rate=0.01)
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    """Networks this small only lose time to a second thread."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def problem(n=64, classes=3):
     generator = torch.Generator().manual_seed(1)
     x = torch.rand(n, 1, 4, 4, generator=generator)
