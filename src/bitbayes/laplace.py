@@ -339,13 +339,13 @@ class Laplace(nn.Module):
 
     # ---- at infinity
 
-    def limit(self, x: Tensor) -> Limit:
+    def limit(self, x: Tensor, *, tolerance: float = 0.0) -> Limit:
         """The confidence that `predict_proba(δ·x)` tends to as δ → ∞, and the class it goes to: (n,) each.
 
         One logit: σ(|μᵀs|/√(π/8·sᵀΣs)), s the slope of the features along the ray; where s = 0 the features
         stop growing, and it is the prediction there. In float64, computed in one pass and not sampled at a
         large δ. For predictives in closed form, and networks that are affine piece by piece. With
-        `residual=True` it is 1/k.
+        `residual=True` it is 1/k. For `tolerance` see `certify`.
 
         >>> import bitbayes as bb
         >>> _ = torch.manual_seed(0)
@@ -357,7 +357,8 @@ class Laplace(nn.Module):
         >>> bool((limit.confidence - far.values).abs().max() < 1e-4), bool((limit.label == far.indices).all())
         (True, True)
         """
-        return infinity.limit(self._paths(x, settle=False), self._method(None))
+        found = infinity.limit(self._paths(x, settle=False, tolerance=tolerance), self._method(None))
+        return infinity.ApproximateLimit(*found) if tolerance else found
 
     def bound(self, x: Tensor | None = None) -> Tensor:
         """The theorems' bound on the limit, a confidence: one number for all x; over all layers one per row.
@@ -386,12 +387,18 @@ class Laplace(nn.Module):
         least = 1 / max(2, part.fitted.part.outputs)
         return torch.where(moves.to(found.device), least, found) if self.residual else found
 
-    def certify(self, x: Tensor) -> Certificate:
+    def certify(self, x: Tensor, *, tolerance: float = 0.0) -> Certificate:
         """For each ray δ·x: alpha, the limit, and a confidence never exceeded for δ ≥ alpha; (n,) each.
 
         From alpha on no unit of the network changes its mind. One logit: the exact maximum of z(δ) =
         (aδ + c)/√(1 + π/8·(q₂δ² + 2q₁δ + q₀)) beyond alpha ("quadrature": within 5e-5); k logits: within
         1e-3 above the largest confidence. In float64: predictions in float32 may differ by their rounding.
+
+        Args:
+            x: one ray for each row.
+            tolerance: above 0 approximate, which the type of what is returned says: units whose slope is less
+                than that, relative to their layer's largest, count as settled where they are. A few such
+                units make alpha huge where hardly anything changes any more.
 
         >>> import bitbayes as bb
         >>> _ = torch.manual_seed(0)
@@ -403,7 +410,8 @@ class Laplace(nn.Module):
         >>> bool((beyond <= certificate.confidence).all())
         True
         """
-        return infinity.certify(self._paths(x, settle=True), self._method(None))
+        found = infinity.certify(self._paths(x, settle=True, tolerance=tolerance), self._method(None))
+        return infinity.ApproximateCertificate(*found) if tolerance else found
 
     # ---- files
 
@@ -441,12 +449,14 @@ class Laplace(nn.Module):
         model = copy.deepcopy(self.model).double()
         return ExactNetwork(model, part.network.layers, posterior, precisions, part.contrasts)
 
-    def _paths(self, x: Tensor, *, settle: bool) -> Iterator[Path]:
+    def _paths(self, x: Tensor, *, settle: bool, tolerance: float) -> Iterator[Path]:
         part = self._need_fit()
+        if not 0 <= tolerance < 1:
+            raise ArgumentError(f"tolerance={tolerance!r}: expected a number from 0 (exact) to below 1")
         if isinstance(part, AllLayers):
-            paths = infinity.network_paths(self._exact(part), x, settle=settle)
+            paths = infinity.network_paths(self._exact(part), x, settle=settle, tolerance=tolerance)
         else:
-            paths = part.paths(x, self._priors(), settle=settle)
+            paths = part.paths(x, self._priors(), settle=settle, tolerance=tolerance)
         return infinity.residual_paths(paths, x, self._residual()) if self.residual else paths
 
     def _residual(self) -> Residual:

@@ -107,10 +107,10 @@ class LastLayer:
 
     # ---- at infinity
 
-    def paths(self, x: Tensor, prior_variance: float, *, settle: bool) -> Iterator[Path]:
+    def paths(self, x: Tensor, prior_variance: float, *, settle: bool, tolerance: float) -> Iterator[Path]:
         """The Gaussian over logits along the rays δ·x; `settle`: with alpha."""
-        posterior = self._decompose()
-        return infinity.last_layer_paths(self.model, self.head, posterior, prior_variance, x, settle=settle)
+        parts = self.model, self.head, self._decompose(), prior_variance
+        return infinity.last_layer_paths(*parts, x, settle=settle, tolerance=tolerance)
 
     def bound(self, prior_variance: float, method: str) -> Tensor:
         """A confidence that no input exceeds."""

@@ -1,8 +1,8 @@
 """What happens far from the data: limits, bounds and certificates along rays δ·x."""
 
 from bitbayes.infinity.bound import PriorLimits, bound, prior_limits
-from bitbayes.infinity.certify import Certificate, certify
-from bitbayes.infinity.limit import Limit, limit
+from bitbayes.infinity.certify import ApproximateCertificate, Certificate, certify
+from bitbayes.infinity.limit import ApproximateLimit, Limit, limit
 from bitbayes.infinity.network_bound import network_bound
 from bitbayes.infinity.network_path import ExactNetwork, network_paths
 from bitbayes.infinity.path import Path, last_layer_paths
@@ -12,6 +12,8 @@ from bitbayes.infinity.residual import InputMoments, Residual
 
 __all__ = [
     "Affine",
+    "ApproximateCertificate",
+    "ApproximateLimit",
     "Certificate",
     "ExactNetwork",
     "FinalPiece",

@@ -46,6 +46,10 @@ class Certificate(NamedTuple):
     confidence: Tensor
 
 
+class ApproximateCertificate(Certificate):
+    """The same with slopes below a tolerance left out: an earlier alpha, and nothing is certain any more."""
+
+
 class Ratio(NamedTuple):
     """z(u) = ((1−u)n₀ + un₁)/√((1−u)²d₀ + 2u(1−u)d₀₁ + u²d₁); tensors of one shape (n, …)."""
 

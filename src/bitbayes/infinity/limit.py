@@ -21,6 +21,10 @@ class Limit(NamedTuple):
     label: Tensor
 
 
+class ApproximateLimit(Limit):
+    """The same with slopes below a tolerance left out: close to the limit, and not promised to be it."""
+
+
 def limit(paths: Iterable[Path], method: str) -> Limit:
     """The prediction at each path's far end: that of mean μᵀs and variance sᵀΣs, with no 1 beside κ·variance.
 

@@ -76,7 +76,7 @@ class _Along(NamedTuple):
 
 
 @torch.no_grad()
-def network_paths(network: ExactNetwork, x: Tensor, *, settle: bool) -> Iterator[Path]:
+def network_paths(network: ExactNetwork, x: Tensor, *, settle: bool, tolerance: float) -> Iterator[Path]:
     """Paths for the rows of x, of a model that ends in a linear layer.
 
     Alpha is up to a thousandth later than that of the network. Without `settle` only the end at infinity
@@ -86,16 +86,16 @@ def network_paths(network: ExactNetwork, x: Tensor, *, settle: bool) -> Iterator
         few = x[:1].to(next(network.model.parameters())) if isinstance(x, Tensor) and len(x) else x
         rows = points_at_once(network.model, network.layers, few, network.contrasts.shape[0])
     for part in torch.split(x, rows) if isinstance(x, Tensor) else [x]:
-        yield _path(network, part, settle)
+        yield _path(network, part, settle, tolerance)
 
 
-def network_piece(model: nn.Module, x: Tensor) -> FinalPiece:
+def network_piece(model: nn.Module, x: Tensor, tolerance: float = 0.0) -> FinalPiece:
     """What a model that ends in a linear layer is along the rays of x."""
     if isinstance(x, Tensor) and x.is_floating_point():
         x = x.to(next(model.parameters()))
     with evaluating(model):
         head = find_head(model, x[:2])
-    return final_piece(model, head, x)
+    return final_piece(model, head, x, tolerance=tolerance)
 
 
 def inside(piece: FinalPiece) -> Tensor:
@@ -103,9 +103,9 @@ def inside(piece: FinalPiece) -> Tensor:
     return torch.where(piece.alpha > 0, BEYOND * piece.alpha, NEAREST)
 
 
-def _path(network: ExactNetwork, x: Tensor, settle: bool) -> Path:
+def _path(network: ExactNetwork, x: Tensor, settle: bool, tolerance: float) -> Path:
     with _inputs_seen(network) as seen:
-        piece = network_piece(network.model, x)
+        piece = network_piece(network.model, x, tolerance)
     start = inside(piece)  # (n,)
     recorded, later = _derivatives(network, x.to(start), start)
     far = {each.layer.name: _slope(each, later.get(each.layer.name), start, seen) for each in recorded}

@@ -292,12 +292,14 @@ def _constant(value: Any, like: Tensor) -> Any:
 
 @rule("relu")
 def relu(func: Any, x: RayTensor) -> Any:
+    x = x.without_small_slopes()
     off = x.horizon.see(x.slope, x.intercept, x.by_row)
     return x.like(x.slope.clamp_min(0), x.intercept.masked_fill(off.to(x.intercept.device), 0))
 
 
 @rule("leaky_relu", "_prelu_kernel")
 def leaky_relu(func: Any, x: RayTensor, factor: Any = 0.01) -> Any:
+    x = x.without_small_slopes()
     off = x.horizon.see(x.slope, x.intercept, x.by_row)
     slope, intercept = (
         torch.where(off.to(half.device), half * _constant(factor, half), half)
@@ -331,7 +333,7 @@ def larger(func: Any, x: Any, y: Any) -> Any:
 
 def _larger(x: Any, y: Any, sign: int) -> RayTensor:
     """The larger of two values in the end; the smaller if the sign is −1."""
-    gap = add(aten.sub.Tensor, x, y)
+    gap = add(aten.sub.Tensor, x, y).without_small_slopes()
     second = gap.horizon.see(sign * gap.slope, sign * gap.intercept, gap.by_row)
     (slope, other_slope), (intercept, other_intercept) = slopes(x, y), intercepts(x, y)
     other_slope = 0 if isinstance(other_slope, (int, float)) else other_slope
@@ -395,7 +397,7 @@ def _largest(x: RayTensor, candidates: list[tuple[Tensor, Tensor]], by_row: bool
         slope = torch.maximum(slope, other)
     if not x.horizon.settle:
         return x.like(slope, torch.empty_like(slope, device="meta"), by_row)
-    level = slope - NOISE * x.largest_slope(by_row, slope.dim())
+    level = slope - max(NOISE, x.horizon.tolerance) * x.largest_slope(by_row, slope.dim())
     intercept = torch.full_like(slope, -math.inf)
     for other, value in candidates:
         intercept = torch.where(other >= level, torch.maximum(value, intercept), intercept)

@@ -45,28 +45,35 @@ class Path(NamedTuple):
 
 
 def last_layer_paths(
-    model: nn.Module, head: Head, posterior: Posterior, prior_variance: float, x: Tensor, *, settle: bool
+    model: nn.Module,
+    head: Head,
+    posterior: Posterior,
+    prior_variance: float,
+    x: Tensor,
+    *,
+    settle: bool,
+    tolerance: float,
 ) -> Iterator[Path]:
     """Paths for the rows of x, some rows at a time, of a posterior over the last layer.
 
     Without `settle` alpha is not looked for, and only the end at infinity means anything.
     """
-    piece = final_piece(model, head, x, settle=settle)
+    piece = final_piece(model, head, x, settle=settle, tolerance=tolerance)
     if not settle:
-        piece = _finite(piece, model, head, x)
+        piece = _finite(piece, model, head, x, tolerance)
     posterior = posterior.to(piece.alpha.device, torch.float64)
     size = max(1, CHUNK // head.outputs**2)
     for start in range(0, len(piece.alpha), size):
         yield _path(piece.rows(slice(start, start + size)), posterior, prior_variance, head.bias)
 
 
-def _finite(piece: FinalPiece, model: nn.Module, head: Head, x: Tensor) -> FinalPiece:
+def _finite(piece: FinalPiece, model: nn.Module, head: Head, x: Tensor, tolerance: float) -> FinalPiece:
     """The slopes alone, and the whole piece of those rays whose features stop growing."""
     still = ~piece.features.slope.any(1)
     pieces = [Affine(each.slope, torch.zeros_like(each.slope)) for each in piece[:2]]
     alpha = torch.zeros_like(piece.alpha)
     if bool(still.any()):
-        whole = final_piece(model, head, x[still.to(x.device)])
+        whole = final_piece(model, head, x[still.to(x.device)], tolerance=tolerance)
         for each, one in zip(pieces, whole[:2], strict=True):
             each.intercept[still] = one.intercept
         alpha[still] = whole.alpha

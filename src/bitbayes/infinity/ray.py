@@ -34,12 +34,15 @@ class FinalPiece(NamedTuple):
 
 
 @torch.no_grad()
-def final_piece(model: nn.Module, head: Head, x: Tensor, *, settle: bool = True) -> FinalPiece:
+def final_piece(
+    model: nn.Module, head: Head, x: Tensor, *, settle: bool = True, tolerance: float = 0.0
+) -> FinalPiece:
     """φ(δ·x) = slope·δ + intercept for every δ ≥ alpha, for each row of x, and the logits likewise.
 
     alpha is the last δ at which a unit of the network changes its mind (a ReLU its sign, a max pooling its
     choice); 0 if none does. Without `settle` only the slopes are computed, at half the price: alpha and the
-    intercepts are infinite.
+    intercepts are infinite. A `tolerance` above 0 is approximate: units whose slope is less than that,
+    relative to their layer's largest, count as settled where they are.
 
     >>> from bitbayes.network import find_head
     >>> model = nn.Sequential(nn.Linear(1, 2), nn.ReLU(), nn.Linear(2, 1))
@@ -56,7 +59,7 @@ def final_piece(model: nn.Module, head: Head, x: Tensor, *, settle: bool = True)
         raise DataError(f"the input, of shape {tuple(x.shape)}, is empty")
     if not bool(x.isfinite().all()):
         raise DataError("the input holds NaN or infinity")
-    ray = RayTensor.along(x.to(model_device(model)), settle=settle)
+    ray = RayTensor.along(x.to(model_device(model)), settle=settle, tolerance=tolerance)
     with evaluating(model):
         features, logits, _ = forward(model, head, ray)
     if not isinstance(features, RayTensor) or not isinstance(logits, RayTensor):

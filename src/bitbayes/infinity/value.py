@@ -15,6 +15,9 @@ cancelled, and would switch on a unit at δ = 1e16. So after each sum an `a` bel
 the terms (the row's largest |a| times Σ|w| of the unit's own weights) is set to 0. That is above the largest
 error of a sum of 4,500 terms, and far below what a real weight leaves: a unit with tiny weights is measured
 against these weights, so it is not mistaken for a dead one.
+
+A `tolerance` above 0 gives up exactness for an earlier alpha: where a unit is about to choose, slopes below
+tolerance × the row's largest are taken for 0 too.
 """
 
 from __future__ import annotations
@@ -39,12 +42,13 @@ class Horizon:
 
     alpha: (n,), from which δ on no unit seen so far changes its mind.
     settle: whether alpha is followed, and intercepts are computed at all.
+    tolerance: relative to a layer's largest slope, what counts as 0 where units choose; 0 is exact.
     dtype, device: those that the values show to the model, whatever they are inside.
     """
 
-    def __init__(self, inputs: Tensor, settle: bool) -> None:
+    def __init__(self, inputs: Tensor, settle: bool, tolerance: float) -> None:
         self.dtype, self.device = inputs.dtype, inputs.device
-        self.settle = settle
+        self.settle, self.tolerance = settle, tolerance
         self.alpha = precise(inputs).new_zeros(len(inputs))
 
     def see(self, slope: Tensor, intercept: Tensor, by_row: bool) -> Tensor:
@@ -94,11 +98,11 @@ class RayTensor(Tensor):
         return self
 
     @classmethod
-    def along(cls, x: Tensor, *, settle: bool = True) -> RayTensor:
+    def along(cls, x: Tensor, *, settle: bool = True, tolerance: float = 0.0) -> RayTensor:
         """δ·x: slope x, intercept 0; one ray for each row of x."""
         slope = precise(x).clone()
         intercept = torch.zeros_like(slope, device=None if settle else "meta")
-        return cls(slope, intercept, Horizon(x, settle))
+        return cls(slope, intercept, Horizon(x, settle, tolerance))
 
     def like(self, slope: Tensor, intercept: Tensor, by_row: bool | None = None) -> RayTensor:
         """Another value of the same pass."""
@@ -117,6 +121,13 @@ class RayTensor(Tensor):
             return largest
         largest = torch.linalg.vector_norm(self.slope.reshape(len(self.slope), -1), torch.inf, dim=1)
         return largest.reshape(-1, *[1] * (dims - 1))
+
+    def without_small_slopes(self) -> RayTensor:
+        """Itself; with a tolerance, a copy without the slopes that are nothing beside the largest."""
+        if not self.horizon.tolerance:
+            return self
+        level = self.horizon.tolerance * self.largest_slope(self.by_row, self.dim())
+        return self.like(self.slope.masked_fill(self.slope.abs() <= level, 0), self.intercept)
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         return f"RayTensor(slope={self.slope}, intercept={self.intercept})"
