@@ -37,7 +37,7 @@ from bitbayes.network import (
     working_dtype,
 )
 from bitbayes.posterior import NetworkPosterior, gram_root
-from bitbayes.precision import working
+from bitbayes.precision import precise, working
 from bitbayes.predictive import method_for
 from bitbayes.prior import candidates
 from bitbayes.progress import track
@@ -337,7 +337,9 @@ def fit_all_layers(
                 count += len(now)
                 loss += float(chosen.losses(logits.double(), now).sum())
                 for name, more in network_sums(structure, recorded).items():
-                    sums[name] = sums[name].add_(more) if name in sums else more
+                    sums[name] = (
+                        sums[name].add_(more.to(sums[name].device)) if name in sums else precise(more)
+                    )
     norms = tuple(
         sum(float(model.get_parameter(name).double().square().sum()) for name in layer.names)
         for layer in layers

@@ -17,11 +17,9 @@ import torch
 from torch import Tensor
 
 from bitbayes.errors import ModelError
-from bitbayes.network import Layer, MatrixPiece, Piece, Recorded
+from bitbayes.network import Layer, MatrixPiece, Piece, Recorded, VectorPiece
 from bitbayes.precision import precise
 
-# Numbers that a chunk of explicit derivatives may hold: few enough to stay in the cache.
-CHUNK = 2**20
 # Parameters of a dense matrix: 0.8 GB in float64, and minutes for its eigendecomposition.
 WIDEST = 10_000
 NETWORK_STRUCTURES = ("kron", "diag", "full")
@@ -63,7 +61,7 @@ def sum_names(structure: str, layers: tuple[Layer, ...]) -> list[str]:
 
 
 def network_sums(structure: str, recorded: list[Recorded]) -> dict[str, Tensor]:
-    """The sums of some points, from their derivatives along the columns of V."""
+    """The sums of some points, from their derivatives along the columns of V; to be added up in float64."""
     if structure == "full":
         return {"hessian": _hessian([each.piece() for each in recorded])}
     sums = {}
@@ -78,52 +76,47 @@ def network_sums(structure: str, recorded: list[Recorded]) -> dict[str, Tensor]:
 
 def _hessian(pieces: list[Piece]) -> Tensor:
     jacobian = torch.cat([piece.jacobian() for piece in pieces], dim=2).flatten(0, 1)  # (n·c, P)
-    return precise(jacobian.T @ jacobian)
+    return jacobian.T @ jacobian
 
 
 def _diagonal(piece: Piece) -> dict[str, Tensor]:
-    if isinstance(piece, MatrixPiece) and piece.inputs.shape[3] == 1:
-        # One position: the square of a product is the product of the squares.
-        outputs = piece.gradients[..., 0].square().sum(2)  # (n, groups, o)
-        inputs = piece.inputs[..., 0].square()  # (n, groups, i)
-        return {"diagonal": precise(torch.einsum("ngo,ngi->goi", outputs, inputs).flatten())}
-    total: Tensor | None = None
-    for part in chunks(piece):
-        square = part.jacobian().square_() if isinstance(part, MatrixPiece) else part.jacobian().square()
-        more = precise(square.sum((0, 1)))
-        total = more if total is None else total + more
-    assert total is not None
-    return {"diagonal": total}
+    if isinstance(piece, VectorPiece):
+        return {"diagonal": precise(piece.derivatives.square().sum((0, 1)))}
+    _, groups, _, o, _ = piece.gradients.shape
+    total = precise(piece.inputs.new_zeros(groups, o, piece.inputs.shape[2]))
+    if piece.few_positions:
+        # (Σₜ gₜaₜ)² = Σ over pairs of gₜgₜ'·aₜaₜ'; for one position the square of a product.
+        for part in piece.pair_chunks():
+            total += precise(part.gradient_pairs().flatten(2) @ part.input_pairs().flatten(2).mT)
+    else:
+        for points, outputs in piece.chunks():
+            squares = piece.part(points, outputs).jacobian().square_().sum((0, 1))
+            total[:, outputs] += precise(squares.reshape(groups, -1, total.shape[2]))
+    return {"diagonal": total.flatten()}
 
 
 def _factors(piece: MatrixPiece) -> dict[str, Tensor]:
-    n, groups, _, _, positions = piece.gradients.shape
-    inputs = torch.stack([_second_moment(piece.inputs[:, group]) for group in range(groups)])
-    outputs = torch.stack(
-        [_second_moment(piece.gradients[:, group].flatten(0, 1)) for group in range(groups)]
-    )
+    n, _, _, _, positions = piece.gradients.shape
     return {
-        "outputs": precise(outputs),
-        "inputs": precise(inputs),
-        "positions": precise(inputs.new_tensor(float(n * positions))),
+        "outputs": _second_moments(piece.gradients.transpose(0, 1).flatten(1, 2)),
+        "inputs": _second_moments(piece.inputs.transpose(0, 1)),
+        "positions": piece.inputs.new_tensor(n * positions, dtype=torch.float64),
     }
+
+
+def _second_moments(columns: Tensor) -> Tensor:
+    """Σ over n and T of x xᵀ, (groups, d, d), from x (groups, n, d, T)."""
+    moments = [_second_moment(each) for each in columns]
+    return moments[0][None] if len(moments) == 1 else torch.stack(moments)  # one of them may be large
 
 
 def _second_moment(columns: Tensor) -> Tensor:
     """Σ over n and T of x xᵀ, (d, d), from x (n, d, T)."""
+    if columns.stride(0) < columns.stride(1):  # all points of a row lie together
+        rows = columns.transpose(0, 1).flatten(1)  # (d, n·T)
+        return rows @ rows.T
     _, d, positions = columns.shape
     if positions > d and not columns.mT.is_contiguous():
         return (columns @ columns.mT).sum(0)
     rows = columns.mT.reshape(-1, d)
     return rows.T @ rows
-
-
-def chunks(piece: Piece) -> list[Piece]:
-    """Points by the handful, so that explicit derivatives stay within `CHUNK` numbers."""
-    if isinstance(piece, MatrixPiece):
-        n, groups, c, o, _ = piece.gradients.shape
-        size = groups * o * piece.inputs.shape[2]
-    else:
-        n, c, size = piece.derivatives.shape
-    rows = max(1, CHUNK // (size * c))
-    return [piece[start : start + rows] for start in range(0, n, rows)]

@@ -2,10 +2,7 @@
 
 from bitbayes.network.batches import Inputs, Peeked, a_loader, batches, items, model_device
 from bitbayes.network.derivatives import (
-    MatrixPiece,
-    Piece,
     Recorded,
-    VectorPiece,
     as_logits,
     differentiate,
     points_at_once,
@@ -18,6 +15,7 @@ from bitbayes.network.head import Head, call, find_head, forward
 from bitbayes.network.layers import Layer, Network, find_layers, tied_to
 from bitbayes.network.mode import evaluating
 from bitbayes.network.observe import check_finite, grouped, observe, observe_inputs
+from bitbayes.network.pieces import MatrixPiece, Piece, VectorPiece, from_pairs
 from bitbayes.network.probe import probed
 
 __all__ = [
@@ -42,6 +40,7 @@ __all__ = [
     "find_layers",
     "fingerprint",
     "forward",
+    "from_pairs",
     "grouped",
     "items",
     "model_device",

@@ -22,44 +22,12 @@ from bitbayes.network.batches import Inputs
 from bitbayes.network.head import call
 from bitbayes.network.layers import Layer
 from bitbayes.network.normalised import by_parameter, normalised
+from bitbayes.network.pieces import MatrixPiece, Piece, VectorPiece
 from bitbayes.network.unfold import unfolded
 from bitbayes.precision import working
 
 # What a pass may keep: activations, their derivatives in every direction, and one layer's unfolded inputs.
-CPU_BYTES, DEVICE_BYTES = 2**28, 2**32
-
-
-@dataclass(frozen=True)
-class MatrixPiece:
-    """A matrix layer's inputs a (n, groups, i, T) and derivatives at its outputs g (n, groups, c, o, T)."""
-
-    inputs: Tensor
-    gradients: Tensor
-
-    def __getitem__(self, rows: slice) -> MatrixPiece:
-        return MatrixPiece(self.inputs[rows], self.gradients[rows])
-
-    def jacobian(self) -> Tensor:
-        """Σₜ g aᵀ, (n, c, P)."""
-        n, groups, c, o, _ = self.gradients.shape
-        jacobian = self.gradients.flatten(2, 3) @ self.inputs.mT  # (n, groups, c·o, i)
-        return jacobian.reshape(n, groups, c, o, -1).transpose(1, 2).reshape(n, c, -1)
-
-
-@dataclass(frozen=True)
-class VectorPiece:
-    """The derivatives in a layer's P parameters as they are, (n, c, P)."""
-
-    derivatives: Tensor
-
-    def __getitem__(self, rows: slice) -> VectorPiece:
-        return VectorPiece(self.derivatives[rows])
-
-    def jacobian(self) -> Tensor:
-        return self.derivatives
-
-
-Piece = MatrixPiece | VectorPiece
+CPU_BYTES, DEVICE_BYTES = 2**29, 2**32
 
 
 @dataclass(frozen=True)

@@ -32,15 +32,16 @@ def _convolution(module: nn.Conv1d | nn.Conv2d, inputs: Tensor, *, weight: bool,
     n, channels, height, width, *kernel = windows.shape
     groups = module.groups
     inside = (channels // groups, *kernel)
-    columns = inside[0] * inside[1] * inside[2] if weight else 0
-    # Filled in place: the copy that unfolds is the only one.
-    patches = inputs.new_empty(n, groups, height, width, columns + bias)
+    rows = inside[0] * inside[1] * inside[2] if weight else 0
+    # Filled in place, positions along the last axis: the copy that unfolds is the only one, it moves whole
+    # lines of the picture, and Σ aaᵀ over points and positions is one product of matrices.
+    patches = inputs.new_empty(groups, rows + bias, n, height, width)
     if weight:
-        grouped = windows.reshape(n, groups, inside[0], *windows.shape[2:]).permute(0, 1, 3, 4, 2, 5, 6)
-        patches[..., :columns].view(n, groups, height, width, *inside).copy_(grouped)
+        grouped = windows.reshape(n, groups, inside[0], *windows.shape[2:]).permute(1, 2, 5, 6, 0, 3, 4)
+        patches[:, :rows].view(groups, *inside, n, height, width).copy_(grouped)
     if bias:
-        patches[..., columns] = 1
-    return patches.flatten(2, 3).mT
+        patches[:, rows] = 1
+    return patches.flatten(3).permute(2, 0, 1, 3)
 
 
 def _windows(module: nn.Conv1d | nn.Conv2d, inputs: Tensor) -> Tensor:

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from bitbayes.curvature.all_layers import KRON_FACTORS, NetworkCurvature, chunks
-from bitbayes.network import Layer, MatrixPiece, Piece, Recorded, VectorPiece
+from bitbayes.curvature.all_layers import KRON_FACTORS, NetworkCurvature
+from bitbayes.network import Layer, MatrixPiece, Piece, Recorded, VectorPiece, from_pairs
 from bitbayes.posterior.base import Tensors, eigen, gaussian_noise
 
 Precision = float | Tensor
@@ -121,7 +121,9 @@ class PaperKronBlock(Tensors):
 
 def _turned(piece: MatrixPiece, input_vectors: Tensor, output_vectors: Tensor) -> MatrixPiece:
     """Vᵀa and Uᵀg."""
-    inputs = (piece.inputs.mT @ input_vectors).mT  # in the order in which unfolded inputs lie in memory
+    n, _, _, positions = piece.inputs.shape
+    inputs = piece.inputs.permute(1, 2, 0, 3).flatten(2)  # (groups, i, n·T), as unfolded inputs lie in memory
+    inputs = (input_vectors.mT @ inputs).unflatten(2, (n, positions)).permute(2, 0, 1, 3)
     return MatrixPiece(inputs, output_vectors[:, None].mT @ piece.gradients)
 
 
@@ -168,7 +170,7 @@ class NetworkPosterior:
             if isinstance(block, FullBlock):
                 piece = VectorPiece(torch.cat([each.jacobian() for each in pieces], dim=2))
             weights = [block.precisions(tau[layers[0].name]).reciprocal() for tau in taus]
-            more = _gram(block, piece, weights)
+            more = _gram(block.rotated(piece), weights)
             total = more if total is None else total + more
         assert total is not None
         return total
@@ -207,24 +209,40 @@ def _block(sums: dict[str, Tensor], layer: Layer, paper: bool) -> Block:
     return KronBlock.of(outputs, inputs, positions)
 
 
-def _gram(block: Block, piece: Piece, weights: list[Tensor]) -> Tensor:
+def _gram(piece: Piece, weights: list[Tensor]) -> Tensor:
     """Σ_p J_mp w_p J_m'p for each of the weights, (q, n, c, c)."""
-    if isinstance(piece, MatrixPiece) and piece.inputs.shape[3] == 1:
-        return _gram_of_products(block.rotated(piece), weights)
-    many = torch.stack([weight.flatten() for weight in weights], dim=1)  # (P, q)
-    parts = [_weighted(block.rotated(part).jacobian(), many) for part in chunks(piece)]
-    return torch.cat(parts, dim=1)
+    if isinstance(piece, VectorPiece):
+        flat = torch.stack([weight.flatten() for weight in weights], dim=1)  # (P, q)
+        return torch.cat([_weighted(part.derivatives, flat) for part in piece.chunks()], dim=1)
+    n, groups, c, o, positions = piece.gradients.shape
+    many = torch.stack([weight.reshape(groups, o, -1) for weight in weights], dim=3)  # (groups, o, i, q)
+    if positions == 1:
+        return _gram_of_products(piece, many)
+    if len(weights) == 1 and piece.few_positions:
+        return torch.cat([_gram_of_pairs(part, many[..., 0]) for part in piece.pair_chunks()])[None]
+    grams = piece.inputs.new_zeros(len(weights), n, c, c)
+    for points, outputs in piece.chunks():
+        jacobian = piece.part(points, outputs).jacobian()
+        grams[:, points] += _weighted(jacobian, many[:, outputs].flatten(0, 2))
+    return grams
 
 
-def _gram_of_products(piece: Piece, weights: list[Tensor]) -> Tensor:
+def _gram_of_products(piece: MatrixPiece, weights: Tensor) -> Tensor:
     """One position: J = g aᵀ, so Σᵢ aᵢ² w_oi is all that is needed of the inputs."""
-    assert isinstance(piece, MatrixPiece)
-    n, groups, _, o, _ = piece.gradients.shape
-    many = torch.stack([weight.reshape(groups, o, -1) for weight in weights], dim=1)  # (groups, q, o, i)
+    groups, o, _, q = weights.shape
     inputs = piece.inputs[..., 0].square().transpose(0, 1)  # (groups, n, i)
-    variances = (inputs @ many.flatten(1, 2).mT).reshape(groups, n, len(weights), o)
-    variances = variances.permute(1, 0, 3, 2).reshape(n, groups * o, len(weights))
+    variances = inputs @ weights.transpose(1, 2).flatten(2)  # (groups, n, o·q)
+    variances = variances.reshape(groups, -1, o, q).transpose(0, 1).flatten(1, 2)  # (n, groups·o, q)
     return _weighted(piece.gradients[..., 0].transpose(1, 2).flatten(2), variances)
+
+
+def _gram_of_pairs(piece: MatrixPiece, weights: Tensor) -> Tensor:
+    """Few positions: Σ over o, t, t' of g_mot K_ott' g_m'ot' with K_ott' = Σᵢ aₜᵢ w_oi aₜ'ᵢ, (n, c, c)."""
+    n, groups, _, o, positions = piece.gradients.shape
+    kernel = (weights @ piece.input_pairs().flatten(2)).reshape(groups, o, n, -1)
+    gradients = piece.gradients.permute(1, 3, 0, 4, 2)  # (groups, o, n, T, c)
+    weighted = from_pairs(kernel, positions) @ gradients
+    return torch.einsum("gontc,gontd->ncd", gradients, weighted)
 
 
 def _weighted(roots: Tensor, weights: Tensor) -> Tensor:
