@@ -30,6 +30,7 @@ NAMES = (
     "oe",
     "acet",
     "ece",
+    "dkl",
 )
 
 

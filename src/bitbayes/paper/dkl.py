@@ -1,0 +1,221 @@
+"""Deep kernel learning, trained anew, beside the plain network and what makes that one a bit Bayesian."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from bitbayes.baselines.deep_kernel import TEST_SAMPLES, DeepKernel
+from bitbayes.paper import ood
+from bitbayes.paper.methods import MULTICLASS, ROWS, Entry, Network, Seen, images_of
+from bitbayes.paper.numbers import cell
+from bitbayes.paper.pictures import HOLLOW, marker_style, panels, styled
+from bitbayes.paper.problem import Problem
+from bitbayes.paper.report import Report, as_printed, device_name, mean_std
+from bitbayes.paper.session import Session
+from bitbayes.paper.study import Study
+from bitbayes.paper.table2 import DELTA
+from bitbayes.training import Recipe, augmented
+from bitbayes.training.cache import _check, _read
+from bitbayes.writing import whole, write_tensors
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+BESIDE = ("plain", "llla", "ours")
+STYLES: dict[str, dict[str, Any]] = {
+    "dkl-batch": {"marker": "D", "color": "#CC79A7", "linestyle": "none", "markersize": 6},
+    "dkl": {"marker": "P", "color": "#E69F00", "linestyle": "none", "markersize": 6},
+}
+
+
+class Kernel:
+    """A trained deep kernel as one of the tables' methods: it has no number to choose.
+
+    `by_batch`: features are scaled by their range in each batch of test points, as in the paper's code, which
+    moves far-away features back among the others; otherwise by their range in training, and clamped to it.
+    """
+
+    def __init__(self, kernel: DeepKernel, by_batch: int | None = None) -> None:
+        self.kernel, self.by_batch = kernel, by_batch
+
+    def fit(self, network: Network, images: Tensor, train: Seen | None, labels: Tensor) -> None:
+        pass
+
+    def choose(self, validation: Seen, labels: Tensor, noise: Seen) -> float:
+        return 1.0
+
+    @torch.no_grad()
+    def probabilities(self, seen: Seen, number: float, seed: int) -> Tensor:
+        generator = torch.Generator(seen.images.device).manual_seed(seed)
+        if self.by_batch is None:
+            return self.kernel.predict_proba(list(torch.split(seen.images, ROWS)), generator=generator)
+        parts = []
+        for images in torch.split(seen.images, self.by_batch):
+            features = self.kernel.features(images)
+            bounds = torch.stack([features.amin(), features.amax()])
+            parts.append(self.kernel.probabilities(features, bounds, TEST_SAMPLES, generator))
+        return torch.cat(parts)
+
+    def module(self, number: float) -> nn.Module:
+        return self.kernel
+
+
+class Shuffled:
+    """Training images and labels in batches, in an order and with crops of its own in each epoch."""
+
+    def __init__(self, problem: Problem, seed: int) -> None:
+        self.images, self.labels, self.recipe = problem.train_images, problem.train_labels, problem.recipe
+        self.size, self.seed, self.epoch = min(self.recipe.batch_size, len(self.images)), seed, 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        device, recipe = self.images.device, self.recipe
+        generator = torch.Generator(device).manual_seed(1_000_003 * self.seed + self.epoch)
+        order = torch.randperm(len(self.images), device=device, generator=generator)
+        for rows in torch.split(order, self.size)[: len(self)]:
+            yield augmented(images_of(self.images[rows]), recipe, generator), self.labels[rows]
+
+    def __len__(self) -> int:
+        return len(self.images) // self.size
+
+
+def trained_kernel(session: Session) -> tuple[DeepKernel, dict[str, Any]]:
+    """The deep kernel and the story of its training; read from the cache, or trained and kept there."""
+    problem, options = session.problem, session.options
+    quick = "-quick" if options.quick else ""
+    stem = options.cache / f"{problem.name}-dkl{quick}-{problem.recipe.epochs}-{options.seed}"
+    weights, about, part = (
+        stem.with_name(stem.name + ending) for ending in (".safetensors", ".json", ".part.safetensors")
+    )
+    device = problem.train_images.device
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.manual_seed(options.seed)
+        kernel = DeepKernel(problem.make(problem.classes)).to(device)
+    settings = settings_of(problem.recipe, options.seed, len(problem.train_images))
+    if weights.exists() and about.exists():
+        _check(about, settings)
+        _read(kernel, weights)
+        return kernel.eval(), json.loads(about.read_text(encoding="utf-8"))
+    begun = time.perf_counter()
+    loader = Shuffled(problem, options.seed)
+    kernel.fit(loader, recipe=problem.recipe, seed=options.seed, part=part, progress=options.progress)
+    story = {
+        **settings,
+        "losses": kernel.losses,
+        "seconds": round(time.perf_counter() - begun, 1),
+        "torch": torch.__version__,
+        "device": device_name(device),
+    }
+    write_tensors(weights, kernel.state_dict(), {"bitbayes": json.dumps(settings)})
+    with whole(about) as unfinished:
+        unfinished.write_text(json.dumps(story, indent=1) + "\n", encoding="utf-8")
+    return kernel.eval(), story
+
+
+def settings_of(recipe: Recipe, seed: int, images: int) -> dict[str, Any]:
+    """What a kept network must have been trained with, as JSON gives it back."""
+    settings = {"recipe": asdict(recipe), "objective": "dkl", "seed": seed, "images": images}
+    return dict(json.loads(json.dumps(settings)))
+
+
+def measure(session: Session) -> dict[str, Any]:
+    kernel, story = trained_kernel(session)
+    plain, options = session.study("plain"), session.options
+    study = Study(session.problem, plain.network, options.trials, options.progress)
+    batch = session.problem.recipe.batch_size
+    study.entries = {key: MULTICLASS[key] for key in BESIDE} | {
+        "dkl-batch": Entry("DKL, each batch's range", "DKL", lambda points: Kernel(kernel, batch)),
+        "dkl": Entry("DKL, training's range", None, lambda points: Kernel(kernel)),
+    }
+    values = ood.measure(study, ood.natural(study) | ood.noise(study, DELTA))
+    training = {key: story[key] for key in ("seconds", "device", "losses", "images")}
+    return values | {"training": training | {"epochs": len(story["losses"])}}
+
+
+def show(values: dict[str, Any], report: Report) -> None:
+    rows = [
+        (
+            where,
+            method["title"],
+            mean_std(found["mmc"]),
+            mean_std(found.get("auroc", [])),
+            as_printed(paper.get("mmc")),
+            as_printed(paper.get("aur")),
+        )
+        for where, method, found, paper in cells(values)
+    ]
+    report.table(f"Deep kernel learning: {values['problem']}", ood.HEADER, rows, *notes(values))
+    report.picture(lambda: picture(values))
+
+
+def cells(
+    values: dict[str, Any],
+) -> Iterator[tuple[str, dict[str, Any], dict[str, list[float]], dict[str, Any]]]:
+    """Of each set and method: the set, the method, our values, the paper's (DKL's are in its own table)."""
+    for where, by_method in values["scores_percent"].items():
+        train = values["paper_problem"]
+        row = train if where == values["problem"] else values["paper_rows"][where]
+        for key, found in by_method.items():
+            method = values["methods"][key]
+            if method["paper"] == "DKL":
+                paper = cell("dkl", train, row.split(" (")[0], "DKL")  # "Noise", without its δ
+            else:
+                paper = cell("table2", train, row, method["paper"])
+            yield where, {"key": key, **method}, found, paper
+
+
+def notes(values: dict[str, Any]) -> list[str]:
+    training, inside = values["training"], values["scores_percent"][values["problem"]]
+    accuracy = "; ".join(
+        f"{values['methods'][key]['title']}: {mean_std(found['accuracy'], 2)}"
+        for key, found in inside.items()
+    )
+    return [
+        f"Accuracy on the test set, %: {accuracy}.",
+        f"DKL was trained from scratch on {training['images']:,} images (epochs: {training['epochs']}) in "
+        f"{training['seconds']:.0f} s on {training['device']}; the other methods share the plain network.",
+        "*Each batch's range*: features of test points are scaled by their range in each batch, as in the "
+        "paper's code, so that far-away ones land among the others and a prediction depends on its batch. "
+        "*Training's range*: they are scaled as in training and clamped.",
+    ]
+
+
+@styled
+def picture(values: dict[str, Any]) -> Figure:
+    """MMC and AUROC of each set by method; hollow markers are the paper's."""
+    names, keys = list(values["scores_percent"]), list(values["methods"])
+    figure, ((left, right),) = panels(1, 2, 4.2, 1.2 + 0.6 * len(names), sharey=True)
+    for where, method, found, paper in cells(values):
+        y = len(names) - names.index(where) + 0.3 - 0.6 * keys.index(method["key"]) / (len(keys) - 1)
+        for axes, ours, theirs in ((left, "mmc", "mmc"), (right, "auroc", "aur")):
+            style = style_of(method["key"])
+            if found.get(ours):
+                axes.plot([statistics.fmean(found[ours])], [y], **style, clip_on=False)
+            if paper.get(theirs):
+                axes.plot([paper[theirs][0]], [y], **style | {"markerfacecolor": "none"}, clip_on=False)
+    for key in keys:
+        left.plot([], [], **style_of(key), label=values["methods"][key]["title"])
+    left.plot([], [], **(marker_style("plain") | HOLLOW), label="hollow: the paper's")
+    left.set(xlim=(0, 101), xlabel="Mean confidence (MMC), %", yticks=range(len(names), 0, -1))
+    left.set_yticklabels(names)
+    right.set(xlim=(0, 101), xlabel="AUROC, %")
+    for axes in (left, right):
+        axes.grid(axis="x", color="#dddddd", linewidth=0.6)
+        for row in range(1, len(names)):
+            axes.axhline(row + 0.5, color="#bbbbbb", linewidth=0.6)
+    figure.legend(loc="outside lower center", ncols=3)
+    return figure
+
+
+def style_of(key: str) -> dict[str, Any]:
+    return STYLES.get(key) or marker_style(key)
