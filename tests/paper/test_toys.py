@@ -21,7 +21,8 @@ def test_the_toys_are_made(tmp_path):
     assert set(values) == {"moons", "gaussians-2", "gaussians-4"}
     for toy in values.values():
         assert not toy["not_run"]
-        assert list(toy["maps"]) == ["Plain", "Temperature", "Last layer", "All layers", "Isotropic"]
+        names = ["Plain", "Temperature", "Last layer", "All layers", "Isotropic", "Residual"]
+        assert list(toy["maps"]) == names
     text = (tmp_path / "toy/toy.md").read_text()
     assert "A quick run" in text and "bitbayes reproduce toy --quick" in text
 
