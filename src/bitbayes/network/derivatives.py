@@ -26,8 +26,9 @@ from bitbayes.network.pieces import MatrixPiece, Piece, VectorPiece
 from bitbayes.network.unfold import unfolded
 from bitbayes.precision import working
 
-# What a pass may keep: activations, their derivatives in every direction, and one layer's unfolded inputs.
-CPU_BYTES, DEVICE_BYTES = 2**29, 2**32
+# What a pass may keep: activations, their derivatives in every direction, and one layer's unfolded inputs. On
+# a GPU an eighth of all its memory, not of what happens to be free: the same data should give the same parts.
+CPU_BYTES, GPU_PART = 2**29, 8
 
 
 @dataclass(frozen=True)
@@ -159,7 +160,9 @@ def points_at_once(model: nn.Module, layers: tuple[Layer, ...], inputs: Inputs, 
             handle.remove()
     others = sum(layer.size for layer in layers if layer.kind == "other")
     numbers = kept + 3 * largest + 2 * directions * others
-    limit = CPU_BYTES if inputs.device.type == "cpu" else DEVICE_BYTES
+    limit = CPU_BYTES
+    if inputs.device.type == "cuda":
+        limit = torch.cuda.get_device_properties(inputs.device).total_memory // GPU_PART
     return max(1, limit // (numbers * working_dtype(model).itemsize))
 
 
