@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from os import PathLike
 from typing import Any, Self
@@ -58,7 +58,8 @@ class Laplace(nn.Module):
             over all layers, whose labels are drawn.
         residual: add to every logit the variance of infinitely many ReLU features at the input, which grows
             faster than any mean: far away the confidence goes to exactly 1/k. For inputs that are tensors of
-            floating-point numbers; `tune` chooses its two numbers.
+            floating-point numbers; `tune` chooses its two numbers. Names of layers: those at the inputs of
+            these layers too, at the price of another forward pass.
 
     Constructing computes nothing.
 
@@ -86,7 +87,7 @@ class Laplace(nn.Module):
         head: str | None = None,
         estimate: str = "exact",
         variant: str = "exact",
-        residual: bool = False,
+        residual: bool | Sequence[str] = False,
     ) -> None:
         super().__init__()
         if not isinstance(model, nn.Module):
@@ -103,9 +104,7 @@ class Laplace(nn.Module):
         self.variant = one_of("variant", variant, ("exact", "paper"))
         self._part: LastLayer | AllLayers | None = None
         self.prior_variance = prior_variance
-        if not isinstance(residual, bool):
-            raise ArgumentError(f"residual={residual!r}: expected True or False")
-        self.residual = residual
+        self.residual = infinity.checked_levels(model, residual)
         self.residual_variance, self.residual_threshold = 1.0, 0.0
         if residual and predictive == "weights":
             raise ArgumentError(
@@ -459,9 +458,18 @@ class Laplace(nn.Module):
             paths = part.paths(x, self._priors(), settle=settle, tolerance=tolerance)
         return infinity.residual_paths(paths, x, self._residual()) if self.residual else paths
 
+    def _see(self, moments: MomentsSum) -> Callable[[Inputs], None]:
+        """Shows moments what the residual looks at."""
+        if not isinstance(self.residual, tuple):
+            return moments.see
+        levels = infinity.Levels(self.model, self.residual)
+        return torch.no_grad()(lambda inputs: moments.see(levels.joined(inputs)))
+
     def _residual(self) -> Residual:
         moments = self._need_fit().fitted.inputs
         assert moments is not None
+        if isinstance(self.residual, tuple):
+            moments = infinity.LevelMoments.bind(moments, infinity.Levels(self.model, self.residual))
         return Residual(moments, self.residual_variance, self.residual_threshold)
 
     def _gaussians(self, x: Inputs | Iterable[Any], rows: int) -> Iterator[LogitGaussian]:
@@ -516,7 +524,8 @@ class Laplace(nn.Module):
                 f"draws={draws!r}: expected a positive number, and layers='all' with estimate='fisher'"
             )
         moments = MomentsSum()
-        loader = Watched(a_loader(loader), moments.see) if self.residual else loader
+        if self.residual:
+            loader = Watched(a_loader(loader), self._see(moments))
         same = {"structure": self.structure, "likelihood": self.likelihood, "predictive": self.predictive}
         if self.layers == "last":
             fitted = fit_last_layer(self.model, loader, head=self.head, progress=progress, **same)

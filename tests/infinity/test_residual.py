@@ -149,7 +149,7 @@ def test_inputs_for_which_it_means_nothing():
         bayes.fit([{"x": torch.ones(4, 2), "labels": torch.zeros(4).long()}])
     with pytest.raises(ArgumentError, match="weights"):
         bb.Laplace(torch.nn.Linear(2, 2), layers="all", predictive="weights", residual=True)
-    with pytest.raises(ArgumentError, match="expected True or False"):
+    with pytest.raises(ArgumentError, match="expected True, False"):
         bb.Laplace(torch.nn.Linear(2, 2), residual="yes")
     with pytest.raises(DataError, match="one size"):
         InputMoments.of(torch.ones(3, 2)) + InputMoments.of(torch.ones(3, 4))

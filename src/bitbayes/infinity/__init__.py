@@ -2,6 +2,7 @@
 
 from bitbayes.infinity.bound import PriorLimits, bound, prior_limits
 from bitbayes.infinity.certify import ApproximateCertificate, Certificate, certify
+from bitbayes.infinity.hidden import LevelMoments, Levels, checked_levels
 from bitbayes.infinity.limit import ApproximateLimit, Limit, limit
 from bitbayes.infinity.network_bound import network_bound
 from bitbayes.infinity.network_path import ExactNetwork, network_paths
@@ -18,12 +19,15 @@ __all__ = [
     "ExactNetwork",
     "FinalPiece",
     "InputMoments",
+    "LevelMoments",
+    "Levels",
     "Limit",
     "Path",
     "PriorLimits",
     "Residual",
     "bound",
     "certify",
+    "checked_levels",
     "final_piece",
     "last_layer_paths",
     "limit",

@@ -17,10 +17,11 @@ LARGEST = 1e250
 
 
 class RayResidual(NamedTuple):
-    """σ²·max(0, k(δ·x) − threshold) for n rays: x̂ = slope·δ + offset, slope (n, D), offset (D,)."""
+    """σ²·max(0, k(δ·x) − threshold) for n rays: x̂ = slope·δ + offset (n, D), k = Σ weights |x̂|³/3."""
 
     slope: Tensor
     offset: Tensor
+    weights: Tensor
     residual: Residual
 
     @property
@@ -30,8 +31,9 @@ class RayResidual(NamedTuple):
 
     def standing(self, gaussian: LogitGaussian) -> LogitGaussian:
         """The Gaussian with the residual at δ = 0, which is all there is where δ·x does not move."""
-        root = _cubes(self.offset[None]).sqrt().expand(len(self.slope))
-        return widened(gaussian, root, self.residual.variance, self.residual.threshold)
+        return widened(
+            gaussian, self._cubes(self.offset).sqrt(), self.residual.variance, self.residual.threshold
+        )
 
     def range(self, path: Path, row: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
         """Bounds (c,) on it, in units of scale², for low ≤ u ≤ high on the paths of the given rows.
@@ -42,14 +44,14 @@ class RayResidual(NamedTuple):
         nearest, furthest = path.delta(row, high), path.delta(row, low)  # (c,)
         sizes = [_inverse_scale(path, row, u) for u in (high, low)]
         smallest, largest = torch.minimum(*sizes), torch.maximum(*sizes)
-        slope, offset = self.slope[row], self.offset
+        slope, offset = self.slope[row], self.offset[row]
         ends = [slope * delta[:, None] + offset for delta in (nearest, furthest)]  # (c, D)
-        above = torch.maximum(_cubes(ends[0]), _cubes(ends[1])) - self.residual.threshold
-        below = _cubes(_smallest_size(*ends)) - self.residual.threshold
+        above = torch.maximum(self._cubes(ends[0]), self._cubes(ends[1])) - self.residual.threshold
+        below = self._cubes(_smallest_size(*ends)) - self.residual.threshold
         below = below.clamp_min(0) * smallest.square()
         # The same in 1/δ, for δ > 0 and paths on which δ/scale is affine in u.
         inverse = [delta.reciprocal()[:, None] for delta in (nearest, furthest)]
-        shape = _cubes(_smallest_size(*(slope + offset * each for each in inverse)))
+        shape = self._cubes(_smallest_size(*(slope + offset * each for each in inverse)))
         reach = torch.minimum(nearest * sizes[0], furthest * sizes[1]).square()
         far = (nearest * shape - self.residual.threshold * inverse[0][:, 0].square()) * reach
         affine = (path.far_scale[row] >= INFINITE) & (nearest > 0)
@@ -58,24 +60,24 @@ class RayResidual(NamedTuple):
         variance = self.residual.variance
         return (variance * below).clamp_max(LARGEST), (variance * above).clamp_max(LARGEST)
 
+    def _cubes(self, values: Tensor) -> Tensor:
+        """k of x̂ (c, D), (c,)."""
+        return values.abs().pow(3) @ self.weights / 3
+
 
 def residual_paths(paths: Iterable[Path], x: Tensor, residual: Residual) -> Iterator[Path]:
     """The paths of the rays δ·x with the residual on them."""
-    slope, offset = residual.moments.standardised(x.detach())
+    slope, offset, weights = residual.moments.along(x.detach())
     start = 0
     for path in paths:
-        rows = slope[start : start + len(path.alpha)].to(path.alpha.device)
-        start += len(rows)
-        yield path._replace(residual=RayResidual(rows, offset.to(rows), residual))
+        rows = slice(start, start + len(path.alpha))
+        start = rows.stop
+        a, b, c = (each.to(path.alpha) for each in (slope[rows], offset[rows], weights))
+        yield path._replace(residual=RayResidual(a, b, c, residual))
 
 
 def _inverse_scale(path: Path, row: Tensor, u: Tensor) -> Tensor:
     return (1 - u) / path.far_scale[row] + u / path.near_scale[row]
-
-
-def _cubes(values: Tensor) -> Tensor:
-    """1/D Σ |·|³/3, (c, D) → (c,)."""
-    return values.abs().pow(3).mean(1) / 3
 
 
 def _smallest_size(one: Tensor, other: Tensor) -> Tensor:

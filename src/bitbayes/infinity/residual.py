@@ -41,7 +41,7 @@ class InputMoments:
 
     @classmethod
     def of(cls, inputs: Inputs) -> InputMoments:
-        x = _rows(inputs)
+        x = rows_of(inputs)
         mean = x.mean(0)
         return cls(torch.tensor(float(len(x))).to(x), mean, (x - mean).square().sum(0))
 
@@ -74,9 +74,14 @@ class InputMoments:
         shape = (standard / largest[:, None]).abs().pow(3).mean(1) / 3
         return largest.pow(1.5) * shape.clamp_min(1e-200).sqrt()
 
+    def along(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """For δ·x: x̂ = slope·δ + offset, (n, D) each, and k = Σ_d weight_d |x̂_d|³/3, weights (D,)."""
+        slope, offset = self.standardised(x)
+        return slope, offset.expand_as(slope), torch.full_like(offset, 1 / len(offset))
+
     def standardised(self, x: Inputs) -> tuple[Tensor, Tensor]:
         """x/deviation (n, D) and −mean/deviation (D,), whose sum is x̂; for δ·x the first is δ times that."""
-        rows = _rows(x)
+        rows = rows_of(x)
         if rows.shape[1] != len(self.mean):
             raise DataError(
                 f"an input of {rows.shape[1]} numbers, but the training data's have {len(self.mean)}: "
@@ -170,7 +175,7 @@ class Roots:
         return every[:n]
 
 
-def _rows(inputs: Inputs) -> Tensor:
+def rows_of(inputs: Inputs) -> Tensor:
     """(n, D) in float64; raises on inputs for which a distance from the data means nothing."""
     if not isinstance(inputs, Tensor) or not inputs.is_floating_point():
         kind = (

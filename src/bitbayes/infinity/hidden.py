@@ -1,0 +1,109 @@
+"""The residual at hidden layers too: the kernels at the inputs of some layers, added to that at the input.
+
+k(x) = k₀(x) + Σ_l k_l(h_l(x)), h_l the input of layer l, each kernel with the means and deviations of its own
+level, and one variance σ² for all. Along a ray h_l is affine from alpha on, as everything in the network is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from bitbayes.errors import ArgumentError, ModelError
+from bitbayes.infinity import operations  # noqa: F401  (registers what the values can go through)
+from bitbayes.infinity.residual import InputMoments, rows_of
+from bitbayes.infinity.value import RayTensor
+from bitbayes.network import Inputs, call, evaluating, model_device
+
+
+class Levels(NamedTuple):
+    """The input of a model, and those of some of its layers by name."""
+
+    model: nn.Module
+    names: tuple[str, ...]
+
+    def joined(self, inputs: Inputs) -> Tensor:
+        """All levels side by side, (n, D) in float64: what moments are taken of."""
+        return torch.cat([rows_of(level) for level in self.at(inputs)], dim=1)
+
+    def at(self, inputs: Inputs) -> list[Any]:
+        """Each level at the inputs, as they pass the model in eval mode."""
+        rows_of(inputs)  # raises on inputs that have no levels
+        assert isinstance(inputs, Tensor)
+        inputs = inputs.to(model_device(self.model))
+        seen: dict[str, Any] = {}
+
+        def note(name: str) -> Callable[..., None]:
+            return lambda _, args, kwargs: seen.update({name: args[0] if args else kwargs["input"]})
+
+        handles = [
+            self.model.get_submodule(name).register_forward_pre_hook(note(name), with_kwargs=True)
+            for name in self.names
+        ]
+        try:
+            with evaluating(self.model):
+                call(self.model, inputs)
+        finally:
+            for handle in handles:
+                handle.remove()
+        if missing := [name for name in self.names if name not in seen]:
+            raise ModelError(f"residual={self.names!r}: the model does not call {missing}")
+        return [inputs, *seen.values()]
+
+
+@dataclass(frozen=True)
+class LevelMoments(InputMoments):
+    """The moments of all levels side by side, and where the levels are to be found."""
+
+    levels: Levels
+
+    @classmethod
+    def bind(cls, moments: InputMoments, levels: Levels) -> LevelMoments:
+        return cls(moments.count, moments.mean, moments.squares, levels)
+
+    def root_kernel(self, x: Inputs) -> Tensor:
+        """√Σ k_l, (n,)."""
+        levels = self.levels.at(x)
+        roots = [own.root_kernel(level) for own, level in zip(self._split(levels), levels, strict=True)]
+        total = roots[0]
+        for root in roots[1:]:
+            total = torch.hypot(total, root)  # √(a² + b²) without the squares, which may overflow
+        return total
+
+    @torch.no_grad()
+    def along(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """For δ·x, from alpha on."""
+        rays = self.levels.at(RayTensor.along(x.to(model_device(self.levels.model))))
+        slopes, offsets, weights = [], [], []
+        for own, ray in zip(self._split(rays), rays, strict=True):
+            slope, intercept = (
+                (ray.slope, ray.intercept) if isinstance(ray, RayTensor) else (torch.zeros_like(ray), ray)
+            )
+            slope, shift = own.standardised(slope)
+            slopes.append(slope)
+            offsets.append(own.standardised(intercept)[0] + shift)
+            weights.append(torch.full_like(shift, 1 / len(shift)))
+        return torch.cat(slopes, dim=1), torch.cat(offsets, dim=1), torch.cat(weights)
+
+    def _split(self, levels: list[Any]) -> list[InputMoments]:
+        """The moments of each level."""
+        sizes = [level[0].numel() for level in levels]
+        parts = (torch.split(each, sizes) for each in (self.mean, self.squares))
+        return [InputMoments(self.count, *each) for each in zip(*parts, strict=True)]
+
+
+def checked_levels(model: nn.Module, residual: object) -> bool | tuple[str, ...]:
+    """The option `residual`: True, False, or the names of layers."""
+    if isinstance(residual, bool):
+        return residual
+    known = [name for name, _ in model.named_modules() if name]
+    names = tuple(residual) if isinstance(residual, (tuple, list)) else ()
+    if not names or any(name not in known for name in names) or len(set(names)) < len(names):
+        raise ArgumentError(
+            f"residual={residual!r}: expected True, False, or names of different layers, of {known}"
+        )
+    return names
