@@ -1,10 +1,12 @@
 """ACET's attack against a plain loop of its own, and what becomes of it where nothing can be compiled."""
 
+from functools import partial
+
 import pytest
 import torch
 from torch import nn
 
-from bitbayes.training import confident_neighbours, objectives
+from bitbayes.training import Recipe, confident_neighbours, objectives, train
 from bitbayes.training.fused import Fused
 
 
@@ -85,3 +87,21 @@ def test_what_cannot_be_compiled_runs_as_it_is(monkeypatch):
     with pytest.warns(UserWarning, match="double could not be compiled: no compiler"):
         assert fused(3) == 6
     assert fused(4) == 8  # without another warning
+
+
+def test_training_against_the_attack_takes_hold(monkeypatch):
+    # Fewer steps of the attack, for the time they take.
+    monkeypatch.setattr(objectives, "confident_neighbours", partial(confident_neighbours, steps=4))
+    x = torch.rand(400, 1, 4, 4, generator=torch.Generator().manual_seed(1))
+    x[::2, :, :2] *= 0.1  # two classes: the upper half dark, or the lower
+    x[1::2, :, 2:] *= 0.1
+    y = torch.arange(400) % 2
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Flatten(), nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 2))
+    recipe = Recipe(epochs=5, batch_size=8, crop=0, learning_rate=0.01)
+    train(net, x, y, recipe=recipe, objective="acet", progress=False)
+    noise = torch.rand(100, 1, 4, 4, generator=torch.Generator().manual_seed(2))
+    with torch.no_grad():
+        confidence = net(confident_neighbours(net, noise)).softmax(1).amax(1).mean()
+        accuracy = (net(x).argmax(1) == y).double().mean()
+    assert confidence < 0.75 and accuracy > 0.95, (confidence, accuracy)

@@ -95,8 +95,8 @@ def show(values: dict[str, Any], report: Report) -> None:
 
 @styled
 def picture(values: dict[str, Any]) -> Figure:
-    """Bars: the error itself; outlines: as the paper's code computes it; crosses: as the paper prints it."""
-    figure, (row,) = panels(1, len(values["networks"]), 3.0, 3.2, sharey=True)
+    """The error as it is defined, as the paper's code computes it, and as the paper prints it."""
+    figure, (row,) = panels(1, len(values["networks"]), 3.0, 3.8, sharey=True)
     for axes, (objective, found) in zip(row, values["networks"].items(), strict=True):
         for x, (key, scores) in enumerate(found["scores"].items()):
             method = found["methods"][key]
@@ -112,5 +112,10 @@ def picture(values: dict[str, Any]) -> Figure:
         titles = [found["methods"][key]["title"] for key in found["scores"]]
         axes.set_xticklabels(titles, rotation=60, ha="right")
         axes.set_title(f"{TITLES[objective]} network")
-    row[0].set_ylabel("ECE, % (outline: the paper's code;\n×: the paper's number)")
+    row[0].set_ylabel("ECE, %")
+    grey: dict[str, Any] = {"color": "#333333", "linestyle": "none"}
+    row[0].plot([], [], marker="s", label="as defined", **grey)
+    row[0].plot([], [], marker="s", markerfacecolor="none", label="as the paper's code computes it", **grey)
+    row[0].plot([], [], marker="x", label="as the paper prints it", **grey)
+    figure.legend(loc="outside lower center", ncols=3)
     return figure

@@ -61,15 +61,14 @@ def train(
     outliers = None if outliers is None else outliers.to(device)
     optimizer = recipe.make_optimizer(network)
     losses = checkpoint.resume(part, network, optimizer)
-    step = Step(network, optimizer, chosen.loss)
-    phase: tuple[float, float] | None = None
+    step = Step(network, optimizer, chosen)
+    rate: float | None = None
     network.train()
     with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True):
         for epoch in track(range(len(losses), recipe.epochs), f"training ({objective})", progress):
-            now = recipe.rate(epoch), chosen.strength_at(epoch)
-            if now != phase:
-                step.begin(*now)
-                phase = now
+            if recipe.rate(epoch) != rate:
+                rate = recipe.rate(epoch)
+                step.begin(rate)
             losses.append(_epoch(step, images, labels, outliers, recipe, chosen, seed, epoch))
             if losses[-1] != losses[-1]:
                 raise DataError(f"the loss became NaN in epoch {epoch}: lower the learning rate")
