@@ -8,7 +8,7 @@ import warnings
 import torch
 from torch import Tensor, nn
 
-from bitbayes.training.objectives import Objective
+from bitbayes.training.objectives import Loss
 
 Batch = tuple[Tensor, Tensor, Tensor]
 # Steps taken normally before one is recorded: libraries choose their kernels and the optimizer makes its
@@ -19,19 +19,19 @@ WARM = 3
 class Step:
     """`step(x, y, outliers)` moves the weights once and returns the loss, a tensor on the device.
 
-    A recorded step has its learning rate frozen in: `begin` again for another one.
+    A recorded step has its learning rate and its loss's strength frozen in: `begin` a phase for other ones.
     """
 
-    def __init__(self, network: nn.Module, optimizer: torch.optim.Optimizer, objective: Objective) -> None:
-        self.network, self.optimizer, self.objective = network, optimizer, objective
+    def __init__(self, network: nn.Module, optimizer: torch.optim.Optimizer, loss: Loss) -> None:
+        self.network, self.optimizer, self.loss = network, optimizer, loss
         self.device = next(network.parameters()).device
         self.recordable = True
         self.side: torch.cuda.Stream | None = None
         if self.device.type == "cuda":
             self.side = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
 
-    def begin(self, rate: float) -> None:
-        self.taken = 0
+    def begin(self, rate: float, strength: float) -> None:
+        self.strength, self.taken = strength, 0
         self.graph: torch.cuda.CUDAGraph | None = None
         for group in self.optimizer.param_groups:
             group["lr"] = rate
@@ -76,7 +76,7 @@ class Step:
             self.optimizer.zero_grad(set_to_none=True)
         # A cache of casted weights would outlive the recording that made it.
         with torch.autocast(self.device.type, torch.bfloat16, self.side is not None, cache_enabled=False):
-            loss = self.objective.loss(self.network, *batch, self.objective.strength)
+            loss = self.loss(self.network, *batch, self.strength)
         loss.backward()  # type: ignore[no-untyped-call]
         self.optimizer.step()
         return loss.detach()

@@ -61,14 +61,14 @@ def train(
     outliers = None if outliers is None else outliers.to(device)
     optimizer = recipe.make_optimizer(network)
     losses = checkpoint.resume(part, network, optimizer)
-    step = Step(network, optimizer, chosen)
+    step = Step(network, optimizer, chosen.loss)
     rate: float | None = None
     network.train()
     with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True):
         for epoch in track(range(len(losses), recipe.epochs), f"training ({objective})", progress):
             if recipe.rate(epoch) != rate:
                 rate = recipe.rate(epoch)
-                step.begin(rate)
+                step.begin(rate, chosen.strength)
             losses.append(_epoch(step, images, labels, outliers, recipe, chosen, seed, epoch))
             if losses[-1] != losses[-1]:
                 raise DataError(f"the loss became NaN in epoch {epoch}: lower the learning rate")
