@@ -108,6 +108,43 @@ def test_one_logit_keeps_the_decision_boundary_and_confidence_falls_with_the_pri
         last = confidence
 
 
+@pytest.fixture(scope="module")
+def moons():
+    """The paper's toy: a network with two hidden layers of 20 units, trained on two moons."""
+    torch.manual_seed(0)
+    x, y = bb.data.two_moons()
+    x = x.double()
+    model = bb.networks.MLP((2, 20, 20, 1)).double()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.02, weight_decay=1e-4)
+    for _ in range(200):
+        optimizer.zero_grad()
+        nn.functional.binary_cross_entropy_with_logits(model(x)[:, 0], y.double()).backward()
+        optimizer.step()
+    assert float(((model(x)[:, 0] > 0) == y).double().mean()) > 0.97
+    return model.eval(), x, y
+
+
+@pytest.mark.parametrize("structure", ["diag", "kron", "full"])
+def test_on_the_papers_toy_confidence_falls_with_the_prior_variance_and_labels_stay(moons, structure):
+    model, x, y = moons
+    bayes = bb.Laplace(model, layers="all", structure=structure).fit([(x, y)])
+    side = torch.linspace(-4, 4, 21, dtype=torch.float64)
+    grid = torch.cartesian_prod(side, side)
+    points = torch.cat([x, grid, 100 * grid])  # at the data, around them, and far away
+    plain = model(points).detach()[:, 0].sigmoid()
+    last = torch.maximum(plain, 1 - plain)
+    for value in torch.logspace(-8, 8, 17).tolist():
+        bayes.prior_variance = value
+        probabilities = bayes.predict_proba(points)
+        assert torch.equal(probabilities.argmax(1), (plain > 0.5).long())
+        confidence = probabilities.amax(1)
+        assert bool((confidence <= last + 1e-12).all())
+        last = confidence
+    # Far away, where the plain network is sure of everything, hardly anything is left of it.
+    assert float(torch.maximum(plain, 1 - plain)[-len(grid) :].mean()) > 0.99
+    assert float(last[-len(grid) :].mean()) < 0.6
+
+
 def test_drop_in_and_batches_agree():
     bayes, _, x, _ = fitted("convnet", "kron", predictive="pairwise")
     probabilities = bayes.predict_proba(x)
