@@ -89,6 +89,7 @@ class DeepKernel(nn.Module):
         The loader is gone through once to be counted and checked, and once per epoch; one that has
         `set_epoch` is told the number. `part`: a file to which an unfinished run is saved, and from which it
         goes on. The losses of all epochs are in `losses`. On a GPU the network runs in bfloat16.
+        Fitting again goes on from the weights as they are.
         """
         loader = a_loader(train_loader)
         sizes = self._survey(loader)
