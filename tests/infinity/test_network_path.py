@@ -7,6 +7,7 @@ from torch import nn
 
 import bitbayes as bb
 from bitbayes.data import digits, digits_lenet
+from bitbayes.errors import ArgumentError, DataError
 
 
 @pytest.mark.parametrize("structure", ["diag", "kron"])
@@ -102,3 +103,12 @@ def test_many_rows_are_taken_in_parts(monkeypatch):
     monkeypatch.setattr("bitbayes.network.derivatives.CPU_BYTES", 3000)
     torch.testing.assert_close(bayes.limit(x), whole)
     torch.testing.assert_close(bayes.certify(x), certificate)
+
+
+def test_inputs_without_a_ray():
+    bayes, x = laplace("mlp", 3, n=10, layers="all")
+    cases = ((x.long(), ArgumentError), ({"x": x}, ArgumentError), (x / 0, DataError), (x[:0], DataError))
+    for bad, error in cases:
+        for ask in (bayes.limit, bayes.certify, bayes.bound):
+            with pytest.raises(error):
+                ask(bad)

@@ -33,8 +33,8 @@ def network_bound(network: ExactNetwork, x: Tensor, method: str) -> Tensor:
     """
     closed_form(method, BOUNDED, "bound")
     model, layers = network.model, network.layers
-    x = x.to(model_device(model)) if isinstance(x, Tensor) else x
     piece = network_piece(model, x)
+    x = x.to(model_device(model))
     k, size = piece.logits.slope.shape[1], x[0].numel()
     numbers = k * size * max(layer.size for layer in layers)
     if numbers > LARGEST:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from bitbayes.infinity.path import INFINITE, Path
-from bitbayes.infinity.ray import FinalPiece, final_piece
+from bitbayes.infinity.ray import FinalPiece, check_rays, final_piece
 from bitbayes.infinity.value import RayTensor
 from bitbayes.logits import LogitGaussian, Spread
 from bitbayes.network import (
@@ -82,17 +82,18 @@ def network_paths(network: ExactNetwork, x: Tensor, *, settle: bool, tolerance: 
     Alpha is up to a thousandth later than that of the network. Without `settle` only the end at infinity
     means anything.
     """
+    check_rays(x)
     with evaluating(network.model):
-        few = x[:1].to(next(network.model.parameters())) if isinstance(x, Tensor) and len(x) else x
-        rows = points_at_once(network.model, network.layers, few, network.contrasts.shape[0])
-    for part in torch.split(x, rows) if isinstance(x, Tensor) else [x]:
+        one = x[:1].to(next(network.model.parameters()))
+        rows = points_at_once(network.model, network.layers, one, network.contrasts.shape[0])
+    for part in torch.split(x, rows):
         yield _path(network, part, settle, tolerance)
 
 
 def network_piece(model: nn.Module, x: Tensor, tolerance: float = 0.0) -> FinalPiece:
     """What a model that ends in a linear layer is along the rays of x."""
-    if isinstance(x, Tensor) and x.is_floating_point():
-        x = x.to(next(model.parameters()))
+    check_rays(x)
+    x = x.to(next(model.parameters()))
     with evaluating(model):
         head = find_head(model, x[:2])
     return final_piece(model, head, x, tolerance=tolerance)

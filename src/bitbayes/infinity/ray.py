@@ -52,13 +52,7 @@ def final_piece(
     >>> piece.logits.slope.item(), piece.logits.intercept.item(), piece.alpha.item()
     (2.0, -3.0, 4.0)
     """
-    if not isinstance(x, Tensor) or not x.is_floating_point():
-        kind = str(x.dtype) if isinstance(x, Tensor) else type(x).__name__
-        raise ArgumentError(f"a ray δ·x needs x to be a tensor of floating-point numbers, got {kind}")
-    if not x.numel():
-        raise DataError(f"the input, of shape {tuple(x.shape)}, is empty")
-    if not bool(x.isfinite().all()):
-        raise DataError("the input holds NaN or infinity")
+    check_rays(x)
     ray = RayTensor.along(x.to(model_device(model)), settle=settle, tolerance=tolerance)
     with evaluating(model):
         features, logits, _ = forward(model, head, ray)
@@ -74,3 +68,14 @@ def final_piece(
         return FinalPiece(Affine(*halves[:2]), Affine(*halves[2:]), ray.horizon.alpha)
     pieces = [Affine(slope, torch.full_like(slope, torch.inf)) for slope in halves[::2]]
     return FinalPiece(pieces[0], pieces[1], torch.full_like(ray.horizon.alpha, torch.inf))
+
+
+def check_rays(x: object) -> None:
+    """Raise unless each row of x makes a ray δ·x."""
+    if not isinstance(x, Tensor) or not x.is_floating_point():
+        kind = str(x.dtype) if isinstance(x, Tensor) else type(x).__name__
+        raise ArgumentError(f"a ray δ·x needs x to be a tensor of floating-point numbers, got {kind}")
+    if not x.numel():
+        raise DataError(f"the input, of shape {tuple(x.shape)}, is empty")
+    if not bool(x.isfinite().all()):
+        raise DataError("the input holds NaN or infinity")
