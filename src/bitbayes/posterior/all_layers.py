@@ -121,9 +121,9 @@ class PaperKronBlock(Tensors):
 
 def _turned(piece: MatrixPiece, input_vectors: Tensor, output_vectors: Tensor) -> MatrixPiece:
     """Vᵀa and Uᵀg."""
-    n, _, _, positions = piece.inputs.shape
+    n, groups, size, positions = piece.inputs.shape
     inputs = piece.inputs.permute(1, 2, 0, 3).flatten(2)  # (groups, i, n·T), as unfolded inputs lie in memory
-    inputs = (input_vectors.mT @ inputs).unflatten(2, (n, positions)).permute(2, 0, 1, 3)
+    inputs = (input_vectors.mT @ inputs).reshape(groups, size, n, positions).permute(2, 0, 1, 3)
     return MatrixPiece(inputs, output_vectors[:, None].mT @ piece.gradients)
 
 
