@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
@@ -10,9 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from bitbayes import infinity
 from bitbayes.curvature import NetworkCurvature, check_width, network_sums
-from bitbayes.errors import ModelError
+from bitbayes.errors import ArgumentError, ModelError
 from bitbayes.files import Fitted
+from bitbayes.infinity import ExactNetwork, Path
 from bitbayes.likelihood import Likelihood, likelihood_for
 from bitbayes.logits import LogitGaussian, Spread
 from bitbayes.network import (
@@ -93,16 +96,31 @@ class AllLayers:
         means = {name: self.model.get_parameter(name).detach() for name in draws}
         return {name: means[name] + noise.to(means[name].dtype) for name, noise in draws.items()}
 
-    def weights_logits(self, inputs: Inputs, draws: dict[str, Tensor]) -> Tensor:
-        """Drop-in logits (n, k) of the average prediction of the networks with these parameters."""
-        count = len(next(iter(draws.values())))
-        networks = ({name: each[s] for name, each in draws.items()} for s in range(count))
-        with evaluating(self.model):
-            return _log_average(as_logits(call(self.model, inputs, tensors)) for tensors in networks)
+    def sampled_logits(
+        self,
+        data: Inputs | Iterable[Any],
+        samples: int,
+        priors: Priors,
+        generator: torch.Generator | None,
+    ) -> Iterator[Tensor]:
+        """Drop-in logits (n, k) of each batch: the average prediction of the same drawn networks."""
+        draws = self.sample(samples, priors, generator)
+        networks = [{name: each[s] for name, each in draws.items()} for s in range(samples)]
+        for inputs in items(data, model_device(self.model)):
+            with evaluating(self.model):
+                yield _log_average([as_logits(call(self.model, inputs, tensors)) for tensors in networks])
 
-    def batches_of(self, data: Inputs | Iterable[Any]) -> Iterator[Inputs]:
-        """Inputs as they come, on the model's device."""
-        return items(data, model_device(self.model))
+    # ---- at infinity
+
+    def paths(self, x: Tensor, priors: Priors, *, settle: bool, tolerance: float) -> Iterator[Path]:
+        """The Gaussian over logits along the rays of x, final piece by final piece."""
+        return infinity.network_paths(self._exact(priors), x, settle=settle, tolerance=tolerance)
+
+    def bound(self, x: Tensor | None, priors: Priors, method: str) -> Tensor:
+        """The theorem's bound, (n,)."""
+        if x is None:
+            raise ArgumentError("over all layers each ray has a bound of its own: give its x, `bound(x)`")
+        return infinity.network_bound(self._exact(priors), x, method)
 
     # ---- choosing the prior
 
@@ -146,6 +164,12 @@ class AllLayers:
 
     # ---- inside
 
+    def _exact(self, priors: Priors) -> ExactNetwork:
+        """The network and the Gaussian over its parameters in float64."""
+        posterior = self.posterior(model_device(self.model), torch.float64)
+        model = copy.deepcopy(self.model).double()
+        return ExactNetwork(model, self.network.layers, posterior, _precisions(priors), self.contrasts)
+
     def posterior(self, device: torch.device, dtype: torch.dtype) -> NetworkPosterior:
         """The posterior where and in the precision that predictions are made."""
         if self._working is None or self._working[:2] != (device, dtype):
@@ -161,7 +185,7 @@ class AllLayers:
     def _parts(self, data: Inputs | Iterable[Any], most: int | None = None) -> Iterator[tuple[str, Inputs]]:
         """Batches cut to what memory allows, each with a name for messages."""
         one = isinstance(data, (Tensor, Mapping))
-        for number, inputs in enumerate(self.batches_of(data)):
+        for number, inputs in enumerate(items(data, model_device(self.model))):
             rows = self._rows(inputs)
             for part in cut(inputs, rows if most is None else min(rows, most)):
                 yield "the input" if one else f"batch {number}", part
@@ -226,19 +250,15 @@ def _gaussian_of(logits: Tensor, root: Tensor, directions: Tensor, scale: Tensor
     )
 
 
-def _log_average(logits: Iterable[Tensor]) -> Tensor:
+def _log_average(logits: list[Tensor]) -> Tensor:
     """The logits of the average of the softmax (one logit: of σ) over networks, (n, k), finite."""
-    averaged: Tensor | None = None
-    count = 0
-    for each in logits:
-        # A drawn network may overflow where the trained one does not.
-        each = each.to(working(each.dtype)).nan_to_num()
-        pair = torch.cat([each, torch.zeros_like(each)], dim=1) if each.shape[1] == 1 else each
-        p = pair.softmax(1)
-        averaged, count = p if averaged is None else averaged + p, count + 1
-    assert averaged is not None
-    log_p = (averaged / count).clamp_min(torch.finfo(averaged.dtype).tiny).log()
-    return log_p[:, :1] - log_p[:, 1:] if each.shape[1] == 1 else log_p
+    each = torch.stack(logits)  # (s, n, k)
+    # A drawn network may overflow where the trained one does not.
+    each = each.to(working(each.dtype)).nan_to_num()
+    one = each.shape[2] == 1
+    pair = torch.cat([each, torch.zeros_like(each)], dim=2) if one else each
+    log_p = pair.softmax(2).mean(0).clamp_min(torch.finfo(each.dtype).tiny).log()
+    return log_p[:, :1] - log_p[:, 1:] if one else log_p
 
 
 def _scale(recorded: list[Recorded]) -> Tensor:

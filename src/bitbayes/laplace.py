@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -17,7 +16,7 @@ from bitbayes.all_layers import AllLayers, fit_all_layers
 from bitbayes.curvature import NETWORK_STRUCTURES, STRUCTURES
 from bitbayes.errors import ArgumentError, FileError, ModelError, NotFittedError, one_of
 from bitbayes.files import Fitted
-from bitbayes.infinity import Certificate, ExactNetwork, Limit, Path, Residual
+from bitbayes.infinity import Certificate, Limit, Path, Residual
 from bitbayes.infinity.residual import MomentsSum, Roots, Watched, widened
 from bitbayes.last_layer import LastLayer, fit_last_layer
 from bitbayes.likelihood import NAMES as LIKELIHOODS
@@ -253,8 +252,8 @@ class Laplace(nn.Module):
         part = self._need_fit()
         method = self._method(None)
         with evaluating(self.model):
-            if method == "weights":
-                (logits,) = self._network_logits(x, NETWORKS, None)
+            if isinstance(part, AllLayers) and method == "weights":
+                (logits,) = part.sampled_logits(x, NETWORKS, self._priors(), None)
                 return logits.reshape(call(self.model, x).shape)
             gaussian, shape = part.forward(x, self._priors())
         if self.residual:
@@ -293,8 +292,8 @@ class Laplace(nn.Module):
                 f"samples={samples!r}, method={method!r}: expected a positive number, and 'mc'"
                 + (" or 'weights'" if self.layers == "all" else "")
             )
-        if method == "weights":
-            logits = self._network_logits(x, samples or NETWORKS, generator)
+        if isinstance(part, AllLayers) and method == "weights":
+            logits = part.sampled_logits(x, samples or NETWORKS, self._priors(), generator)
         else:
             outputs = part.fitted.part.outputs
             rows = max(1, CHUNK // (outputs * max(predictive.FEW, samples or predictive.SAMPLES)))
@@ -376,15 +375,14 @@ class Laplace(nn.Module):
         >>> bool(bayes.limit(x).confidence.max() <= bayes.bound() < 0.75)
         True
         """
-        part, method = self._need_fit(), self._method(None)
-        if isinstance(part, LastLayer):
-            found, moves = part.bound(self._priors(), method), torch.tensor(True)
-        elif x is None:
-            raise ArgumentError("over all layers each ray has a bound of its own: give its x, `bound(x)`")
-        else:
-            found, moves = infinity.network_bound(self._exact(part), x, method), x.flatten(1).any(1)
-        least = 1 / max(2, part.fitted.part.outputs)
-        return torch.where(moves.to(found.device), least, found) if self.residual else found
+        part = self._need_fit()
+        found = part.bound(x, self._priors(), self._method(None))
+        if not self.residual:
+            return found
+        moves = torch.ones_like(found, dtype=torch.bool)
+        if x is not None and found.dim():
+            moves = x.flatten(1).any(1).to(found.device)
+        return torch.where(moves, 1 / max(2, part.fitted.part.outputs), found)
 
     def certify(self, x: Tensor, *, tolerance: float = 0.0) -> Certificate:
         """For each ray δ·x: alpha, the limit, and a confidence never exceeded for δ ≥ alpha; (n,) each.
@@ -441,21 +439,11 @@ class Laplace(nn.Module):
 
     # ---- inside
 
-    def _exact(self, part: AllLayers) -> ExactNetwork:
-        """The network and the Gaussian over its parameters in float64."""
-        posterior = part.posterior(model_device(self.model), torch.float64)
-        precisions = {name: 1 / value for name, value in self._priors().items()}
-        model = copy.deepcopy(self.model).double()
-        return ExactNetwork(model, part.network.layers, posterior, precisions, part.contrasts)
-
     def _paths(self, x: Tensor, *, settle: bool, tolerance: float) -> Iterator[Path]:
         part = self._need_fit()
         if not 0 <= tolerance < 1:
             raise ArgumentError(f"tolerance={tolerance!r}: expected a number from 0 (exact) to below 1")
-        if isinstance(part, AllLayers):
-            paths = infinity.network_paths(self._exact(part), x, settle=settle, tolerance=tolerance)
-        else:
-            paths = part.paths(x, self._priors(), settle=settle, tolerance=tolerance)
+        paths = part.paths(x, self._priors(), settle=settle, tolerance=tolerance)
         return infinity.residual_paths(paths, x, self._residual()) if self.residual else paths
 
     def _see(self, moments: MomentsSum) -> Callable[[Inputs], None]:
@@ -535,13 +523,3 @@ class Laplace(nn.Module):
                 self.model, loader, fisher=fisher, draws=draws, generator=generator, progress=progress, **same
             )
         return replace(fitted, inputs=moments.total()) if self.residual else fitted
-
-    def _network_logits(
-        self, x: Inputs | Iterable[Any], samples: int, generator: torch.Generator | None
-    ) -> Iterator[Tensor]:
-        """Drop-in logits of each batch, averaged over the same drawn networks."""
-        part = self._need_fit()
-        assert isinstance(part, AllLayers)
-        draws = part.sample(samples, self._priors(), generator)
-        for inputs in part.batches_of(x):
-            yield part.weights_logits(inputs, draws)

@@ -112,8 +112,8 @@ class LastLayer:
         parts = self.model, self.head, self._decompose(), prior_variance
         return infinity.last_layer_paths(*parts, x, settle=settle, tolerance=tolerance)
 
-    def bound(self, prior_variance: float, method: str) -> Tensor:
-        """A confidence that no input exceeds."""
+    def bound(self, x: Tensor | None, prior_variance: float, method: str) -> Tensor:
+        """A confidence that no ray's limit exceeds, whatever its x."""
         return infinity.bound(self.model, self.head, self._decompose(), prior_variance, method)
 
     # ---- inside

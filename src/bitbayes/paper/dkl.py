@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import statistics
-import time
 from collections.abc import Iterator
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,13 +17,12 @@ from bitbayes.paper.methods import MULTICLASS, ROWS, Entry, Network, Seen, image
 from bitbayes.paper.numbers import cell
 from bitbayes.paper.pictures import HOLLOW, marker_style, panels, styled
 from bitbayes.paper.problem import Problem
-from bitbayes.paper.report import Report, as_printed, device_name, mean_std
+from bitbayes.paper.report import Report, as_printed, mean_std
 from bitbayes.paper.session import Session
 from bitbayes.paper.study import Study
 from bitbayes.paper.table2 import DELTA
-from bitbayes.training import Recipe, augmented
-from bitbayes.training.cache import _check, _read
-from bitbayes.writing import whole, write_tensors
+from bitbayes.training import augmented
+from bitbayes.training.cache import kept
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -93,39 +91,26 @@ def trained_kernel(session: Session) -> tuple[DeepKernel, dict[str, Any]]:
     """The deep kernel and the story of its training; read from the cache, or trained and kept there."""
     problem, options = session.problem, session.options
     quick = "-quick" if options.quick else ""
-    stem = options.cache / f"{problem.name}-dkl{quick}-{problem.recipe.epochs}-{options.seed}"
-    weights, about, part = (
-        stem.with_name(stem.name + ending) for ending in (".safetensors", ".json", ".part.safetensors")
-    )
-    device = problem.train_images.device
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        torch.manual_seed(options.seed)
-        kernel = DeepKernel(problem.make(problem.classes)).to(device)
-    settings = settings_of(problem.recipe, options.seed, len(problem.train_images))
-    if weights.exists() and about.exists():
-        _check(about, settings)
-        _read(kernel, weights)
-        return kernel.eval(), json.loads(about.read_text(encoding="utf-8"))
-    begun = time.perf_counter()
-    loader = Shuffled(problem, options.seed)
-    kernel.fit(loader, recipe=problem.recipe, seed=options.seed, part=part, progress=options.progress)
-    story = {
-        **settings,
-        "losses": kernel.losses,
-        "seconds": round(time.perf_counter() - begun, 1),
-        "torch": torch.__version__,
-        "device": device_name(device),
+    settings = {
+        "recipe": asdict(problem.recipe),
+        "objective": "dkl",
+        "seed": options.seed,
+        "images": len(problem.train_images),
     }
-    write_tensors(weights, kernel.state_dict(), {"bitbayes": json.dumps(settings)})
-    with whole(about) as unfinished:
-        unfinished.write_text(json.dumps(story, indent=1) + "\n", encoding="utf-8")
-    return kernel.eval(), story
 
+    def run(kernel: DeepKernel, part: Path) -> list[float]:
+        loader = Shuffled(problem, options.seed)
+        kernel.fit(loader, recipe=problem.recipe, seed=options.seed, part=part, progress=options.progress)
+        return kernel.losses
 
-def settings_of(recipe: Recipe, seed: int, images: int) -> dict[str, Any]:
-    """What a kept network must have been trained with, as JSON gives it back."""
-    settings = {"recipe": asdict(recipe), "objective": "dkl", "seed": seed, "images": images}
-    return dict(json.loads(json.dumps(settings)))
+    return kept(
+        options.cache,
+        f"{problem.name}-dkl{quick}-{problem.recipe.epochs}-{options.seed}",
+        lambda: DeepKernel(problem.make(problem.classes)),
+        settings,
+        problem.train_images.device,
+        run,
+    )
 
 
 def measure(session: Session) -> dict[str, Any]:

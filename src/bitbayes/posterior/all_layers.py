@@ -70,7 +70,6 @@ class KronBlock(Tensors):
         return cls(output_values / positions, output_vectors, *eigen(inputs))
 
     def rotated(self, piece: Piece) -> Piece:
-        assert isinstance(piece, MatrixPiece)
         return _turned(piece, self.input_vectors, self.output_vectors)
 
     def precisions(self, tau: Precision) -> Tensor:
@@ -106,7 +105,6 @@ class PaperKronBlock(Tensors):
         return cls(*eigen(outputs), input_values, input_vectors, positions, bias)
 
     def rotated(self, piece: Piece) -> Piece:
-        assert isinstance(piece, MatrixPiece)
         return _turned(piece, self.input_vectors, self.output_vectors)
 
     def precisions(self, tau: Precision) -> Tensor:
@@ -119,12 +117,33 @@ class PaperKronBlock(Tensors):
         return (self.output_vectors @ noise @ self.input_vectors.mT).flatten(1)
 
 
-def _turned(piece: MatrixPiece, input_vectors: Tensor, output_vectors: Tensor) -> MatrixPiece:
-    """Vᵀa and Uᵀg."""
-    n, groups, size, positions = piece.inputs.shape
+def _turned(piece: Piece, input_vectors: Tensor, output_vectors: Tensor) -> Piece:
+    """Vᵀa and Uᵀg; where there are more positions than numbers in J, UᵀJV instead."""
+    assert isinstance(piece, MatrixPiece)
+    n, groups, c, o, positions = piece.gradients.shape
+    size = piece.inputs.shape[2]
+    if c * o * size * (o + size) < positions * (c * o**2 + size**2):
+        jacobian = piece.jacobian().reshape(n, c, groups, o, size)
+        return VectorPiece(_without_traces((output_vectors.mT @ jacobian @ input_vectors).flatten(2)))
     inputs = piece.inputs.permute(1, 2, 0, 3).flatten(2)  # (groups, i, n·T), as unfolded inputs lie in memory
     inputs = (input_vectors.mT @ inputs).reshape(groups, size, n, positions).permute(2, 0, 1, 3)
-    return MatrixPiece(inputs, output_vectors[:, None].mT @ piece.gradients)
+    if positions == 1:  # one product instead of one for each point and direction
+        gradients = torch.einsum("ngco,gop->ngcp", piece.gradients[..., 0], output_vectors)[..., None]
+    else:
+        gradients = output_vectors[:, None].mT @ piece.gradients
+    return MatrixPiece(_without_traces(inputs), _without_traces(gradients))
+
+
+def _without_traces(values: Tensor) -> Tensor:
+    """Numbers far below the rounding errors of all points, as an eigenbasis is full of, made zeros.
+
+    Their squares, weighted, are denormal numbers, which on a CPU cost ten times the time of others.
+    """
+    if values.device.type != "cpu":
+        return values
+    largest = values.abs().amax(tuple(range(1, values.dim())))  # of each point
+    smallest = float(largest[largest > 0].min()) if bool((largest > 0).any()) else 0.0
+    return functional.hardshrink(values, torch.finfo(values.dtype).eps ** 2 * smallest)
 
 
 @dataclass(frozen=True)
@@ -135,7 +154,7 @@ class FullBlock(Tensors):
     vectors: Tensor
 
     def rotated(self, piece: Piece) -> Piece:
-        return VectorPiece(piece.jacobian() @ self.vectors)
+        return VectorPiece(_without_traces(piece.jacobian() @ self.vectors))
 
     def precisions(self, tau: Precision) -> Tensor:
         return self.values + tau
@@ -247,7 +266,7 @@ def _gram_of_pairs(piece: MatrixPiece, weights: Tensor) -> Tensor:
 
 def _weighted(roots: Tensor, weights: Tensor) -> Tensor:
     """Σ_p r_mp w_pq r_m'p, (q, n, c, c), from r (n, c, p) and w (p, q), or (n, p, q) for each its own."""
-    # What has no square in this precision is nothing: denormal numbers cost ten times the time of others.
+    # What has no square in this precision is nothing, and denormal numbers are slow.
     roots = functional.hardshrink(roots, math.sqrt(torch.finfo(roots.dtype).tiny))
     if weights.shape[-1] == 1:
         roots = roots * weights[..., 0].sqrt().reshape(-1, 1, weights.shape[-2])

@@ -7,17 +7,20 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from bitbayes.errors import FileError
+from bitbayes.errors import FileError, one_of
+from bitbayes.training.objectives import OBJECTIVES
 from bitbayes.training.recipe import Recipe
 from bitbayes.training.train import train
 from bitbayes.writing import whole, write_tensors
+
+Made = TypeVar("Made", bound=nn.Module)
 
 
 def trained(
@@ -40,30 +43,50 @@ def trained(
 
     `make` makes the untrained network; it is called with torch's random numbers seeded by `seed`.
     """
-    device = images.device
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        torch.manual_seed(seed)
-        network = make()
-    weights, about = folder / f"{name}.safetensors", folder / f"{name}.json"
     settings = {"recipe": asdict(recipe), "objective": objective, "seed": seed, "images": len(images)}
+    if strength := OBJECTIVES[one_of("objective", objective, tuple(OBJECTIVES))].strength:
+        settings["strength"] = strength
+
+    def run(network: nn.Module, part: Path) -> list[float]:
+        return train(
+            network,
+            images,
+            labels,
+            recipe=recipe,
+            objective=objective,
+            outliers=outliers,
+            seed=seed,
+            part=part,
+            progress=progress,
+        )
+
+    return kept(folder, name, make, settings, images.device, run)[0]
+
+
+def kept(
+    folder: Path,
+    name: str,
+    make: Callable[[], Made],
+    settings: dict[str, Any],
+    device: torch.device,
+    run: Callable[[Made, Path], list[float]],
+) -> tuple[Made, dict[str, Any]]:
+    """The same for any way of training: the network, and the story of its training as NAME.json has it.
+
+    `settings`, with its `seed`, is what a network found there must have been trained with; `run` trains a new
+    one in place, keeps unfinished work in the file it is given, and returns the losses.
+    """
     settings = json.loads(json.dumps(settings))
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.manual_seed(settings["seed"])
+        network = make().to(device)
+    weights, about = folder / f"{name}.safetensors", folder / f"{name}.json"
     if weights.exists() and about.exists():
-        _check(about, settings)
-        return _read(network, weights).to(device).eval()
-    network = network.to(device)
+        story = _check(about, settings)
+        _read(network, weights)
+        return network.eval(), story
     begun = time.perf_counter()
-    part = folder / f"{name}.part.safetensors"
-    losses = train(
-        network,
-        images,
-        labels,
-        recipe=recipe,
-        objective=objective,
-        outliers=outliers,
-        seed=seed,
-        part=part,
-        progress=progress,
-    )
+    losses = run(network, folder / f"{name}.part.safetensors")
     story = {
         **settings,
         "losses": losses,
@@ -74,12 +97,12 @@ def trained(
     write_tensors(weights, network.state_dict(), {"bitbayes": json.dumps(settings)})
     with whole(about) as unfinished:
         unfinished.write_text(json.dumps(story, indent=1) + "\n", encoding="utf-8")
-    return network
+    return network.eval(), story
 
 
-def _check(about: Path, settings: dict[str, Any]) -> None:
+def _check(about: Path, settings: dict[str, Any]) -> dict[str, Any]:
     try:
-        found = json.loads(about.read_text(encoding="utf-8"))
+        found: dict[str, Any] = json.loads(about.read_text(encoding="utf-8"))
     except ValueError as error:
         raise FileError(f"{about} is damaged: delete it to train again") from error
     for key, wanted in settings.items():
@@ -88,11 +111,11 @@ def _check(about: Path, settings: dict[str, Any]) -> None:
                 f"{about} belongs to a network trained with {key}={found.get(key)}, but {wanted} is asked "
                 "for: choose another folder, or delete the file to train again"
             )
+    return found
 
 
-def _read(network: nn.Module, path: Path) -> nn.Module:
+def _read(network: nn.Module, path: Path) -> None:
     try:
         network.load_state_dict(load_file(path))
     except (SafetensorError, OSError, RuntimeError) as error:
         raise FileError(f"{path} does not hold this network: delete it to train again") from error
-    return network
