@@ -116,11 +116,9 @@ class RayTensor(Tensor):
         """The largest |slope|: of each row, (n, 1, …) with so many dimensions, or of all, ()."""
         if not self.slope.numel():
             return self.slope.new_zeros(())
-        if not by_row:
-            largest: Tensor = torch.linalg.vector_norm(self.slope, torch.inf)
-            return largest
-        largest = torch.linalg.vector_norm(self.slope.reshape(len(self.slope), -1), torch.inf, dim=1)
-        return largest.reshape(-1, *[1] * (dims - 1))
+        rows = self.slope.reshape(len(self.slope) if by_row else 1, -1)
+        largest = torch.maximum(rows.amax(1), -rows.amin(1))  # twice as fast as the norm of that name
+        return largest.reshape(-1, *[1] * (dims - 1)) if by_row else largest[0]
 
     def without_small_slopes(self) -> RayTensor:
         """Itself; with a tolerance, a copy without the slopes that are nothing beside the largest."""
@@ -158,5 +156,4 @@ def unknown(func: Any, why: str = "is not affine along a ray, or not known to be
 
 def without_noise(slope: Tensor, size: Tensor) -> Tensor:
     """The slope, with what is within rounding of 0 set to 0; `size` is that of the terms it is a sum of."""
-    noise = NOISE * size
-    return slope.masked_fill_((slope >= -noise) & (slope <= noise), 0)
+    return slope.masked_fill_(slope.abs() <= NOISE * size, 0)
