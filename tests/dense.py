@@ -102,7 +102,7 @@ def jacobians(model, x):
     rows = []
     for point in x:
         parts = jacrev(lambda p, point=point: functional_call(model, p, (point[None],))[0])(own)
-        rows.append(torch.cat([parts[name].flatten(1) for name in own], dim=1))
+        rows.append(torch.cat([parts[name].reshape(len(parts[name]), -1) for name in own], dim=1))
     return torch.stack(rows)
 
 

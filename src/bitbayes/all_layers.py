@@ -108,7 +108,11 @@ class AllLayers:
         networks = [{name: each[s] for name, each in draws.items()} for s in range(samples)]
         for inputs in items(data, model_device(self.model)):
             with evaluating(self.model):
-                yield _log_average([as_logits(call(self.model, inputs, tensors)) for tensors in networks])
+                logits = torch.stack([as_logits(call(self.model, inputs, each)) for each in networks])
+                if not _finite(inputs, logits):  # a drawn network may overflow where the trained one does not
+                    own = as_logits(call(self.model, inputs))
+                    check_finite("the input", inputs, own, own, self.model)
+            yield _log_average(logits)
 
     # ---- at infinity
 
@@ -164,6 +168,7 @@ class AllLayers:
 
     # ---- inside
 
+    @torch.inference_mode(False)  # what is made here may need derivatives
     def _exact(self, priors: Priors) -> ExactNetwork:
         """The network and the Gaussian over its parameters in float64."""
         posterior = self.posterior(model_device(self.model), torch.float64)
@@ -193,6 +198,8 @@ class AllLayers:
     def _rows(self, inputs: Inputs) -> int:
         """How many points at once; looked into once for each shape of input."""
         shape = inputs.shape[1:] if isinstance(inputs, Tensor) else torch.Size()
+        if not rows_of(inputs):
+            return 1
         if shape not in self._points:
             with evaluating(self.model):
                 self._points[shape] = points_at_once(
@@ -236,7 +243,7 @@ class AllLayers:
         scale = torch.ones_like(logits[:, 0])
         gram = posterior.gram(recorded, taus, None)
         largest = torch.finfo(gram.dtype).max ** 0.75
-        if not bool(gram.abs().amax() < largest):  # nor if it is NaN
+        if gram.numel() and not bool(gram.abs().amax() < largest):  # nor if it is NaN
             scale = _scale(recorded).to(logits)
             gram = posterior.gram(recorded, taus, scale.reciprocal())
         lift = 4 * gram.shape[-1] * torch.finfo(gram.dtype).eps
@@ -250,11 +257,14 @@ def _gaussian_of(logits: Tensor, root: Tensor, directions: Tensor, scale: Tensor
     )
 
 
-def _log_average(logits: list[Tensor]) -> Tensor:
-    """The logits of the average of the softmax (one logit: of σ) over networks, (n, k), finite."""
-    each = torch.stack(logits)  # (s, n, k)
-    # A drawn network may overflow where the trained one does not.
-    each = each.to(working(each.dtype)).nan_to_num()
+def _finite(inputs: Inputs, logits: Tensor) -> bool:
+    given = [inputs] if isinstance(inputs, Tensor) else inputs.values()
+    return all(bool(each.isfinite().all()) for each in (logits, *given) if isinstance(each, Tensor))
+
+
+def _log_average(logits: Tensor) -> Tensor:
+    """The logits (n, k) of the average of the softmax (one logit: of σ) over networks (s, n, k), finite."""
+    each = logits.to(working(logits.dtype)).nan_to_num()
     one = each.shape[2] == 1
     pair = torch.cat([each, torch.zeros_like(each)], dim=2) if one else each
     log_p = pair.softmax(2).mean(0).clamp_min(torch.finfo(each.dtype).tiny).log()
@@ -317,6 +327,7 @@ def cut(inputs: Inputs, rows: int) -> Iterator[Inputs]:
 # ---- fitting
 
 
+@torch.inference_mode(False)
 @torch.no_grad()
 def fit_all_layers(
     model: nn.Module,

@@ -178,8 +178,10 @@ class Laplace(nn.Module):
         """Add more data to what was fitted: the same result as one `fit` on both (drawn labels aside)."""
         before = self._need_fit().fitted
         more = self._pass(loader, progress, draws, generator)
-        if more.fingerprint != before.fingerprint:
-            raise ModelError("the model has changed since `fit`: call `fit` again, on all the data")
+        if more.fingerprint != before.fingerprint or more.part != before.part:
+            raise ModelError(
+                "the model, or what of it is frozen, has changed since `fit`: call `fit` again, on all data"
+            )
         self._accept(before + more)
         return self
 
@@ -286,8 +288,10 @@ class Laplace(nn.Module):
         """
         part = self._need_fit()
         method = self._method(method)
+        if method == "weights" and self.residual:
+            raise ArgumentError("method='weights' never sees the residual: choose another, or residual=False")
         drawn = method in ("mc", "weights")
-        if samples is not None and (not drawn or not isinstance(samples, int) or samples < 1):
+        if samples is not None and (not drawn or type(samples) is not int or samples < 1):
             raise ArgumentError(
                 f"samples={samples!r}, method={method!r}: expected a positive number, and 'mc'"
                 + (" or 'weights'" if self.layers == "all" else "")
@@ -355,6 +359,7 @@ class Laplace(nn.Module):
         >>> bool((limit.confidence - far.values).abs().max() < 1e-4), bool((limit.label == far.indices).all())
         (True, True)
         """
+        x, _ = infinity.unit_rays(x)
         found = infinity.limit(self._paths(x, settle=False, tolerance=tolerance), self._method(None))
         return infinity.ApproximateLimit(*found) if tolerance else found
 
@@ -407,8 +412,10 @@ class Laplace(nn.Module):
         >>> bool((beyond <= certificate.confidence).all())
         True
         """
+        x, size = infinity.unit_rays(x)
         found = infinity.certify(self._paths(x, settle=True, tolerance=tolerance), self._method(None))
-        return infinity.ApproximateCertificate(*found) if tolerance else found
+        kind = infinity.ApproximateCertificate if tolerance else Certificate
+        return kind(found.alpha / size.to(found.alpha.device), found.limit, found.confidence)
 
     # ---- files
 
@@ -441,7 +448,7 @@ class Laplace(nn.Module):
 
     def _paths(self, x: Tensor, *, settle: bool, tolerance: float) -> Iterator[Path]:
         part = self._need_fit()
-        if not 0 <= tolerance < 1:
+        if not isinstance(tolerance, (int, float)) or not 0 <= tolerance < 1:
             raise ArgumentError(f"tolerance={tolerance!r}: expected a number from 0 (exact) to below 1")
         paths = part.paths(x, self._priors(), settle=settle, tolerance=tolerance)
         return infinity.residual_paths(paths, x, self._residual()) if self.residual else paths

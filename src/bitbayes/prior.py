@@ -55,9 +55,9 @@ def each_layers(values: Mapping[str, float], names: list[str]) -> dict[str, floa
     """The prior variance of each of the named layers; raises if they are not these, or not positive."""
     missing, unknown = [n for n in names if n not in values], [n for n in values if n not in names]
     if missing or unknown:
-        raise ArgumentError(
-            f"prior_variance names {unknown}, which are no layers, and lacks {missing}: give each of {names}"
-        )
+        wrong = [f"names {unknown}, which are no layers"] if unknown else []
+        wrong += [f"lacks {missing}"] if missing else []
+        raise ArgumentError(f"prior_variance {' and '.join(wrong)}: give each of {names}")
     return {name: positive(values[name]) for name in names}
 
 

@@ -5,6 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from ray_cases import CERTIFIED, NETWORKS, STRUCTURES, deltas, fine_grid, laplace, largest_beyond
+from torch import nn
 
 import bitbayes as bb
 from bitbayes.infinity.certify import Ratio
@@ -80,3 +81,19 @@ def test_the_range_of_a_ratio(numbers, one, other):
     values = ratio.at(grid)
     assert smallest <= values.min() + 1e-12 and largest >= values.max() - 1e-12
     assert largest[0] - values.max() < 1e-4 and values.min() - smallest[0] < 1e-4
+
+
+@pytest.mark.parametrize("layers", ["last", "all"])
+@pytest.mark.parametrize("residual", [False, True])
+def test_a_certificate_is_the_rays_whatever_the_size_of_its_x(layers, residual):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)).double()
+    x, y = torch.randn(10, 4, dtype=torch.float64), torch.arange(10) % 3
+    bayes = bb.Laplace(model, layers=layers, residual=residual).fit([(x, y)])
+    here = bayes.certify(x)
+    for size in (1e-8, 1e8):
+        there = bayes.certify(size * x)
+        torch.testing.assert_close(there.alpha * size, here.alpha, rtol=1e-9, atol=0)
+        torch.testing.assert_close(there.limit, here.limit, rtol=0, atol=1e-9)
+        # Cells are cut where the scaled ray has them: both are within 1e-3 of the largest confidence.
+        torch.testing.assert_close(there.confidence, here.confidence, rtol=0, atol=1e-3)

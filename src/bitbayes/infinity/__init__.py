@@ -7,7 +7,7 @@ from bitbayes.infinity.limit import ApproximateLimit, Limit, limit
 from bitbayes.infinity.network_bound import network_bound
 from bitbayes.infinity.network_path import ExactNetwork, network_paths
 from bitbayes.infinity.path import Path, last_layer_paths
-from bitbayes.infinity.ray import Affine, FinalPiece, final_piece
+from bitbayes.infinity.ray import Affine, FinalPiece, final_piece, unit_rays
 from bitbayes.infinity.ray_residual import residual_paths
 from bitbayes.infinity.residual import InputMoments, Residual
 
@@ -35,4 +35,5 @@ __all__ = [
     "network_paths",
     "prior_limits",
     "residual_paths",
+    "unit_rays",
 ]

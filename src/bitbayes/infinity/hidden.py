@@ -6,6 +6,7 @@ level, and one variance σ² for all. Along a ray h_l is affine from alpha on, a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -38,7 +39,8 @@ class Levels(NamedTuple):
         seen: dict[str, Any] = {}
 
         def note(name: str) -> Callable[..., None]:
-            return lambda _, args, kwargs: seen.update({name: args[0] if args else kwargs["input"]})
+            # A copy: a layer may work in place.
+            return lambda _, args, kwargs: seen.update({name: (args[0] if args else kwargs["input"]).clone()})
 
         handles = [
             self.model.get_submodule(name).register_forward_pre_hook(note(name), with_kwargs=True)
@@ -91,7 +93,7 @@ class LevelMoments(InputMoments):
 
     def _split(self, levels: list[Any]) -> list[InputMoments]:
         """The moments of each level."""
-        sizes = [level[0].numel() for level in levels]
+        sizes = [math.prod(level.shape[1:]) for level in levels]
         parts = (torch.split(each, sizes) for each in (self.mean, self.squares))
         return [InputMoments(self.count, *each) for each in zip(*parts, strict=True)]
 
@@ -104,6 +106,6 @@ def checked_levels(model: nn.Module, residual: object) -> bool | tuple[str, ...]
     names = tuple(residual) if isinstance(residual, (tuple, list)) else ()
     if not names or any(name not in known for name in names) or len(set(names)) < len(names):
         raise ArgumentError(
-            f"residual={residual!r}: expected True, False, or names of different layers, of {known}"
+            f"residual={residual!r}: expected True, False, or a tuple of names of layers, each once: {known}"
         )
     return names

@@ -63,9 +63,10 @@ def region(
     for layer in layers:
         own = {name: model.get_parameter(name).detach() for name in layer.names}
         derivatives = jacrev(lambda parameters: _slopes(model, parameters, point))(own)
-        jacobian = torch.cat([each.flatten(2) for each in derivatives.values()], dim=2)  # (k, D, P)
-        parts = (torch.tensordot(each, jacobian, 1) for each in combinations)  # (D, P)
-        gram = gram + torch.stack([part @ part.T for part in parts])  # (m, D, D)
+        parts = [each.reshape(*each.shape[:2], -1) for each in derivatives.values()]
+        jacobian = torch.cat(parts, dim=2)  # (k, D, P)
+        along = (torch.tensordot(each, jacobian, 1) for each in combinations)  # (D, P)
+        gram = gram + torch.stack([each @ each.T for each in along])  # (m, D, D)
     values = torch.linalg.eigvalsh(gram)  # (m, D), ascending
     rounding = 2 * point.numel() * torch.finfo(values.dtype).eps * values[:, -1]
     norms = (combinations @ _slopes(model, {}, point)).norm(dim=1)

@@ -70,6 +70,18 @@ def final_piece(
     return FinalPiece(pieces[0], pieces[1], torch.full_like(ray.horizon.alpha, torch.inf))
 
 
+def unit_rays(x: Tensor) -> tuple[Tensor, Tensor]:
+    """The same rays from points of a size near 1, and what those were divided by, (n,): powers of 2.
+
+    So that nothing depends on how far out on its ray an x lies, nor is anything rounded.
+    """
+    check_rays(x)
+    largest = x.flatten(1).abs().amax(1) if x.dim() > 1 else x.abs()
+    _, exponent = torch.frexp(torch.where(largest > 0, largest, 1).double())
+    size = torch.ldexp(torch.ones_like(exponent, dtype=torch.float64), exponent - 1)
+    return x / size.to(x.dtype).reshape(-1, *[1] * (x.dim() - 1)), size
+
+
 def check_rays(x: object) -> None:
     """Raise unless each row of x makes a ray δ·x."""
     if not isinstance(x, Tensor) or not x.is_floating_point():

@@ -186,7 +186,7 @@ def rows_of(inputs: Inputs) -> Tensor:
             else f"of type {type(inputs).__name__}"
         )
         raise ArgumentError(
-            f"residual=True measures how far an input lies from the data, which means nothing for inputs "
+            f"the residual measures how far an input lies from the data, which means nothing for inputs "
             f"{kind}: use residual=False"
         )
-    return precise(inputs.reshape(len(inputs), -1))
+    return precise(inputs.flatten(1))

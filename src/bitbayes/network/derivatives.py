@@ -281,4 +281,4 @@ def _one_by_one(
         return as_logits(call(model, one, {**rest, **parameters}))[0] @ column  # (c,)
 
     jacobians = torch.vmap(jacrev(along), in_dims=(None, 0, 0))(own, inputs, columns)
-    return torch.cat([jacobians[name].flatten(2) for name in layer.names], dim=2)
+    return torch.cat([jacobians[name].reshape(*columns[:, 0].shape, -1) for name in layer.names], dim=2)

@@ -31,9 +31,9 @@ class MatrixPiece:
 
     def jacobian(self) -> Tensor:
         """Σₜ g aᵀ, (n, c, P)."""
-        n, groups, c, o, _ = self.gradients.shape
+        c, o = self.gradients.shape[2:4]
         jacobian = self.gradients.flatten(2, 3) @ self.inputs.mT  # (n, groups, c·o, i)
-        return jacobian.reshape(n, groups, c, o, -1).transpose(1, 2).reshape(n, c, -1)
+        return jacobian.reshape(*jacobian.shape[:2], c, o, jacobian.shape[3]).transpose(1, 2).flatten(2)
 
     @property
     def few_positions(self) -> bool:
@@ -58,7 +58,7 @@ class MatrixPiece:
         n, groups, inputs, positions = self.inputs.shape
         numbers = groups * (inputs + self.gradients.shape[2] * self.gradients.shape[3]) * positions**2
         points = max(1, 4 * _limit(self.inputs) // numbers)
-        for start in range(0, n, points):
+        for start in range(0, max(1, n), points):  # no points are a chunk, too
             yield self[start : start + points]
 
     def input_pairs(self) -> Tensor:
@@ -91,7 +91,7 @@ class VectorPiece:
         """Points whose derivatives are few enough."""
         n, c, size = self.derivatives.shape
         points = max(1, _limit(self.derivatives) // (c * size))
-        for start in range(0, n, points):
+        for start in range(0, max(1, n), points):  # no points are a chunk, too
             yield self[start : start + points]
 
 

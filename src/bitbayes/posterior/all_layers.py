@@ -124,24 +124,25 @@ def _turned(piece: Piece, input_vectors: Tensor, output_vectors: Tensor) -> Piec
     size = piece.inputs.shape[2]
     if c * o * size * (o + size) < positions * (c * o**2 + size**2):
         jacobian = piece.jacobian().reshape(n, c, groups, o, size)
-        return VectorPiece(_without_traces((output_vectors.mT @ jacobian @ input_vectors).flatten(2)))
+        return VectorPiece(_without_traces(output_vectors.mT @ jacobian @ input_vectors, 2).flatten(2))
     inputs = piece.inputs.permute(1, 2, 0, 3).flatten(2)  # (groups, i, n·T), as unfolded inputs lie in memory
     inputs = (input_vectors.mT @ inputs).reshape(groups, size, n, positions).permute(2, 0, 1, 3)
     if positions == 1:  # one product instead of one for each point and direction
         gradients = torch.einsum("ngco,gop->ngcp", piece.gradients[..., 0], output_vectors)[..., None]
     else:
         gradients = output_vectors[:, None].mT @ piece.gradients
-    return MatrixPiece(_without_traces(inputs), _without_traces(gradients))
+    return MatrixPiece(_without_traces(inputs, 2), _without_traces(gradients, 2))
 
 
-def _without_traces(values: Tensor) -> Tensor:
-    """Numbers far below the rounding errors of all points, as an eigenbasis is full of, made zeros.
+def _without_traces(values: Tensor, axes: int) -> Tensor:
+    """Numbers far below the rounding errors that turning them left, as an eigenbasis is full of, made zeros.
 
+    `axes`: how many of the last ones were turned together, so that their rounding errors are alike.
     Their squares, weighted, are denormal numbers, which on a CPU cost ten times the time of others.
     """
     if values.device.type != "cpu":
         return values
-    largest = values.abs().amax(tuple(range(1, values.dim())))  # of each point
+    largest = values.abs().amax(tuple(range(-axes, 0)))
     smallest = float(largest[largest > 0].min()) if bool((largest > 0).any()) else 0.0
     return functional.hardshrink(values, torch.finfo(values.dtype).eps ** 2 * smallest)
 
@@ -154,7 +155,7 @@ class FullBlock(Tensors):
     vectors: Tensor
 
     def rotated(self, piece: Piece) -> Piece:
-        return VectorPiece(_without_traces(piece.jacobian() @ self.vectors))
+        return VectorPiece(_without_traces(piece.jacobian() @ self.vectors, 1))
 
     def precisions(self, tau: Precision) -> Tensor:
         return self.values + tau
