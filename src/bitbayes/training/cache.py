@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import time
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from bitbayes.errors import FileError, one_of
+from bitbayes.training import checkpoint
 from bitbayes.training.objectives import OBJECTIVES
 from bitbayes.training.recipe import Recipe
 from bitbayes.training.train import train
@@ -39,13 +41,20 @@ def trained(
     """The network called `name` in `folder`, in eval mode; trained and saved first where it is not there.
 
     `folder` holds NAME.safetensors, the weights, and NAME.json: recipe, losses, versions, time. While a run
-    is under way NAME.part.safetensors holds what a later call goes on from.
+    is under way NAME.….part.safetensors holds what a later call goes on from.
 
     `make` makes the untrained network; it is called with torch's random numbers seeded by `seed`.
     """
-    settings = {"recipe": asdict(recipe), "objective": objective, "seed": seed, "images": len(images)}
-    if strength := OBJECTIVES[one_of("objective", objective, tuple(OBJECTIVES))].strength:
-        settings["strength"] = strength
+    chosen = OBJECTIVES[one_of("objective", objective, tuple(OBJECTIVES))]
+    exposed = [outliers] if chosen.exposed and outliers is not None else []
+    settings = {
+        "recipe": asdict(recipe),
+        "objective": objective,
+        "strength": chosen.strength,
+        "seed": seed,
+        "images": len(images),
+        "data": digest(images, labels, *exposed),
+    }
 
     def run(network: nn.Module, part: Path) -> list[float]:
         return train(
@@ -77,6 +86,8 @@ def kept(
     one in place, keeps unfinished work in the file it is given, and returns the losses.
     """
     settings = json.loads(json.dumps(settings))
+    # What is unfinished goes on only with the same settings.
+    part = folder / f"{name}.{hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:8]}.part.safetensors"
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(settings["seed"])
         network = make().to(device)
@@ -86,7 +97,7 @@ def kept(
         _read(network, weights)
         return network.eval(), story
     begun = time.perf_counter()
-    losses = run(network, folder / f"{name}.part.safetensors")
+    losses = run(network, part)
     story = {
         **settings,
         "losses": losses,
@@ -97,7 +108,16 @@ def kept(
     write_tensors(weights, network.state_dict(), {"bitbayes": json.dumps(settings)})
     with whole(about) as unfinished:
         unfinished.write_text(json.dumps(story, indent=1) + "\n", encoding="utf-8")
+    checkpoint.forget(part)
     return network.eval(), story
+
+
+def digest(*tensors: Tensor) -> str:
+    """Tells data apart: of the bytes of all of them."""
+    total = hashlib.sha256()
+    for tensor in tensors:
+        total.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+    return total.hexdigest()[:16]
 
 
 def _check(about: Path, settings: dict[str, Any]) -> dict[str, Any]:

@@ -24,13 +24,13 @@ class Fused(Generic[P, T]):
         self.best: Callable[P, T] | None = None
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T:
-        if self.best is None:
-            # Not before it is needed: the compiler is slow to import.
-            self.best = torch.compile(self.function, dynamic=False)
         try:
+            if self.best is None:
+                # Not before it is needed: the compiler is slow to import.
+                self.best = torch.compile(self.function, dynamic=False)
             return self.best(*args, **kwargs)
         except RuntimeError as error:
-            if self.best is self.function:
+            if self.best is self.function or isinstance(error, torch.OutOfMemoryError):
                 raise
             warnings.warn(f"{self.function.__name__} could not be compiled: {error}", stacklevel=2)
             self.best = self.function

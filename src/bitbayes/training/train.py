@@ -37,7 +37,8 @@ def train(
         objective: "plain", "oe" (outlier exposure: needs `outliers`, images) or "acet".
         seed: the order of the images, crops and noise follow from it; the same device and seed give the same
             network as far as the device's kernels are deterministic.
-        part: a file to which an unfinished run is saved, and from which it goes on.
+        part: a file to which the run is saved on its way, and from which it goes on; whoever has the network
+            safe deletes it.
         progress: True, False, or None for a bar on terminals.
 
     On a GPU the forward pass runs in bfloat16. The images of an incomplete last batch wait for the next
@@ -74,7 +75,6 @@ def train(
                 raise DataError(f"the loss became NaN in epoch {epoch}: lower the learning rate")
             checkpoint.keep(part, network, optimizer, losses)
     network.eval()
-    checkpoint.forget(part)
     return losses
 
 
