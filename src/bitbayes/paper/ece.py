@@ -87,7 +87,8 @@ def show(values: dict[str, Any], report: Report) -> None:
     )
     note = (
         "The paper's code leaves out every point of confidence 0.99 or more. On a network that is right and "
-        "sure of nearly all points its value is the miscalibration of the few others."
+        "sure of nearly all points its value is the miscalibration of the few others. The outlier-exposure "
+        "network was trained with letters, as in the table `oe`."
     )
     report.table(f"Expected calibration error: {values['problem']}", header, rows, note)
     report.picture(lambda: picture(values))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from bitbayes.paper import adversarial, ood, table2
@@ -18,4 +19,11 @@ def measure(objective: str, session: Session) -> dict[str, Any]:
 
 
 def show(objective: str, values: dict[str, Any], report: Report) -> None:
-    ood.show(values, report, objective, TITLES[objective])
+    more = [on_letters(values["scores_percent"])] if objective == "oe" else []
+    ood.show(values, report, objective, TITLES[objective], *more)
+
+
+def on_letters(sets: Iterable[str]) -> str:
+    """What outlier exposure was trained on, by the name that the tables give it."""
+    name = next((each for each in sets if "etters" in each), "letters")
+    return f"The outliers that the network was trained with: {name}, its training split."

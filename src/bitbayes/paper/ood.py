@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from bitbayes.paper.numbers import cell
 from bitbayes.paper.pictures import HOLLOW, marker_style, panels, styled
 from bitbayes.paper.report import Report, as_printed, mean_std
 from bitbayes.paper.study import Study
+from bitbayes.prior import LARGEST, SMALLEST
 from bitbayes.progress import track
 
 if TYPE_CHECKING:
@@ -95,8 +97,8 @@ def measure(study: Study, sets: dict[str, OutlierSet]) -> dict[str, Any]:
     }
 
 
-def show(values: dict[str, Any], report: Report, table: str, title: str) -> None:
-    """Table and picture of what `measure` gave, beside the paper's `table`."""
+def show(values: dict[str, Any], report: Report, table: str, title: str, *more: str) -> None:
+    """Table and picture of what `measure` gave, beside the paper's `table`; `more` notes below it."""
     rows = [
         (
             where,
@@ -108,7 +110,7 @@ def show(values: dict[str, Any], report: Report, table: str, title: str) -> None
         )
         for where, method, found, paper in _cells(values, table)
     ]
-    report.table(f"{title}: {values['problem']}", HEADER, rows, *notes(values))
+    report.table(f"{title}: {values['problem']}", HEADER, rows, *notes(values), *more)
     report.picture(lambda: picture(values, table))
 
 
@@ -133,7 +135,7 @@ def notes(values: dict[str, Any]) -> list[str]:
         for key, found in inside.items()
     )
     chosen = "; ".join(
-        f"{title[key]}: {min(numbers):.3g} to {max(numbers):.3g}"
+        f"{title[key]}: {min(numbers):.3g} to {max(numbers):.3g}" + _edge(numbers)
         for key in inside
         if key != "plain" and (numbers := [each[key] for each in values["chosen"]])
     )
@@ -143,6 +145,14 @@ def notes(values: dict[str, Any]) -> list[str]:
         f"Chosen temperature or prior variance over the trials: {chosen}.",
         *missing,
     ]
+
+
+def _edge(numbers: list[float]) -> str:
+    """A remark on prior variances that all are the smallest or all the largest of those tried."""
+    for edge, word in ((SMALLEST, "smallest"), (LARGEST, "largest")):
+        if all(math.isclose(number, edge, rel_tol=1e-6) for number in numbers):
+            return f" (the {word} tried)"
+    return ""
 
 
 @styled
