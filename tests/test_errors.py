@@ -103,6 +103,7 @@ def test_a_loader_of_batches_without_rows(three):
         (None, "NoneType.*DataLoader"),
         ("train", "str.*DataLoader"),
         ([torch.zeros(4, 3)], r"batch 0 is a Tensor.*\(inputs, labels\)"),
+        ((torch.zeros(4, 3), torch.zeros(4)), r"batch 0 is a Tensor.*one batch\? Then give \[\(inputs"),
         ([(torch.zeros(4, 3),)], r"batch 0 is a tuple of \(Tensor\).*\(inputs, labels\)"),
         ([(torch.zeros(4, 3), [0, 1, 2, 0])], r"batch 0 is a tuple of \(Tensor, list\)"),
         ([(torch.zeros(4, 3), torch.zeros(4), torch.zeros(4))], r"batch 0.*\(Tensor, Tensor, Tensor\)"),
@@ -116,10 +117,13 @@ def test_what_is_no_loader_of_pairs(three, loader, says):
         bayes.fit(loader)
 
 
-@pytest.mark.parametrize("data", [3, [3], [None], ["a"]])
-def test_what_is_no_input(fitted, data):
+@pytest.mark.parametrize(
+    "data, says",
+    [(3, "int"), ([3], "int"), ([None], "None"), (["a"], "str"), (np.zeros((4, 3)), "from_numpy")],
+)
+def test_what_is_no_input(fitted, data, says):
     bayes, x, _ = fitted
-    with refused(bayes, x, DataError, "expected"):
+    with refused(bayes, x, DataError, f"expected.*{says}|{says}.*expected"):
         bayes.predict_proba(data)
 
 

@@ -35,8 +35,9 @@ def items(data: Iterable[Any] | Inputs, device: torch.device) -> Iterator[Inputs
     if isinstance(data, (Tensor, Mapping)):
         yield move(data, device)
         return
-    if not isinstance(data, Iterable):
-        raise DataError(f"expected a tensor, a mapping of tensors or a loader, got {type(data).__name__}")
+    if not isinstance(data, Iterable) or hasattr(data, "__array__"):
+        given = type(data).__name__ + (": use torch.from_numpy" if hasattr(data, "__array__") else "")
+        raise DataError(f"expected a tensor, a mapping of tensors or a loader, got {given}")
     number = -1
     for number, batch in enumerate(data):
         if isinstance(batch, (list, tuple)) and len(batch) and isinstance(batch[0], (Tensor, Mapping)):
@@ -98,9 +99,10 @@ def _split(batch: Any, number: int) -> tuple[Inputs, Tensor]:
         inputs, labels = batch
         if isinstance(inputs, (Tensor, Mapping)) and isinstance(labels, Tensor):
             return inputs, labels
+    hint = "; is this one batch? Then give [(inputs, labels)]" if isinstance(batch, Tensor) else ""
     raise DataError(
         f"batch {number} is {_describe(batch)}: expected a pair of tensors (inputs, labels), "
-        "or a mapping of tensors with a key 'labels'"
+        f"or a mapping of tensors with a key 'labels'{hint}"
     )
 
 
