@@ -32,6 +32,7 @@ from bitbayes.network import (
     evaluating,
     find_layers,
     fingerprint,
+    finite,
     items,
     model_device,
     points_at_once,
@@ -109,9 +110,9 @@ class AllLayers:
         for inputs in items(data, model_device(self.model)):
             with evaluating(self.model):
                 logits = torch.stack([as_logits(call(self.model, inputs, each)) for each in networks])
-                if not _finite(inputs, logits):  # a drawn network may overflow where the trained one does not
-                    own = as_logits(call(self.model, inputs))
-                    check_finite("the input", inputs, own, own, self.model)
+                # A drawn network may overflow where the trained one does not.
+                own = logits if finite(logits) else as_logits(call(self.model, inputs))
+                check_finite("the input", inputs, own, own, self.model)
             yield _log_average(logits)
 
     # ---- at infinity
@@ -255,11 +256,6 @@ def _gaussian_of(logits: Tensor, root: Tensor, directions: Tensor, scale: Tensor
     return LogitGaussian(
         logits, Spread(torch.ones_like(factor[:, 0]), factor, torch.zeros_like(scale)), scale
     )
-
-
-def _finite(inputs: Inputs, logits: Tensor) -> bool:
-    given = [inputs] if isinstance(inputs, Tensor) else inputs.values()
-    return all(bool(each.isfinite().all()) for each in (logits, *given) if isinstance(each, Tensor))
 
 
 def _log_average(logits: Tensor) -> Tensor:

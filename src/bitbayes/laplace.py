@@ -17,13 +17,13 @@ from bitbayes.curvature import NETWORK_STRUCTURES, STRUCTURES
 from bitbayes.errors import ArgumentError, FileError, ModelError, NotFittedError, one_of
 from bitbayes.files import Fitted
 from bitbayes.infinity import Certificate, Limit, Path, Residual
-from bitbayes.infinity.residual import MomentsSum, Roots, Watched, widened
+from bitbayes.infinity.residual import MomentsSum, Roots, Watched, shown, widened
 from bitbayes.last_layer import LastLayer, fit_last_layer
 from bitbayes.likelihood import NAMES as LIKELIHOODS
 from bitbayes.logits import LogitGaussian
 from bitbayes.network import Inputs, a_loader, call, evaluating, find_layers, fingerprint, model_device
 from bitbayes.predictive import METHODS
-from bitbayes.tuning import Tuning, by_evidence, shown
+from bitbayes.tuning import Tuning, by_evidence
 
 # Numbers that a chunk of a prediction may hold.
 CHUNK = 2**24

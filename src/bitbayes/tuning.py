@@ -12,7 +12,7 @@ from torch import Tensor
 from bitbayes import predictive, prior
 from bitbayes.all_layers import AllLayers
 from bitbayes.infinity import InputMoments
-from bitbayes.infinity.residual import INSIDE, Roots, Watched, widened
+from bitbayes.infinity.residual import INSIDE, Roots, shown, widened
 from bitbayes.last_layer import LastLayer
 from bitbayes.logits import LogitGaussian
 from bitbayes.network import Inputs, a_loader
@@ -131,11 +131,3 @@ def _joined(
         return lambda pair: widened(at(pair[0]), root, pair[1], threshold)
 
     return [(joined(at, root), labels) for (at, labels), root in zip(points, roots, strict=True)]
-
-
-def shown(data: Inputs | Iterable[Any], see: Callable[[Inputs], None]) -> Inputs | Iterable[Any]:
-    """The data, every batch of which is shown to `see` as it goes by."""
-    if isinstance(data, (Tensor, Mapping)):
-        see(data)
-        return data
-    return Watched(data, see)

@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from bitbayes.baselines.deep_kernel import BOUND, DeepKernel
 from bitbayes.errors import ArgumentError, DataError, ModelError, NotFittedError
 from bitbayes.training import Recipe, checkpoint
+from interrupted import interrupted
 
 SHORT = Recipe(epochs=4, learning_rate=0.02)
 
@@ -213,17 +214,8 @@ def test_a_stopped_run_goes_on_where_it_stopped(tmp_path, monkeypatch):
         return DeepKernel(network())
 
     whole = start().fit(data, recipe=SHORT)
-    keep = checkpoint.keep
-
-    def stop_after_two(*args):
-        keep(*args)
-        if len(args[3]) == 2:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(checkpoint, "keep", stop_after_two)
-    with pytest.raises(KeyboardInterrupt):
+    with interrupted(monkeypatch, after=2):
         start().fit(data, recipe=SHORT, part=part)
-    monkeypatch.setattr(checkpoint, "keep", keep)
     again = start().fit(data, recipe=SHORT, part=part)
     assert again.losses == whole.losses
     assert all(torch.equal(a, b) for a, b in zip(again.parameters(), whole.parameters(), strict=True))

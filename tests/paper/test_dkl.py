@@ -7,8 +7,8 @@ import torch
 
 from bitbayes.baselines.deep_kernel import DeepKernel
 from bitbayes.errors import FileError
-from bitbayes.paper import Options, reproduce
-from bitbayes.paper.dkl import Kernel, Shuffled, cells, trained_kernel
+from bitbayes.paper import Options, ood, reproduce
+from bitbayes.paper.dkl import Kernel, Shuffled, paper_cell, trained_kernel
 from bitbayes.paper.methods import Seen, images_of
 from bitbayes.paper.session import Session
 
@@ -23,7 +23,7 @@ def test_the_papers_numbers_stand_beside_ours():
         "methods": {key: {"title": key, "paper": paper} for key, paper in titles.items()},
         "scores_percent": {name: {key: {"mmc": [50.0]} for key in titles} for name in sets},
     }
-    found = {(where, method["key"]): paper for where, method, _, paper in cells(values)}
+    found = {(where, method["key"]): paper for where, method, _, paper in ood.cells(values, paper_cell)}
     assert len(found) == 12
     assert found["Noise × 2000", "dkl-batch"] == {"mmc": [58.6, 0.5], "aur": [99.7, 0.0]}
     assert found["Fashion-MNIST", "dkl-batch"] == {"mmc": [70.6, 0.1], "aur": [98.8, 0.0]}

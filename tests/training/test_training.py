@@ -21,6 +21,7 @@ from bitbayes.training import (
     trained,
 )
 from bitbayes.training.objectives import acet, outlier_exposure, plain
+from interrupted import interrupted
 
 SHORT = Recipe(epochs=4, batch_size=16, crop=1, learning_rate=0.01)
 
@@ -147,17 +148,8 @@ def test_a_stopped_run_goes_on_where_it_stopped(tmp_path, monkeypatch):
     whole = start()
     expected = train(whole, x, y, recipe=SHORT)
 
-    keep = checkpoint.keep
-
-    def stop_after_two(*args):
-        keep(*args)
-        if len(args[3]) == 2:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(checkpoint, "keep", stop_after_two)
-    with pytest.raises(KeyboardInterrupt):
+    with interrupted(monkeypatch, after=2):
         train(start(), x, y, recipe=SHORT, part=part)
-    monkeypatch.setattr(checkpoint, "keep", keep)
     assert part.exists()
     again = start()
     losses = train(again, x, y, recipe=SHORT, part=part)
@@ -199,16 +191,8 @@ def test_what_is_wrong_is_said():
 def test_an_unfinished_run_goes_on_only_with_the_same_settings(tmp_path, monkeypatch):
     monkeypatch.setattr(checkpoint, "SECONDS", 0.0)
     x, y = problem()
-    keep = checkpoint.keep
-
-    def stop(*args):
-        keep(*args)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(checkpoint, "keep", stop)
-    with pytest.raises(KeyboardInterrupt):
+    with interrupted(monkeypatch, after=1):
         trained(tmp_path, "net", network, x, y, recipe=SHORT)
-    monkeypatch.setattr(checkpoint, "keep", keep)
     other = trained(tmp_path / "apart", "net", network, x, y, recipe=SHORT, seed=1)
     beside = trained(tmp_path, "net", network, x, y, recipe=SHORT, seed=1)
     assert all(torch.equal(a, b) for a, b in zip(beside.parameters(), other.parameters(), strict=True))

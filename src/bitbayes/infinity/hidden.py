@@ -7,7 +7,6 @@ level, and one variance σ² for all. Along a ray h_l is affine from alpha on, a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -15,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from bitbayes.errors import ArgumentError, ModelError
-from bitbayes.infinity import operations  # noqa: F401  (registers what the values can go through)
+from bitbayes.infinity.ray import inputs_seen
 from bitbayes.infinity.residual import InputMoments, rows_of
 from bitbayes.infinity.value import RayTensor
 from bitbayes.network import Inputs, call, evaluating, model_device
@@ -36,25 +35,12 @@ class Levels(NamedTuple):
         rows_of(inputs)  # raises on inputs that have no levels
         assert isinstance(inputs, Tensor)
         inputs = inputs.to(model_device(self.model))
-        seen: dict[str, Any] = {}
-
-        def note(name: str) -> Callable[..., None]:
-            # A copy: a layer may work in place.
-            return lambda _, args, kwargs: seen.update({name: (args[0] if args else kwargs["input"]).clone()})
-
-        handles = [
-            self.model.get_submodule(name).register_forward_pre_hook(note(name), with_kwargs=True)
-            for name in self.names
-        ]
-        try:
-            with evaluating(self.model):
-                call(self.model, inputs)
-        finally:
-            for handle in handles:
-                handle.remove()
-        if missing := [name for name in self.names if name not in seen]:
+        # Copies: a layer may work in place.
+        with inputs_seen(self.model, self.names, torch.clone) as seen, evaluating(self.model):
+            call(self.model, inputs)
+        if missing := [name for name in self.names if not seen[name]]:
             raise ModelError(f"residual={self.names!r}: the model does not call {missing}")
-        return [inputs, *seen.values()]
+        return [inputs, *(calls[-1] for calls in seen.values())]
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,7 @@ quadratic in u: three points determine it. In units of scale = δ this is a path
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple, cast
 
@@ -18,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from bitbayes.infinity.path import INFINITE, Path
-from bitbayes.infinity.ray import FinalPiece, check_rays, final_piece
+from bitbayes.infinity.ray import FinalPiece, check_rays, final_piece, inputs_seen
 from bitbayes.infinity.value import RayTensor
 from bitbayes.logits import LogitGaussian, Spread
 from bitbayes.network import (
@@ -105,7 +104,8 @@ def inside(piece: FinalPiece) -> Tensor:
 
 
 def _path(network: ExactNetwork, x: Tensor, settle: bool, tolerance: float) -> Path:
-    with _inputs_seen(network) as seen:
+    known = [layer.name for layer in network.layers if layer.kind != "other"]
+    with inputs_seen(network.model, known) as seen:
         piece = network_piece(network.model, x, tolerance)
     start = inside(piece)  # (n,)
     recorded, later = _derivatives(network, x.to(start), start)
@@ -135,25 +135,6 @@ def _path(network: ExactNetwork, x: Tensor, settle: bool, tolerance: float) -> P
         return start[row] / u.clamp_min(1 / INFINITE)
 
     return Path(start, at, far_scale, start, delta)
-
-
-@contextmanager
-def _inputs_seen(network: ExactNetwork) -> Iterator[dict[str, list[Any]]]:
-    """Each layer's inputs, call by call, while it lasts."""
-    seen: dict[str, list[Any]] = {layer.name: [] for layer in network.layers if layer.kind != "other"}
-
-    def note(name: str) -> Callable[..., None]:
-        return lambda _, args, kwargs: seen[name].append(args[0] if args else kwargs["input"])
-
-    handles = [
-        network.model.get_submodule(name).register_forward_pre_hook(note(name), with_kwargs=True)
-        for name in seen
-    ]
-    try:
-        yield seen
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def _derivatives(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -68,6 +70,26 @@ def final_piece(
         return FinalPiece(Affine(*halves[:2]), Affine(*halves[2:]), ray.horizon.alpha)
     pieces = [Affine(slope, torch.full_like(slope, torch.inf)) for slope in halves[::2]]
     return FinalPiece(pieces[0], pieces[1], torch.full_like(ray.horizon.alpha, torch.inf))
+
+
+@contextmanager
+def inputs_seen(
+    model: nn.Module, names: Iterable[str], take: Callable[[Any], Any] = lambda value: value
+) -> Iterator[dict[str, list[Any]]]:
+    """The inputs of the named layers, call by call, while it lasts; `take` is applied as they go in."""
+    seen: dict[str, list[Any]] = {name: [] for name in names}
+
+    def note(name: str) -> Callable[..., None]:
+        return lambda _, args, kwargs: seen[name].append(take(args[0] if args else kwargs["input"]))
+
+    handles = [
+        model.get_submodule(name).register_forward_pre_hook(note(name), with_kwargs=True) for name in seen
+    ]
+    try:
+        yield seen
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 def unit_rays(x: Tensor) -> tuple[Tensor, Tensor]:

@@ -159,6 +159,14 @@ class Watched:
         return len(self.loader) if isinstance(self.loader, Sized) else 0
 
 
+def shown(data: Inputs | Iterable[Any], see: Callable[[Inputs], None]) -> Inputs | Iterable[Any]:
+    """The data, every batch of which is shown to `see` as it goes by."""
+    if isinstance(data, (Tensor, Mapping)):
+        see(data)
+        return data
+    return Watched(data, see)
+
+
 class Roots:
     """√k of the inputs that have gone by, to be taken in their order."""
 

@@ -14,7 +14,7 @@ from bitbayes.network.fingerprint import Fingerprint, fingerprint
 from bitbayes.network.head import Head, call, find_head, forward
 from bitbayes.network.layers import Layer, Network, find_layers, tied_to
 from bitbayes.network.mode import evaluating
-from bitbayes.network.observe import check_finite, grouped, observe, observe_inputs
+from bitbayes.network.observe import check_finite, finite, grouped, observe, observe_inputs
 from bitbayes.network.pieces import MatrixPiece, Piece, VectorPiece, from_pairs
 from bitbayes.network.probe import probed
 
@@ -39,6 +39,7 @@ __all__ = [
     "find_head",
     "find_layers",
     "fingerprint",
+    "finite",
     "forward",
     "from_pairs",
     "grouped",

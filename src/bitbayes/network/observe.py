@@ -71,11 +71,11 @@ def check_finite(where: str, inputs: Inputs, features: Tensor, logits: Tensor, m
     """Raise, and say what is not finite: the input, the model's weights, or what it makes of the input."""
     tensors = {"": inputs} if isinstance(inputs, Tensor) else inputs
     for name, tensor in tensors.items():
-        if isinstance(tensor, Tensor) and not _finite(tensor):
+        if isinstance(tensor, Tensor) and not finite(tensor):
             raise DataError(f"{where} holds NaN or infinity{f' in {name!r}' if name else ''}")
-    if _finite(features) and _finite(logits):
+    if finite(features) and finite(logits):
         return
-    bad = [name for name, parameter in model.named_parameters() if not _finite(parameter)]
+    bad = [name for name, parameter in model.named_parameters() if not finite(parameter)]
     if bad:
         raise DataError(
             f"the model's weights hold NaN or infinity: {', '.join(map(repr, bad))} (seen at {where})"
@@ -86,6 +86,7 @@ def check_finite(where: str, inputs: Inputs, features: Tensor, logits: Tensor, m
     )
 
 
-def _finite(tensor: Tensor) -> bool:
+def finite(tensor: Tensor) -> bool:
+    """Whether all its numbers are."""
     # A sum is not finite if a term is not: one pass, no mask. Where the sum itself overflows, look closely.
     return bool(tensor.sum().isfinite()) or bool(tensor.isfinite().all())

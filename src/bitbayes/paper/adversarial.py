@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from torch import nn
@@ -12,6 +12,7 @@ from bitbayes.errors import BitbayesError
 from bitbayes.outliers import pgd_confident
 from bitbayes.paper import ood
 from bitbayes.paper.methods import Seen
+from bitbayes.paper.numbers import cell
 from bitbayes.paper.ood import OutlierSet
 from bitbayes.paper.report import Report
 from bitbayes.paper.session import Session
@@ -30,7 +31,7 @@ def measure(session: Session) -> dict[str, Any]:
 
 
 def show(values: dict[str, Any], report: Report) -> None:
-    ood.show(values, report, "adversarial", "Adversarial outliers")
+    ood.show(values, report, partial(cell, "adversarial"), "Adversarial outliers", ood.notes(values))
 
 
 def attack(study: Study, module: nn.Module, where: str, trial: int) -> Seen:

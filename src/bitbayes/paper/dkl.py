@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,23 +14,15 @@ from bitbayes.baselines.deep_kernel import TEST_SAMPLES, DeepKernel
 from bitbayes.paper import ood
 from bitbayes.paper.methods import MULTICLASS, ROWS, Entry, Network, Seen, images_of
 from bitbayes.paper.numbers import cell
-from bitbayes.paper.pictures import HOLLOW, marker_style, panels, styled
 from bitbayes.paper.problem import Problem
-from bitbayes.paper.report import Report, as_printed, mean_std
+from bitbayes.paper.report import Report, mean_std
 from bitbayes.paper.session import Session
 from bitbayes.paper.study import Study
 from bitbayes.paper.table2 import DELTA
 from bitbayes.training import augmented
 from bitbayes.training.cache import digest, kept
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 BESIDE = ("plain", "llla", "ours")
-STYLES: dict[str, dict[str, Any]] = {
-    "dkl-batch": {"marker": "D", "color": "#CC79A7", "linestyle": "none", "markersize": 6},
-    "dkl": {"marker": "P", "color": "#E69F00", "linestyle": "none", "markersize": 6},
-}
 
 
 class Kernel:
@@ -129,35 +120,14 @@ def measure(session: Session) -> dict[str, Any]:
 
 
 def show(values: dict[str, Any], report: Report) -> None:
-    rows = [
-        (
-            where,
-            method["title"],
-            mean_std(found["mmc"]),
-            mean_std(found.get("auroc", [])),
-            as_printed(paper.get("mmc")),
-            as_printed(paper.get("aur")),
-        )
-        for where, method, found, paper in cells(values)
-    ]
-    report.table(f"Deep kernel learning: {values['problem']}", ood.HEADER, rows, *notes(values))
-    report.picture(lambda: picture(values))
+    ood.show(values, report, paper_cell, "Deep kernel learning", notes(values))
 
 
-def cells(
-    values: dict[str, Any],
-) -> Iterator[tuple[str, dict[str, Any], dict[str, list[float]], dict[str, Any]]]:
-    """Of each set and method: the set, the method, our values, the paper's (DKL's are in its own table)."""
-    for where, by_method in values["scores_percent"].items():
-        train = values["paper_problem"]
-        row = train if where == values["problem"] else values["paper_rows"][where]
-        for key, found in by_method.items():
-            method = values["methods"][key]
-            if method["paper"] == "DKL":
-                paper = cell("dkl", train, row.split(" (")[0], "DKL")  # "Noise", without its δ
-            else:
-                paper = cell("table2", train, row, method["paper"])
-            yield where, {"key": key, **method}, found, paper
+def paper_cell(train: str, test: str | None, method: str | None) -> dict[str, Any]:
+    """The paper's numbers: DKL's are in a table of its own, where noise stands without its δ."""
+    if method == "DKL" and test is not None:
+        return cell("dkl", train, test.split(" (")[0], method)
+    return cell("table2", train, test, method)
 
 
 def notes(values: dict[str, Any]) -> list[str]:
@@ -174,34 +144,3 @@ def notes(values: dict[str, Any]) -> list[str]:
         "paper's code, so that far-away ones land among the others and a prediction depends on its batch. "
         "*Training's range*: they are scaled as in training and clamped.",
     ]
-
-
-@styled
-def picture(values: dict[str, Any]) -> Figure:
-    """MMC and AUROC of each set by method; hollow markers are the paper's."""
-    names, keys = list(values["scores_percent"]), list(values["methods"])
-    figure, ((left, right),) = panels(1, 2, 4.2, 1.2 + 0.6 * len(names), sharey=True)
-    for where, method, found, paper in cells(values):
-        y = len(names) - names.index(where) + 0.3 - 0.6 * keys.index(method["key"]) / (len(keys) - 1)
-        for axes, ours, theirs in ((left, "mmc", "mmc"), (right, "auroc", "aur")):
-            style = style_of(method["key"])
-            if found.get(ours):
-                axes.plot([statistics.fmean(found[ours])], [y], **style, clip_on=False)
-            if paper.get(theirs):
-                axes.plot([paper[theirs][0]], [y], **style | {"markerfacecolor": "none"}, clip_on=False)
-    for key in keys:
-        left.plot([], [], **style_of(key), label=values["methods"][key]["title"])
-    left.plot([], [], **(marker_style("plain") | HOLLOW), label="hollow: the paper's")
-    left.set(xlim=(0, 101), xlabel="Mean confidence (MMC), %", yticks=range(len(names), 0, -1))
-    left.set_yticklabels(names)
-    right.set(xlim=(0, 101), xlabel="AUROC, %")
-    for axes in (left, right):
-        axes.grid(axis="x", color="#dddddd", linewidth=0.6)
-        for row in range(1, len(names)):
-            axes.axhline(row + 0.5, color="#bbbbbb", linewidth=0.6)
-    figure.legend(loc="outside lower center", ncols=3)
-    return figure
-
-
-def style_of(key: str) -> dict[str, Any]:
-    return STYLES.get(key) or marker_style(key)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 from bitbayes.paper import adversarial, ood, table2
+from bitbayes.paper.numbers import cell
 from bitbayes.paper.report import Report
 from bitbayes.paper.session import Session
 
@@ -20,7 +22,8 @@ def measure(objective: str, session: Session) -> dict[str, Any]:
 
 def show(objective: str, values: dict[str, Any], report: Report) -> None:
     more = [on_letters(values["scores_percent"])] if objective == "oe" else []
-    ood.show(values, report, objective, TITLES[objective], *more)
+    remarks = [*ood.notes(values), *more]
+    ood.show(values, report, partial(cell, objective), TITLES[objective], remarks)
 
 
 def on_letters(sets: Iterable[str]) -> str:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import bitbayes.metrics as m
 from bitbayes.paper.methods import Seen
-from bitbayes.paper.numbers import cell
 from bitbayes.paper.pictures import HOLLOW, marker_style, panels, styled
 from bitbayes.paper.report import Report, as_printed, mean_std
 from bitbayes.paper.study import Study
@@ -20,6 +19,8 @@ from bitbayes.progress import track
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+# What the paper prints of a training set, a test set and a method: see `numbers.cell`.
+Paper = Callable[[str, str | None, str | None], dict[str, Any]]
 HEADER = ("Test set", "Method", "MMC, %", "AUROC, %", "Paper's MMC", "Paper's AUROC")
 
 
@@ -97,32 +98,32 @@ def measure(study: Study, sets: dict[str, OutlierSet]) -> dict[str, Any]:
     }
 
 
-def show(values: dict[str, Any], report: Report, table: str, title: str, *more: str) -> None:
-    """Table and picture of what `measure` gave, beside the paper's `table`; `more` notes below it."""
+def show(values: dict[str, Any], report: Report, paper: Paper, title: str, remarks: list[str]) -> None:
+    """Table and picture of what `measure` gave, beside the paper's numbers; `remarks` below it."""
     rows = [
         (
             where,
             method["title"],
             mean_std(found["mmc"]) if found else "not run",
             mean_std(found.get("auroc", [])) if found else "not run",
-            as_printed(paper.get("mmc")),
-            as_printed(paper.get("aur")),
+            as_printed(theirs.get("mmc")),
+            as_printed(theirs.get("aur")),
         )
-        for where, method, found, paper in _cells(values, table)
+        for where, method, found, theirs in cells(values, paper)
     ]
-    report.table(f"{title}: {values['problem']}", HEADER, rows, *notes(values), *more)
-    report.picture(lambda: picture(values, table))
+    report.table(f"{title}: {values['problem']}", HEADER, rows, *remarks)
+    report.picture(lambda: picture(values, paper))
 
 
-def _cells(
-    values: dict[str, Any], table: str
+def cells(
+    values: dict[str, Any], paper: Paper
 ) -> Iterator[tuple[str, dict[str, Any], dict[str, list[float]], dict[str, Any]]]:
     """Of each set and method: the set, the method, our values (none: not run), the paper's."""
     for where, found in values["scores_percent"].items():
         row = values["paper_problem"] if where == values["problem"] else values["paper_rows"].get(where)
         for key, method in values["methods"].items():
-            paper = cell(table, values["paper_problem"], row, method["paper"])
-            yield where, {"key": key, **method}, found.get(key, {}), paper
+            theirs = paper(values["paper_problem"], row, method["paper"])
+            yield where, {"key": key, **method}, found.get(key, {}), theirs
 
 
 def notes(values: dict[str, Any]) -> list[str]:
@@ -156,19 +157,19 @@ def _edge(numbers: list[float]) -> str:
 
 
 @styled
-def picture(values: dict[str, Any], table: str) -> Figure:
+def picture(values: dict[str, Any], paper: Paper) -> Figure:
     """MMC and AUROC of each set by method; hollow markers are the paper's."""
     names, keys = list(values["scores_percent"]), list(values["methods"])
     figure, ((left, right),) = panels(1, 2, 4.2, 1.2 + 0.75 * len(names), sharey=True)
-    for where, method, found, paper in _cells(values, table):
+    for where, method, found, printed in cells(values, paper):
         key = method["key"]
         y = len(names) - names.index(where) + 0.36 - 0.72 * keys.index(key) / max(1, len(keys) - 1)
         style = marker_style(key)
         for axes, ours, theirs in ((left, "mmc", "mmc"), (right, "auroc", "aur")):
             if found.get(ours):
                 axes.plot([statistics.fmean(found[ours])], [y], **style, clip_on=False)
-            if paper.get(theirs):
-                axes.plot([paper[theirs][0]], [y], **style, markerfacecolor="none", clip_on=False)
+            if printed.get(theirs):
+                axes.plot([printed[theirs][0]], [y], **style, markerfacecolor="none", clip_on=False)
     for key, method in values["methods"].items():
         left.plot([], [], **marker_style(key), label=method["title"])
     left.plot([], [], **(marker_style("plain") | HOLLOW), label="hollow: the paper's")

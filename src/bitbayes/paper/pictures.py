@@ -25,6 +25,8 @@ COLOURS = {
     "ours": "#000000",
     "ours-mc": "#56B4E9",
     "ours-residual": "#8A8A8A",
+    "dkl-batch": "#CC79A7",
+    "dkl": "#E69F00",
 }
 MARKERS = {
     "plain": "o",
@@ -35,6 +37,8 @@ MARKERS = {
     "ours": "*",
     "ours-mc": "P",
     "ours-residual": "X",
+    "dkl-batch": "D",
+    "dkl": "P",
 }
 STYLE: dict[Any, Any] = {
     "font.size": 9,

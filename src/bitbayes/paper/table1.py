@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from bitbayes.paper import ood
+from bitbayes.paper.numbers import cell
 from bitbayes.paper.report import Report
 from bitbayes.paper.session import Session
 
@@ -16,4 +18,4 @@ def measure(session: Session) -> dict[str, Any]:
 
 
 def show(values: dict[str, Any], report: Report) -> None:
-    ood.show(values, report, "table1", "Table 1, binary")
+    ood.show(values, report, partial(cell, "table1"), "Table 1, binary", ood.notes(values))

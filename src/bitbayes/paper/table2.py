@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from bitbayes.paper import ood
+from bitbayes.paper.numbers import cell
 from bitbayes.paper.report import Report
 from bitbayes.paper.session import Session
 
@@ -17,4 +19,4 @@ def measure(session: Session) -> dict[str, Any]:
 
 
 def show(values: dict[str, Any], report: Report) -> None:
-    ood.show(values, report, "table2", "Table 2, multi-class")
+    ood.show(values, report, partial(cell, "table2"), "Table 2, multi-class", ood.notes(values))

@@ -129,6 +129,6 @@ def methods(toy: Toy, network: nn.Module) -> tuple[dict[str, Predict], dict[str,
     }.items():
         try:
             made[name] = bayesian(toy, network, **options).predict_proba
-        except (ArgumentError, TypeError) as error:
+        except ArgumentError as error:
             not_run[name] = str(error)
     return made, not_run
