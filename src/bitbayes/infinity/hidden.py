@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from bitbayes.errors import ArgumentError, ModelError
 from bitbayes.infinity.ray import inputs_seen
-from bitbayes.infinity.residual import InputMoments, rows_of
+from bitbayes.infinity.residual import InputMoments, as_rows
 from bitbayes.infinity.value import RayTensor
 from bitbayes.network import Inputs, call, evaluating, model_device
 
@@ -28,11 +28,11 @@ class Levels(NamedTuple):
 
     def joined(self, inputs: Inputs) -> Tensor:
         """All levels side by side, (n, D) in float64: what moments are taken of."""
-        return torch.cat([rows_of(level) for level in self.at(inputs)], dim=1)
+        return torch.cat([as_rows(level) for level in self.at(inputs)], dim=1)
 
     def at(self, inputs: Inputs) -> list[Any]:
         """Each level at the inputs, as they pass the model in eval mode."""
-        rows_of(inputs)  # raises on inputs that have no levels
+        as_rows(inputs)  # raises on inputs that have no levels
         assert isinstance(inputs, Tensor)
         inputs = inputs.to(model_device(self.model))
         # Copies: a layer may work in place.

@@ -41,7 +41,7 @@ class InputMoments:
 
     @classmethod
     def of(cls, inputs: Inputs) -> InputMoments:
-        x = rows_of(inputs)
+        x = as_rows(inputs)
         mean = x.mean(0)
         return cls(torch.tensor(float(len(x))).to(x), mean, (x - mean).square().sum(0))
 
@@ -81,7 +81,7 @@ class InputMoments:
 
     def standardised(self, x: Inputs) -> tuple[Tensor, Tensor]:
         """x/deviation (n, D) and −mean/deviation (D,), whose sum is x̂; for δ·x the first is δ times that."""
-        rows = rows_of(x)
+        rows = as_rows(x)
         if rows.shape[1] != len(self.mean):
             raise DataError(
                 f"an input of {rows.shape[1]} numbers, but the training data's have {len(self.mean)}: "
@@ -183,7 +183,7 @@ class Roots:
         return every[:n]
 
 
-def rows_of(inputs: Inputs) -> Tensor:
+def as_rows(inputs: Inputs) -> Tensor:
     """(n, D) in float64; raises on inputs for which a distance from the data means nothing."""
     if not isinstance(inputs, Tensor) or not inputs.is_floating_point():
         kind = (
