@@ -14,11 +14,13 @@ from bitbayes.paper.methods import (
     Entry,
     LastLayer,
     Temperature,
+    ThenResidual,
     WeightSamples,
+    WholeNetwork,
     least,
 )
 from bitbayes.paper.session import most_confused
-from bitbayes.paper.study import Study
+from bitbayes.paper.study import Study, choices
 
 
 @pytest.fixture
@@ -52,8 +54,41 @@ def test_the_last_layer_on_features_is_that_of_the_whole_network(study, network,
     seen = network.see(problem.test_images)
     # The same sums in another order: float32's rounding.
     expected = whole.predict_proba(seen.images)
-    assert torch.allclose(method.probabilities(seen, 3.0, 0), expected, atol=1e-5)
-    assert torch.allclose(method.module(3.0)(seen.images).softmax(1), expected, atol=1e-5)
+    chosen = {"prior_variance": 3.0}
+    assert torch.allclose(method.probabilities(seen, chosen, 0), expected, atol=1e-5)
+    assert torch.allclose(method.module(chosen)(seen.images).softmax(1), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("method", [WholeNetwork(residual=True), ThenResidual()])
+def test_each_trial_has_the_residual_that_was_chosen_in_it(study, network, method):
+    problem = study.problem
+    method.fit(network, problem.train_images, None, problem.train_labels)
+    first = {"prior_variance": 2.0, "residual_variance": 3.0, "residual_threshold": 0.5}
+    expected = bb.Laplace(network.whole, prior_variance=2.0, residual=True)
+    expected.fit(Batches(problem.train_images, problem.train_labels), progress=False)
+    expected.residual_variance, expected.residual_threshold = 3.0, 0.5
+    chosen = method.choose(study.test[:30], problem.test_labels[:30], network.see(study.noise(0)))
+    assert set(chosen) == set(first)
+    found = method.probabilities(study.test, first, 0)  # though other numbers were chosen after these
+    assert torch.allclose(found, expected.predict_proba(study.test.images), atol=1e-6)
+    assert torch.allclose(method.module(first)(study.test.images).softmax(1), found, atol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore::bitbayes.errors.EdgeWarning")
+def test_then_the_residual(study, network):
+    """The prior variance of ours without a residual, and the residual that the likelihood allows."""
+    problem, noise = study.problem, network.see(study.noise(0))
+    validation, labels = study.test[:30], problem.test_labels[:30]
+    ours, both = LastLayer(), ThenResidual()
+    for method in (ours, both):
+        method.fit(network, problem.train_images, network.see(problem.train_images), problem.train_labels)
+    found = both.choose(validation, labels, noise)
+    assert found["prior_variance"] == ours.choose(validation, labels, noise)["prior_variance"]
+    by_nll = bb.Laplace(network.whole, residual=True)
+    by_nll.fit(Batches(problem.train_images, problem.train_labels), progress=False)
+    by_nll.tune([(validation.images, labels)], objective="nll", progress=False)
+    assert found["residual_variance"] == by_nll.residual_variance
+    assert found["residual_threshold"] == by_nll.residual_threshold
 
 
 def test_temperature_is_that_of_the_library(study, network):
@@ -61,19 +96,19 @@ def test_temperature_is_that_of_the_library(study, network):
     method.fit(network, study.problem.train_images, None, study.problem.train_labels)
     seen, labels = study.test, study.problem.test_labels
     scaled = bb.TemperatureScaling(network.whole).fit([(seen.images, labels)], progress=False)
-    number = method.choose(seen, labels, seen)
-    assert number == pytest.approx(scaled.temperature, rel=1e-4)
-    assert torch.allclose(method.probabilities(seen, number, 0), scaled.predict_proba(seen.images), atol=1e-5)
+    chosen = method.choose(seen, labels, seen)
+    assert chosen == {"temperature": pytest.approx(scaled.temperature, rel=1e-4)}
+    assert torch.allclose(method.probabilities(seen, chosen, 0), scaled.predict_proba(seen.images), atol=1e-5)
 
 
 def test_sampled_networks_are_averaged(study, network, fresh):
     problem = study.problem
     method = WeightSamples(20, layers="all", structure="diag", predictive="weights")
     method.fit(network, problem.train_images, None, problem.train_labels)
-    number = method.choose(study.test[:30], problem.test_labels[:30], study.network.see(study.noise(0)))
-    assert 1e-9 < number < 1e3
-    found = method.probabilities(study.test, number, seed=4)
-    method.bayes.prior_variance = number
+    chosen = method.choose(study.test[:30], problem.test_labels[:30], study.network.see(study.noise(0)))
+    assert 1e-9 < chosen["prior_variance"] < 1e3
+    found = method.probabilities(study.test, chosen, seed=4)
+    method.bayes.prior_variance = chosen["prior_variance"]
     draws = method.bayes.sample(20, generator=torch.Generator().manual_seed(4))
     total = torch.zeros(90, 3)
     for i in range(20):
@@ -82,9 +117,9 @@ def test_sampled_networks_are_averaged(study, network, fresh):
         with torch.no_grad():
             total += copy(study.test.images).softmax(1) / 20
     assert torch.allclose(found, total, atol=1e-6)
-    assert not torch.equal(found, method.probabilities(study.test, number, seed=5))
+    assert not torch.equal(found, method.probabilities(study.test, chosen, seed=5))
     with pytest.raises(ArgumentError):
-        method.module(number)
+        method.module(chosen)
 
 
 def break_ours(study, error):
@@ -103,6 +138,24 @@ def test_a_mistake_in_a_method_is_not_hidden(study):
     break_ours(study, TypeError("an unexpected keyword argument"))
     with pytest.raises(TypeError, match="unexpected keyword"):
         _ = study.methods
+
+
+def test_what_was_chosen_stands_below_the_table():
+    methods = {key: {"title": key.title()} for key in ("plain", "ours", "both", "dkl")}
+    chosen = [
+        {
+            "plain": {},
+            "ours": {"prior_variance": 1e10},
+            "both": {"prior_variance": v, "residual_variance": 2.0},
+        }
+        for v in (1e-6, 3.0)
+    ]
+    told, missing = choices({"methods": methods, "chosen": chosen, "not_run": {"dkl": "no GPyTorch"}})
+    assert told == (
+        "Chosen over the trials: Ours: prior variance 1e+10 (the largest tried); "
+        "Both: prior variance 1e-06 to 3, residual variance 2."
+    )
+    assert missing == "Not run: Dkl (no GPyTorch)."
 
 
 def test_the_most_confused_pair(problem):

@@ -5,6 +5,8 @@ import math
 
 import pytest
 import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
 from torch import nn
 from torch.nn import functional
 
@@ -196,6 +198,19 @@ def test_an_unfinished_run_goes_on_only_with_the_same_settings(tmp_path, monkeyp
     other = trained(tmp_path / "apart", "net", network, x, y, recipe=SHORT, seed=1)
     beside = trained(tmp_path, "net", network, x, y, recipe=SHORT, seed=1)
     assert all(torch.equal(a, b) for a, b in zip(beside.parameters(), other.parameters(), strict=True))
+
+
+def test_the_seconds_of_all_sittings_count(tmp_path, monkeypatch):
+    x, y = problem()
+    with interrupted(monkeypatch, after=2):
+        trained(tmp_path, "net", network, x, y, recipe=SHORT)
+    (part,) = tmp_path.glob("net.*.part.safetensors")
+    with safe_open(part, framework="pt") as file:
+        about, tensors = file.metadata(), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    assert 0 < float(about["seconds"]) < 60
+    save_file(tensors, part, about | {"seconds": "1000.0"})
+    trained(tmp_path, "net", network, x, y, recipe=SHORT)
+    assert 1000 <= json.loads((tmp_path / "net.json").read_text())["seconds"] < 1060
 
 
 def test_a_network_is_not_lost_if_it_cannot_be_saved(tmp_path, monkeypatch):

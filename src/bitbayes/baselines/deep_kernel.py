@@ -95,6 +95,7 @@ class DeepKernel(nn.Module):
         loader = a_loader(train_loader)
         sizes = self._survey(loader)
         optimizer = self._optimizer(recipe)
+        begun = checkpoint.begun(part)
         self.losses = checkpoint.resume(part, self, optimizer)
         step = Step(self, optimizer, lambda _, *batch: self.loss(*batch))
         step.recordable = len(set(sizes)) == 1
@@ -112,7 +113,7 @@ class DeepKernel(nn.Module):
                     self.losses.append(self._epoch(step, loader, seed, epoch))
                     if math.isnan(self.losses[-1]):
                         raise DataError(f"the loss became NaN in epoch {epoch}: lower the learning rate")
-                    checkpoint.keep(part, self, optimizer, self.losses)
+                    checkpoint.keep(part, self, optimizer, self.losses, begun)
         finally:
             for module, mode in modes:
                 module.training = mode

@@ -58,7 +58,7 @@ def adaptive(study: Study) -> ood.Scores:
         _, rows = study.split(trial)
         for key, method in study.methods.items():
             try:
-                module = method.module(study.numbers[trial][key])
+                module = method.module(study.chosen[trial][key])
             except BitbayesError:
                 continue
             inside = study.predict(key, study.test[rows], trial)

@@ -12,7 +12,7 @@ from bitbayes.paper.numbers import printed
 from bitbayes.paper.pictures import panels, styled
 from bitbayes.paper.report import Report
 from bitbayes.paper.session import Session
-from bitbayes.paper.study import Study
+from bitbayes.paper.study import Study, choices
 from bitbayes.progress import track
 
 if TYPE_CHECKING:
@@ -47,8 +47,7 @@ def curves(study: Study) -> dict[str, Any]:
         "problem": study.problem.title,
         "paper_problem": study.problem.paper.removeprefix("Binary-"),
         "classes": max(2, study.problem.classes),
-        "titles": {key: study.entries[key].title for key in keys},
-        "paper": {key: study.entries[key].paper for key in keys},
+        **study.about(*keys),
         "delta": list(DELTAS),
         "confidence_percent": found,
     }
@@ -63,9 +62,10 @@ def show(values: dict[str, Any], report: Report) -> None:
                 at = each["delta"].index(delta)
                 theirs = f"{100 * paper[delta]:.1f}" if delta in paper else "–"
                 ours = f"{curve['mean'][at]:.1f} ± {curve['std'][at]:.1f}"
-                rows.append((kind, each["titles"][key], str(delta), ours, theirs))
+                rows.append((kind, each["methods"][key]["title"], str(delta), ours, theirs))
     header = ("Problem", "Method", "δ", "Confidence, %: mean ± std over test points", "Paper's mean")
-    report.table("Confidence on test images multiplied by δ", header, rows)
+    chosen = [f"{kind.capitalize()}. {text}" for kind, each in _kinds(values) for text in choices(each)]
+    report.table("Confidence on test images multiplied by δ", header, rows, *chosen)
     report.picture(lambda: picture(values))
 
 
@@ -76,7 +76,7 @@ def _kinds(values: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
 def _paper(kind: str, each: dict[str, Any], key: str) -> list[tuple[float, float]]:
     """The paper's curve: [δ, confidence]; empty where it has none."""
     figure = "confidence-vs-scale" + ("-binary" if kind == "binary" else "")
-    curves = printed(figure).get(each["paper"][key], {})
+    curves = printed(figure).get(each["methods"][key]["paper"], {})
     return [(x, y) for x, y in curves.get(each["paper_problem"], [])]
 
 
@@ -84,14 +84,14 @@ def _paper(kind: str, each: dict[str, Any], key: str) -> list[tuple[float, float
 def picture(values: dict[str, Any]) -> Figure:
     """A row for each problem, a panel for each method: mean ± 3 std; dashed: the paper's mean."""
     kinds = _kinds(values)
-    columns = max(len(each["titles"]) for _, each in kinds)
+    columns = max(len(each["confidence_percent"]) for _, each in kinds)
     figure, axes = panels(2, columns, 2.2, 2.0, sharex=True, sharey=True)
     for row, (kind, each) in zip(axes, kinds, strict=True):
         for panel, (key, curve) in zip(row, each["confidence_percent"].items(), strict=False):
-            band(panel, key, each["delta"], curve["mean"], curve["std"], each["titles"][key])
+            band(panel, key, each["delta"], curve["mean"], curve["std"], each["methods"][key]["title"])
             paper_line(panel, key, _paper(kind, each, key), 100)
             panel.axhline(100 / each["classes"], color="#333333", linestyle=":", linewidth=1)
-            panel.set(title=each["titles"][key], ylim=(0, 104))
+            panel.set(title=each["methods"][key]["title"], ylim=(0, 104))
         row[0].set_ylabel(f"{kind}\nConfidence, %")
     for panel in axes[-1]:
         panel.set_xlabel("δ")

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from bitbayes.baselines.deep_kernel import TEST_SAMPLES, DeepKernel
 from bitbayes.paper import ood
-from bitbayes.paper.methods import MULTICLASS, ROWS, Entry, Network, Seen, images_of
+from bitbayes.paper.methods import MULTICLASS, ROWS, Chosen, Entry, Network, Seen, images_of
 from bitbayes.paper.numbers import cell
 from bitbayes.paper.problem import Problem
 from bitbayes.paper.report import Report, mean_std
@@ -26,7 +26,7 @@ BESIDE = ("plain", "llla", "ours")
 
 
 class Kernel:
-    """A trained deep kernel as one of the tables' methods: it has no number to choose.
+    """A trained deep kernel as one of the tables' methods: it has nothing to choose.
 
     `by_batch`: features are scaled by their range in each batch of test points, as in the paper's code, which
     moves far-away features back among the others; otherwise by their range in training, and clamped to it.
@@ -38,11 +38,11 @@ class Kernel:
     def fit(self, network: Network, images: Tensor, train: Seen | None, labels: Tensor) -> None:
         pass
 
-    def choose(self, validation: Seen, labels: Tensor, noise: Seen) -> float:
-        return 1.0
+    def choose(self, validation: Seen, labels: Tensor, noise: Seen) -> Chosen:
+        return {}
 
     @torch.no_grad()
-    def probabilities(self, seen: Seen, number: float, seed: int) -> Tensor:
+    def probabilities(self, seen: Seen, chosen: Chosen, seed: int) -> Tensor:
         generator = torch.Generator(seen.images.device).manual_seed(seed)
         if self.by_batch is None:
             return self.kernel.predict_proba(list(torch.split(seen.images, ROWS)), generator=generator)
@@ -53,7 +53,7 @@ class Kernel:
             parts.append(self.kernel.probabilities(features, bounds, TEST_SAMPLES, generator))
         return torch.cat(parts)
 
-    def module(self, number: float) -> nn.Module:
+    def module(self, chosen: Chosen) -> nn.Module:
         return self.kernel
 
 

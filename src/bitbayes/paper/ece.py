@@ -15,6 +15,7 @@ from bitbayes.paper.numbers import printed
 from bitbayes.paper.pictures import COLOURS, panels, styled
 from bitbayes.paper.report import Report, as_printed, mean_std
 from bitbayes.paper.session import Session
+from bitbayes.paper.study import choices
 from bitbayes.progress import track
 
 if TYPE_CHECKING:
@@ -54,11 +55,7 @@ def measure(session: Session) -> dict[str, Any]:
                     ("dropped", float((probs.amax(1) >= 0.99).double().mean())),
                 ):
                     scores[key].setdefault(name, []).append(100 * value)
-        found[objective] = {
-            "methods": {key: {"title": e.title, "paper": e.paper} for key, e in study.entries.items()},
-            "not_run": study.not_run,
-            "scores": scores,
-        }
+        found[objective] = {**study.about(), "scores": scores}
     return {"problem": session.problem.title, "paper_problem": session.problem.paper, "networks": found}
 
 
@@ -90,7 +87,12 @@ def show(values: dict[str, Any], report: Report) -> None:
         "sure of nearly all points its value is the miscalibration of the few others. The outlier-exposure "
         "network was trained with letters, as in the table `oe`."
     )
-    report.table(f"Expected calibration error: {values['problem']}", header, rows, note)
+    chosen = [
+        f"{TITLES[objective]} network. {text}"
+        for objective, found in values["networks"].items()
+        for text in choices(found)
+    ]
+    report.table(f"Expected calibration error: {values['problem']}", header, rows, note, *chosen)
     report.picture(lambda: picture(values))
 
 

@@ -11,7 +11,7 @@ from bitbayes.paper.methods import images_of
 from bitbayes.paper.pictures import COLOURS, panels, styled
 from bitbayes.paper.report import Report
 from bitbayes.paper.session import Session
-from bitbayes.paper.study import Study
+from bitbayes.paper.study import Study, choices
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -42,7 +42,7 @@ def counts(study: Study, delta: int) -> dict[str, Any]:
         "problem": study.problem.title,
         "delta": delta,
         "low": low,
-        "titles": {key: study.entries[key].title for key in study.methods},
+        **study.about(),
         "shares": found,
     }
 
@@ -56,14 +56,15 @@ def show(values: dict[str, Any], report: Report) -> None:
             rows.append(
                 (
                     f"{each['problem']}, × {each['delta']}",
-                    each["titles"][key],
+                    each["methods"][key]["title"],
                     *tops,
                     f"{shares['auroc']:.1f}",
                 )
             )
     header = ("Problem", "Method", "Test points in the top bin, %", "Scaled ones, %", "AUROC, %")
     note = "The paper shows pictures alone here. It scales the test images; tables 1 and 2 scale noise."
-    report.table("Confidence of test images and of the same images scaled", header, rows, note)
+    chosen = [f"{kind.capitalize()}. {text}" for kind in DELTAS for text in choices(values[kind])]
+    report.table("Confidence of test images and of the same images scaled", header, rows, note, *chosen)
     report.picture(lambda: picture(values))
 
 
@@ -81,7 +82,7 @@ def picture(values: dict[str, Any]) -> Figure:
             edges = [each["low"] + width * b for b in range(BINS + 1)]
             panel.stairs(shares["inside"], edges, fill=True, color=COLOURS[key], alpha=0.45)
             panel.stairs(shares["far"], edges, color="#333333", linewidth=1.2)
-            panel.set(title=each["titles"][key], xlim=(each["low"], 1), ylim=(0, 1))
+            panel.set(title=each["methods"][key]["title"], xlim=(each["low"], 1), ylim=(0, 1))
         row[0].set_ylabel(f"{kind}\nShare of points")
     for panel in axes[-1]:
         panel.set_xlabel("Confidence")

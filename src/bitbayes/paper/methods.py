@@ -1,7 +1,7 @@
 """The methods that the tables compare, each as written in the paper or as bitbayes does it.
 
-A method is fitted once to a trained network. In each trial it chooses its one number (a temperature, a
-prior variance) on validation data; with that number it predicts. Methods of the last layer see features
+A method is fitted once to a trained network. In each trial it chooses its numbers (a temperature, a prior
+variance, the residual's) on validation data; with these it predicts. Methods of the last layer see features
 alone, which are computed once for each set of images and serve every method and trial.
 """
 
@@ -23,6 +23,9 @@ from bitbayes.errors import ArgumentError, EdgeWarning
 ROWS = 1000  # images that go through the network at once
 WEIGHT = 0.25  # the paper's λ
 WEIGHT_SAMPLES, TUNING_SAMPLES = 20, 5
+
+# What a method chose in a trial, by name.
+Chosen = dict[str, float]
 
 
 @dataclass(frozen=True)
@@ -82,12 +85,12 @@ def images_of(pixels: Tensor) -> Tensor:
 
 
 class Method(Protocol):
-    """`choose` returns the method's number, with which `probabilities` (n, k) and `module` are asked for."""
+    """`choose` returns the method's numbers, with which `probabilities` (n, k) and `module` are asked for."""
 
     def fit(self, network: Network, images: Tensor, train: Seen | None, labels: Tensor) -> None: ...
-    def choose(self, validation: Seen, labels: Tensor, noise: Seen) -> float: ...
-    def probabilities(self, seen: Seen, number: float, seed: int) -> Tensor: ...
-    def module(self, number: float) -> nn.Module: ...
+    def choose(self, validation: Seen, labels: Tensor, noise: Seen) -> Chosen: ...
+    def probabilities(self, seen: Seen, chosen: Chosen, seed: int) -> Tensor: ...
+    def module(self, chosen: Chosen) -> nn.Module: ...
 
 
 class Plain:
@@ -96,34 +99,34 @@ class Plain:
     def fit(self, network: Network, images: Tensor, train: Seen | None, labels: Tensor) -> None:
         self.network = network
 
-    def choose(self, validation: Seen, labels: Tensor, noise: Seen) -> float:
-        return 1.0
+    def choose(self, validation: Seen, labels: Tensor, noise: Seen) -> Chosen:
+        return {}
 
     @torch.no_grad()
-    def probabilities(self, seen: Seen, number: float, seed: int) -> Tensor:
-        return probabilities(self.network.head(seen.features) / number)
+    def probabilities(self, seen: Seen, chosen: Chosen, seed: int) -> Tensor:
+        return probabilities(self.network.head(seen.features))
 
-    def module(self, number: float) -> nn.Module:
+    def module(self, chosen: Chosen) -> nn.Module:
         return self.network.whole
 
 
 class Temperature(Plain):
     """Temperature scaling."""
 
-    def choose(self, validation: Seen, labels: Tensor, noise: Seen) -> float:
+    def choose(self, validation: Seen, labels: Tensor, noise: Seen) -> Chosen:
         scaled = bb.TemperatureScaling(self.network.head)
-        return scaled.fit([(validation.features, labels)], progress=False).temperature
+        return {"temperature": scaled.fit([(validation.features, labels)], progress=False).temperature}
 
     @torch.no_grad()
-    def probabilities(self, seen: Seen, number: float, seed: int) -> Tensor:
+    def probabilities(self, seen: Seen, chosen: Chosen, seed: int) -> Tensor:
         logits = self.network.head(seen.features)
         if logits.shape[1] > 1:  # the largest becomes 0 first: dividing it by a small T could overflow
             logits = logits - logits.amax(1, keepdim=True)
-        return probabilities(logits / number)
+        return probabilities(logits / chosen["temperature"])
 
-    def module(self, number: float) -> nn.Module:
+    def module(self, chosen: Chosen) -> nn.Module:
         scaled = bb.TemperatureScaling(self.network.whole)
-        scaled.temperature = number
+        scaled.temperature = chosen["temperature"]
         return scaled
 
 
@@ -139,22 +142,15 @@ class LastLayer:
         self.bayes = bb.Laplace(network.head, **self.options)
         self.bayes.fit(Batches(train.features, labels, 5000), progress=False)
 
-    def choose(self, validation: Seen, labels: Tensor, noise: Seen) -> float:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", EdgeWarning)  # the tables show the number itself
-            self.bayes.tune(
-                [(validation.features, labels)], outliers=noise.features, weight=WEIGHT, progress=False
-            )
-        return one_number(self.bayes)
+    def choose(self, validation: Seen, labels: Tensor, noise: Seen) -> Chosen:
+        return tuned(self.bayes, [(validation.features, labels)], noise.features)
 
-    def probabilities(self, seen: Seen, number: float, seed: int) -> Tensor:
-        self.bayes.prior_variance = number
+    def probabilities(self, seen: Seen, chosen: Chosen, seed: int) -> Tensor:
         generator = torch.Generator(seen.features.device).manual_seed(seed)
-        return self.bayes.predict_proba(seen.features, generator=generator)
+        return set_to(self.bayes, chosen).predict_proba(seen.features, generator=generator)
 
-    def module(self, number: float) -> nn.Module:
-        self.bayes.prior_variance = number
-        return nn.Sequential(self.network.backbone, self.bayes)
+    def module(self, chosen: Chosen) -> nn.Module:
+        return nn.Sequential(self.network.backbone, set_to(self.bayes, chosen))
 
 
 class WholeNetwork:
@@ -167,24 +163,34 @@ class WholeNetwork:
         self.bayes = bb.Laplace(network.whole, **self.options)
         self.bayes.fit(network.batches(images, labels), progress=False)
 
-    def choose(self, validation: Seen, labels: Tensor, noise: Seen) -> float:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", EdgeWarning)
-            self.bayes.tune(
-                Batches(validation.images, labels),
-                outliers=list(torch.split(noise.images, ROWS)),
-                weight=WEIGHT,
-                progress=False,
-            )
-        return one_number(self.bayes)
+    def choose(self, validation: Seen, labels: Tensor, noise: Seen) -> Chosen:
+        return tuned(self.bayes, Batches(validation.images, labels), list(torch.split(noise.images, ROWS)))
 
-    def probabilities(self, seen: Seen, number: float, seed: int) -> Tensor:
-        self.bayes.prior_variance = number
-        return self.bayes.predict_proba(list(torch.split(seen.images, ROWS)))
+    def probabilities(self, seen: Seen, chosen: Chosen, seed: int) -> Tensor:
+        return set_to(self.bayes, chosen).predict_proba(list(torch.split(seen.images, ROWS)))
 
-    def module(self, number: float) -> nn.Module:
-        self.bayes.prior_variance = number
-        return self.bayes
+    def module(self, chosen: Chosen) -> nn.Module:
+        return set_to(self.bayes, chosen)
+
+
+class ThenResidual(WholeNetwork):
+    """The prior variance as without a residual, by the paper's objective; then the residual's numbers.
+
+    These by the likelihood, as `tune(objective="nll")` has them. Chosen jointly, which is what `tune` does
+    by the paper's objective, the residual leaves nothing to do for the weights' variance.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(residual=True, **options)
+        self.last_layer = LastLayer(**options)
+
+    def fit(self, network: Network, images: Tensor, train: Seen | None, labels: Tensor) -> None:
+        super().fit(network, images, train, labels)
+        self.last_layer.fit(network, images, train if train is not None else network.see(images), labels)
+
+    def choose(self, validation: Seen, labels: Tensor, noise: Seen) -> Chosen:
+        residual = tuned(self.bayes, Batches(validation.images, labels), None)
+        return residual | self.last_layer.choose(validation, labels, noise)
 
 
 class WeightSamples(WholeNetwork):
@@ -204,7 +210,7 @@ class WeightSamples(WholeNetwork):
         super().fit(network, images, train, labels)
         self.network = network
 
-    def choose(self, validation: Seen, labels: Tensor, noise: Seen) -> float:
+    def choose(self, validation: Seen, labels: Tensor, noise: Seen) -> Chosen:
         inside, labels, outside = validation[: self.points], labels[: self.points], noise[: self.points]
 
         def cost(exponent: float) -> float:
@@ -213,15 +219,16 @@ class WeightSamples(WholeNetwork):
                 return math.inf
             return bb.metrics.nll(p, labels) - WEIGHT * bb.metrics.entropy(q)
 
-        return float(10 ** least(cost, [-6.0, -4.0, -2.0, 0.0], halvings=3))  # the paper's range
+        best = least(cost, [-6.0, -4.0, -2.0, 0.0], halvings=3)  # the paper's range
+        return {"prior_variance": float(10**best)}
 
-    def probabilities(self, seen: Seen, number: float, seed: int) -> Tensor:
-        return self._average(seen.images, number, seed, WEIGHT_SAMPLES)
+    def probabilities(self, seen: Seen, chosen: Chosen, seed: int) -> Tensor:
+        return self._average(seen.images, chosen["prior_variance"], seed, WEIGHT_SAMPLES)
 
     @torch.no_grad()
-    def _average(self, images: Tensor, number: float, seed: int, samples: int) -> Tensor:
+    def _average(self, images: Tensor, prior_variance: float, seed: int, samples: int) -> Tensor:
         """Mean probabilities (n, k) over sampled networks, the same ones for every set of images."""
-        draws = self._draws(number, seed, samples)
+        draws = self._draws(prior_variance, seed, samples)
         total = torch.zeros((), dtype=torch.float64, device=images.device)
         for sample in range(samples):
             weights = {name: values[sample] for name, values in draws.items()}
@@ -229,25 +236,35 @@ class WeightSamples(WholeNetwork):
             total = total + probabilities(torch.cat(parts)).double()
         return (total / samples).float()
 
-    def _draws(self, number: float, seed: int, samples: int) -> dict[str, Tensor]:
+    def _draws(self, prior_variance: float, seed: int, samples: int) -> dict[str, Tensor]:
         """Stacked weights; those drawn last are kept, since one table asks for them again and again."""
-        key = number, seed, samples
+        key = prior_variance, seed, samples
         if self.drawn is None or self.drawn[0] != key:
             self.drawn = None  # makes room first
-            self.bayes.prior_variance = number
+            self.bayes.prior_variance = prior_variance
             generator = torch.Generator(self.network.device).manual_seed(seed)
             self.drawn = key, self.bayes.sample(samples, generator=generator)
         return self.drawn[1]
 
-    def module(self, number: float) -> nn.Module:
+    def module(self, chosen: Chosen) -> nn.Module:
         raise ArgumentError("an average over sampled networks is not attacked: its gradient is 20 networks'")
 
 
-def one_number(bayes: bb.Laplace) -> float:
-    """The prior variance, the same for all layers here."""
-    value = bayes.prior_variance
-    assert isinstance(value, float)
-    return value
+def tuned(bayes: bb.Laplace, validation: Any, outliers: Any) -> Chosen:
+    """What `tune` chooses by the paper's objective or, where there are no outliers, by the likelihood."""
+    objective = "nll" if outliers is None else "ood"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", EdgeWarning)  # the tables show the number itself
+        bayes.tune(validation, outliers=outliers, objective=objective, weight=WEIGHT, progress=False)
+    names = ("prior_variance", *(("residual_variance", "residual_threshold") if bayes.residual else ()))
+    return {name: getattr(bayes, name) for name in names}
+
+
+def set_to(bayes: bb.Laplace, chosen: Chosen) -> bb.Laplace:
+    """The same object, with these numbers."""
+    for name, value in chosen.items():
+        setattr(bayes, name, value)
+    return bayes
 
 
 def least(cost: Callable[[float], float], grid: list[float], halvings: int = 2) -> float:
@@ -310,6 +327,9 @@ MULTICLASS = {
     "ours-residual": Entry(
         "Ours, with residual", None, lambda points: WholeNetwork(residual=True), ours=True
     ),
+    "ours-plus-residual": Entry(
+        "Ours, closed form + residual", None, lambda points: ThenResidual(), ours=True
+    ),
 }
 BINARY = {
     "plain": MULTICLASS["plain"],
@@ -322,4 +342,10 @@ BINARY = {
         ours=True,
     ),
     "ours-residual": MULTICLASS["ours-residual"],
+    "ours-plus-residual": Entry(
+        "Ours, exact integral + residual",
+        None,
+        lambda points: ThenResidual(predictive="quadrature"),
+        ours=True,
+    ),
 }

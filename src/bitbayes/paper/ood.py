@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -12,8 +11,7 @@ import bitbayes.metrics as m
 from bitbayes.paper.methods import Seen
 from bitbayes.paper.pictures import HOLLOW, marker_style, panels, styled
 from bitbayes.paper.report import Report, as_printed, mean_std
-from bitbayes.paper.study import Study
-from bitbayes.prior import LARGEST, SMALLEST
+from bitbayes.paper.study import Study, choices
 from bitbayes.progress import track
 
 if TYPE_CHECKING:
@@ -89,11 +87,7 @@ def measure(study: Study, sets: dict[str, OutlierSet]) -> dict[str, Any]:
         "problem": study.problem.title,
         "paper_problem": study.problem.paper,
         "paper_rows": {name: each.paper for name, each in sets.items()},
-        "methods": {
-            key: {"title": entry.title, "paper": entry.paper} for key, entry in study.entries.items()
-        },
-        "not_run": study.not_run,
-        "chosen": study.numbers,
+        **study.about(),
         "scores_percent": scores,
     }
 
@@ -135,25 +129,7 @@ def notes(values: dict[str, Any]) -> list[str]:
         + (f" (labels changed: {mean_std(found['changed'], 2)})" if key != "plain" else "")
         for key, found in inside.items()
     )
-    chosen = "; ".join(
-        f"{title[key]}: {min(numbers):.3g} to {max(numbers):.3g}" + _edge(numbers)
-        for key in inside
-        if key != "plain" and (numbers := [each[key] for each in values["chosen"]])
-    )
-    missing = [f"Not run: {title[key]} ({why})." for key, why in values["not_run"].items()]
-    return [
-        f"Accuracy on the test set, %: {accuracy}.",
-        f"Chosen temperature or prior variance over the trials: {chosen}.",
-        *missing,
-    ]
-
-
-def _edge(numbers: list[float]) -> str:
-    """A remark on prior variances that all are the smallest or all the largest of those tried."""
-    for edge, word in ((SMALLEST, "smallest"), (LARGEST, "largest")):
-        if all(math.isclose(number, edge, rel_tol=1e-6) for number in numbers):
-            return f" (the {word} tried)"
-    return ""
+    return [f"Accuracy on the test set, %: {accuracy}.", *choices(values)]
 
 
 @styled

@@ -25,6 +25,7 @@ COLOURS = {
     "ours": "#000000",
     "ours-mc": "#56B4E9",
     "ours-residual": "#8A8A8A",
+    "ours-plus-residual": "#B8A800",
     "dkl-batch": "#CC79A7",
     "dkl": "#E69F00",
 }
@@ -37,6 +38,7 @@ MARKERS = {
     "ours": "*",
     "ours-mc": "P",
     "ours-residual": "X",
+    "ours-plus-residual": "h",
     "dkl-batch": "D",
     "dkl": "P",
 }

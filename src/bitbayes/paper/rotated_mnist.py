@@ -13,6 +13,7 @@ from bitbayes.paper.numbers import printed
 from bitbayes.paper.pictures import panels, styled
 from bitbayes.paper.report import Report, mean_std
 from bitbayes.paper.session import Session
+from bitbayes.paper.study import choices
 from bitbayes.progress import track
 
 if TYPE_CHECKING:
@@ -36,8 +37,7 @@ def measure(session: Session) -> dict[str, Any]:
     return {
         "problem": study.problem.title,
         "angles": list(ANGLES),
-        "methods": {key: {"title": e.title, "paper": e.paper} for key, e in study.entries.items()},
-        "not_run": study.not_run,
+        **study.about(),
         "brier": scores,
     }
 
@@ -50,11 +50,8 @@ def show(values: dict[str, Any], report: Report) -> None:
         for angle, trials in zip(values["angles"], curve, strict=True):
             theirs = f"{paper[angle]:.3f}" if angle in paper else "–"
             rows.append((method["title"], str(angle), mean_std(trials, 3), theirs))
-    missing = [
-        f"Not run: {values['methods'][key]['title']} ({why})." for key, why in values["not_run"].items()
-    ]
     header = ("Method", "Angle", "Brier score", "Paper's")
-    report.table(f"Rotated images: {values['problem']}", header, rows, *missing)
+    report.table(f"Rotated images: {values['problem']}", header, rows, *choices(values))
     report.picture(lambda: picture(values))
 
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from bitbayes.errors import ArgumentError
 from bitbayes.outliers import uniform_noise
-from bitbayes.paper.methods import BINARY, MULTICLASS, Entry, Method, Network, Seen, images_of
+from bitbayes.paper.methods import BINARY, MULTICLASS, Chosen, Entry, Method, Network, Seen, images_of
 from bitbayes.paper.problem import Problem
+from bitbayes.prior import LARGEST, SMALLEST
 from bitbayes.progress import track
 
 
@@ -61,8 +64,8 @@ class Study:
         return uniform_noise(like, self.problem.noise, generator=generator).to(self.network.device)
 
     @cached_property
-    def numbers(self) -> list[dict[str, float]]:
-        """For each trial, each method's number: its temperature or prior variance."""
+    def chosen(self) -> list[dict[str, Chosen]]:
+        """For each trial what each method chose."""
         chosen = []
         for trial in track(range(self.trials), f"tuning ({self.problem.name})", self.progress):
             rows, _ = self.split(trial)
@@ -73,6 +76,40 @@ class Study:
             )
         return chosen
 
+    def about(self, *keys: str) -> dict[str, Any]:
+        """The methods (all, or these), why some were not run, and what the others chose: for tables' JSON."""
+        keys = keys or tuple(self.entries)
+        fitted = [key for key in keys if key in self.methods]
+        return {
+            "methods": {
+                key: {"title": self.entries[key].title, "paper": self.entries[key].paper} for key in keys
+            },
+            "not_run": {key: why for key, why in self.not_run.items() if key in keys},
+            "chosen": [{key: trial[key] for key in fitted} for trial in self.chosen],
+        }
+
     def predict(self, method: str, seen: Seen, trial: int) -> Tensor:
         """Probabilities (n, k) by a method as it was tuned in a trial."""
-        return self.methods[method].probabilities(seen, self.numbers[trial][method], trial)
+        return self.methods[method].probabilities(seen, self.chosen[trial][method], trial)
+
+
+def choices(about: dict[str, Any]) -> list[str]:
+    """What `Study.about` has to say below a table: what was chosen, and what was not run and why."""
+    title = {key: method["title"] for key, method in about["methods"].items()}
+    told = []
+    for key in title:
+        numbers = [trial.get(key, {}) for trial in about["chosen"]]
+        spans = [f"{name.replace('_', ' ')} {_span([each[name] for each in numbers])}" for name in numbers[0]]
+        told += [f"{title[key]}: {', '.join(spans)}"] if spans else []
+    chosen = [f"Chosen over the trials: {'; '.join(told)}."] if told else []
+    return chosen + [f"Not run: {title[key]} ({why})." for key, why in about["not_run"].items()]
+
+
+def _span(values: list[float]) -> str:
+    """The smallest to the largest, with a remark where all are the first or the last of those tried."""
+    low, high = f"{min(values):.3g}", f"{max(values):.3g}"
+    text = low if low == high else f"{low} to {high}"
+    for edge, word in ((SMALLEST, "smallest"), (LARGEST, "largest")):
+        if all(math.isclose(value, edge, rel_tol=1e-5) for value in values):
+            return f"{text} (the {word} tried)"
+    return text

@@ -13,7 +13,7 @@ from bitbayes.paper.numbers import printed
 from bitbayes.paper.pictures import COLOURS, panels, styled
 from bitbayes.paper.report import Report
 from bitbayes.paper.session import Session
-from bitbayes.paper.study import Study
+from bitbayes.paper.study import Study, choices
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -28,7 +28,7 @@ def measure(session: Session) -> dict[str, Any]:
         "problem": study.problem.title,
         "paper_problem": study.problem.paper,
         "images": {"train": len(study.problem.train_images), "test": len(study.problem.test_images)},
-        "methods": {key: {"title": e.title, "paper": e.paper} for key, e in study.entries.items()},
+        **study.about(),
         "seconds": found,
     }
 
@@ -36,7 +36,7 @@ def measure(session: Session) -> dict[str, Any]:
 def times(study: Study, key: str, entry: Entry) -> dict[str, float | None]:
     """Seconds of fitting to the training set and of predicting the test set; the best of a few runs."""
     problem, network = study.problem, study.network
-    number, fitted = study.numbers[0][key], study.methods[key]
+    chosen, fitted = study.chosen[0][key], study.methods[key]
     images = problem.test_images
 
     def fit() -> object:
@@ -49,7 +49,7 @@ def times(study: Study, key: str, entry: Entry) -> dict[str, float | None]:
         return fitted.choose(network.see(images[rows]), problem.test_labels[rows], network.see(images[:1]))
 
     def predict() -> object:
-        return fitted.probabilities(network.see(images), number, 0)
+        return fitted.probabilities(network.see(images), chosen, 0)
 
     return {
         "inference": None if key == "plain" else seconds(fit, network),
@@ -93,7 +93,7 @@ def show(values: dict[str, Any], report: Report) -> None:
         f"the temperature on validation images). Prediction: {values['images']['test']:,} test images. "
         "The shortest of three runs; the paper's times are from its own machine."
     )
-    report.table(f"Table 3, wall-clock time: {values['problem']}", header, rows, note)
+    report.table(f"Table 3, wall-clock time: {values['problem']}", header, rows, note, *choices(values))
     report.picture(lambda: picture(values))
 
 

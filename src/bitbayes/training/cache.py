@@ -96,12 +96,12 @@ def kept(
         story = _check(about, settings)
         _read(network, weights)
         return network.eval(), story
-    begun = time.perf_counter()
+    begun = checkpoint.begun(part)
     losses = run(network, part)
     story = {
         **settings,
         "losses": losses,
-        "seconds": round(time.perf_counter() - begun, 1),
+        "seconds": round(time.time() - begun, 1),
         "torch": torch.__version__,
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
     }

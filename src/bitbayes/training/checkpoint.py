@@ -1,4 +1,4 @@
-"""An unfinished run as a safetensors file: weights, the optimizer's state, and the losses so far."""
+"""An unfinished run as a safetensors file: weights, the optimizer's state, losses and seconds so far."""
 
 from __future__ import annotations
 
@@ -16,8 +16,23 @@ from bitbayes.writing import write_tensors
 SECONDS = 20.0  # between two savings: an epoch can be much shorter
 
 
+def begun(part: Path | None) -> float:
+    """When the run would have begun had it never been stopped, as `time.time()` counts."""
+    if part is None or not part.exists():
+        return time.time()
+    try:
+        with safe_open(part, framework="pt") as file:
+            return time.time() - float((file.metadata() or {})["seconds"])
+    except (SafetensorError, OSError, KeyError, ValueError) as error:
+        raise _foreign(part) from error
+
+
 def keep(
-    part: Path | None, network: nn.Module, optimizer: torch.optim.Optimizer, losses: list[float]
+    part: Path | None,
+    network: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    losses: list[float],
+    begun: float,
 ) -> None:
     """Save the run, if the last time was long enough ago."""
     if part is None or (part.exists() and time.time() - part.stat().st_mtime < SECONDS):
@@ -27,7 +42,7 @@ def keep(
         for name, value in state.items():
             if isinstance(value, Tensor):
                 tensors[f"optimizer.{number}.{name}"] = value
-    write_tensors(part, tensors, {"losses": json.dumps(losses)})
+    write_tensors(part, tensors, {"losses": json.dumps(losses), "seconds": str(time.time() - begun)})
 
 
 def resume(part: Path | None, network: nn.Module, optimizer: torch.optim.Optimizer) -> list[float]:
@@ -41,7 +56,7 @@ def resume(part: Path | None, network: nn.Module, optimizer: torch.optim.Optimiz
         weights = {name[8:]: value for name, value in tensors.items() if name.startswith("network.")}
         network.load_state_dict(weights)
     except (SafetensorError, OSError, KeyError, ValueError, RuntimeError) as error:
-        raise FileError(f"{part} is no unfinished run of this network: delete it to begin again") from error
+        raise _foreign(part) from error
     states: dict[int, dict[str, Tensor]] = {}
     for name, value in tensors.items():
         if name.startswith("optimizer."):
@@ -56,3 +71,7 @@ def forget(part: Path | None) -> None:
     """The run is finished."""
     if part is not None:
         part.unlink(missing_ok=True)
+
+
+def _foreign(part: Path) -> FileError:
+    return FileError(f"{part} is no unfinished run of this network: delete it to begin again")

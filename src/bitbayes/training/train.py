@@ -61,6 +61,7 @@ def train(
     images, labels = images.to(device), labels.to(device)
     outliers = None if outliers is None else outliers.to(device)
     optimizer = recipe.make_optimizer(network)
+    begun = checkpoint.begun(part)
     losses = checkpoint.resume(part, network, optimizer)
     step = Step(network, optimizer, chosen.loss)
     rate: float | None = None
@@ -73,7 +74,7 @@ def train(
             losses.append(_epoch(step, images, labels, outliers, recipe, chosen, seed, epoch))
             if losses[-1] != losses[-1]:
                 raise DataError(f"the loss became NaN in epoch {epoch}: lower the learning rate")
-            checkpoint.keep(part, network, optimizer, losses)
+            checkpoint.keep(part, network, optimizer, losses, begun)
     network.eval()
     return losses
 
