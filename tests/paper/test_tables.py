@@ -52,6 +52,14 @@ def test_every_table_is_made_and_can_be_drawn_again(options):
         assert all(0 <= value <= 100 for value in numbers(scores["Noise × 2000"][method]))
 
 
+def test_another_seed_is_another_training_with_files_of_its_own(options):
+    again = Options(**{**vars(options), "seed": 1})
+    first, other = (reproduce(["table1"], each)[1] for each in (options, again))
+    assert (first.name, other.name) == ("tiny.md", "tiny-seed1.md")
+    assert "--trials 2 --seed 1`" in other.read_text() and "--seed" not in first.read_text()
+    assert first.read_text().splitlines()[4:] != other.read_text().splitlines()[4:]
+
+
 def test_there_is_nothing_to_redraw(options):
     with pytest.raises(FileError, match="make them first"):
         reproduce(["table2"], Options(**{**vars(options), "redraw": True}))

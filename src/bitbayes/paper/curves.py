@@ -19,7 +19,9 @@ def band(
         low = [m - 3 * s for m, s in zip(mean, std, strict=True)]
         high = [m + 3 * s for m, s in zip(mean, std, strict=True)]
         axes.fill_between(x, low, high, color=COLOURS[key], alpha=0.15, linewidth=0)
-    axes.plot(x, mean, color=COLOURS[key], linewidth=1.8, label=label)
+    # What the residual adds is nothing near the data: dotted, so that what lies below it is seen.
+    style = ":" if key == "ours-plus-residual" else "-"
+    axes.plot(x, mean, color=COLOURS[key], linestyle=style, linewidth=1.8, label=label)
 
 
 def paper_line(axes: Axes, key: str, points: Any, factor: float = 1.0) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -115,7 +116,9 @@ class Temperature(Plain):
 
     def choose(self, validation: Seen, labels: Tensor, noise: Seen) -> Chosen:
         scaled = bb.TemperatureScaling(self.network.head)
-        return {"temperature": scaled.fit([(validation.features, labels)], progress=False).temperature}
+        with at_the_edge():
+            scaled.fit([(validation.features, labels)], progress=False)
+        return {"temperature": scaled.temperature}
 
     @torch.no_grad()
     def probabilities(self, seen: Seen, chosen: Chosen, seed: int) -> Tensor:
@@ -253,11 +256,18 @@ class WeightSamples(WholeNetwork):
 def tuned(bayes: bb.Laplace, validation: Any, outliers: Any) -> Chosen:
     """What `tune` chooses by the paper's objective or, where there are no outliers, by the likelihood."""
     objective = "nll" if outliers is None else "ood"
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", EdgeWarning)  # the tables show the number itself
+    with at_the_edge():
         bayes.tune(validation, outliers=outliers, objective=objective, weight=WEIGHT, progress=False)
     names = ("prior_variance", *(("residual_variance", "residual_threshold") if bayes.residual else ()))
     return {name: getattr(bayes, name) for name in names}
+
+
+@contextmanager
+def at_the_edge() -> Iterator[None]:
+    """No warning of a number on the edge of those tried: the tables show the number itself."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", EdgeWarning)
+        yield
 
 
 def set_to(bayes: bb.Laplace, chosen: Chosen) -> bb.Laplace:

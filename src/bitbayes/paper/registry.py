@@ -45,7 +45,8 @@ def reproduce(
     session, written = Session(options), []
     for name in wanted:
         module = import_module(f"bitbayes.paper.{name.replace('-', '_')}")
-        report = Report(name, "toy" if name in TOYS else options.train, options)
+        stem = "toy" if name in TOYS else options.train
+        report = Report(name, f"{stem}-seed{options.seed}" if options.seed else stem, options)
         values = report.read() if options.redraw else report.numbers(module.measure(session))
         module.show(values, report)
         written += report.written

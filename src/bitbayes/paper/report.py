@@ -107,6 +107,8 @@ def command(name: str, options: Options) -> str:
         words += ["--device", str(options.device)]
     if options.epochs is not None:
         words += ["--epochs", str(options.epochs)]
+    if options.seed:
+        words += ["--seed", str(options.seed)]
     return " ".join(words + (["--quick"] if options.quick else []))
 
 
