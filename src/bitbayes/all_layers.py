@@ -12,41 +12,33 @@ import torch
 from torch import Tensor, nn
 
 from bitbayes import infinity
-from bitbayes.curvature import NetworkCurvature, check_width, network_sums
-from bitbayes.errors import ArgumentError, ModelError
-from bitbayes.files import Fitted
+from bitbayes.curvature import NetworkCurvature
+from bitbayes.errors import ArgumentError
+from bitbayes.fitting import Fitted
 from bitbayes.infinity import ExactNetwork, Path
-from bitbayes.likelihood import Likelihood, likelihood_for
 from bitbayes.logits import LogitGaussian, Spread
 from bitbayes.network import (
     Inputs,
-    Layer,
     Network,
-    Peeked,
     Recorded,
     as_logits,
     batches,
     call,
     check_finite,
+    cut,
     differentiate,
     evaluating,
-    find_layers,
-    fingerprint,
     finite,
     items,
     model_device,
     points_at_once,
-    probed,
-    tied_to,
+    rows_of,
     working_dtype,
 )
 from bitbayes.posterior import NetworkPosterior, gram_root
-from bitbayes.precision import precise, working
-from bitbayes.predictive import method_for
+from bitbayes.precision import working
 from bitbayes.prior import candidates
-from bitbayes.progress import track
 
-SEED = 0
 # Candidates that are compared, and the priors at which their covariances are computed: see `interpolation`.
 NODES, CANDIDATES = 18, 55
 # A network has many more weights than a layer: the same variance of its logits takes less variance in each.
@@ -115,18 +107,6 @@ class AllLayers:
                 check_finite("the input", inputs, own, own, self.model)
             yield _log_average(logits)
 
-    # ---- at infinity
-
-    def paths(self, x: Tensor, priors: Priors, *, settle: bool, tolerance: float) -> Iterator[Path]:
-        """The Gaussian over logits along the rays of x, final piece by final piece."""
-        return infinity.network_paths(self._exact(priors), x, settle=settle, tolerance=tolerance)
-
-    def bound(self, x: Tensor | None, priors: Priors, method: str) -> Tensor:
-        """The theorem's bound, (n,)."""
-        if x is None:
-            raise ArgumentError("over all layers each ray has a bound of its own: give its x, `bound(x)`")
-        return infinity.network_bound(self._exact(priors), x, method)
-
     # ---- choosing the prior
 
     def candidates(self) -> list[float]:
@@ -166,6 +146,18 @@ class AllLayers:
         fit = torch.stack([norms[name] / value + sizes[name] * value.log() for name, value in priors.items()])
         precisions = {name: 1 / value for name, value in priors.items()}
         return (fit.sum() + self._decompose().log_determinant(precisions)) / 2
+
+    # ---- at infinity
+
+    def paths(self, x: Tensor, priors: Priors, *, settle: bool, tolerance: float) -> Iterator[Path]:
+        """The Gaussian over logits along the rays of x, final piece by final piece."""
+        return infinity.network_paths(self._exact(priors), x, settle=settle, tolerance=tolerance)
+
+    def bound(self, x: Tensor | None, priors: Priors, method: str) -> Tensor:
+        """The theorem's bound, (n,)."""
+        if x is None:
+            raise ArgumentError("over all layers each ray has a bound of its own: give its x, `bound(x)`")
+        return infinity.network_bound(self._exact(priors), x, method)
 
     # ---- inside
 
@@ -305,112 +297,3 @@ def interpolation(nodes: tuple[float, ...], at: float) -> Tensor:
     weights[left + 1] += b
     quarter = torch.tensor(nodes, dtype=torch.float64) - at  # log of the ratios of σ₀²
     return weights * torch.exp(-quarter / 4)
-
-
-def rows_of(inputs: Inputs) -> int:
-    """The number of points."""
-    return len(inputs) if isinstance(inputs, Tensor) else len(next(iter(inputs.values())))
-
-
-def cut(inputs: Inputs, rows: int) -> Iterator[Inputs]:
-    """Pieces of at most that many points; a mapping's tensors depend on each other and stay whole."""
-    if isinstance(inputs, Tensor):
-        yield from torch.split(inputs, rows)
-    else:
-        yield inputs
-
-
-# ---- fitting
-
-
-@torch.inference_mode(False)
-@torch.no_grad()
-def fit_all_layers(
-    model: nn.Module,
-    loader: Iterable[Any],
-    *,
-    structure: str,
-    likelihood: str,
-    predictive: str,
-    fisher: bool,
-    draws: int,
-    generator: torch.Generator | None,
-    progress: bool | None,
-) -> Fitted:
-    """One pass forward and c passes back for each batch → what that data alone gives.
-
-    c = k − 1 for the exact curvature; `draws` for the Fisher estimate.
-    """
-    device = model_device(model)
-    peeked = Peeked(loader, device)
-    with evaluating(model):
-        outputs, layers = _understood(model, peeked.few, structure)
-        chosen = likelihood_for(likelihood, outputs)
-        if predictive != "weights":
-            method_for(predictive, outputs)  # raises now rather than after the pass
-        if fisher and generator is None:
-            generator = torch.Generator(device).manual_seed(SEED)
-        directions = _directions(chosen, draws if fisher else None, generator)
-        sums: dict[str, Tensor] = {}
-        count, loss, rows = 0, 0.0, None
-        for number, (inputs, labels) in enumerate(batches(track(peeked, "fitting", progress), device)):
-            if rows is None:
-                rows = points_at_once(model, layers, inputs, draws if fisher else outputs)
-            labels = chosen.check(labels, torch.empty(rows_of(inputs), outputs), number)
-            for part in cut(inputs, rows):
-                logits, recorded = differentiate(model, layers, part, directions)
-                check_finite(f"batch {number}", part, logits, logits, model)
-                now, labels = labels[: len(logits)], labels[len(logits) :]
-                count += len(now)
-                loss += float(chosen.losses(logits.double(), now).sum())
-                for name, more in network_sums(structure, recorded).items():
-                    sums[name] = (
-                        sums[name].add_(more.to(sums[name].device)) if name in sums else precise(more)
-                    )
-    norms = tuple(
-        sum(float(model.get_parameter(name).double().square().sum()) for name in layer.names)
-        for layer in layers
-    )
-    curvature = NetworkCurvature(structure, sums)
-    network = Network(outputs, layers, norms)
-    return Fitted(network, chosen, curvature, count, loss, sum(norms), fingerprint(model))
-
-
-def _directions(
-    likelihood: Likelihood, draws: int | None, generator: torch.Generator | None
-) -> Callable[[Tensor], Tensor]:
-    """V (n, k, c) with V Vᵀ = Λₙ, or so on average over drawn labels."""
-    if draws is None:
-        return lambda logits: likelihood.root(logits.double())
-    return lambda logits: torch.stack(
-        [likelihood.draw(logits.double(), generator) / math.sqrt(draws) for _ in range(draws)], dim=2
-    )
-
-
-def _understood(model: nn.Module, few: Inputs, structure: str) -> tuple[int, tuple[Layer, ...]]:
-    """The number of outputs and the layers; raises, before any pass, on what the structure cannot have."""
-    layers = find_layers(model)
-    if structure == "full":
-        check_width(layers)
-    if structure == "kron":
-        _refuse_others(model, layers)
-    outputs, layers = probed(model, layers, few)
-    if structure == "kron":
-        _refuse_others(model, layers)
-    return outputs, layers
-
-
-def _refuse_others(model: nn.Module, layers: tuple[Layer, ...]) -> None:
-    for layer in layers:
-        if layer.kind != "other":
-            continue
-        kind = type(model.get_submodule(layer.name)).__name__
-        reason = "has no Kronecker factors here (linear layers, 1d and 2d convolutions and norms have)"
-        if kind in ("Linear", "Conv1d", "Conv2d"):
-            reason = "is not called, is used in an unusual way, or does not see one row for each input"
-        if ties := tied_to(model, layer):
-            reason = f"shares parameters with {', '.join(map(repr, ties))}"
-        raise ModelError(
-            f"the layer {layer.name!r} ({kind}) {reason}: freeze it (requires_grad_(False)), or use "
-            "structure='diag'"
-        )

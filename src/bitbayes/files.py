@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, fields
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -15,37 +15,14 @@ from torch import Tensor
 
 from bitbayes.curvature import STRUCTURES, Curvature, NetworkCurvature, sum_names
 from bitbayes.errors import FileError
+from bitbayes.fitting import Fitted
 from bitbayes.infinity.residual import InputMoments
-from bitbayes.likelihood import Likelihood, likelihood_for
+from bitbayes.likelihood import likelihood_for
 from bitbayes.network import Fingerprint, Head, Network
 from bitbayes.writing import write_tensors
 
 FORMAT = 1
 INPUTS = "inputs."  # the first part of the names of the inputs' moments
-
-
-@dataclass(frozen=True)
-class Fitted:
-    """All that `fit` learns: what is uncertain, the curvature, and what the evidence needs beside it."""
-
-    part: Head | Network
-    likelihood: Likelihood
-    curvature: Curvature | NetworkCurvature
-    count: int
-    loss: float
-    squared_norm: float
-    fingerprint: Fingerprint
-    inputs: InputMoments | None = None  # of the training data, for the residual
-
-    def __add__(self, more: Fitted) -> Fitted:
-        """What both data sets give, for the same model."""
-        return replace(
-            self,
-            curvature=self.curvature + more.curvature,  # type: ignore[operator]
-            count=self.count + more.count,
-            loss=self.loss + more.loss,
-            inputs=self.inputs + more.inputs if self.inputs and more.inputs else None,
-        )
 
 
 def write(path: str | PathLike[str], options: dict[str, Any], fitted: Fitted) -> None:

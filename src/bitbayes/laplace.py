@@ -12,13 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from bitbayes import files, infinity, predictive, prior
-from bitbayes.all_layers import AllLayers, fit_all_layers
+from bitbayes.all_layers import AllLayers
 from bitbayes.curvature import NETWORK_STRUCTURES, STRUCTURES
 from bitbayes.errors import ArgumentError, FileError, ModelError, NotFittedError, one_of
-from bitbayes.files import Fitted
+from bitbayes.fitting import Fitted, fit_all_layers, fit_last_layer
 from bitbayes.infinity import Certificate, Limit, Path, Residual
 from bitbayes.infinity.residual import MomentsSum, Roots, Watched, shown, widened
-from bitbayes.last_layer import LastLayer, fit_last_layer
+from bitbayes.last_layer import LastLayer
 from bitbayes.likelihood import NAMES as LIKELIHOODS
 from bitbayes.logits import LogitGaussian
 from bitbayes.network import Inputs, a_loader, call, evaluating, find_layers, fingerprint, model_device

@@ -9,33 +9,25 @@ import torch
 from torch import Tensor, nn
 
 from bitbayes import infinity
-from bitbayes.curvature import STRUCTURES, Curvature, NetworkCurvature
-from bitbayes.errors import DataError
-from bitbayes.files import Fitted
+from bitbayes.curvature import NetworkCurvature
+from bitbayes.fitting import Fitted
 from bitbayes.infinity import Path
-from bitbayes.likelihood import likelihood_for
-from bitbayes.logits import LogitGaussian, rescale, with_bias
+from bitbayes.logits import LogitGaussian, rescale
 from bitbayes.network import (
     Head,
     Inputs,
-    Peeked,
-    evaluating,
-    find_head,
-    fingerprint,
     forward,
     grouped,
-    model_device,
     observe,
     observe_inputs,
 )
 from bitbayes.posterior import Posterior, posterior_of
 from bitbayes.precision import working
-from bitbayes.predictive import FEW, method_for
+from bitbayes.predictive import FEW
 from bitbayes.prior import candidates
-from bitbayes.progress import track
 
 # Features wait until they are worth one matrix product. Bytes, not batches, so that memory is bounded.
-FIT_BYTES, TUNE_BYTES = 2**25, 2**22
+TUNE_BYTES = 2**22
 
 
 class LastLayer:
@@ -138,42 +130,3 @@ class LastLayer:
         scaled, scale = rescale(features.to(dtype), self.head.bias)
         coordinates, mean = posterior.coordinates(scaled), logits.to(dtype)
         return lambda variance: LogitGaussian(mean, posterior.spread(coordinates, variance), scale)
-
-
-@torch.no_grad()
-def fit_last_layer(
-    model: nn.Module,
-    loader: Iterable[Any],
-    *,
-    structure: str,
-    likelihood: str,
-    predictive: str,
-    head: str | None,
-    progress: bool | None,
-) -> Fitted:
-    """One forward pass → what that data alone gives."""
-    loader = Peeked(loader, model_device(model))
-    with evaluating(model):
-        found = find_head(model, loader.few, head)
-    chosen = likelihood_for(likelihood, found.outputs)
-    method_for(predictive, found.outputs)  # raises now rather than after the pass
-    auto = "full" if found.outputs == 1 else "kron"
-    kind = STRUCTURES[auto if structure == "auto" else structure]
-    curvature: Curvature | None = None
-    count, loss = 0, 0.0
-    points = observe(model, found, track(loader, "fitting", progress), chosen.check)
-    for features, logits, labels in grouped(points, FIT_BYTES):
-        count += len(labels)
-        loss += float(chosen.losses(logits.double(), labels).sum())
-        features = with_bias(features.to(working(features.dtype)), found.bias)
-        more = kind.of(features, logits, chosen)
-        curvature = more if curvature is None else curvature + more  # type: ignore[operator]
-    assert curvature is not None  # `Peeked` raises on an empty loader
-    if not all(bool(sums.isfinite().all()) for sums in vars(curvature).values()):
-        raise DataError(
-            f"the squares of the training data's features overflow {working(features.dtype)}: fit the model "
-            "in float64, or scale its inputs down"
-        )
-    parameters = found.module(model).parameters(recurse=False)
-    squared_norm = sum(float(parameter.double().square().sum()) for parameter in parameters)
-    return Fitted(found, chosen, curvature, count, loss, squared_norm, fingerprint(model))

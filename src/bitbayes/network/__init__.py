@@ -1,6 +1,6 @@
 """What the model is: its batches, its mode, its linear head, and the features that head sees."""
 
-from bitbayes.network.batches import Inputs, Peeked, a_loader, batches, items, model_device
+from bitbayes.network.batches import Inputs, Peeked, a_loader, batches, cut, items, model_device, rows_of
 from bitbayes.network.derivatives import (
     Recorded,
     as_logits,
@@ -34,6 +34,7 @@ __all__ = [
     "batches",
     "call",
     "check_finite",
+    "cut",
     "differentiate",
     "evaluating",
     "find_head",
@@ -49,6 +50,7 @@ __all__ = [
     "observe_inputs",
     "points_at_once",
     "probed",
+    "rows_of",
     "substitutes",
     "tied_to",
     "upcast",

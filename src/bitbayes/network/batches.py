@@ -89,6 +89,19 @@ def move(inputs: Inputs, device: torch.device) -> Inputs:
     return {name: value.to(device) if isinstance(value, Tensor) else value for name, value in inputs.items()}
 
 
+def rows_of(inputs: Inputs) -> int:
+    """The number of points."""
+    return len(inputs) if isinstance(inputs, Tensor) else len(next(iter(inputs.values())))
+
+
+def cut(inputs: Inputs, rows: int) -> Iterator[Inputs]:
+    """Pieces of at most that many points; a mapping's tensors depend on each other and stay whole."""
+    if isinstance(inputs, Tensor):
+        yield from torch.split(inputs, rows)
+    else:
+        yield inputs
+
+
 def _split(batch: Any, number: int) -> tuple[Inputs, Tensor]:
     if isinstance(batch, Mapping):
         names = [name for name in LABELS if isinstance(batch.get(name), Tensor)]
