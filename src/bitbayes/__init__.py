@@ -1,6 +1,6 @@
 """bitbayes: honest confidence for any trained classifier, after training, in one pass over the data."""
 
-from bitbayes import data, metrics, networks, outliers
+from bitbayes import data, metrics, networks, outliers, paper, training
 from bitbayes.baselines import TemperatureScaling
 from bitbayes.errors import BitbayesError
 from bitbayes.laplace import Laplace
@@ -17,4 +17,6 @@ __all__ = [
     "metrics",
     "networks",
     "outliers",
+    "paper",
+    "training",
 ]

@@ -85,7 +85,7 @@ class AllLayers:
     def sample(self, n: int, priors: Priors, generator: torch.Generator | None) -> dict[str, Tensor]:
         """n draws of all trainable parameters by name."""
         posterior = self.posterior(model_device(self.model), working_dtype(self.model))
-        draws = posterior.draw(n, _precisions(priors), generator)
+        draws = posterior.draw(n, _precisions(priors, working_dtype(self.model)), generator)
         means = {name: self.model.get_parameter(name).detach() for name in draws}
         return {name: means[name] + noise.to(means[name].dtype) for name, noise in draws.items()}
 
@@ -166,7 +166,9 @@ class AllLayers:
         """The network and the Gaussian over its parameters in float64."""
         posterior = self.posterior(model_device(self.model), torch.float64)
         model = copy.deepcopy(self.model).double()
-        return ExactNetwork(model, self.network.layers, posterior, _precisions(priors), self.contrasts)
+        return ExactNetwork(
+            model, self.network.layers, posterior, _precisions(priors, torch.float64), self.contrasts
+        )
 
     def posterior(self, device: torch.device, dtype: torch.dtype) -> NetworkPosterior:
         """The posterior where and in the precision that predictions are made."""
@@ -232,7 +234,7 @@ class AllLayers:
                 logits = as_logits(call(self.model, inputs)).to(logits)  # the mean is the network's own
         check_finite(where, inputs, logits, logits, self.model)
         posterior = self.posterior(logits.device, logits.dtype)
-        taus = [_precisions(each) for each in priors]
+        taus = [_precisions(each, logits.dtype) for each in priors]
         scale = torch.ones_like(logits[:, 0])
         gram = posterior.gram(recorded, taus, None)
         largest = torch.finfo(gram.dtype).max ** 0.75
@@ -265,8 +267,10 @@ def _scale(recorded: list[Recorded]) -> Tensor:
     return sizes.amax(0).clamp(1, torch.finfo(sizes.dtype).max / 4)
 
 
-def _precisions(priors: Priors) -> dict[str, float]:
-    return {name: 1 / value for name, value in priors.items()}
+def _precisions(priors: Priors, dtype: torch.dtype) -> dict[str, float]:
+    """τ = 1/σ₀² of each layer; not so small that variances leave the dtype's range."""
+    least = torch.finfo(dtype).tiny ** 0.75
+    return {name: max(1 / value, least) for name, value in priors.items()}
 
 
 @cache

@@ -28,6 +28,18 @@ def test_sampled_networks_refuse_what_the_network_cannot_take(structure, bad, me
         bayes.predict_proba(x, method="weights")
 
 
+@pytest.mark.parametrize("structure", STRUCTURES)
+@pytest.mark.parametrize("method", ["pairwise", "mc", "weights"])
+def test_a_prior_variance_beyond_the_range_of_float32(structure, method):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3))
+    x, y = torch.randn(12, 4), torch.arange(12) % 3
+    bayes = bb.Laplace(model, layers="all", structure=structure).fit([(x, y)])
+    for variance in (1e-300, 1e40, 1e300):
+        bayes.prior_variance = variance
+        close(bayes.predict_proba(x, method=method).sum(1), torch.ones(12), 1e-6)
+
+
 def test_sampled_networks_never_see_the_residual():
     model, x, y = dense.case("mlp")
     bayes = bb.Laplace(model, layers="all", residual=True).fit(loader(x, y))

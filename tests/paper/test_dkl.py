@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from bitbayes.baselines.deep_kernel import DeepKernel
+from bitbayes.baselines import DeepKernel
 from bitbayes.errors import FileError
 from bitbayes.paper import Options, ood, reproduce
 from bitbayes.paper.dkl import Kernel, Shuffled, paper_cell, trained_kernel

@@ -29,8 +29,7 @@ def measure(session: Session) -> dict[str, Any]:
 def maps(toy: Toy, session: Session) -> dict[str, Any]:
     """Confidence and class on a grid, near the data and zoomed out, by each method."""
     network = train_toy(toy, session.options)
-    made, not_run = methods(toy, network)
-    made["Residual"] = with_residual(toy, network).predict_proba
+    made = methods(toy, network) | {"Residual": with_residual(toy, network).predict_proba}
     grids = {"near": grid(toy, 1.0), "far": grid(toy, ZOOM)}
     found: dict[str, Any] = {}
     for name, predict in made.items():
@@ -53,7 +52,6 @@ def maps(toy: Toy, session: Session) -> dict[str, Any]:
         "labels": toy.y.tolist(),
         "extents": {view: extent for view, (_, extent) in grids.items()},
         "maps": found,
-        "not_run": not_run,
     }
 
 
@@ -89,14 +87,13 @@ def edge(toy: Toy, zoom: float) -> Tensor:
 
 
 def show(values: dict[str, Any], report: Report) -> None:
-    rows, missing = [], []
+    rows = []
     for toy in values["toys"].values():
         for name, found in toy["maps"].items():
             plain = toy["maps"]["Plain"]["near"]["label"]
             kept = sum(a == b for a, b in zip(found["near"]["label"], plain, strict=True)) / len(plain)
             percent = [100 * found["at_data"], 100 * found["far_edge"], 100 * kept]
             rows.append((toy["title"], name, *(f"{value:.1f}" for value in percent)))
-        missing += [f"Not run: {toy['title']}, {name} ({why})." for name, why in toy["not_run"].items()]
     header = (
         "Problem",
         "Method",
@@ -104,7 +101,7 @@ def show(values: dict[str, Any], report: Report) -> None:
         "On the border of the zoomed-out view, %",
         "Grid points with the plain network's class, %",
     )
-    report.table("Confidence in the plane", header, rows, *missing)
+    report.table("Confidence in the plane", header, rows)
     for name, toy in values["toys"].items():
         report.picture(lambda toy=toy: picture(toy), extra=name)  # type: ignore[misc]
 

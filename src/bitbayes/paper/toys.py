@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -12,9 +11,8 @@ from torch.nn import functional
 
 import bitbayes as bb
 from bitbayes.data import gaussians, two_moons
-from bitbayes.errors import ArgumentError, EdgeWarning
 from bitbayes.networks import MLP
-from bitbayes.paper.methods import probabilities
+from bitbayes.paper.methods import at_the_edge, probabilities
 from bitbayes.paper.options import Options
 
 VALIDATION = 50
@@ -106,29 +104,23 @@ def bayesian(toy: Toy, network: nn.Module, **options: object) -> bb.Laplace:
     """A Laplace approximation, fitted to the toy's training points and tuned by the paper's objective."""
     bayes = bb.Laplace(network, **options)  # type: ignore[arg-type]
     bayes.fit([(toy.x, toy.y)], progress=False)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", EdgeWarning)
+    with at_the_edge():
         bayes.tune([toy.validation], outliers=toy.outliers(), weight=WEIGHT, progress=False)
     return bayes
 
 
-def methods(toy: Toy, network: nn.Module) -> tuple[dict[str, Predict], dict[str, str]]:
-    """Probabilities (n, k) of points (n, 2) by each method, and why the others were not run."""
+def methods(toy: Toy, network: nn.Module) -> dict[str, Predict]:
+    """Probabilities (n, k) of points (n, 2) by each method."""
     scaled = bb.TemperatureScaling(network).fit([toy.validation], progress=False)
 
     @torch.no_grad()
     def plain(x: Tensor) -> Tensor:
         return probabilities(network(x))
 
-    made: dict[str, Predict] = {"Plain": plain, "Temperature": scaled.predict_proba}
-    not_run: dict[str, str] = {}
-    for name, options in {
-        "Last layer": {"structure": "full"},
-        "All layers": {"layers": "all", "structure": "full"},
-        "Isotropic": {"structure": "isotropic"},
-    }.items():
-        try:
-            made[name] = bayesian(toy, network, **options).predict_proba
-        except ArgumentError as error:
-            not_run[name] = str(error)
-    return made, not_run
+    return {
+        "Plain": plain,
+        "Temperature": scaled.predict_proba,
+        "Last layer": bayesian(toy, network, structure="full").predict_proba,
+        "All layers": bayesian(toy, network, layers="all", structure="full").predict_proba,
+        "Isotropic": bayesian(toy, network, structure="isotropic").predict_proba,
+    }
