@@ -23,8 +23,6 @@ def batches(loader: Iterable[Any], device: torch.device) -> Iterator[tuple[Input
     number = -1
     for number, batch in enumerate(loader):
         inputs, labels = _split(batch, number)
-        if not len(labels):
-            raise DataError(f"batch {number} is empty: it has no rows")
         yield move(inputs, device), labels.to(device)
     if number < 0:
         raise DataError(EMPTY)
@@ -33,7 +31,7 @@ def batches(loader: Iterable[Any], device: torch.device) -> Iterator[tuple[Input
 def items(data: Iterable[Any] | Inputs, device: torch.device) -> Iterator[Inputs]:
     """The inputs alone, on `device`, of a tensor, a mapping, or a loader with or without labels."""
     if isinstance(data, (Tensor, Mapping)):
-        yield move(data, device)
+        yield move(_without_labels(data), device)
         return
     if not isinstance(data, Iterable) or hasattr(data, "__array__"):
         given = type(data).__name__ + (": use torch.from_numpy" if hasattr(data, "__array__") else "")
@@ -44,9 +42,7 @@ def items(data: Iterable[Any] | Inputs, device: torch.device) -> Iterator[Inputs
             batch = batch[0]
         if not isinstance(batch, (Tensor, Mapping)):
             raise DataError(f"batch {number} is {_describe(batch)}: expected inputs, or (inputs, labels)")
-        if isinstance(batch, Mapping):
-            batch = {name: value for name, value in batch.items() if name not in LABELS}
-        yield move(batch, device)
+        yield move(_without_labels(batch), device)
     if number < 0:
         raise DataError(EMPTY)
 
@@ -90,8 +86,16 @@ def move(inputs: Inputs, device: torch.device) -> Inputs:
 
 
 def rows_of(inputs: Inputs) -> int:
-    """The number of points."""
-    return len(inputs) if isinstance(inputs, Tensor) else len(next(iter(inputs.values())))
+    """The number of points: rows of the tensor, or of a mapping's first tensor that has rows."""
+    for value in (inputs,) if isinstance(inputs, Tensor) else inputs.values():
+        if isinstance(value, Tensor) and value.dim():
+            return len(value)
+    given = (
+        "a tensor of shape ()" if isinstance(inputs, Tensor) else f"a mapping with the keys {list(inputs)}"
+    )
+    raise DataError(
+        f"the input is {given}: expected a tensor with one row for each point, or such in a mapping"
+    )
 
 
 def cut(inputs: Inputs, rows: int) -> Iterator[Inputs]:
@@ -103,10 +107,23 @@ def cut(inputs: Inputs, rows: int) -> Iterator[Inputs]:
 
 
 def _split(batch: Any, number: int) -> tuple[Inputs, Tensor]:
+    """Inputs and labels, at least one row of them."""
+    inputs, labels = _pair(batch, number)
+    if not labels.dim():
+        raise DataError(
+            f"batch {number} has labels of shape (), one number: expected one label for each row of the "
+            "inputs, shape (n,)"
+        )
+    if not len(labels) or not rows_of(inputs):
+        raise DataError(f"batch {number} is empty: it has no rows")
+    return inputs, labels
+
+
+def _pair(batch: Any, number: int) -> tuple[Inputs, Tensor]:
     if isinstance(batch, Mapping):
         names = [name for name in LABELS if isinstance(batch.get(name), Tensor)]
         if names:
-            return {key: value for key, value in batch.items() if key not in LABELS}, batch[names[0]]
+            return _without_labels(batch), batch[names[0]]
         raise DataError(f"batch {number} is a mapping with the keys {sorted(batch)}: 'labels' is missing")
     if isinstance(batch, (list, tuple)) and len(batch) == 2:
         inputs, labels = batch
@@ -117,6 +134,12 @@ def _split(batch: Any, number: int) -> tuple[Inputs, Tensor]:
         f"batch {number} is {_describe(batch)}: expected a pair of tensors (inputs, labels), "
         f"or a mapping of tensors with a key 'labels'{hint}"
     )
+
+
+def _without_labels(inputs: Inputs) -> Inputs:
+    if isinstance(inputs, Tensor):
+        return inputs
+    return {name: value for name, value in inputs.items() if name not in LABELS}
 
 
 def _describe(batch: Any) -> str:
