@@ -66,7 +66,7 @@ class AllLayers:
         output = call(self.model, x)
         with torch.no_grad():
             gaussian = self._gaussian(x, priors, self.contrasts)
-        mean = as_logits(output).to(gaussian.mean.dtype)
+        mean = as_logits(output, rows_of(x)).to(gaussian.mean.dtype)
         return LogitGaussian(mean, gaussian.spread, gaussian.scale), tuple(output.shape)
 
     def logits(self, x: Inputs, priors: Priors) -> LogitGaussian:
@@ -101,9 +101,10 @@ class AllLayers:
         networks = [{name: each[s] for name, each in draws.items()} for s in range(samples)]
         for inputs in items(data, model_device(self.model)):
             with evaluating(self.model):
-                logits = torch.stack([as_logits(call(self.model, inputs, each)) for each in networks])
+                rows = rows_of(inputs)
+                logits = torch.stack([as_logits(call(self.model, inputs, each), rows) for each in networks])
                 # A drawn network may overflow where the trained one does not.
-                own = logits if finite(logits) else as_logits(call(self.model, inputs))
+                own = logits if finite(logits) else as_logits(call(self.model, inputs), rows)
                 check_finite("the input", inputs, own, own, self.model)
             yield _log_average(logits)
 
@@ -231,7 +232,8 @@ class AllLayers:
                 self.model, self.network.layers, inputs, lambda f: directions.to(f).expand(len(f), -1, -1)
             )
             if working_dtype(self.model) != next(self.model.parameters()).dtype:
-                logits = as_logits(call(self.model, inputs)).to(logits)  # the mean is the network's own
+                # The mean is the network's own.
+                logits = as_logits(call(self.model, inputs), rows_of(inputs)).to(logits)
         check_finite(where, inputs, logits, logits, self.model)
         posterior = self.posterior(logits.device, logits.dtype)
         taus = [_precisions(each, logits.dtype) for each in priors]

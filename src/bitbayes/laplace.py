@@ -11,7 +11,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from bitbayes import files, infinity, predictive, prior
+from bitbayes import export, files, infinity, predictive, prior
 from bitbayes.all_layers import AllLayers
 from bitbayes.curvature import NETWORK_STRUCTURES, STRUCTURES
 from bitbayes.errors import ArgumentError, FileError, ModelError, NotFittedError, one_of
@@ -437,6 +437,35 @@ class Laplace(nn.Module):
             raise FileError(f"{path} has a damaged header: {error}") from error
         bayes._accept(fitted)
         return bayes
+
+    def export(self, path: str | PathLike[str], example: Inputs) -> None:
+        """Write the drop-in, model and posterior together, as a graph that runs without bitbayes.
+
+        Its output has the shape of the model's own, for any number of rows; its softmax (sigmoid) is
+        `predict_proba`, by the `predictive` and with the prior variance of now. It checks no input: where
+        the network overflows, so does the graph. For the last layer and predictives in closed form.
+
+        Args:
+            path: ends in ".onnx" (needs the extra `onnx`), or ".pt2" for `torch.export.load`.
+            example: inputs as the model takes them, one row or more; the input's names in ONNX are a
+                mapping's keys, or "x".
+
+        >>> import os, tempfile
+        >>> import bitbayes as bb
+        >>> x, y = torch.randn(40, 4), torch.arange(40) % 3
+        >>> bayes = bb.Laplace(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))).fit([(x, y)])
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     bayes.export(os.path.join(folder, "bayes.pt2"), x[:2])
+        ...     graph = torch.export.load(os.path.join(folder, "bayes.pt2")).module()
+        >>> bool((graph(x).softmax(1) - bayes.predict_proba(x)).abs().max() < 1e-6)
+        True
+        """
+        if self.layers == "all" or self._method(None) not in predictive.CLOSED:
+            raise ArgumentError(
+                f"layers={self.layers!r}, predictive={self._method(None)!r}: only layers='last' with a "
+                f"predictive in closed form ({', '.join(predictive.CLOSED)}) becomes a graph"
+            )
+        export.write(self, export.check_path(path), example)
 
     def extra_repr(self) -> str:
         state = f"fitted on {self._fitted.count:,} points" if self._fitted else "not fitted"

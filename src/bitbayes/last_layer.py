@@ -113,14 +113,15 @@ class LastLayer:
     def posterior(self, device: torch.device, dtype: torch.dtype) -> Posterior:
         """The posterior where and in the precision that predictions are made."""
         if self._working is None or self._working[:2] != (device, dtype):
-            self._working = (device, dtype, self._decompose().to(device, dtype))
+            self._working = (device, dtype, self._decompose().to(device, dtype).real())
         return self._working[2]
 
     def _decompose(self) -> Posterior:
         """The posterior in float64; made once."""
         if self._decomposed is None:
             contrasts = self.fitted.likelihood.contrasts(self.head.outputs)
-            self._decomposed = posterior_of(self.curvature, contrasts, bias=self.head.bias, paper=self.paper)
+            made = posterior_of(self.curvature, contrasts, bias=self.head.bias, paper=self.paper)
+            self._decomposed = made.real()
         return self._decomposed
 
     def _gaussian(self, features: Tensor, logits: Tensor) -> Callable[[float], LogitGaussian]:

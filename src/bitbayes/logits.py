@@ -98,20 +98,28 @@ class LogitGaussian:
             return weights @ factor.square().T
         return (factor.square() @ weights[:, :, None])[:, :, 0]
 
-    def pair_variances(self, first: Tensor | slice, second: Tensor | slice) -> Tensor:
-        """Var(fᵢ − fⱼ) for the classes i in `first` and j in `second`, (n, pairs…), in units of scale².
-
-        Both are indices of one shape; or slices, one of them a single class.
+    def pair_variances(self, first: Tensor, second: Tensor) -> Tensor:
+        """Var(fᵢ − fⱼ) for the classes i in `first` and j in `second`, (n, pairs), in units of scale².
 
         Σ_b w_b (Q_ib − Q_jb)²: never Cᵢᵢ + Cⱼⱼ − 2Cᵢⱼ, which loses all digits at large prior variances.
         """
         weights, factor, _ = self.spread
         if factor is None:
-            sums = weights[:, first] + weights[:, second]
-            return sums if isinstance(first, slice) else sums * (first != second)
-        gaps = (factor[..., first, :] - factor[..., second, :]).square()  # (…, pairs…, r)
-        if factor.dim() == 2:
-            return (weights @ gaps.flatten(0, -2).T).reshape(len(weights), *gaps.shape[:-1])
+            return (weights[:, first] + weights[:, second]) * (first != second)
+        return self._weigh((factor[..., first, :] - factor[..., second, :]).square())
+
+    def block_variances(self, first: slice, second: slice) -> Tensor:
+        """The same for each class of the one with each of the other, (n, first, second); i ≠ j."""
+        weights, factor, _ = self.spread
+        if factor is None:
+            return weights[:, first, None] + weights[:, None, second]
+        return self._weigh((factor[..., first, None, :] - factor[..., None, second, :]).square())
+
+    def _weigh(self, gaps: Tensor) -> Tensor:
+        """Σ_b w_b gap_b, (n, …), of gaps (…, r) that points share, or (n, …, r)."""
+        weights, factor, _ = self.spread
+        if factor is not None and factor.dim() == 2:
+            return (weights @ gaps.flatten(0, -2).T).reshape(-1, *gaps.shape[:-1])
         return torch.einsum("n...r,nr->n...", gaps, weights)
 
     def draw(self, samples: int, generator: torch.Generator | None) -> Tensor:

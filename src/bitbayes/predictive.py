@@ -11,14 +11,15 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from bitbayes.errors import ArgumentError, one_of
 from bitbayes.logits import LogitGaussian
 
 KAPPA = math.pi / 8
 SAMPLES = 100
-# Up to so many classes `pairwise` takes all pairs at once.
-FEW = 64
+# Up to so many classes `pairwise` takes all pairs at once; beyond, so many numbers for pairs' variances.
+FEW, PAIRS = 64, 2**23
 
 
 def probit(gaussian: LogitGaussian) -> Tensor:
@@ -57,17 +58,20 @@ def _few_pairs(gaussian: LogitGaussian, largest: float) -> Tensor:
 
 
 def _many_pairs(gaussian: LogitGaussian, largest: float) -> Tensor:
-    """The same, class by class, so that memory stays at n·k numbers."""
-    mean, floor = gaussian.scaled_mean, gaussian.floor[:, None]
-    totals = torch.ones_like(mean)
-    for i in range(mean.shape[1] - 1):
-        this, rest = slice(i, i + 1), slice(i + 1, None)
-        variances = gaussian.pair_variances(this, rest)
-        z = (mean[:, this] - mean[:, rest]) * (floor + KAPPA * variances).rsqrt()
-        exponentials = z.clamp(-largest, largest).exp()  # (n, k − i − 1)
-        totals[:, this] += exponentials.reciprocal().sum(1, keepdim=True)
-        totals[:, rest] += exponentials
-    return totals
+    """The same for some classes at a time: memory is bounded, and a trace of it has few operations."""
+    mean, floor = gaussian.scaled_mean, gaussian.floor[:, None, None]
+    k = mean.shape[1]
+    size = max(1, PAIRS // (k * gaussian.spread.weights.shape[1]))
+    behind, ahead = torch.ones_like(mean), []
+    for start in range(0, k, size):
+        these, rest = slice(start, start + size), slice(start, None)
+        once = torch.ones(k, k, dtype=mean.dtype, device=mean.device).triu(1)[these, rest]  # pairs i < j
+        variances = gaussian.block_variances(these, rest)
+        z = (mean[:, these, None] - mean[:, None, rest]) * (floor + KAPPA * variances).rsqrt()
+        exponentials = z.clamp(-largest, largest).exp()  # (n, size, k − start)
+        ahead.append((exponentials.reciprocal() * once).sum(2))
+        behind = behind + functional.pad((exponentials * once).sum(1), (start, 0))
+    return behind + torch.cat(ahead, dim=1)
 
 
 def bridge(gaussian: LogitGaussian) -> Tensor:

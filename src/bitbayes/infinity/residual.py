@@ -89,7 +89,8 @@ class InputMoments:
             )
         variances = (self.squares / self.count).to(rows)
         floor = variances.mean()
-        deviations = variances.clamp_min(float(floor) if floor > 0 else 1.0).sqrt()
+        # As tensors, so that it traces: 1 where no input varies.
+        deviations = torch.maximum(variances, torch.where(floor > 0, floor, 1.0)).sqrt()
         return rows / deviations, -self.mean.to(rows) / deviations
 
 

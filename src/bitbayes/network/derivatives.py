@@ -7,7 +7,7 @@ inputs a this is all there is to know: the derivative in the weights is Σₜ g�
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -18,7 +18,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.func import jacrev
 
 from bitbayes.errors import ModelError
-from bitbayes.network.batches import Inputs
+from bitbayes.network.batches import Inputs, rows_of
 from bitbayes.network.head import call
 from bitbayes.network.layers import Layer
 from bitbayes.network.normalised import by_parameter, normalised
@@ -111,7 +111,7 @@ def differentiate(
         tensors = substitutes(model, layers)
         inputs = upcast(inputs, working_dtype(model))
         with _recording(model, layers) as calls:
-            output = as_logits(call(model, inputs, tensors))
+            output = as_logits(call(model, inputs, tensors), rows_of(inputs)).to(working_dtype(model))
         logits = output.detach()
         columns = directions(logits).to(logits)  # (n, k, c)
         gradients = iter(_backward(output, [each for some in calls.values() for each in some], columns))
@@ -166,12 +166,20 @@ def points_at_once(model: nn.Module, layers: tuple[Layer, ...], inputs: Inputs, 
     return max(1, limit // (numbers * working_dtype(model).itemsize))
 
 
-def as_logits(output: Tensor) -> Tensor:
-    """(n, k); a network with one logit may give (n,)."""
+def as_logits(output: Tensor, rows: int | None = None) -> Tensor:
+    """(n, k), n = `rows` where that is known; one logit may come as (n,), one point as (k,) or ().
+
+    >>> one, many = torch.zeros(3), torch.zeros(3, 2)
+    >>> as_logits(one).shape, as_logits(one, 3).shape, as_logits(one, 1).shape, as_logits(many, 3).shape
+    (torch.Size([3, 1]), torch.Size([3, 1]), torch.Size([1, 3]), torch.Size([3, 2]))
+    """
+    if rows == 1 and output.dim() < 2:
+        return output.reshape(1, -1)
     if output.dim() == 1:
-        return output[:, None]
-    if output.dim() != 2:
-        raise ModelError(f"the model's output has shape {tuple(output.shape)}: expected (n, k)")
+        output = output[:, None]
+    if output.dim() != 2 or len(output) != (len(output) if rows is None else rows):
+        given = "" if rows is None else f" for {rows} points"
+        raise ModelError(f"the model's output has shape {tuple(output.shape)}{given}: expected (n, k)")
     return output
 
 
@@ -275,10 +283,45 @@ def _one_by_one(
     """The derivatives in a layer's parameters by `torch.func`, (n, c, P)."""
     own = {name: tensors[name].detach() for name in layer.names}
     rest = {name: tensor.detach() for name, tensor in tensors.items() if name not in own}
+    points = inputs if isinstance(inputs, Tensor) else _with_rows(inputs, len(columns))
 
     def along(parameters: dict[str, Tensor], point: Inputs, column: Tensor) -> Tensor:
-        one = point[None] if isinstance(point, Tensor) else {key: each[None] for key, each in point.items()}
-        return as_logits(call(model, one, {**rest, **parameters}))[0] @ column  # (c,)
+        if isinstance(point, Tensor):
+            one: Inputs = point[None]
+        else:
+            one = {**inputs, **{key: each[None] for key, each in point.items()}}
+        return as_logits(call(model, one, {**rest, **parameters}), 1)[0].to(column) @ column  # (c,)
 
-    jacobians = torch.vmap(jacrev(along), in_dims=(None, 0, 0))(own, inputs, columns)
+    try:
+        jacobians = torch.vmap(jacrev(along), in_dims=(None, 0, 0))(own, points, columns)
+    except (
+        Exception
+    ):  # many modules cannot be mapped, each in its own way; what else is wrong the loop raises
+        wanted = [tensors[name] for name in layer.names]
+        rows = [
+            _gradients(along(tensors, _point(points, i), column), wanted) for i, column in enumerate(columns)
+        ]
+        return torch.stack(rows) if rows else columns.new_zeros(0, columns.shape[2], layer.size)
     return torch.cat([jacobians[name].reshape(*columns[:, 0].shape, -1) for name in layer.names], dim=2)
+
+
+def _with_rows(inputs: Mapping[str, Any], n: int) -> dict[str, Tensor]:
+    """What has a row for each point, and no flags, nor a mask for all of them."""
+    return {
+        name: value
+        for name, value in inputs.items()
+        if isinstance(value, Tensor) and value.dim() and len(value) == n
+    }
+
+
+def _point(points: Inputs, i: int) -> Inputs:
+    return points[i] if isinstance(points, Tensor) else {name: each[i] for name, each in points.items()}
+
+
+def _gradients(outputs: Tensor, parameters: list[Tensor]) -> Tensor:
+    """The derivatives of outputs (c,) in all parameters, (c, P), by one pass back for each."""
+    passes = [
+        torch.autograd.grad(each, parameters, retain_graph=True, allow_unused=True, materialize_grads=True)
+        for each in outputs
+    ]
+    return torch.stack([torch.cat([each.flatten() for each in gradients]) for gradients in passes])

@@ -99,6 +99,11 @@ def find_layers(model: nn.Module) -> tuple[Layer, ...]:
     >>> [(layer.name, layer.kind, layer.size) for layer in find_layers(model)]
     [('0', 'matrix', 36), ('1', 'norm', 8)]
     """
+    if any(isinstance(module, torch.jit.ScriptModule) for module in model.modules()):
+        raise ModelError(
+            "a scripted or traced model (torch.jit) cannot be differentiated layer by layer: give the nn.Module "
+            "that it was made from"
+        )
     uses = Counter(id(parameter) for _, parameter in model.named_parameters(remove_duplicate=False))
     seen: set[int] = set()
     layers = []

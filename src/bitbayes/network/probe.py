@@ -6,13 +6,15 @@ derivatives found layer by layer are compared with autograd's own, once.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from bitbayes.errors import ModelError
-from bitbayes.network.batches import Inputs
+from bitbayes.network.batches import Inputs, rows_of
 from bitbayes.network.derivatives import (
     Recorded,
     as_logits,
@@ -23,6 +25,7 @@ from bitbayes.network.derivatives import (
 )
 from bitbayes.network.head import call
 from bitbayes.network.layers import Layer
+from bitbayes.network.observe import check_finite
 
 
 def probed(model: nn.Module, layers: tuple[Layer, ...], inputs: Inputs) -> tuple[int, tuple[Layer, ...]]:
@@ -33,9 +36,11 @@ def probed(model: nn.Module, layers: tuple[Layer, ...], inputs: Inputs) -> tuple
     if isinstance(inputs, Tensor):
         inputs = torch.cat([inputs[:1], inputs[-1:]])
     inputs = upcast(inputs, working_dtype(model))
+    called = _called(model, layers, inputs)
     logits, expected = _autograd(model, layers, inputs)
+    check_finite("batch 0", inputs, logits, logits, model)
     _check_independent(model, layers, inputs, logits)
-    _, recorded = differentiate(model, _called(model, layers, inputs), inputs, _first_point)
+    _, recorded = differentiate(model, called, inputs, _first_point)
     sound = {each.layer.name for each in recorded if _agrees(each, expected, len(logits))}
     return logits.shape[1], tuple(
         layer if layer.name in sound else replace(layer, kind="other", groups=1) for layer in layers
@@ -43,20 +48,49 @@ def probed(model: nn.Module, layers: tuple[Layer, ...], inputs: Inputs) -> tuple
 
 
 def _called(model: nn.Module, layers: tuple[Layer, ...], inputs: Inputs) -> tuple[Layer, ...]:
-    """The matrix and norm layers that the network calls at all."""
-    seen: set[str] = set()
+    """The matrix and norm layers that the network calls at all; raises if one of them leaves no graph."""
+    graphs: dict[str, bool] = {}
     known = {layer.name: layer for layer in layers if layer.kind != "other"}
-    handles = [
-        model.get_submodule(name).register_forward_hook(lambda *_, name=name: seen.add(name))
-        for name in known
-    ]
+
+    def watch(name: str) -> Callable[..., None]:
+        def remember(_: nn.Module, args: tuple[Any, ...], output: Tensor) -> None:
+            graphs[name] = graphs.get(name, False) or output.requires_grad
+
+        return remember
+
+    handles = [model.get_submodule(name).register_forward_hook(watch(name)) for name in known]
     try:
-        with torch.no_grad():
-            call(model, inputs, substitutes(model, layers))
+        with torch.inference_mode(False), torch.enable_grad():
+            output = _first_call(model, layers, inputs)
     finally:
         for handle in handles:
             handle.remove()
-    return tuple(layer for name, layer in known.items() if name in seen)
+    if not output.requires_grad:
+        raise ModelError("the model's output has no derivatives: does it switch gradients off, or detach?")
+    for name, graph in graphs.items():
+        if not graph:
+            raise ModelError(
+                f"the layer {name!r} is called without a graph, so the output has no derivatives in it: look "
+                "for torch.no_grad() in the model's forward, or for checkpointing with use_reentrant=True. "
+                "Do without (use_reentrant=False), or freeze the layer (requires_grad_(False))"
+            )
+    return tuple(layer for name, layer in known.items() if name in graphs)
+
+
+def _first_call(model: nn.Module, layers: tuple[Layer, ...], inputs: Inputs) -> Tensor:
+    """The model's output; where the precision of derivatives is not its own, it may not like that."""
+    dtype = working_dtype(model)
+    own = {each.dtype for each in model.parameters() if each.is_floating_point()}
+    try:
+        return call(model, inputs, substitutes(model, layers))
+    except RuntimeError as error:
+        if own == {dtype}:
+            raise
+        raise ModelError(
+            f"derivatives of a model in {', '.join(sorted(map(str, own)))} are taken in {dtype}, and there its "
+            f"forward fails ({error}). Let it cast to the dtype of its weights, x.to(self.weight.dtype), and "
+            "not to a fixed one; or give the model in one dtype, at least float32"
+        ) from error
 
 
 def _first_point(logits: Tensor) -> Tensor:
@@ -73,13 +107,9 @@ def _autograd(
     names = [name for layer in layers for name in layer.names]
     with torch.inference_mode(False), torch.enable_grad():
         tensors = substitutes(model, layers)
-        logits = as_logits(call(model, inputs, tensors))
+        logits = as_logits(call(model, inputs, tensors), rows_of(inputs)).to(working_dtype(model))
         wanted = [tensors[name] for name in names]
         along = (logits * _first_point(logits.detach())[:, :, 0]).sum()
-        if not along.requires_grad:
-            raise ModelError(
-                "the model's output has no derivatives: does it switch gradients off, or detach?"
-            )
         gradients = torch.autograd.grad(along, wanted, allow_unused=True)
     return logits.detach(), dict(zip(names, gradients, strict=True))
 
@@ -88,7 +118,7 @@ def _check_independent(model: nn.Module, layers: tuple[Layer, ...], inputs: Inpu
     if not isinstance(inputs, Tensor):
         return
     with torch.no_grad():
-        alone = as_logits(call(model, inputs[:1], substitutes(model, layers)))
+        alone = as_logits(call(model, inputs[:1], substitutes(model, layers)), 1).to(logits)
     if not _close(alone, logits[:1]):
         raise ModelError(
             "the output for one point depends on the other points of its batch, so there are no derivatives "

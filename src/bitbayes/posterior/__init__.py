@@ -9,7 +9,7 @@ structure has the same functions in the same order:
 - `spread(coordinates, prior_variance)`: the covariance of the logits, in factors.
 - `draw(n, prior_variance, generator)`: weights minus their mean, (n, k, D).
 - `log_determinant(prior_variance)`: log det(H + τI), of all k·D weights.
-- `to(device, dtype)`.
+- `to(device, dtype)`; `real()`: itself, unless it is a trace's.
 
 `NetworkPosterior` is the Gaussian over the parameters of all layers.
 """
@@ -37,6 +37,7 @@ class Posterior(Protocol):
     def draw(self, n: int, prior_variance: float, generator: torch.Generator | None) -> Tensor: ...
     def log_determinant(self, prior_variance: Tensor) -> Tensor: ...
     def to(self, device: torch.device, dtype: torch.dtype) -> Self: ...
+    def real(self) -> Self: ...
 
 
 def posterior_of(curvature: Curvature, contrasts: Tensor, *, bias: bool, paper: bool) -> Posterior:

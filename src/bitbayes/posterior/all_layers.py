@@ -111,6 +111,8 @@ class PaperKronBlock(Tensors):
         root = self.positions.sqrt()
         outputs, inputs = self.output_values[:, :, None], self.input_values[:, None, :]
         weights = (outputs / root + tau) * (inputs / root + tau)
+        # τ² leaves the range of numbers long before τ does.
+        weights = weights.clamp_min(torch.finfo(weights.dtype).tiny ** 0.75)
         return torch.cat([weights, outputs + tau], dim=2) if self.bias else weights
 
     def back(self, noise: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from bitbayes.errors import ModelError
 from bitbayes.precision import precise
 
 
@@ -20,6 +21,14 @@ class Tensors:
             if isinstance(value := getattr(self, field.name), Tensor)
         }
         return replace(self, **moved)
+
+    def real(self) -> Self:
+        """Itself; raises if its tensors are a trace's, which hold no numbers and must not outlive it."""
+        if all(type(value) is Tensor for value in vars(self).values() if isinstance(value, Tensor)):
+            return self
+        raise ModelError(
+            "a Laplace must have predicted something before it is traced: call it once, or `export`"
+        )
 
 
 def eigen(matrix: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,0 +1,178 @@
+"""The exported graph gives the drop-in's numbers, wherever it runs and however many rows it sees."""
+
+import copy
+
+import numpy
+import pytest
+import torch
+from torch import nn
+
+import bitbayes as bb
+from bitbayes.errors import ArgumentError, FileError, ModelError, NotFittedError
+
+CASES = {
+    "kron": (3, {}),
+    "paper": (3, {"variant": "paper"}),
+    "diag": (3, {"structure": "diag"}),
+    "isotropic": (3, {"structure": "isotropic"}),
+    "probit": (3, {"predictive": "probit"}),
+    "bridge": (3, {"predictive": "bridge"}),
+    "residual": (3, {"residual": True}),
+    "many": (100, {}),
+    "one": (1, {}),
+    "quadrature": (1, {"predictive": "quadrature"}),
+}
+
+
+class ConvNet(nn.Module):
+    """Dropout and batch norm, to be exported in eval mode though it trains; one logit without its axis."""
+
+    def __init__(self, outputs):
+        super().__init__()
+        self.inside = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2))
+        self.drop, self.head = nn.Dropout(), nn.Linear(4 * 9, outputs)
+
+    def forward(self, x):
+        logits = self.head(self.drop(self.inside(x).flatten(1)))
+        return logits[:, 0] if self.head.out_features == 1 else logits
+
+
+def fitted(outputs, options):
+    torch.manual_seed(0)
+    x = torch.rand(140, 1, 8, 8)
+    model = ConvNet(outputs).train()
+    for _ in range(3):
+        model(x)  # the running moments
+    y = torch.arange(140) % max(2, outputs)
+    return bb.Laplace(model, prior_variance=30.0, **options).fit([(x, y)]), x
+
+
+def onnx(path):
+    runtime = pytest.importorskip("onnxruntime")
+    session = runtime.InferenceSession(path)
+
+    def run(**inputs):
+        (logits,) = session.run(None, {name: value.numpy() for name, value in inputs.items()})
+        assert logits.dtype == numpy.float32
+        return torch.from_numpy(logits)
+
+    return run
+
+
+def same(found, expected):
+    """To float32's rounding: two runtimes sum in different orders."""
+    assert found.shape == expected.shape
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_onnxruntime_gives_the_same_numbers(case, tmp_path):
+    pytest.importorskip("onnxscript")
+    bayes, x = fitted(*CASES[case])
+    bayes.export(tmp_path / "bayes.onnx", x[:3])
+    assert bayes.model.training and bayes.model.drop.training
+    assert [path.name for path in tmp_path.iterdir()] == ["bayes.onnx"]
+    run = onnx(tmp_path / "bayes.onnx")
+    with torch.no_grad():
+        for inputs in (x[:1], x[:2], x[:7], 100 * x[:9]):
+            same(run(x=inputs), bayes(inputs))
+        far = 1e6 * x[:5]
+        same(run(x=far).reshape(5, -1).softmax(1), bayes(far).reshape(5, -1).softmax(1))
+    # Softmax of the graph's output is the honest probability.
+    if CASES[case][0] > 1:
+        torch.testing.assert_close(run(x=x).softmax(1), bayes.predict_proba(x), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("case", [*CASES, "full"])
+def test_torch_export_gives_the_same_numbers(case, tmp_path):
+    bayes, x = fitted(*CASES.get(case, (3, {"structure": "full"})))
+    bayes.export(tmp_path / "bayes.pt2", x[:1])  # a single row is no constant
+    graph = torch.export.load(tmp_path / "bayes.pt2").module()
+    with torch.no_grad():
+        for inputs in (x[:1], x[:7], 1e6 * x[:5]):
+            same(graph(inputs), bayes(inputs))
+
+
+class Text(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.head = nn.Embedding(20, 6), nn.Linear(6, 3)
+
+    def forward(self, input_ids, attention_mask):
+        words = self.embed(input_ids) * attention_mask[:, :, None]
+        return {"logits": self.head(words.sum(1) / attention_mask.sum(1, keepdim=True))}
+
+
+def test_inputs_in_a_mapping_keep_their_names(tmp_path):
+    pytest.importorskip("onnxscript")
+    torch.manual_seed(0)
+    batch = {"input_ids": torch.randint(20, (30, 5)), "attention_mask": torch.ones(30, 5)}
+    bayes = bb.Laplace(Text()).fit([batch | {"labels": torch.arange(30) % 3}])
+    bayes.export(tmp_path / "text.onnx", batch)
+    with torch.no_grad():
+        few = {name: value[:4] for name, value in batch.items()}
+        same(onnx(tmp_path / "text.onnx")(**few), bayes(few))
+
+
+def test_the_graph_has_the_prior_variance_of_its_time(tmp_path):
+    bayes, x = fitted(3, {})
+    before = bayes(x).detach()
+    bayes.export(tmp_path / "bayes.pt2", x)
+    bayes.prior_variance = 0.01
+    graph = torch.export.load(tmp_path / "bayes.pt2").module()
+    same(graph(x).detach(), before)
+    assert (bayes(x) - before).abs().max() > 0.01
+
+
+def test_what_cannot_be_exported(tmp_path):
+    bayes, x = fitted(3, {})
+    with pytest.raises(NotFittedError):
+        bb.Laplace(bayes.model).export(tmp_path / "bayes.pt2", x)
+    with pytest.raises(ArgumentError, match=r"ends in '.onnx'"):
+        bayes.export(tmp_path / "bayes.txt", x)
+    with pytest.raises(FileError, match="no folder"):
+        bayes.export(tmp_path / "nowhere" / "bayes.pt2", x)
+    with pytest.raises(ArgumentError, match="closed form"):
+        fitted(3, {"predictive": "mc"})[0].export(tmp_path / "bayes.pt2", x)
+    y = torch.arange(140) % 3
+    every = bb.Laplace(copy.deepcopy(bayes.model), layers="all").fit([(x, y)])
+    with pytest.raises(ArgumentError, match="layers='all'"):
+        every.export(tmp_path / "bayes.pt2", x)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_structure_that_onnx_has_no_operation_for(tmp_path):
+    pytest.importorskip("onnxscript")
+    bayes, x = fitted(3, {"structure": "full"})
+    with pytest.raises(ModelError, match=r"Export to '.pt2'"):
+        bayes.export(tmp_path / "bayes.onnx", x)
+    assert not list(tmp_path.iterdir())
+    assert bool(bayes.predict_proba(x).isfinite().all())
+
+
+class Stubborn(nn.Module):
+    """Looks at the numbers it is given, which a trace has none of."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, x):
+        return self.head(x if float(x.detach().sum()) > 0 else -x)
+
+
+def test_a_model_that_cannot_be_traced(tmp_path):
+    x = torch.rand(12, 4)
+    bayes = bb.Laplace(Stubborn()).fit([(x, torch.arange(12) % 3)])
+    with pytest.raises(ModelError, match="cannot trace this model"):
+        bayes.export(tmp_path / "bayes.pt2", x)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_trace_leaves_nothing_behind():
+    """Traced by hand before the first prediction: refused, and the object is as it was."""
+    bayes, x = fitted(3, {})
+    with pytest.raises(Exception, match="must have predicted"):
+        torch.export.export(bayes, (x[:2],), strict=False)
+    assert bool(bayes.predict_proba(x).isfinite().all())
+    torch.export.export(bayes, (x[:2],), strict=False)
