@@ -284,12 +284,13 @@ def _one_by_one(
     own = {name: tensors[name].detach() for name in layer.names}
     rest = {name: tensor.detach() for name, tensor in tensors.items() if name not in own}
     points = inputs if isinstance(inputs, Tensor) else _with_rows(inputs, len(columns))
+    whole = {} if isinstance(inputs, Tensor) else inputs
 
     def along(parameters: dict[str, Tensor], point: Inputs, column: Tensor) -> Tensor:
         if isinstance(point, Tensor):
             one: Inputs = point[None]
         else:
-            one = {**inputs, **{key: each[None] for key, each in point.items()}}
+            one = {**whole, **{name: each[None] for name, each in point.items()}}
         return as_logits(call(model, one, {**rest, **parameters}), 1)[0].to(column) @ column  # (c,)
 
     try:

@@ -101,8 +101,8 @@ def find_layers(model: nn.Module) -> tuple[Layer, ...]:
     """
     if any(isinstance(module, torch.jit.ScriptModule) for module in model.modules()):
         raise ModelError(
-            "a scripted or traced model (torch.jit) cannot be differentiated layer by layer: give the nn.Module "
-            "that it was made from"
+            "a scripted or traced model (torch.jit) cannot be differentiated layer by layer: give the "
+            "nn.Module itself, that it was made from"
         )
     uses = Counter(id(parameter) for _, parameter in model.named_parameters(remove_duplicate=False))
     seen: set[int] = set()

@@ -87,9 +87,9 @@ def _first_call(model: nn.Module, layers: tuple[Layer, ...], inputs: Inputs) -> 
         if own == {dtype}:
             raise
         raise ModelError(
-            f"derivatives of a model in {', '.join(sorted(map(str, own)))} are taken in {dtype}, and there its "
-            f"forward fails ({error}). Let it cast to the dtype of its weights, x.to(self.weight.dtype), and "
-            "not to a fixed one; or give the model in one dtype, at least float32"
+            f"derivatives of a model in {', '.join(sorted(map(str, own)))} are taken in {dtype}, and there "
+            f"its forward fails ({error}). Let it cast to the dtype of its weights, x.to(self.weight.dtype), "
+            "and not to a fixed one; or give the model in one dtype, at least float32"
         ) from error
 
 
