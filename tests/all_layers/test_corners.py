@@ -29,15 +29,25 @@ def test_sampled_networks_refuse_what_the_network_cannot_take(structure, bad, me
 
 
 @pytest.mark.parametrize("structure", STRUCTURES)
+@pytest.mark.parametrize("variant", ["exact", "paper"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("method", ["pairwise", "mc", "weights"])
-def test_a_prior_variance_beyond_the_range_of_float32(structure, method):
+def test_prior_variances_from_next_to_nothing_to_beyond_the_range_of_float32(
+    structure, variant, dtype, method
+):
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3))
-    x, y = torch.randn(12, 4), torch.arange(12) % 3
-    bayes = bb.Laplace(model, layers="all", structure=structure).fit([(x, y)])
-    for variance in (1e-300, 1e40, 1e300):
-        bayes.prior_variance = variance
-        close(bayes.predict_proba(x, method=method).sum(1), torch.ones(12), 1e-6)
+    model = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3)).to(dtype)
+    x, y = torch.randn(12, 4, dtype=dtype), torch.arange(12) % 3
+    seen = x.clone()
+    seen[:, :2] = 0  # nothing is learned of these inputs, nor of the unit that is dead
+    model[0].bias.data[0] = -100
+    bayes = bb.Laplace(model, layers="all", structure=structure, variant=variant).fit([(seen, y)])
+    for exponent in (-300, -160, -40, -20, 14, 20, 30, 40, 80, 160, 300):
+        bayes.prior_variance = 10.0**exponent
+        p = bayes.predict_proba(torch.cat([x, 1e10 * x]), method=method)
+        close(p.sum(1), torch.ones(24, dtype=dtype), 1e-6)
+        if exponent < -15:  # no variance: the network's own prediction
+            close(p[:12], model(x).softmax(1).to(p), 1e-5)
 
 
 def test_sampled_networks_never_see_the_residual():
