@@ -1,10 +1,12 @@
 """Every structure against dense float64 references: covariance of logits, evidence, draws."""
 
+import copy
 import itertools
 import math
 
 import pytest
 import torch
+from torch import nn
 from torch.func import functional_call
 
 import bitbayes as bb
@@ -182,3 +184,29 @@ def test_float32_agrees_with_float64_to_its_digits(case, k):
     assert single.dtype == torch.float32
     # Thirty points, five features: sums lose under a hundred of float32's rounding errors of 6e-8.
     torch.testing.assert_close(single.double(), double, rtol=0, atol=6e-6)
+
+
+@pytest.mark.parametrize("structure", ["kron", "full", "diag"])
+def test_float32_features_are_summed_in_float64(structure):
+    """Eigenvalues a billion times below the largest come out: a wide prior is about these directions."""
+    torch.manual_seed(0)
+    head = nn.Linear(6, 3)
+    # Features that all but lie in a line: deviations of 1e-4 from it, squares of 1e-8.
+    features = torch.randn(500, 1) * torch.ones(6) + 1e-4 * torch.randn(500, 6)
+    labels = torch.arange(500) % 3
+    bayes = bb.Laplace(head, structure=structure).fit([(features, labels)])
+    twin = bb.Laplace(copy.deepcopy(head).double(), structure=structure).fit([(features.double(), labels)])
+    for variance in (1.0, 1e6, 1e10):
+        bayes.prior_variance = twin.prior_variance = variance
+        # Float32 predictions of float32 probabilities; the curvature itself adds nothing to that.
+        expected = twin.predict_proba(features[:50].double()).float()
+        torch.testing.assert_close(bayes.predict_proba(features[:50]), expected, rtol=0, atol=1e-4)
+
+
+def test_a_full_curvature_is_summed_in_pieces(set_constant):
+    torch.manual_seed(0)
+    head, x, y = nn.Linear(5, 4).double(), torch.randn(60, 5).double(), torch.arange(60) % 4
+    whole = bb.Laplace(head, structure="full").fit([(x, y)]).logits(x).covariance
+    set_constant("NUMBERS", 7 * (9 + 6))
+    pieces = bb.Laplace(head, structure="full").fit([(x, y)]).logits(x).covariance
+    torch.testing.assert_close(pieces, whole, rtol=1e-12, atol=0)

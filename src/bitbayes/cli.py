@@ -178,7 +178,7 @@ def reproduce(
         epochs=epochs,
         seed=seed,
     )
-    chosen = PAPER_NAMES if names == ["all"] else names
+    chosen = PAPER_NAMES if "all" in names else names
 
     def tell(name: str, files: list[Path]) -> None:
         for file in files:

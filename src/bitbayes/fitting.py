@@ -100,7 +100,8 @@ def fit_last_layer(
         more = kind.of(features, logits, chosen)
         curvature = more if curvature is None else curvature + more  # type: ignore[operator]
     assert curvature is not None  # `Peeked` raises on an empty loader
-    if not all(bool(sums.isfinite().all()) for sums in vars(curvature).values()):
+    # In the dtype of predictions, to which their decomposition will come.
+    if not all(bool(sums.to(working(features.dtype)).isfinite().all()) for sums in vars(curvature).values()):
         raise DataError(
             f"the squares of the training data's features overflow {working(features.dtype)}: fit the model "
             "in float64, or scale its inputs down"

@@ -89,6 +89,6 @@ def test_a_batch_is_scaled_by_its_own_range(options):
 
 def test_a_quick_run_is_told_apart(options):
     reproduce(["dkl"], Options(**{**vars(options), "quick": True}))
-    text = (options.output / "dkl/tiny.md").read_text()
+    text = (options.output / "dkl/tiny-quick.md").read_text()
     assert "A quick run" in text and "on 60 images (epochs: 1)" in text
     assert (options.cache / "tiny-dkl-quick-1-0.safetensors").exists()

@@ -13,10 +13,10 @@ from bitbayes.paper.methods import (
     Batches,
     Entry,
     LastLayer,
+    PlusResidual,
     Temperature,
-    ThenResidual,
     WeightSamples,
-    WholeNetwork,
+    WithResidual,
     least,
 )
 from bitbayes.paper.session import most_confused
@@ -59,7 +59,7 @@ def test_the_last_layer_on_features_is_that_of_the_whole_network(study, network,
     assert torch.allclose(method.module(chosen)(seen.images).softmax(1), expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("method", [WholeNetwork(residual=True), ThenResidual()])
+@pytest.mark.parametrize("method", [WithResidual(), PlusResidual()])
 def test_each_trial_has_the_residual_that_was_chosen_in_it(study, network, method):
     problem = study.problem
     method.fit(network, problem.train_images, None, problem.train_labels)
@@ -79,7 +79,7 @@ def test_then_the_residual(study, network):
     """The prior variance of ours without a residual, and the residual that the likelihood allows."""
     problem, noise = study.problem, network.see(study.noise(0))
     validation, labels = study.test[:30], problem.test_labels[:30]
-    ours, both = LastLayer(), ThenResidual()
+    ours, both = LastLayer(), PlusResidual()
     for method in (ours, both):
         method.fit(network, problem.train_images, network.see(problem.train_images), problem.train_labels)
     found = both.choose(validation, labels, noise)
@@ -118,8 +118,13 @@ def test_sampled_networks_are_averaged(study, network, fresh):
             total += copy(study.test.images).softmax(1) / 20
     assert torch.allclose(found, total, atol=1e-6)
     assert not torch.equal(found, method.probabilities(study.test, chosen, seed=5))
-    with pytest.raises(ArgumentError):
-        method.module(chosen)
+    images = study.test.images[:7].requires_grad_()
+    attacked = method.module(chosen)(images)
+    with torch.no_grad():
+        expected = method.probabilities(study.test[:7], chosen, seed=0)
+    assert torch.allclose(attacked.exp(), expected, atol=1e-6)
+    attacked.amax().backward()
+    assert images.grad.abs().sum() > 0
 
 
 def break_ours(study, error):
@@ -190,7 +195,8 @@ def test_the_papers_ece_forgets_confident_points():
 
 
 def test_least_finds_the_minimum_to_the_last_half_step():
-    assert least(lambda x: abs(x + 3.2), [-8.0, -6.0, -4.0, -2.0], halvings=3) == -3.25
+    assert least(lambda x: abs(x + 3.2), [-8.0, -6.0, -4.0, -2.0]) == -3.0
+    assert least(lambda x: x, [-8.0, -6.0, -4.0]) == -8.0  # and never leaves the grid
 
 
 def test_the_papers_five_methods_are_there():

@@ -65,6 +65,14 @@ def test_there_is_nothing_to_redraw(options):
         reproduce(["table2"], Options(**{**vars(options), "redraw": True}))
 
 
+def test_folders_are_looked_at_before_any_work(options, tmp_path, monkeypatch):
+    monkeypatch.setattr("bitbayes.paper.registry.Session", lambda _: pytest.fail("work began"))
+    (tmp_path / "file").write_text("")
+    for where in ({"output": tmp_path / "file"}, {"cache": tmp_path / "file" / "networks"}):
+        with pytest.raises(FileError, match="no folder"):
+            reproduce(["table2"], Options(**{**vars(options), **where}))
+
+
 def test_unknown_names(options):
     with pytest.raises(ArgumentError, match="name='table7' is not known"):
         reproduce(["table7"], options)

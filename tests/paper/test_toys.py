@@ -15,14 +15,16 @@ from bitbayes.paper.toys import methods, moons, train_toy
 def test_the_toys_are_made(tmp_path):
     options = Options(output=tmp_path, quick=True, progress=False)
     reproduce(TOYS, options)
-    assert (tmp_path / "toy/toy-moons.png").stat().st_size > 10_000
-    assert (tmp_path / "linear-regions/toy.pdf").exists() and (tmp_path / "bounded-logit/toy.md").exists()
-    values = json.loads((tmp_path / "toy/toy.json").read_text())["toys"]
+    assert (tmp_path / "toy/toy-quick-moons.png").stat().st_size > 10_000
+    assert (tmp_path / "linear-regions/toy-quick.pdf").exists() and (
+        tmp_path / "bounded-logit/toy-quick.md"
+    ).exists()
+    values = json.loads((tmp_path / "toy/toy-quick.json").read_text())["toys"]
     assert set(values) == {"moons", "gaussians-2", "gaussians-4"}
     for toy in values.values():
         names = ["Plain", "Temperature", "Last layer", "All layers", "Isotropic", "Residual"]
         assert list(toy["maps"]) == names
-    text = (tmp_path / "toy/toy.md").read_text()
+    text = (tmp_path / "toy/toy-quick.md").read_text()
     assert "A quick run" in text and "bitbayes reproduce toy --quick" in text
 
 

@@ -20,8 +20,8 @@ class DiagCurvature:
     @classmethod
     def of(cls, features: Tensor, logits: Tensor, likelihood: Likelihood) -> Self:
         """The curvature of some points: features (n, D), logits (n, k)."""
-        at_logits = likelihood.diagonal(precise(logits)).to(features)  # (n, k)
-        return cls(precise(at_logits.T @ features.square()))
+        at_logits = likelihood.diagonal(precise(logits))  # (n, k)
+        return cls(at_logits.T @ precise(features).square())
 
     def __add__(self, other: DiagCurvature) -> DiagCurvature:
         return DiagCurvature(self.diagonal + other.diagonal)

@@ -22,7 +22,10 @@ class KronCurvature:
     @classmethod
     def of(cls, features: Tensor, logits: Tensor, likelihood: Likelihood) -> Self:
         """The curvature of some points: features (n, D), logits (n, k)."""
-        inputs = precise(features.T @ features)
+        # Precise before the product: float32 would leave nothing of eigenvalues below 1e-7 of the largest,
+        # and these are what a wide prior is about.
+        features = precise(features)
+        inputs = features.T @ features
         outputs = likelihood.total_curvature(precise(logits))
         return cls(outputs, inputs, inputs.new_tensor(float(len(features))))
 

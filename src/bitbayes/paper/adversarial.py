@@ -8,10 +8,9 @@ from typing import Any
 from torch import nn
 
 import bitbayes.metrics as m
-from bitbayes.errors import BitbayesError
 from bitbayes.outliers import pgd_confident
 from bitbayes.paper import ood
-from bitbayes.paper.methods import Seen
+from bitbayes.paper.methods import Seen, WeightSamples
 from bitbayes.paper.numbers import cell
 from bitbayes.paper.ood import OutlierSet
 from bitbayes.paper.report import Report
@@ -21,6 +20,7 @@ from bitbayes.progress import track
 
 DELTA = 2000
 NEAR, FAR = "Adversarial", "FarAwayAdv"
+ATTACKED = "On the method itself: DLA and KFLA, each 20 networks, are attacked in the first trial alone."
 
 
 def measure(session: Session) -> dict[str, Any]:
@@ -31,7 +31,8 @@ def measure(session: Session) -> dict[str, Any]:
 
 
 def show(values: dict[str, Any], report: Report) -> None:
-    ood.show(values, report, partial(cell, "adversarial"), "Adversarial outliers", ood.notes(values))
+    remarks = [*ood.notes(values), ATTACKED]
+    ood.show(values, report, partial(cell, "adversarial"), "Adversarial outliers", remarks)
 
 
 def attack(study: Study, module: nn.Module, where: str, trial: int) -> Seen:
@@ -52,15 +53,17 @@ def attacked(study: Study) -> dict[str, OutlierSet]:
 
 
 def adaptive(study: Study) -> ood.Scores:
-    """MMC and AUROC of each method under an attack on that very method, where it has a gradient; in %."""
+    """MMC and AUROC of each method under an attack on that very method; in %.
+
+    Of an average over 20 networks in the first trial alone: it takes 20 times as long.
+    """
     scores: ood.Scores = {NEAR: {}, FAR: {}}
     for trial in track(range(study.trials), "attacking each method", study.progress):
         _, rows = study.split(trial)
         for key, method in study.methods.items():
-            try:
-                module = method.module(study.chosen[trial][key])
-            except BitbayesError:
+            if trial and isinstance(method, WeightSamples):
                 continue
+            module = method.module(study.chosen[trial][key])
             inside = study.predict(key, study.test[rows], trial)
             for where, found in scores.items():
                 outside = study.predict(key, attack(study, module, where, trial), trial)

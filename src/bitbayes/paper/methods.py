@@ -19,11 +19,13 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 import bitbayes as bb
-from bitbayes.errors import ArgumentError, EdgeWarning
+from bitbayes.errors import EdgeWarning
 
 ROWS = 1000  # images that go through the network at once
 WEIGHT = 0.25  # the paper's λ
 WEIGHT_SAMPLES, TUNING_SAMPLES = 20, 5
+# Of the prior variances tried for sampled networks: the paper's range.
+EXPONENTS = [-6 + i / 2 for i in range(13)]
 
 # What a method chose in a trial, by name.
 Chosen = dict[str, float]
@@ -176,15 +178,21 @@ class WholeNetwork:
         return set_to(self.bayes, chosen)
 
 
-class ThenResidual(WholeNetwork):
-    """The prior variance as without a residual, by the paper's objective; then the residual's numbers.
-
-    These by the likelihood, as `tune(objective="nll")` has them. Chosen jointly, which is what `tune` does
-    by the paper's objective, the residual leaves nothing to do for the weights' variance.
-    """
+class WithResidual(WholeNetwork):
+    """The recommended setting: prior variance and residual by the likelihood alone, without outliers."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(residual=True, **options)
+
+    def choose(self, validation: Seen, labels: Tensor, noise: Seen) -> Chosen:
+        return tuned(self.bayes, Batches(validation.images, labels), None)
+
+
+class PlusResidual(WithResidual):
+    """The same residual, with the prior variance that the paper's objective chooses without one."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
         self.last_layer = LastLayer(**options)
 
     def fit(self, network: Network, images: Tensor, train: Seen | None, labels: Tensor) -> None:
@@ -192,16 +200,15 @@ class ThenResidual(WholeNetwork):
         self.last_layer.fit(network, images, train if train is not None else network.see(images), labels)
 
     def choose(self, validation: Seen, labels: Tensor, noise: Seen) -> Chosen:
-        residual = tuned(self.bayes, Batches(validation.images, labels), None)
-        return residual | self.last_layer.choose(validation, labels, noise)
+        return super().choose(validation, labels, noise) | self.last_layer.choose(validation, labels, noise)
 
 
 class WeightSamples(WholeNetwork):
     """The average over 20 networks drawn from a posterior over all layers, as the paper's DLA and KFLA.
 
     What the prior variance does to sampled networks is not what it does to the linearised one, so it is
-    chosen on sampled networks too: five of them, from the same random numbers for every candidate, on a
-    grid that is refined around its best. At most `points` of each set are looked at.
+    chosen on sampled networks too: five of them, from the same random numbers for every candidate, each half
+    decade of the paper's range, then each quarter about the best. At most `points` of each set are looked at.
     """
 
     def __init__(self, points: int, **options: Any) -> None:
@@ -222,8 +229,7 @@ class WeightSamples(WholeNetwork):
                 return math.inf
             return bb.metrics.nll(p, labels) - WEIGHT * bb.metrics.entropy(q)
 
-        best = least(cost, [-6.0, -4.0, -2.0, 0.0], halvings=3)  # the paper's range
-        return {"prior_variance": float(10**best)}
+        return {"prior_variance": float(10 ** least(cost, EXPONENTS))}
 
     def probabilities(self, seen: Seen, chosen: Chosen, seed: int) -> Tensor:
         return self._average(seen.images, chosen["prior_variance"], seed, WEIGHT_SAMPLES)
@@ -250,7 +256,23 @@ class WeightSamples(WholeNetwork):
         return self.drawn[1]
 
     def module(self, chosen: Chosen) -> nn.Module:
-        raise ArgumentError("an average over sampled networks is not attacked: its gradient is 20 networks'")
+        return Average(self.network.whole, self._draws(chosen["prior_variance"], 0, WEIGHT_SAMPLES))
+
+
+class Average(nn.Module):
+    """The average of drawn networks: log of the mean probabilities (n, k)."""
+
+    def __init__(self, network: nn.Module, draws: dict[str, Tensor]) -> None:
+        super().__init__()
+        self.network, self.draws = network, draws
+
+    def forward(self, images: Tensor) -> Tensor:
+        each = [
+            functional_call(self.network, dict(zip(self.draws, weights, strict=True)), (images,))
+            for weights in zip(*self.draws.values(), strict=True)
+        ]
+        total: Tensor = torch.stack(each).log_softmax(2).logsumexp(0)
+        return total - math.log(len(each))
 
 
 def tuned(bayes: bb.Laplace, validation: Any, outliers: Any) -> Chosen:
@@ -277,20 +299,16 @@ def set_to(bayes: bb.Laplace, chosen: Chosen) -> bb.Laplace:
     return bayes
 
 
-def least(cost: Callable[[float], float], grid: list[float], halvings: int = 2) -> float:
-    """Where `cost` is least on an even grid, refined: each halving looks half a step to both sides.
+def least(cost: Callable[[float], float], grid: list[float]) -> float:
+    """Where `cost` is least on an even grid, and half a step to both sides of its best within it.
 
     >>> least(lambda x: (x - 1.3) ** 2, [0.0, 1.0, 2.0, 3.0])
-    1.25
+    1.5
     """
     found = {x: cost(x) for x in grid}
-    best = min(found, key=found.__getitem__)
-    step = grid[1] - grid[0]
-    for _ in range(halvings):
-        step /= 2
-        found |= {x: cost(x) for x in (best - step, best + step)}
-        best = min(found, key=found.__getitem__)
-    return best
+    best, half = min(found, key=found.__getitem__), (grid[1] - grid[0]) / 2
+    found |= {x: cost(x) for x in (best - half, best + half) if grid[0] < x < grid[-1]}
+    return min(found, key=found.__getitem__)
 
 
 def probabilities(logits: Tensor) -> Tensor:
@@ -334,11 +352,9 @@ MULTICLASS = {
     ),
     "ours": Entry("Ours, closed form", None, lambda points: LastLayer(), ours=True),
     "ours-mc": Entry("Ours, Monte Carlo", None, lambda points: LastLayer(predictive="mc"), ours=True),
-    "ours-residual": Entry(
-        "Ours, with residual", None, lambda points: WholeNetwork(residual=True), ours=True
-    ),
+    "ours-residual": Entry("Ours, NLL and residual", None, lambda points: WithResidual(), ours=True),
     "ours-plus-residual": Entry(
-        "Ours, closed form + residual", None, lambda points: ThenResidual(), ours=True
+        "Ours, closed form + residual", None, lambda points: PlusResidual(), ours=True
     ),
 }
 BINARY = {
@@ -355,7 +371,7 @@ BINARY = {
     "ours-plus-residual": Entry(
         "Ours, exact integral + residual",
         None,
-        lambda points: ThenResidual(predictive="quadrature"),
+        lambda points: PlusResidual(predictive="quadrature"),
         ours=True,
     ),
 }

@@ -11,7 +11,7 @@ from importlib import import_module
 from pathlib import Path
 
 from bitbayes.errors import one_of
-from bitbayes.paper.options import Options
+from bitbayes.paper.options import Options, check_folders
 from bitbayes.paper.report import TOYS, Report
 from bitbayes.paper.session import Session
 
@@ -42,11 +42,11 @@ def reproduce(
     `told(name, files)` hears of each as soon as it is there.
     """
     wanted = [one_of("name", name, NAMES) for name in names]
+    check_folders(options.output, options.cache)
     session, written = Session(options), []
     for name in wanted:
         module = import_module(f"bitbayes.paper.{name.replace('-', '_')}")
-        stem = "toy" if name in TOYS else options.train
-        report = Report(name, f"{stem}-seed{options.seed}" if options.seed else stem, options)
+        report = Report(name, options.stem("toy" if name in TOYS else options.train), options)
         values = report.read() if options.redraw else report.numbers(module.measure(session))
         module.show(values, report)
         written += report.written

@@ -24,8 +24,16 @@ class Study:
     with its reason; any other error is a mistake and stops the study.
     """
 
-    def __init__(self, problem: Problem, network: Network, trials: int, progress: bool | None = None) -> None:
+    def __init__(
+        self,
+        problem: Problem,
+        network: Network,
+        trials: int,
+        progress: bool | None = None,
+        tuning_noise: float = 1.0,
+    ) -> None:
         self.problem, self.network, self.trials, self.progress = problem, network, trials, progress
+        self.tuning_noise = tuning_noise  # how far the noise goes on which methods choose
         self.entries: dict[str, Entry] = dict(MULTICLASS if problem.classes > 1 else BINARY)
         self.not_run: dict[str, str] = {}
 
@@ -70,9 +78,10 @@ class Study:
         for trial in track(range(self.trials), f"tuning ({self.problem.name})", self.progress):
             rows, _ = self.split(trial)
             validation, labels = self.test[rows], self.problem.test_labels[rows]
-            noise = self.network.see(self.noise(500 + trial)[: self.problem.validation])
+            noise = self.tuning_noise * self.noise(500 + trial)[: self.problem.validation]
+            outliers = self.network.see(noise)
             chosen.append(
-                {name: method.choose(validation, labels, noise) for name, method in self.methods.items()}
+                {name: method.choose(validation, labels, outliers) for name, method in self.methods.items()}
             )
         return chosen
 
