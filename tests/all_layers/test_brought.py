@@ -303,3 +303,22 @@ def test_a_model_that_switches_gradients_off_altogether():
 
     with pytest.raises(ModelError, match="no derivatives: does it switch gradients off"):
         bb.Laplace(Off(), layers="all").fit([data()])
+
+
+# ---- sums in float32
+
+
+@pytest.mark.parametrize("seed", range(6))  # an eigenvalue that rounds to less than zero does no harm
+@pytest.mark.parametrize("structure", ["kron", "full"])
+def test_what_the_data_does_not_see_is_left_to_a_wide_prior(structure, seed):
+    """One input is the sum of the others: of what that leaves open only the prior knows."""
+    torch.manual_seed(seed)
+    model = nn.Linear(4, 3)
+    x, y = torch.randn(500, 4), torch.arange(500) % 3
+    x[:, 3] = x[:, :3].sum(1)
+    unseen, wide = torch.tensor([[1.0, 1.0, 1.0, -1.0]]), 1e7
+    bayes = bb.Laplace(model, layers="all", structure=structure, prior_variance=wide).fit([(x, y)])
+    contrast = torch.tensor([[1.0, -1.0, 0.0]])
+    found = contrast @ bayes.logits(unseen).covariance[0] @ contrast.T
+    # ‖unseen‖² = 4, ‖contrast‖² = 2. Rounding x leaves N·(6e-8)² ≪ 1/wide to be seen; the bias adds ≪ wide.
+    close(found, torch.tensor([[8 * wide]]), 1e-3)

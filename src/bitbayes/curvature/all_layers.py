@@ -75,7 +75,9 @@ def network_sums(structure: str, recorded: list[Recorded]) -> dict[str, Tensor]:
 
 
 def _hessian(pieces: list[Piece]) -> Tensor:
-    jacobian = torch.cat([piece.jacobian() for piece in pieces], dim=2).flatten(0, 1)  # (n·c, P)
+    # Precise before the product: float32 would leave nothing of eigenvalues below 1e-7 of the largest, and
+    # these are what a wide prior is about.
+    jacobian = precise(torch.cat([piece.jacobian() for piece in pieces], dim=2).flatten(0, 1))  # (n·c, P)
     return jacobian.T @ jacobian
 
 
@@ -112,6 +114,8 @@ def _second_moments(columns: Tensor) -> Tensor:
 
 def _second_moment(columns: Tensor) -> Tensor:
     """Σ over n and T of x xᵀ, (d, d), from x (n, d, T)."""
+    if columns.shape[2] == 1:  # precise as in `_hessian`; for many positions it would take half as long again
+        columns = precise(columns)
     if columns.stride(0) < columns.stride(1):  # all points of a row lie together
         rows = columns.transpose(0, 1).flatten(1)  # (d, n·T)
         return rows @ rows.T
