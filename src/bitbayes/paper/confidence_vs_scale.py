@@ -95,4 +95,11 @@ def picture(values: dict[str, Any]) -> Figure:
         row[0].set_ylabel(f"{kind}\nConfidence, %")
     for panel in axes[-1]:
         panel.set_xlabel("δ")
+    first = axes[0][0]
+    keys = [
+        first.fill_between([], [], color="#333333", alpha=0.15, label="± 3 std over test points"),
+        *first.plot([], [], color="#333333", linestyle="--", linewidth=1.1, label="the paper's mean"),
+        *first.plot([], [], color="#333333", linestyle=":", linewidth=1, label="1 / number of classes"),
+    ]
+    figure.legend(handles=keys, loc="outside lower center", ncols=3)
     return figure

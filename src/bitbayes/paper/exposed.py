@@ -29,4 +29,8 @@ def show(objective: str, values: dict[str, Any], report: Report) -> None:
 def on_letters(sets: Iterable[str]) -> str:
     """What outlier exposure was trained on, by the name that the tables give it."""
     name = next((each for each in sets if "etters" in each), "letters")
-    return f"The outliers that the network was trained with: {name}, its training split."
+    packed = " (of the packed sets: vowels, of another source than the test letters)" if "sub" in name else ""
+    return (
+        f"The outliers that the network was trained with: {name}, its training split{packed}. "
+        "The noise on which methods choose goes up to 10, as in the paper's code."
+    )

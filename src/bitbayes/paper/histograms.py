@@ -72,7 +72,7 @@ def show(values: dict[str, Any], report: Report) -> None:
 def picture(values: dict[str, Any]) -> Figure:
     """Filled: the test set. Outline: the same images × δ."""
     columns = max(len(values[kind]["shares"]) for kind in DELTAS)
-    figure, axes = panels(2, columns, 1.9, 1.8, sharey=True)
+    figure, axes = panels(2, columns, 2.1, 2.0, sharey=True)
     for row, kind in zip(axes, DELTAS, strict=True):
         each = values[kind]
         for panel in row[len(each["shares"]) :]:
@@ -84,6 +84,9 @@ def picture(values: dict[str, Any]) -> Figure:
             panel.stairs(shares["far"], edges, color="#333333", linewidth=1.2)
             panel.set(title=each["methods"][key]["title"], xlim=(each["low"], 1), ylim=(0, 1))
         row[0].set_ylabel(f"{kind}\nShare of points")
-    for panel in axes[-1]:
+    for panel in axes[0] + axes[1]:
         panel.set_xlabel("Confidence")
+    axes[0][0].fill_between([], [], color="#8a8a8a", alpha=0.45, label="test images")
+    axes[0][0].plot([], [], color="#333333", label="the same, scaled (multi-class × 2000, binary × 100)")
+    figure.legend(loc="outside lower center", ncols=2)
     return figure

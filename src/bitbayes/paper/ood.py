@@ -134,24 +134,30 @@ def notes(values: dict[str, Any]) -> list[str]:
 
 @styled
 def picture(values: dict[str, Any], paper: Paper) -> Figure:
-    """MMC and AUROC of each set by method; hollow markers are the paper's."""
+    """MMC and AUROC of each set by method, with standard deviations; hollow markers are the paper's."""
     names, keys = list(values["scores_percent"]), list(values["methods"])
-    figure, ((left, right),) = panels(1, 2, 4.2, 1.2 + 0.75 * len(names), sharey=True)
+    figure, ((left, right),) = panels(1, 2, 4.2, 1.2 + 0.9 * len(names), sharey=True)
     for where, method, found, printed in cells(values, paper):
         key = method["key"]
         y = len(names) - names.index(where) + 0.36 - 0.72 * keys.index(key) / max(1, len(keys) - 1)
         style = marker_style(key)
         for axes, ours, theirs in ((left, "mmc", "mmc"), (right, "auroc", "aur")):
             if found.get(ours):
-                axes.plot([statistics.fmean(found[ours])], [y], **style, clip_on=False)
-            if printed.get(theirs):
-                axes.plot([printed[theirs][0]], [y], **style, markerfacecolor="none", clip_on=False)
+                mean, spread = statistics.fmean(found[ours]), statistics.pstdev(found[ours])
+                whisker = max(0.0, mean - spread), min(100.0, mean + spread)
+                axes.plot(whisker, [y, y], color=style["color"], linewidth=1.2)
+                axes.plot([mean], [y], **style, clip_on=False)
+            if printed.get(theirs):  # above ours, so that it is seen where they agree
+                hollow = {"markerfacecolor": "none", "markersize": 9, "zorder": 3}
+                axes.plot([printed[theirs][0]], [y], **(style | hollow), clip_on=False)
     for key, method in values["methods"].items():
         left.plot([], [], **marker_style(key), label=method["title"])
     left.plot([], [], **(marker_style("plain") | HOLLOW), label="hollow: the paper's")
-    left.set(xlim=(0, 101), xlabel="Mean confidence (MMC), %", yticks=range(len(names), 0, -1))
+    left.set(
+        xlim=(0, 101), xlabel="Mean confidence (MMC), %, ± std over trials", yticks=range(len(names), 0, -1)
+    )
     left.set_yticklabels(names)
-    right.set(xlim=(0, 101), xlabel="AUROC, %")
+    right.set(xlim=(0, 101), xlabel="AUROC, %, ± std over trials")
     for axes in (left, right):
         axes.grid(axis="x", color="#dddddd", linewidth=0.6)
         for row in range(1, len(names)):
