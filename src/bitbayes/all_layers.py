@@ -36,7 +36,7 @@ from bitbayes.network import (
     working_dtype,
 )
 from bitbayes.posterior import NetworkPosterior, gram_root
-from bitbayes.precision import working
+from bitbayes.precision import without_autocast, working
 from bitbayes.prior import candidates
 
 # Candidates that are compared, and the priors at which their covariances are computed: see `interpolation`.
@@ -227,28 +227,34 @@ class AllLayers:
         self, inputs: Inputs, priors: list[Priors], directions: Tensor, where: str
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Logits (n, k), roots L (q, n, c, c) of their covariance / scale² in the directions, scale (n,)."""
-        with evaluating(self.model):
+        with evaluating(self.model), without_autocast(model_device(self.model)):
             logits, recorded = differentiate(
                 self.model, self.network.layers, inputs, lambda f: directions.to(f).expand(len(f), -1, -1)
             )
             if working_dtype(self.model) != next(self.model.parameters()).dtype:
                 # The mean is the network's own.
                 logits = as_logits(call(self.model, inputs), rows_of(inputs)).to(logits)
-        check_finite(where, inputs, logits, logits, self.model)
-        posterior = self.posterior(logits.device, logits.dtype)
-        taus = [_precisions(each, logits.dtype) for each in priors]
-        scale = torch.ones_like(logits[:, 0])
+            check_finite(where, inputs, logits, logits, self.model)
+            gram, scale = self._gram(recorded, [_precisions(each, logits.dtype) for each in priors], logits)
+            lift = 4 * gram.shape[-1] * torch.finfo(gram.dtype).eps
+            return logits, gram_root(gram, lift).to(logits), scale
+
+    def _gram(
+        self, recorded: list[Recorded], taus: list[dict[str, float]], like: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """J Σ Jᵀ / scale² (q, n, c, c) and scale (n,): 1, unless it overflows without."""
+        posterior, scale = self.posterior(like.device, like.dtype), torch.ones_like(like[:, 0])
         gram = posterior.gram(recorded, taus, None)
         largest = torch.finfo(gram.dtype).max ** 0.75
         if gram.numel() and not bool(gram.abs().amax() < largest):  # nor if it is NaN
-            scale = _scale(recorded).to(logits)
+            scale = _scale(recorded).to(like)
             gram = posterior.gram(recorded, taus, scale.reciprocal())
-        lift = 4 * gram.shape[-1] * torch.finfo(gram.dtype).eps
-        return logits, gram_root(gram, lift).to(logits), scale
+        return gram, scale
 
 
 def _gaussian_of(logits: Tensor, root: Tensor, directions: Tensor, scale: Tensor) -> LogitGaussian:
-    factor = directions.to(root) @ root  # (n, k, c)
+    with without_autocast(root.device):
+        factor = directions.to(root) @ root  # (n, k, c)
     return LogitGaussian(
         logits, Spread(torch.ones_like(factor[:, 0]), factor, torch.zeros_like(scale)), scale
     )

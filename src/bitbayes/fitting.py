@@ -38,7 +38,7 @@ from bitbayes.network import (
     rows_of,
     tied_to,
 )
-from bitbayes.precision import precise, working
+from bitbayes.precision import precise, without_autocast, working
 from bitbayes.predictive import method_for
 from bitbayes.progress import track
 
@@ -61,14 +61,24 @@ class Fitted:
     inputs: InputMoments | None = None  # of the training data, for the residual
 
     def __add__(self, more: Fitted) -> Fitted:
-        """What both data sets give, for the same model."""
+        """What both data sets give, for the same model, which may have moved to another device since."""
         return replace(
             self,
-            curvature=self.curvature + more.curvature,  # type: ignore[operator]
+            curvature=_beside(self.curvature, more.curvature) + more.curvature,
             count=self.count + more.count,
             loss=self.loss + more.loss,
-            inputs=self.inputs + more.inputs if self.inputs and more.inputs else None,
+            inputs=_beside(self.inputs, more.inputs) + more.inputs if self.inputs and more.inputs else None,
         )
+
+
+def _beside(sums: Any, others: Any) -> Any:
+    """The sums where the others are."""
+    if isinstance(sums, NetworkCurvature):
+        where = {name: sums.sums[name].to(value.device) for name, value in others.sums.items()}
+        return replace(sums, sums=where)
+    return replace(
+        sums, **{name: value.to(getattr(others, name).device) for name, value in vars(sums).items()}
+    )
 
 
 @torch.no_grad()
@@ -106,8 +116,10 @@ def fit_last_layer(
             f"the squares of the training data's features overflow {working(features.dtype)}: fit the model "
             "in float64, or scale its inputs down"
         )
-    parameters = found.module(model).parameters(recurse=False)
-    squared_norm = sum(float(parameter.double().square().sum()) for parameter in parameters)
+    layer = found.module(model)
+    # Not its parameters: a weight norm has others, of which it makes the weight.
+    weights = [layer.weight] if layer.bias is None else [layer.weight, layer.bias]
+    squared_norm = sum(float(weight.double().square().sum()) for weight in weights)
     return Fitted(found, chosen, curvature, count, loss, squared_norm, fingerprint(model))
 
 
@@ -131,7 +143,7 @@ def fit_all_layers(
     """
     device = model_device(model)
     peeked = Peeked(loader, device)
-    with evaluating(model):
+    with evaluating(model), without_autocast(device):
         outputs, layers = _understood(model, peeked.few, structure)
         chosen = likelihood_for(likelihood, outputs)
         if predictive != "weights":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from numbers import Real
 from os import PathLike
 from typing import Any, Self
 
@@ -21,7 +22,16 @@ from bitbayes.infinity.residual import MomentsSum, Roots, Watched, shown, widene
 from bitbayes.last_layer import LastLayer
 from bitbayes.likelihood import NAMES as LIKELIHOODS
 from bitbayes.logits import LogitGaussian
-from bitbayes.network import Inputs, a_loader, call, evaluating, find_layers, fingerprint, model_device
+from bitbayes.network import (
+    Inputs,
+    a_loader,
+    call,
+    evaluating,
+    find_layers,
+    fingerprint,
+    model_device,
+    unwrapped,
+)
 from bitbayes.predictive import METHODS
 from bitbayes.tuning import Tuning, by_evidence
 
@@ -41,7 +51,8 @@ class Laplace(nn.Module):
     taken to be linear: f(x) + J(x)(θ − θ*).
 
     Args:
-        model: a trained network; for "last" one whose output is one linear layer. It is never changed.
+        model: a trained network; for "last" one whose output is one linear layer. It is never changed. Of a
+            compiled one (`torch.compile`) the network inside is taken, whose layers can be watched.
         layers: "last", or "all": every parameter that requires a gradient; freeze those that should not be.
         structure: of H: "full" (exact), "kron", "diag", for the last layer also "isotropic" (no curvature:
             the paper's non-Bayesian baseline), or "auto": kron, but full for one logit of the last layer.
@@ -91,7 +102,7 @@ class Laplace(nn.Module):
         super().__init__()
         if not isinstance(model, nn.Module):
             raise ArgumentError(f"model is a {type(model).__name__}: expected a torch.nn.Module")
-        self.model = model
+        self.model = unwrapped(model)
         self.layers = one_of("layers", layers, ("last", "all"))
         known = NETWORK_STRUCTURES if layers == "all" else tuple(STRUCTURES)
         self.structure = one_of("structure", structure, ("auto", *known))
@@ -127,7 +138,8 @@ class Laplace(nn.Module):
 
     @residual_threshold.setter
     def residual_threshold(self, value: float) -> None:
-        self._residual_threshold = 0.0 if value == 0 else prior.positive(value, "residual_threshold")
+        zero = isinstance(value, (int, float)) and value == 0
+        self._residual_threshold = 0.0 if zero else prior.positive(value, "residual_threshold")
 
     @property
     def prior_variance(self) -> Any:
@@ -221,11 +233,12 @@ class Laplace(nn.Module):
         part = self._need_fit()
         one_of("objective", objective, prior.OBJECTIVES)
         one_of("penalty", penalty, prior.PENALTIES)
-        if not isinstance(weight, (int, float)) or not math.isfinite(weight) or weight < 0:
+        if not isinstance(weight, Real) or not math.isfinite(weight) or weight < 0:
             raise ArgumentError(f"weight={weight!r}: expected a number that is not negative")
         each_layer = isinstance(self.prior_variance, dict)
         if objective == "evidence":
             self.prior_variance = by_evidence(part, self.log_evidence, each_layer=each_layer)
+            prior.warn_at_the_edge(part.candidates(), self.prior_variance, stacklevel=2)
             return self
         if val_loader is None:
             raise ArgumentError(f"objective={objective!r} needs validation data: tune(val_loader)")
@@ -242,6 +255,7 @@ class Laplace(nn.Module):
             self.prior_variance, self.residual_variance, self.residual_threshold = chosen
         else:
             self.prior_variance = tuning.prior_variance()
+        prior.warn_at_the_edge(part.candidates(), self.prior_variance, stacklevel=2)
         return self
 
     # ---- predicting
@@ -311,7 +325,8 @@ class Laplace(nn.Module):
     def sample(self, n: int, *, generator: torch.Generator | None = None) -> dict[str, Tensor]:
         """n draws of the weights (the head's, or all layers'), stacked, under the model's own names.
 
-        As `torch.func.functional_call` takes them, under `torch.vmap`. No weights hold the residual.
+        As `torch.func.functional_call` takes them, under `torch.vmap`; with `tie_weights=False` where the
+        head shares its weight with another layer, which is not drawn. No weights hold the residual.
         """
         part = self._need_fit()
         if not isinstance(n, int) or n < 1:
@@ -421,21 +436,27 @@ class Laplace(nn.Module):
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write everything but the model to a safetensors file."""
+        if fingerprint(self.model) != self._need_fit().fitted.fingerprint:
+            raise ModelError(
+                "the model has changed since `fit`, so no model would fit the file: call `fit` again"
+            )
         names = (*OPTIONS, "residual", *RESIDUAL) if self.residual else OPTIONS
         files.write(path, {name: getattr(self, name) for name in names}, self._need_fit().fitted)
 
     @classmethod
     def load(cls, path: str | PathLike[str], model: nn.Module) -> Self:
         """Read what `save` wrote, for the same model, wherever that now lives."""
+        model = unwrapped(model)
         options, fitted = files.read(path, fingerprint(model), model_device(model))
-        numbers = {name: options.pop(name) for name in RESIDUAL if name in options}
+        # Once it is fitted: the layers that a mapping names are those of the file, whatever is frozen now.
+        numbers = {name: options.pop(name) for name in ("prior_variance", *RESIDUAL) if name in options}
         try:
             bayes = cls(model, **options)
+            bayes._accept(fitted)
             for name, number in numbers.items():
                 setattr(bayes, name, number)
         except (ArgumentError, TypeError) as error:
             raise FileError(f"{path} has a damaged header: {error}") from error
-        bayes._accept(fitted)
         return bayes
 
     def export(self, path: str | PathLike[str], example: Inputs) -> None:
@@ -518,8 +539,10 @@ class Laplace(nn.Module):
 
     def _accept(self, fitted: Fitted) -> None:
         kind = AllLayers if self.layers == "all" else LastLayer
-        self._part = kind(self.model, fitted, paper=self.variant == "paper")
-        self.prior_variance = self._prior_variance  # a mapping must name the layers that were fitted
+        part = kind(self.model, fitted, paper=self.variant == "paper")
+        if isinstance(part, AllLayers) and isinstance(self.prior_variance, dict):
+            prior.each_layers(self.prior_variance, list(part.network.names))  # raises, with nothing changed
+        self._part = part
 
     def _layer_names(self) -> list[str]:
         if isinstance(self._part, AllLayers):

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from bitbayes import infinity
-from bitbayes.curvature import NetworkCurvature
+from bitbayes.curvature import FullCurvature, NetworkCurvature
+from bitbayes.errors import ModelError
 from bitbayes.fitting import Fitted
 from bitbayes.infinity import Path
 from bitbayes.logits import LogitGaussian, rescale
@@ -22,12 +23,14 @@ from bitbayes.network import (
     observe_inputs,
 )
 from bitbayes.posterior import Posterior, posterior_of
-from bitbayes.precision import working
+from bitbayes.precision import widest, without_autocast, working
 from bitbayes.predictive import FEW
 from bitbayes.prior import candidates
 
 # Features wait until they are worth one matrix product. Bytes, not batches, so that memory is bounded.
 TUNE_BYTES = 2**22
+# What the covariances of some points may take.
+NUMBERS = 2**23
 
 
 class LastLayer:
@@ -49,22 +52,30 @@ class LastLayer:
 
     def logits(self, x: Inputs, prior_variance: float) -> LogitGaussian:
         """The Gaussian over logits at x."""
-        ((features, logits),) = observe_inputs(self.model, self.head, x)
-        return self._gaussian(features, logits)(prior_variance)
+        parts = [self._gaussian(*each)(prior_variance) for each in observe_inputs(self.model, self.head, x)]
+        return parts[0] if len(parts) == 1 else LogitGaussian.stacked(parts)
 
     def gaussians(
         self, data: Inputs | Iterable[Any], prior_variance: float, rows: int
     ) -> Iterator[LogitGaussian]:
         """The same for batches, at most `rows` points at a time."""
         for batch in observe_inputs(self.model, self.head, data):
-            for features, logits in zip(*(torch.split(each, rows) for each in batch), strict=True):
+            for features, logits in self._cut(batch, rows):
                 yield self._gaussian(features, logits)(prior_variance)
 
     def sample(self, n: int, prior_variance: float, generator: torch.Generator | None) -> dict[str, Tensor]:
         """n draws of the head's weights by name."""
         module = self.head.module(self.model)
-        posterior = self.posterior(module.weight.device, working(module.weight.dtype))
-        noise = posterior.draw(n, prior_variance, generator).to(module.weight.dtype)  # (n, k, D)
+        if not isinstance(module.weight, nn.Parameter):
+            raise ModelError(
+                f"the head {self.head.name!r} makes its weight of other parameters (a weight norm?), which "
+                "have no draws: remove that first (torch.nn.utils.parametrize.remove_parametrizations)"
+            )
+        dtype = working(module.weight.dtype)
+        posterior = self.posterior(module.weight.device, dtype)
+        noise = posterior.draw(n, min(prior_variance, widest(dtype)), generator).to(
+            module.weight.dtype
+        )  # (n, k, D)
         draws = [module.weight + noise[:, :, : self.head.inputs]]
         if self.head.bias:
             draws.append(module.bias + noise[:, :, -1])
@@ -81,15 +92,17 @@ class LastLayer:
     ) -> Iterator[tuple[Callable[[float], LogitGaussian], Tensor]]:
         """For points with labels the Gaussian as a function of the prior variance, and the labels."""
         points = observe(self.model, self.head, loader, self.fitted.likelihood.check, see)
-        for features, logits, labels in grouped(points, TUNE_BYTES):
-            yield self._gaussian(features, logits), labels
+        for group in grouped(points, TUNE_BYTES):
+            for features, logits, labels in self._cut(group):
+                yield self._gaussian(features, logits), labels
 
     def unlabelled(
         self, data: Inputs | Iterable[Any]
     ) -> Iterator[tuple[Callable[[float], LogitGaussian], None]]:
         """The same for points without labels."""
-        for features, logits in grouped(observe_inputs(self.model, self.head, data), TUNE_BYTES):
-            yield self._gaussian(features, logits), None
+        for group in grouped(observe_inputs(self.model, self.head, data), TUNE_BYTES):
+            for features, logits in self._cut(group):
+                yield self._gaussian(features, logits), None
 
     def log_evidence(self, prior_variance: Tensor) -> Tensor:
         """log p(D | W*) − ½[τ‖W*‖² − P log τ + log det(H + τI)]."""
@@ -110,6 +123,14 @@ class LastLayer:
 
     # ---- inside
 
+    def _cut(self, batch: tuple[Tensor, ...], most: int | None = None) -> Iterator[tuple[Tensor, ...]]:
+        """At most so many points at a time, and not so many that full covariances take much memory."""
+        rows = len(batch[0]) if most is None else most
+        if isinstance(self.curvature, FullCurvature) and self.head.outputs > 1:
+            # c rows of the Hessian's width for each point.
+            rows = min(rows, NUMBERS // (len(self.curvature.hessian) * (self.head.outputs - 1)))
+        return zip(*(torch.split(each, max(1, rows)) for each in batch), strict=True)
+
     def posterior(self, device: torch.device, dtype: torch.dtype) -> Posterior:
         """The posterior where and in the precision that predictions are made."""
         if self._working is None or self._working[:2] != (device, dtype):
@@ -129,5 +150,11 @@ class LastLayer:
         dtype = working(features.dtype)
         posterior = self.posterior(features.device, dtype)
         scaled, scale = rescale(features.to(dtype), self.head.bias)
-        coordinates, mean = posterior.coordinates(scaled), logits.to(dtype)
-        return lambda variance: LogitGaussian(mean, posterior.spread(coordinates, variance), scale)
+        with without_autocast(features.device):
+            coordinates, mean = posterior.coordinates(scaled), logits.to(dtype)
+
+        def at(variance: float) -> LogitGaussian:
+            with without_autocast(features.device):
+                return LogitGaussian(mean, posterior.spread(coordinates, min(variance, widest(dtype))), scale)
+
+        return at

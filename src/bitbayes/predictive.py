@@ -15,6 +15,7 @@ from torch.nn import functional
 
 from bitbayes.errors import ArgumentError, one_of
 from bitbayes.logits import LogitGaussian
+from bitbayes.precision import without_autocast
 
 KAPPA = math.pi / 8
 SAMPLES = 100
@@ -114,7 +115,9 @@ def quadrature(gaussian: LogitGaussian) -> Tensor:
     logistic l: Σ σ'(l) Φ((m − l)/√v). Both integrands are analytic in a strip about the real line, so the
     rule's error falls like exp(−2π·width/step): below 1e-13 here.
     """
-    mean, floor = -gaussian.scaled_mean.abs(), gaussian.floor[:, None]  # the small side, (n, 1)
+    # The small side, (n, 1). Not by `sign` and `abs`, whose derivatives at 0 are not those of the integral.
+    side = torch.where(gaussian.mean < 0, -1.0, 1.0).to(gaussian.mean)
+    mean, floor = -gaussian.scaled_mean * side, gaussian.floor[:, None]
     variance = gaussian.variances()
     # The floor keeps 0/0 out of what follows, and out of its gradient.
     deviation = variance.clamp_min(torch.finfo(mean.dtype).tiny).sqrt()
@@ -131,7 +134,7 @@ def quadrature(gaussian: LogitGaussian) -> Tensor:
     wide = (logistic * torch.special.ndtr(quantiles)).sum(1, keepdim=True)
 
     small = torch.where(variance <= floor, narrow, wide)
-    return (torch.log1p(-small) - _log(small)) * gaussian.mean.sign()
+    return (torch.log1p(-small) - _log(small)) * side
 
 
 def _log(probability: Tensor) -> Tensor:
@@ -173,11 +176,12 @@ def predict(
     generator: torch.Generator | None = None,
 ) -> Tensor:
     """Drop-in logits (n, k) by the named method, all finite."""
-    if method == "mc":
-        logits = monte_carlo(gaussian, SAMPLES if samples is None else samples, generator)
-    else:
-        logits = CLOSED[method](gaussian)
-    return logits.clamp(*_finite(logits.dtype))
+    with without_autocast(gaussian.mean.device):
+        if method == "mc":
+            logits = monte_carlo(gaussian, SAMPLES if samples is None else samples, generator)
+        else:
+            logits = CLOSED[method](gaussian)
+        return logits.clamp(*_finite(logits.dtype))
 
 
 def _finite(dtype: torch.dtype) -> tuple[float, float]:

@@ -44,7 +44,7 @@ def positive(value: object, name: str = "prior_variance") -> float:
     """The value as a float; raises unless it is a positive, finite number."""
     try:
         number = float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError, RuntimeError):
         number = math.nan
     if not (number > 0 and math.isfinite(number)):
         raise ArgumentError(f"{name}={value!r}: expected a positive, finite number")
@@ -127,18 +127,22 @@ def search(grid: list[float], costs: Callable[[list[float]], Tensor]) -> float:
 
 
 def best(grid: list[float], costs: Tensor) -> float:
-    """The candidate of least cost; warns if it is the first or the last."""
-    index = _least(costs)
-    if index in (0, len(grid) - 1):
-        side = "smallest" if index == 0 else "largest"
-        warnings.warn(
-            f"the best prior variance, {grid[index]:.3g}, is the {side} of those tried "
-            f"({grid[0]:.3g} to {grid[-1]:.3g}): the optimum may lie beyond, or the data ask for none; set "
-            "`prior_variance` yourself if this one does not suit",
-            EdgeWarning,
-            stacklevel=4,
-        )
-    return grid[index]
+    """The candidate of least cost."""
+    return grid[_least(costs)]
+
+
+def warn_at_the_edge(grid: list[float], chosen: float | dict[str, float], stacklevel: int) -> None:
+    """Warn where a chosen prior variance is the first or the last of those tried."""
+    for layer, value in chosen.items() if isinstance(chosen, dict) else [("", chosen)]:
+        if value in (grid[0], grid[-1]):
+            side, of = "smallest" if value == grid[0] else "largest", f" of layer {layer!r}" if layer else ""
+            warnings.warn(
+                f"the best prior variance{of}, {value:.3g}, is the {side} of those tried ({grid[0]:.3g} to "
+                f"{grid[-1]:.3g}): the optimum may lie beyond, or the data ask for none; set "
+                "`prior_variance` yourself if this one does not suit",
+                EdgeWarning,
+                stacklevel=stacklevel + 1,
+            )
 
 
 def largest_within(grid: list[float], costs: Tensor, limit: float) -> float:
@@ -156,7 +160,7 @@ def best_pair(
 ) -> tuple[float, float]:
     """Prior variance and residual variance of least cost: one pair a decade, then each on its own fine grid.
 
-    `costs(pairs)` (c,). Warns if the prior variance is the first or the last.
+    `costs(pairs)` (c,).
     """
     coarse = [(prior, residual) for prior in priors[::7] for residual in residuals[::7]]
     _, residual = coarse[_least(costs(coarse))]
@@ -166,7 +170,10 @@ def best_pair(
 
 def _least(costs: Tensor) -> int:
     if not bool(costs.isfinite().any()):
-        raise DataError("no candidate for the prior variance has a finite cost: are the labels right?")
+        raise DataError(
+            "no candidate for the prior variance has a finite cost: are the labels right, and are there any "
+            "outliers?"
+        )
     return int(costs.nan_to_num(torch.inf, torch.inf, torch.inf).argmin())
 
 

@@ -75,7 +75,7 @@ def region(
 
 def _slopes(model: nn.Module, parameters: dict[str, Tensor], point: Tensor) -> Tensor:
     """∂f/∂x at the point, (k, D)."""
-    gradients: Tensor = jacrev(lambda x: as_logits(call(model, x[None], parameters))[0])(point)
+    gradients: Tensor = jacrev(lambda x: as_logits(call(model, x[None], parameters), 1)[0])(point)
     return gradients.flatten(1)
 
 

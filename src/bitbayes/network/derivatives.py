@@ -24,6 +24,7 @@ from bitbayes.network.layers import Layer
 from bitbayes.network.normalised import by_parameter, normalised
 from bitbayes.network.pieces import MatrixPiece, Piece, VectorPiece
 from bitbayes.network.unfold import unfolded
+from bitbayes.network.watch import watching
 from bitbayes.precision import working
 
 # What a pass may keep: activations, their derivatives in every direction, and one layer's unfolded inputs. On
@@ -238,23 +239,13 @@ def _recording(model: nn.Module, layers: tuple[Layer, ...]) -> Iterator[dict[str
     """Every call of every layer."""
     calls: dict[str, list[Call]] = {layer.name: [] for layer in layers if layer.kind != "other"}
 
-    def watch(name: str) -> Callable[..., None]:
-        def remember(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> None:
-            # The edge and not the tensor: a ReLU that works in place changes the tensor.
-            if output.requires_grad:
-                inputs = args[0] if args else kwargs["input"]
-                calls[name].append(Call(inputs.detach(), get_gradient_edge(output), output.shape))
+    def remember(name: str, inputs: Tensor, output: Tensor) -> None:
+        # The edge and not the tensor: a ReLU that works in place changes the tensor.
+        if output.requires_grad:
+            calls[name].append(Call(inputs.detach(), get_gradient_edge(output), output.shape))
 
-        return remember
-
-    handles = [
-        model.get_submodule(name).register_forward_hook(watch(name), with_kwargs=True) for name in calls
-    ]
-    try:
+    with watching({name: model.get_submodule(name) for name in calls}, remember):
         yield calls
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def _backward(output: Tensor, calls: list[Call], columns: Tensor) -> list[Tensor]:

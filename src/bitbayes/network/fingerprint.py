@@ -4,7 +4,7 @@ import hashlib
 from dataclasses import dataclass
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,8 @@ def fingerprint(model: nn.Module) -> Fingerprint:
     for name, module in model.named_modules():
         architecture.update(f"{name}:{type(module).__qualname__}\n".encode())
     for name, tensor in model.state_dict().items():
+        if not isinstance(tensor, Tensor):  # a module's own extra state: no weight
+            continue
         architecture.update(f"{name}:{tuple(tensor.shape)}:{tensor.dtype}\n".encode())
         flat = tensor.detach().cpu().contiguous().reshape(-1)
         # numpy has no bfloat16: hash the bytes.

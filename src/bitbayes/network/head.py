@@ -5,15 +5,17 @@ output. No naming convention is needed, so `fc`, `head`, `classifier`, `score` a
 `Sequential` are all found, and a model whose output is something else (a softmax, say) is recognised.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn import functional
 
 from bitbayes.errors import ModelError
 from bitbayes.network.batches import Inputs
+from bitbayes.network.watch import watching
 
 
 @dataclass(frozen=True)
@@ -48,16 +50,16 @@ def forward(
     `check` that the logits are the head's own; the drop-in does not, since it must trace.
     """
     seen: list[tuple[Tensor, Tensor]] = []
-
-    def remember(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> None:
-        seen.append((_features(args, kwargs), output))
-
-    handle = head.module(model).register_forward_hook(remember, with_kwargs=True)
-    try:
+    with watching({head.name: head.module(model)}, lambda _, *call: seen.append(call)):
         output = call(model, inputs)
-    finally:
-        handle.remove()
+    if not seen:
+        raise ModelError(f"the model did not call its linear layer {head.name!r} at this input")
     features, result = seen[-1]
+    if features.dim() != 2:
+        raise ModelError(
+            f"the head {head.name!r} sees features of shape {tuple(features.shape)}: expected (n, d). Give "
+            "the model a batch: one point is x[None]"
+        )
     if check and not _same(result, output):
         raise ModelError(
             f"the model's output is not the output of its linear layer {head.name!r} at every input: what "
@@ -96,17 +98,8 @@ def find_head(model: nn.Module, inputs: Inputs, name: str | None = None) -> Head
         )
 
     calls: list[tuple[str, Tensor, Tensor]] = []
-
-    def remember(key: str) -> Callable[..., None]:
-        return lambda _, args, kwargs, output: calls.append((key, _features(args, kwargs), output))
-
-    handles = [layer.register_forward_hook(remember(key), with_kwargs=True) for key, layer in layers.items()]
-    try:
+    with watching(layers, lambda *call: calls.append(call)):
         output = call(model, inputs)
-    finally:
-        for handle in handles:
-            handle.remove()
-
     for key, features, result in reversed(calls):
         if name in (None, key) and _same(result, output):
             if features.dim() != 2:
@@ -115,6 +108,7 @@ def find_head(model: nn.Module, inputs: Inputs, name: str | None = None) -> Head
                     "(n, d), one vector for each input"
                 )
             layer = layers[key]
+            _check_linear(key, layer, features, result)
             return Head(key, layer.in_features, layer.out_features, layer.bias is not None)
 
     subject = f"the linear layer {name!r}" if name is not None else "any of the model's linear layers"
@@ -125,10 +119,17 @@ def find_head(model: nn.Module, inputs: Inputs, name: str | None = None) -> Head
     )
 
 
-def _features(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    """What a linear layer was called with."""
-    features: Tensor = args[0] if args else kwargs["input"]
-    return features
+def _check_linear(name: str, layer: nn.Linear, features: Tensor, result: Tensor) -> None:
+    """Raise on a layer that is called linear and does something else: cosines, a low-rank part, a hook."""
+    weight, bias = layer.weight.detach(), None if layer.bias is None else layer.bias.detach().double()
+    expected = functional.linear(features.detach().double(), weight.double(), bias)
+    gap, size = (result.detach().double() - expected).abs().max(), expected.abs().max()
+    # Roundings of a few products; a layer that does something else is off by its own size.
+    if bool(size.isfinite()) and bool(gap > torch.finfo(result.dtype).eps ** 0.5 * (1 + size)):
+        raise ModelError(
+            f"the head {name!r} ({type(layer).__name__}) does not compute W·x + b of its own weights. Use "
+            "layers='all', or give the model a plain nn.Linear"
+        )
 
 
 def _same(result: Tensor, output: Tensor) -> bool:

@@ -6,6 +6,12 @@ from contextlib import contextmanager
 from torch import nn
 
 
+def unwrapped(model: nn.Module) -> nn.Module:
+    """The network inside what `torch.compile` gives: hooks on a compiled graph are not always heard."""
+    inside = getattr(model, "_orig_mod", model)
+    return inside if isinstance(inside, nn.Module) else model
+
+
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
     """Put `model` into eval mode, and give each of its modules back in the mode it was in.
@@ -17,11 +23,13 @@ def evaluating(model: nn.Module) -> Iterator[None]:
     >>> dropout.training
     True
     """
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
+    # Module by module: a user may have frozen one batch norm inside a training model. A model that serves,
+    # perhaps several threads at once, is not touched.
+    training = [module for module in model.modules() if module.training]
+    for module in training:
+        module.training = False
     try:
         yield
     finally:
-        # Module by module: a user may have frozen one batch norm inside a training model.
-        for module, mode in modes:
-            module.training = mode
+        for module in training:
+            module.training = True

@@ -6,9 +6,7 @@ derivatives found layer by layer are compared with autograd's own, once.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +24,7 @@ from bitbayes.network.derivatives import (
 from bitbayes.network.head import call
 from bitbayes.network.layers import Layer
 from bitbayes.network.observe import check_finite
+from bitbayes.network.watch import watching
 
 
 def probed(model: nn.Module, layers: tuple[Layer, ...], inputs: Inputs) -> tuple[int, tuple[Layer, ...]]:
@@ -52,19 +51,12 @@ def _called(model: nn.Module, layers: tuple[Layer, ...], inputs: Inputs) -> tupl
     graphs: dict[str, bool] = {}
     known = {layer.name: layer for layer in layers if layer.kind != "other"}
 
-    def watch(name: str) -> Callable[..., None]:
-        def remember(_: nn.Module, args: tuple[Any, ...], output: Tensor) -> None:
-            graphs[name] = graphs.get(name, False) or output.requires_grad
+    def remember(name: str, _: Tensor, output: Tensor) -> None:
+        graphs[name] = graphs.get(name, False) or output.requires_grad
 
-        return remember
-
-    handles = [model.get_submodule(name).register_forward_hook(watch(name)) for name in known]
-    try:
-        with torch.inference_mode(False), torch.enable_grad():
-            output = _first_call(model, layers, inputs)
-    finally:
-        for handle in handles:
-            handle.remove()
+    modules = {name: model.get_submodule(name) for name in known}
+    with watching(modules, remember), torch.inference_mode(False), torch.enable_grad():
+        output = _first_call(model, layers, inputs)
     if not output.requires_grad:
         raise ModelError("the model's output has no derivatives: does it switch gradients off, or detach?")
     for name, graph in graphs.items():

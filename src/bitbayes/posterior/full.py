@@ -35,12 +35,15 @@ class FullPosterior(Tensors):
     def spread(self, coordinates: Tensor, prior_variance: float) -> Spread:
         scaled = self.vectors * (self.values + 1 / prior_variance).rsqrt()  # (c, D, r)
         shift = _shift(coordinates, self.contrasts, prior_variance)
-        if self.contrasts.shape[1] == 1:
+        c = self.contrasts.shape[1]
+        if c == 1:
             deviation = coordinates @ scaled[0]  # (n, r)
             return Spread(deviation.square().sum(1, keepdim=True), self.contrasts, shift)
         # In float64, so that forming the small Gram matrix loses nothing that float32 predictions could show.
         roots = precise(torch.einsum("nd,cdr->ncr", coordinates, scaled))
-        factor = self.contrasts @ gram_root(roots @ roots.mT, 1e-15).to(coordinates)  # (n, k, c)
+        factor = self.contrasts @ gram_root(roots @ roots.mT, 4 * c * torch.finfo(roots.dtype).eps).to(
+            coordinates
+        )  # (n, k, c)
         return Spread(torch.ones_like(factor[:, 0]), factor, shift)
 
     def draw(self, n: int, prior_variance: float, generator: torch.Generator | None) -> Tensor:

@@ -1,0 +1,42 @@
+"""Watching modules while a model runs: what each is called with and what it returns."""
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from torch import Tensor, nn
+
+# See(name, input, output).
+See = Callable[[str, Tensor, Tensor], None]
+
+
+@contextmanager
+def watching(modules: Mapping[str, nn.Module], see: See) -> Iterator[None]:
+    """`see` hears of every call of these modules, while it lasts, that this thread makes.
+
+    Hooks sit on modules, which other threads may be running at the same time: their calls are theirs.
+
+    >>> layer, heard = nn.Linear(2, 1), []
+    >>> with watching({"layer": layer}, lambda name, inputs, output: heard.append((name, inputs.shape))):
+    ...     _ = layer(input=Tensor(3, 2).zero_())
+    >>> heard
+    [('layer', torch.Size([3, 2]))]
+    """
+    own = threading.get_ident()
+
+    def hook(name: str) -> Callable[..., None]:
+        def remember(_: nn.Module, args: tuple[Any, ...], *rest: Any) -> None:
+            if threading.get_ident() == own:
+                # While another thread takes its own hooks away, torch may leave the keywords out.
+                *keywords, output = rest
+                see(name, args[0] if args else keywords[0]["input"], output)
+
+        return remember
+
+    handles = [each.register_forward_hook(hook(name), with_kwargs=True) for name, each in modules.items()]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
