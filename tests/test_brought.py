@@ -149,6 +149,14 @@ def test_a_compiled_model_is_its_network(layers, tmp_path):
     assert torch.equal(again.predict_proba(x), bayes.predict_proba(x))
 
 
+def test_the_drop_in_itself_can_be_compiled():
+    x, y = data()
+    bayes = bb.Laplace(mlp()).fit([(x, y)])
+    compiled = torch.compile(bayes, backend="eager")  # a warning would be an error here
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(x), bayes(x), rtol=0, atol=1e-6)
+
+
 class Two(nn.Module):
     def __init__(self):
         super().__init__()

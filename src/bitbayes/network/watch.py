@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 # See(name, input, output).
@@ -23,11 +24,11 @@ def watching(modules: Mapping[str, nn.Module], see: See) -> Iterator[None]:
     >>> heard
     [('layer', torch.Size([3, 2]))]
     """
-    own = threading.get_ident()
+    own = _thread()
 
     def hook(name: str) -> Callable[..., None]:
         def remember(_: nn.Module, args: tuple[Any, ...], *rest: Any) -> None:
-            if threading.get_ident() == own:
+            if _thread() == own:
                 # While another thread takes its own hooks away, torch may leave the keywords out.
                 *keywords, output = rest
                 see(name, args[0] if args else keywords[0]["input"], output)
@@ -40,3 +41,8 @@ def watching(modules: Mapping[str, nn.Module], see: See) -> Iterator[None]:
     finally:
         for handle in handles:
             handle.remove()
+
+
+def _thread() -> int:
+    """Which thread this is; the same for all within a compiled graph, which cannot ask."""
+    return 0 if torch.compiler.is_compiling() else threading.get_ident()
