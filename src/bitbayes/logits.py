@@ -113,7 +113,25 @@ class LogitGaussian:
         weights, factor, _ = self.spread
         if factor is None:
             return weights[:, first, None] + weights[:, None, second]
+        if torch.compiler.is_compiling():
+            return self._traced_variances(factor, first, second)
         return self._weigh((factor[..., first, None, :] - factor[..., None, second, :]).square())
+
+    def _traced_variances(self, factor: Tensor, first: slice, second: slice) -> Tensor:
+        """For a graph, in which gaps of a shared factor would be k²·r constants: Cᵢᵢ + Cⱼⱼ − 2Cᵢⱼ after all.
+
+        In float64, and without the common shift, which is what makes these entries large: what is lost is
+        lost to classes that move together, 1e-16 of their variances.
+        """
+        precise, weights = factor.double(), self.spread.weights.double()
+        own = (
+            weights @ precise.square().mT
+            if factor.dim() == 2
+            else (precise.square() @ weights[..., None])[..., 0]
+        )
+        both = (precise[..., first, :] * weights[:, None, :]) @ precise[..., second, :].mT
+        variances = own[:, first, None] + own[:, None, second] - 2 * both
+        return variances.clamp_min(0).to(factor)
 
     def _weigh(self, gaps: Tensor) -> Tensor:
         """Σ_b w_b gap_b, (n, …), of gaps (…, r) that points share, or (n, …, r)."""

@@ -62,11 +62,13 @@ def _many_pairs(gaussian: LogitGaussian, largest: float) -> Tensor:
     """The same for some classes at a time: memory is bounded, and a trace of it has few operations."""
     mean, floor = gaussian.scaled_mean, gaussian.floor[:, None, None]
     k = mean.shape[1]
-    size = max(1, PAIRS // (k * gaussian.spread.weights.shape[1]))
+    # In a graph each step is there for good: few and large ones.
+    size = FEW if torch.compiler.is_compiling() else max(1, PAIRS // (k * gaussian.spread.weights.shape[1]))
+    classes = torch.arange(k, device=mean.device)
     behind, ahead = torch.ones_like(mean), []
     for start in range(0, k, size):
         these, rest = slice(start, start + size), slice(start, None)
-        once = torch.ones(k, k, dtype=mean.dtype, device=mean.device).triu(1)[these, rest]  # pairs i < j
+        once = (classes[these, None] < classes[rest]).to(mean)  # pairs i < j
         variances = gaussian.block_variances(these, rest)
         z = (mean[:, these, None] - mean[:, None, rest]) * (floor + KAPPA * variances).rsqrt()
         exponentials = z.clamp(-largest, largest).exp()  # (n, size, k − start)
