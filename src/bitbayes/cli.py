@@ -184,7 +184,13 @@ def reproduce(
         for file in files:
             typer.echo(f"{name}: {file}")
 
-    run_reproduce(chosen, options, tell)
+    try:
+        run_reproduce(chosen, options, tell)
+    except KeyboardInterrupt:
+        typer.echo(
+            f"bitbayes: stopped; what was trained is in {cache}, and the same command goes on", err=True
+        )
+        raise typer.Exit(130) from None
 
 
 def _device(name: str) -> torch.device:

@@ -82,7 +82,9 @@ def _parse(
         raise FileError(f"{path} has format {header['format']}; this version of bitbayes reads {FORMAT}")
     saved = Fingerprint(**header["fingerprint"])
     if saved.architecture != model.architecture:
-        raise FileError(f"{path} was fitted on a model of another architecture: other modules or shapes")
+        raise FileError(
+            f"{path} was fitted on a model of another architecture: other modules, shapes or dtypes"
+        )
     if saved.weights != model.weights:
         raise FileError(f"{path} was fitted on a model with other weights: load those, or fit again")
     part = Head(**header["head"]) if "head" in header else Network.read(header["network"])

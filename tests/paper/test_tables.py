@@ -52,6 +52,18 @@ def test_every_table_is_made_and_can_be_drawn_again(options):
         assert all(0 <= value <= 100 for value in numbers(scores["Noise × 2000"][method]))
 
 
+def test_the_embedded_digits(tmp_path):
+    """The table that needs no data, with the paper's own network, on a few of its images."""
+    options = Options(
+        train="digits", trials=1, quick=True, output=tmp_path, cache=tmp_path / "networks", progress=False
+    )
+    reproduce(["table2"], options)
+    scores = json.loads((tmp_path / "table2/digits-quick.json").read_text())["scores_percent"]
+    far = {key: found["mmc"][0] for key, found in scores["Noise × 2000"].items()}
+    assert far["plain"] > 99 and far["ours"] < far["plain"] and far["ours-plus-residual"] < 20
+    assert not (tmp_path / "networks").exists()  # the trained network comes with the package
+
+
 def test_another_seed_is_another_training_with_files_of_its_own(options):
     again = Options(**{**vars(options), "seed": 1})
     first, other = (reproduce(["table1"], each)[1] for each in (options, again))

@@ -24,6 +24,11 @@ def test_the_toys_are_made(tmp_path):
     for toy in values.values():
         names = ["Plain", "Temperature", "Last layer", "All layers", "Isotropic", "Residual"]
         assert list(toy["maps"]) == names
+    assert set(values["moons"]["maps"]["Residual"]["chosen"]) == {
+        "prior_variance",
+        "residual_variance",
+        "residual_threshold",
+    }
     text = (tmp_path / "toy/toy-quick.md").read_text()
     assert "A quick run" in text and "bitbayes reproduce toy --quick" in text
 
@@ -40,7 +45,7 @@ def test_the_claim_of_the_figure():
     """Sure at the data, unsure far away, and the boundary where it was; the plain network is sure there."""
     toy = moons()
     network = train_toy(toy, Options())
-    made = methods(toy, network)
+    made = {name: each.predict for name, each in methods(toy, network).items()}
     far = 100 * torch.randn(200, 2, generator=torch.Generator().manual_seed(0))
     confidence = {name: predict(far).amax(1).mean() for name, predict in made.items()}
     assert confidence["Plain"] > 0.99 and confidence["Temperature"] > 0.99

@@ -17,7 +17,7 @@ from bitbayes.errors import ArgumentError, DataError, ModelError, NotFittedError
 from bitbayes.likelihood import Categorical
 from bitbayes.network import Head, Inputs, a_loader, evaluating, find_head, forward, model_device
 from bitbayes.network.batches import batches
-from bitbayes.network.observe import observe_inputs
+from bitbayes.network.observing import observe_inputs
 from bitbayes.precision import working
 from bitbayes.progress import track
 from bitbayes.training import MNIST, Recipe, checkpoint

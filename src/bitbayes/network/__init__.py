@@ -14,7 +14,7 @@ from bitbayes.network.fingerprint import Fingerprint, fingerprint
 from bitbayes.network.head import Head, call, find_head, forward
 from bitbayes.network.layers import Layer, Network, find_layers, tied_to
 from bitbayes.network.mode import evaluating, unwrapped
-from bitbayes.network.observe import check_finite, finite, grouped, observe, observe_inputs
+from bitbayes.network.observing import check_finite, finite, grouped, observe, observe_inputs
 from bitbayes.network.pieces import MatrixPiece, Piece, VectorPiece, from_pairs
 from bitbayes.network.probe import probed
 

@@ -23,7 +23,7 @@ from bitbayes.network.derivatives import (
 )
 from bitbayes.network.head import call
 from bitbayes.network.layers import Layer
-from bitbayes.network.observe import check_finite
+from bitbayes.network.observing import check_finite
 from bitbayes.network.watch import watching
 
 

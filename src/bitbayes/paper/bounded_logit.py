@@ -47,16 +47,13 @@ def measure(session: Session) -> dict[str, Any]:
     }
 
 
-def limits(bayes: bb.Laplace, x: Tensor) -> dict[str, float] | None:
-    """Mean limits of confidence and logit over the points, and the theorem's bound; None if not at hand."""
-    limit, bound = getattr(bayes, "limit", None), getattr(bayes, "bound", None)
-    if limit is None or bound is None:
-        return None
-    confidence = limit(x).confidence.double()
+def limits(bayes: bb.Laplace, x: Tensor) -> dict[str, float]:
+    """Mean limits of confidence and logit over the points, and the theorem's bound."""
+    confidence = bayes.limit(x).confidence
     return {
         "confidence": float(confidence.mean()),
         "abs_logit": float(torch.logit(confidence).mean()),
-        "bound": float(bound()),
+        "bound": float(bayes.bound()),
     }
 
 
@@ -69,13 +66,12 @@ def show(values: dict[str, Any], report: Report) -> None:
             for delta in (0, 1, 2, 5, 10, 20, 40):
                 ours = f"{curve['mean'][delta]:.{digits}f} ± {curve['std'][delta]:.{digits}f}"
                 rows.append((name.replace("_", " "), title, str(delta), ours, f"{paper[delta]:.{digits}f}"))
-    notes = ["± is the standard deviation over 200 test points."]
-    if values["limit"]:
-        limit = values["limit"]
-        notes.append(
-            f"Computed limits for δ → ∞, mean over the points: confidence {limit['confidence']:.4f}, |z| "
-            f"{limit['abs_logit']:.4f}; the theorem's bound on the confidence: {limit['bound']:.4f}."
-        )
+    limit = values["limit"]
+    notes = [
+        "± is the standard deviation over 200 test points.",
+        f"Computed limits for δ → ∞, mean over the points: confidence {limit['confidence']:.4f}, |z| "
+        f"{limit['abs_logit']:.4f}; the theorem's bound on the confidence: {limit['bound']:.4f}.",
+    ]
     header = ("Quantity", "Method", "δ", "Ours", "Paper's mean")
     report.table("Logit and confidence along δ·x, two moons", header, rows, *notes)
     report.picture(lambda: picture(values))
@@ -90,7 +86,7 @@ def picture(values: dict[str, Any]) -> Figure:
         curve = values["curves"][key][name]
         band(axes, key, values["delta"], curve["mean"], curve["std"], TITLES[key])
         paper_line(axes, key, printed("bounded-logit")[name][PAPER[key]])
-        if key == "llla" and values["limit"]:
+        if key == "llla":
             axes.axhline(values["limit"][name], color=COLOURS[key], linestyle=":", linewidth=1.2)
         if name == "confidence":
             axes.set_ylim(0.45, 1.05)

@@ -280,6 +280,11 @@ def tuned(bayes: bb.Laplace, validation: Any, outliers: Any) -> Chosen:
     objective = "nll" if outliers is None else "ood"
     with at_the_edge():
         bayes.tune(validation, outliers=outliers, objective=objective, weight=WEIGHT, progress=False)
+    return numbers_of(bayes)
+
+
+def numbers_of(bayes: bb.Laplace) -> Chosen:
+    """The prior variance and, with a residual, its two numbers."""
     names = ("prior_variance", *(("residual_variance", "residual_threshold") if bayes.residual else ()))
     return {name: getattr(bayes, name) for name in names}
 

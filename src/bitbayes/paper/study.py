@@ -110,7 +110,8 @@ def choices(about: dict[str, Any]) -> list[str]:
         numbers = [trial.get(key, {}) for trial in about["chosen"]]
         spans = [f"{name.replace('_', ' ')} {_span([each[name] for each in numbers])}" for name in numbers[0]]
         told += [f"{title[key]}: {', '.join(spans)}"] if spans else []
-    chosen = [f"Chosen over the trials: {'; '.join(told)}."] if told else []
+    when = " over the trials" if len(about["chosen"]) > 1 else ""
+    chosen = [f"Chosen{when}: {'; '.join(told)}."] if told else []
     return chosen + [f"Not run: {title[key]} ({why})." for key, why in about["not_run"].items()]
 
 

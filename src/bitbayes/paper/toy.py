@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-import bitbayes as bb
-from bitbayes.errors import EdgeWarning
 from bitbayes.paper.pictures import panels, styled
 from bitbayes.paper.report import Report
 from bitbayes.paper.session import Session
+from bitbayes.paper.study import choices
 from bitbayes.paper.toys import TOYS, Toy, methods, train_toy
 
 if TYPE_CHECKING:
@@ -29,12 +27,12 @@ def measure(session: Session) -> dict[str, Any]:
 def maps(toy: Toy, session: Session) -> dict[str, Any]:
     """Confidence and class on a grid, near the data and zoomed out, by each method."""
     network = train_toy(toy, session.options)
-    made = methods(toy, network) | {"Residual": with_residual(toy, network).predict_proba}
     grids = {"near": grid(toy, 1.0), "far": grid(toy, ZOOM)}
     found: dict[str, Any] = {}
-    for name, predict in made.items():
+    for name, (predict, chosen) in methods(toy, network).items():
         at_data = predict(toy.x)
         found[name] = {
+            "chosen": chosen,
             "at_data": float(at_data.amax(1).mean()),
             "accuracy": float((at_data.argmax(1) == toy.y).double().mean()),
             "far_edge": float(predict(edge(toy, ZOOM)).amax(1).mean()),
@@ -55,12 +53,13 @@ def maps(toy: Toy, session: Session) -> dict[str, Any]:
     }
 
 
-def with_residual(toy: Toy, network: nn.Module) -> bb.Laplace:
-    """The last layer with the ReLU-GP residual, tuned by the validation NLL alone: no outliers."""
-    bayes = bb.Laplace(network, structure="full", residual=True).fit([(toy.x, toy.y)], progress=False)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", EdgeWarning)
-        return bayes.tune([toy.validation], objective="nll", progress=False)
+def about(toy: dict[str, Any]) -> dict[str, Any]:
+    """What the methods chose, as `choices` reads it: in a single trial."""
+    return {
+        "methods": {name: {"title": name} for name in toy["maps"]},
+        "chosen": [{name: found["chosen"] for name, found in toy["maps"].items()}],
+        "not_run": {},
+    }
 
 
 def frame(toy: Toy, zoom: float) -> tuple[float, float, float, float]:
@@ -101,7 +100,8 @@ def show(values: dict[str, Any], report: Report) -> None:
         "On the border of the zoomed-out view, %",
         "Grid points with the plain network's class, %",
     )
-    report.table("Confidence in the plane", header, rows)
+    chosen = [f"{toy['title']}. {text}" for toy in values["toys"].values() for text in choices(about(toy))]
+    report.table("Confidence in the plane", header, rows, *chosen)
     for name, toy in values["toys"].items():
         report.picture(lambda toy=toy: picture(toy), extra=name)  # type: ignore[misc]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +13,7 @@ from torch.nn import functional
 import bitbayes as bb
 from bitbayes.data import gaussians, two_moons
 from bitbayes.networks import MLP
-from bitbayes.paper.methods import at_the_edge, probabilities
+from bitbayes.paper.methods import Chosen, at_the_edge, numbers_of, probabilities
 from bitbayes.paper.options import Options
 
 VALIDATION = 50
@@ -97,7 +98,11 @@ def train_toy(toy: Toy, options: Options) -> nn.Module:
     return network.eval()
 
 
-Predict = Callable[[Tensor], Tensor]
+class Made(NamedTuple):
+    """A method on a toy: probabilities (n, k) of points (n, 2), and the numbers that it chose."""
+
+    predict: Callable[[Tensor], Tensor]
+    chosen: Chosen
 
 
 def bayesian(toy: Toy, network: nn.Module, **options: object) -> bb.Laplace:
@@ -109,18 +114,29 @@ def bayesian(toy: Toy, network: nn.Module, **options: object) -> bb.Laplace:
     return bayes
 
 
-def methods(toy: Toy, network: nn.Module) -> dict[str, Predict]:
-    """Probabilities (n, k) of points (n, 2) by each method."""
+def with_residual(toy: Toy, network: nn.Module) -> bb.Laplace:
+    """The last layer with the ReLU-GP residual, tuned by the validation NLL alone: no outliers."""
+    bayes = bb.Laplace(network, structure="full", residual=True).fit([(toy.x, toy.y)], progress=False)
+    with at_the_edge():
+        return bayes.tune([toy.validation], objective="nll", progress=False)
+
+
+def methods(toy: Toy, network: nn.Module) -> dict[str, Made]:
+    """Each by the name that the figure gives it."""
     scaled = bb.TemperatureScaling(network).fit([toy.validation], progress=False)
 
     @torch.no_grad()
     def plain(x: Tensor) -> Tensor:
         return probabilities(network(x))
 
+    bayes = {
+        "Last layer": bayesian(toy, network, structure="full"),
+        "All layers": bayesian(toy, network, layers="all", structure="full"),
+        "Isotropic": bayesian(toy, network, structure="isotropic"),
+        "Residual": with_residual(toy, network),
+    }
     return {
-        "Plain": plain,
-        "Temperature": scaled.predict_proba,
-        "Last layer": bayesian(toy, network, structure="full").predict_proba,
-        "All layers": bayesian(toy, network, layers="all", structure="full").predict_proba,
-        "Isotropic": bayesian(toy, network, structure="isotropic").predict_proba,
+        "Plain": Made(plain, {}),
+        "Temperature": Made(scaled.predict_proba, {"temperature": scaled.temperature}),
+        **{name: Made(each.predict_proba, numbers_of(each)) for name, each in bayes.items()},
     }
