@@ -80,7 +80,7 @@ def show(values: dict[str, Any], report: Report) -> None:
 @styled
 def picture(values: dict[str, Any]) -> Figure:
     """Mean ± 3 std; dashed: the paper's mean; dotted: the computed limit."""
-    figure, (row,) = panels(1, 4, 2.4, 2.3)
+    figure, (row,) = panels(1, 4, 2.4, 2.6)
     plots = [(name, key) for name in ("abs_logit", "confidence") for key in TITLES]
     for axes, (name, key) in zip(row, plots, strict=True):
         curve = values["curves"][key][name]
@@ -91,4 +91,11 @@ def picture(values: dict[str, Any]) -> Figure:
         if name == "confidence":
             axes.set_ylim(0.45, 1.05)
         axes.set(xlabel="δ", title=f"{TITLES[key]}: {'|z|' if name == 'abs_logit' else 'confidence'}")
+    grey: dict[str, Any] = {"color": "#333333"}
+    keys = [
+        row[0].fill_between([], [], alpha=0.15, label="± 3 std over test points", **grey),
+        *row[0].plot([], [], linestyle="--", linewidth=1.1, label="the paper's mean", **grey),
+        *row[0].plot([], [], linestyle=":", linewidth=1.2, label="computed limit", **grey),
+    ]
+    figure.legend(handles=keys, loc="outside lower center", ncols=3)
     return figure

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 GRID, ZOOM = 51, 8.0
 VIEWS = ("near", "far")
+POINTS = ("#d7191c", "#1b9e77", "#b04fc4", "#ff7f00")  # by class: none of them a colour of the map
 
 
 def measure(session: Session) -> dict[str, Any]:
@@ -141,10 +142,12 @@ def picture(toy: dict[str, Any]) -> Figure:
             for level in boundaries(confidence.numpy(), label, toy["classes"]):
                 panel.contour(across, up, level, levels=[0.0], colors="black", linewidths=0.8)
             size = 5 if view == "near" else 0.6
-            panel.scatter(x, y, s=size, c=toy["labels"], cmap="Set1", edgecolors="white", linewidths=0.2)
+            colours = [POINTS[label] for label in toy["labels"]]
+            panel.scatter(x, y, s=size, c=colours, edgecolors="white", linewidths=0.2)
             panel.set(xticks=[], yticks=[], xlim=(left, right), ylim=(bottom, top))
             if view == "near":
                 panel.set_title(name)
+        row[0].set_ylabel("near the data" if view == "near" else f"zoomed out, × {ZOOM:g}")
     figure.colorbar(image, ax=[panel for row in axes for panel in row], label="Confidence", shrink=0.9)
     figure.suptitle(toy["title"], fontsize=10)
     return figure
