@@ -15,7 +15,7 @@ from torch.nn import functional
 from torch.nn.utils import parametrizations
 
 import bitbayes as bb
-from bitbayes.errors import ArgumentError, EdgeWarning, ModelError
+from bitbayes.errors import ArgumentError, DataError, EdgeWarning, ModelError
 
 
 def data(n=40, d=4, k=3, dtype=torch.float32):
@@ -94,6 +94,58 @@ def test_a_head_that_is_not_linear_is_refused():
     hooked[2].register_forward_hook(lambda module, args, output: 2 * output)
     with pytest.raises(ModelError, match="does not compute"):
         bb.Laplace(hooked).fit([(x, y)])
+
+
+class Up(nn.Linear):
+    def forward(self, x):
+        return super().forward(x).float()
+
+
+@pytest.mark.parametrize("offset", [0.0, 100.0, 1e4])
+@pytest.mark.parametrize("kind", ["float32", "bfloat16", "autocast", "upcast"])
+def test_a_head_that_is_linear_in_coarse_arithmetic_is_not_refused(offset, kind):
+    """Large features whose products cancel leave few digits, or none."""
+    torch.manual_seed(0)
+    head = (Up if kind == "upcast" else nn.Linear)(256, 3)
+    head.weight.data -= head.weight.data.mean(1, keepdim=True)
+    x, y = torch.randn(30, 256) + offset, torch.arange(30) % 3
+    if kind in ("bfloat16", "upcast"):
+        head, x = head.bfloat16(), x.bfloat16()
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=kind == "autocast"):
+        bayes = bb.Laplace(head).fit([(x, y)])
+    assert bool(bayes.predict_proba(x).isfinite().all())
+
+
+def test_a_head_that_overflows_is_said_to():
+    x, y = data()
+    model = mlp()
+    nn.init.constant_(model[0].weight, 1e19)
+    nn.init.constant_(model[2].weight, 1e20)
+    with pytest.raises(DataError, match="overflows"):
+        bb.Laplace(model).fit([(x.abs(), y)])
+
+
+class Words(nn.Module):
+    """Makes tensors itself."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, texts):
+        return self.head(torch.tensor([[float(len(text) + i) for i in range(4)] for text in texts]))
+
+
+def test_inputs_that_are_no_tensors():
+    batch = {"texts": ["a", "bb", "ccc"], "labels": torch.tensor([0, 1, 2])}
+    bayes = bb.Laplace(Words()).fit([batch])
+    assert bayes.predict_proba({"texts": ["dd"]}).shape == (1, 3)
+
+
+def test_a_compiled_model_with_a_residual_at_its_layers():
+    x, y = data()
+    bayes = bb.Laplace(torch.compile(mlp(), backend="eager"), residual=("2",)).fit([(x, y)])
+    assert bool(bayes.predict_proba(x).isfinite().all())
 
 
 def test_a_head_with_a_weight_norm():
@@ -313,5 +365,10 @@ def test_a_changed_model_is_not_saved(tmp_path):
 
 
 def test_a_threshold_that_is_no_number():
-    with pytest.raises(ArgumentError, match="residual_threshold"):
-        bb.Laplace(mlp(), residual=True).residual_threshold = torch.zeros(2)
+    bayes = bb.Laplace(mlp(), residual=True)
+    for bad in (torch.zeros(2), -1.0, math.inf):
+        with pytest.raises(ArgumentError, match="residual_threshold"):
+            bayes.residual_threshold = bad
+    for zero in (0, 0.0, numpy.float32(0), torch.tensor(0.0)):
+        bayes.residual_threshold = zero
+        assert bayes.residual_threshold == 0.0

@@ -114,6 +114,46 @@ def test_inputs_in_a_mapping_keep_their_names(tmp_path):
         same(onnx(tmp_path / "text.onnx")(**few), bayes(few))
 
 
+class Flagged(nn.Module):
+    """Takes what stands beside its rows: a flag, a mask for all of them, a scale."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, a, mask, scale, flag):
+        return self.head(a * mask * scale if flag else a)
+
+
+@pytest.mark.parametrize("rows", [1, 5])
+def test_what_stands_beside_the_rows(rows, tmp_path):
+    torch.manual_seed(0)
+    x = torch.randn(12, 4)
+    beside = {"mask": torch.tensor([1.0, 0, 1, 1]), "scale": torch.tensor(2.0), "flag": True}
+    bayes = bb.Laplace(Flagged()).fit([{"a": x, **beside, "labels": torch.arange(12) % 3}])
+    bayes.export(tmp_path / "bayes.pt2", {"a": x[:rows], **beside, "labels": torch.arange(rows)})
+    graph = torch.export.load(tmp_path / "bayes.pt2").module()
+    with torch.no_grad():
+        same(graph({"a": x[:7], **beside}), bayes({"a": x[:7], **beside}))
+
+
+def test_hidden_layers_of_the_residual(tmp_path):
+    pytest.importorskip("onnxscript")
+    bayes, x = fitted(3, {"residual": ("head",)})
+    bayes.export(tmp_path / "bayes.onnx", x[:2])
+    with torch.no_grad():
+        for inputs in (x[:7], 100 * x[:5]):
+            same(onnx(tmp_path / "bayes.onnx")(x=inputs), bayes(inputs))
+
+
+def test_an_autocast_around_it_is_not_in_the_graph(tmp_path):
+    bayes, x = fitted(3, {})
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        bayes.export(tmp_path / "bayes.pt2", x[:2])
+    with torch.no_grad():
+        same(torch.export.load(tmp_path / "bayes.pt2").module()(x), bayes(x))
+
+
 def test_the_graph_has_the_prior_variance_of_its_time(tmp_path):
     bayes, x = fitted(3, {})
     before = bayes(x).detach()
@@ -130,6 +170,9 @@ def test_what_cannot_be_exported(tmp_path):
         bb.Laplace(bayes.model).export(tmp_path / "bayes.pt2", x)
     with pytest.raises(ArgumentError, match=r"ends in '.onnx'"):
         bayes.export(tmp_path / "bayes.txt", x)
+    for example in (x[:0], x.numpy(), [x]):
+        with pytest.raises(ArgumentError, match="example is"):
+            bayes.export(tmp_path / "bayes.pt2", example)
     with pytest.raises(FileError, match="no folder"):
         bayes.export(tmp_path / "nowhere" / "bayes.pt2", x)
     with pytest.raises(ArgumentError, match="closed form"):
@@ -144,7 +187,7 @@ def test_what_cannot_be_exported(tmp_path):
 def test_a_structure_that_onnx_has_no_operation_for(tmp_path):
     pytest.importorskip("onnxscript")
     bayes, x = fitted(3, {"structure": "full"})
-    with pytest.raises(ModelError, match=r"Export to '.pt2'"):
+    with pytest.raises(ModelError, match=r"cholesky.*Export to '.pt2'"):
         bayes.export(tmp_path / "bayes.onnx", x)
     assert not list(tmp_path.iterdir())
     assert bool(bayes.predict_proba(x).isfinite().all())

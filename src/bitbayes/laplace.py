@@ -114,7 +114,7 @@ class Laplace(nn.Module):
         self.variant = one_of("variant", variant, ("exact", "paper"))
         self._part: LastLayer | AllLayers | None = None
         self.prior_variance = prior_variance
-        self.residual = infinity.checked_levels(model, residual)
+        self.residual = infinity.checked_levels(self.model, residual)
         self.residual_variance, self.residual_threshold = 1.0, 0.0
         if residual and predictive == "weights":
             raise ArgumentError(
@@ -138,8 +138,7 @@ class Laplace(nn.Module):
 
     @residual_threshold.setter
     def residual_threshold(self, value: float) -> None:
-        zero = isinstance(value, (int, float)) and value == 0
-        self._residual_threshold = 0.0 if zero else prior.positive(value, "residual_threshold")
+        self._residual_threshold = prior.positive(value, "residual_threshold", zero=True)
 
     @property
     def prior_variance(self) -> Any:

@@ -98,47 +98,34 @@ class LogitGaussian:
             return weights @ factor.square().T
         return (factor.square() @ weights[:, :, None])[:, :, 0]
 
-    def pair_variances(self, first: Tensor, second: Tensor) -> Tensor:
-        """Var(fᵢ − fⱼ) for the classes i in `first` and j in `second`, (n, pairs), in units of scale².
+    def pair_variances(self, first: Tensor | slice, second: Tensor | slice) -> Tensor:
+        """Var(fᵢ − fⱼ) for the classes i in `first` and j in `second`, (n, pairs…), in units of scale².
+
+        Both are indices of one shape; or slices, one of them a single class.
 
         Σ_b w_b (Q_ib − Q_jb)²: never Cᵢᵢ + Cⱼⱼ − 2Cᵢⱼ, which loses all digits at large prior variances.
         """
         weights, factor, _ = self.spread
         if factor is None:
-            return (weights[:, first] + weights[:, second]) * (first != second)
-        return self._weigh((factor[..., first, :] - factor[..., second, :]).square())
-
-    def block_variances(self, first: slice, second: slice) -> Tensor:
-        """The same for each class of the one with each of the other, (n, first, second); i ≠ j."""
-        weights, factor, _ = self.spread
-        if factor is None:
-            return weights[:, first, None] + weights[:, None, second]
-        if torch.compiler.is_compiling():
-            return self._traced_variances(factor, first, second)
-        return self._weigh((factor[..., first, None, :] - factor[..., None, second, :]).square())
-
-    def _traced_variances(self, factor: Tensor, first: slice, second: slice) -> Tensor:
-        """For a graph, in which gaps of a shared factor would be k²·r constants: Cᵢᵢ + Cⱼⱼ − 2Cᵢⱼ after all.
-
-        In float64, and without the common shift, which is what makes these entries large: what is lost is
-        lost to classes that move together, 1e-16 of their variances.
-        """
-        precise, weights = factor.double(), self.spread.weights.double()
-        own = (
-            weights @ precise.square().mT
-            if factor.dim() == 2
-            else (precise.square() @ weights[..., None])[..., 0]
-        )
-        both = (precise[..., first, :] * weights[:, None, :]) @ precise[..., second, :].mT
-        variances = own[:, first, None] + own[:, None, second] - 2 * both
-        return variances.clamp_min(0).to(factor)
-
-    def _weigh(self, gaps: Tensor) -> Tensor:
-        """Σ_b w_b gap_b, (n, …), of gaps (…, r) that points share, or (n, …, r)."""
-        weights, factor, _ = self.spread
-        if factor is not None and factor.dim() == 2:
+            sums = weights[:, first] + weights[:, second]
+            return sums if isinstance(first, slice) else sums * (first != second)
+        gaps = (factor[..., first, :] - factor[..., second, :]).square()  # (…, pairs…, r)
+        if factor.dim() == 2:
             return (weights @ gaps.flatten(0, -2).T).reshape(-1, *gaps.shape[:-1])
         return torch.einsum("n...r,nr->n...", gaps, weights)
+
+    def block_variances(self, first: slice, second: slice) -> Tensor:
+        """The same for each class of the one with each of the other, (n, first, second), i ≠ j: for a graph.
+
+        There the gaps above would be k²·r constants. So it is Cᵢᵢ + Cⱼⱼ − 2Cᵢⱼ after all: in float64, and
+        without the common shift, which is what makes these entries large. What is lost is lost to classes
+        that move together, 1e-16 of their variances.
+        """
+        weights, factor = self.spread.weights.double(), self._dense_factor().double()
+        own = (factor.square() @ weights[:, :, None])[:, :, 0]  # (n, k)
+        both = (factor[..., first, :] * weights[:, None, :]) @ factor[..., second, :].mT
+        variances = own[:, first, None] + own[:, None, second] - 2 * both
+        return variances.clamp_min(0).to(self.mean.dtype)
 
     def draw(self, samples: int, generator: torch.Generator | None) -> Tensor:
         """Draws of (f − shift) / scale, (samples, n, k), independent for each point."""

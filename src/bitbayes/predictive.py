@@ -11,7 +11,6 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from bitbayes.errors import ArgumentError, one_of
 from bitbayes.logits import LogitGaussian
@@ -19,8 +18,8 @@ from bitbayes.precision import without_autocast
 
 KAPPA = math.pi / 8
 SAMPLES = 100
-# Up to so many classes `pairwise` takes all pairs at once; beyond, so many numbers for pairs' variances.
-FEW, PAIRS = 64, 2**23
+# Up to so many classes `pairwise` takes all pairs at once.
+FEW = 64
 
 
 def probit(gaussian: LogitGaussian) -> Tensor:
@@ -42,7 +41,8 @@ def pairwise(gaussian: LogitGaussian) -> Tensor:
     # A sum of k exponentials below this stays finite, at half the price of a logsumexp. What it costs: two
     # probabilities further apart than e^85 (float32) or e^700 (float64) are not told apart.
     largest = math.log(torch.finfo(gaussian.mean.dtype).max) - math.log(k) - 1
-    totals = _few_pairs(gaussian, largest) if k <= FEW else _many_pairs(gaussian, largest)
+    many = _pairs_in_blocks if torch.compiler.is_compiling() else _many_pairs
+    totals = _few_pairs(gaussian, largest) if k <= FEW else many(gaussian, largest)
     return totals.log().neg().log_softmax(1)
 
 
@@ -59,22 +59,30 @@ def _few_pairs(gaussian: LogitGaussian, largest: float) -> Tensor:
 
 
 def _many_pairs(gaussian: LogitGaussian, largest: float) -> Tensor:
-    """The same for some classes at a time: memory is bounded, and a trace of it has few operations."""
+    """The same, class by class, so that memory stays at n·k numbers."""
+    mean, floor = gaussian.scaled_mean, gaussian.floor[:, None]
+    totals = torch.ones_like(mean)
+    for i in range(mean.shape[1] - 1):
+        this, rest = slice(i, i + 1), slice(i + 1, None)
+        variances = gaussian.pair_variances(this, rest)
+        z = (mean[:, this] - mean[:, rest]) * (floor + KAPPA * variances).rsqrt()
+        exponentials = z.clamp(-largest, largest).exp()  # (n, k − i − 1)
+        totals[:, this] += exponentials.reciprocal().sum(1, keepdim=True)
+        totals[:, rest] += exponentials
+    return totals
+
+
+def _pairs_in_blocks(gaussian: LogitGaussian, largest: float) -> Tensor:
+    """The same for a graph, in which each step is there for good: few and large ones."""
     mean, floor = gaussian.scaled_mean, gaussian.floor[:, None, None]
     k = mean.shape[1]
-    # In a graph each step is there for good: few and large ones.
-    size = FEW if torch.compiler.is_compiling() else max(1, PAIRS // (k * gaussian.spread.weights.shape[1]))
-    classes = torch.arange(k, device=mean.device)
-    behind, ahead = torch.ones_like(mean), []
-    for start in range(0, k, size):
-        these, rest = slice(start, start + size), slice(start, None)
-        once = (classes[these, None] < classes[rest]).to(mean)  # pairs i < j
-        variances = gaussian.block_variances(these, rest)
-        z = (mean[:, these, None] - mean[:, None, rest]) * (floor + KAPPA * variances).rsqrt()
-        exponentials = z.clamp(-largest, largest).exp()  # (n, size, k − start)
-        ahead.append((exponentials.reciprocal() * once).sum(2))
-        behind = behind + functional.pad((exponentials * once).sum(1), (start, 0))
-    return behind + torch.cat(ahead, dim=1)
+    totals = []
+    for start in range(0, k, FEW):
+        these = slice(start, start + FEW)
+        variances = gaussian.block_variances(these, slice(None))
+        z = (mean[:, these, None] - mean[:, None, :]) * (floor + KAPPA * variances).rsqrt()
+        totals.append(z.clamp(-largest, largest).neg().exp().sum(2))  # a class with itself: exp(0)
+    return torch.cat(totals, dim=1)
 
 
 def bridge(gaussian: LogitGaussian) -> Tensor:

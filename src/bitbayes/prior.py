@@ -40,13 +40,13 @@ def candidates(count: int = 100, smallest: float = SMALLEST, largest: float = LA
     return [math.exp(low + (high - low) * i / (count - 1)) for i in range(count)]
 
 
-def positive(value: object, name: str = "prior_variance") -> float:
-    """The value as a float; raises unless it is a positive, finite number."""
+def positive(value: object, name: str = "prior_variance", *, zero: bool = False) -> float:
+    """The value as a float; raises unless it is a positive, finite number, or 0 where that may be."""
     try:
         number = float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError, RuntimeError):
         number = math.nan
-    if not (number > 0 and math.isfinite(number)):
+    if not (math.isfinite(number) and (number > 0 or (zero and number == 0))):
         raise ArgumentError(f"{name}={value!r}: expected a positive, finite number")
     return number
 

@@ -57,10 +57,9 @@ class LevelMoments(InputMoments):
         """√Σ k_l, (n,)."""
         levels = self.levels.at(x)
         roots = [own.root_kernel(level) for own, level in zip(self._split(levels), levels, strict=True)]
-        total = roots[0]
-        for root in roots[1:]:
-            total = torch.hypot(total, root)  # √(a² + b²) without the squares, which may overflow
-        return total
+        every = torch.stack(roots)
+        largest = every.detach().amax(0).clamp_min(1e-100)  # in its units no square overflows
+        return largest * (every / largest).square().sum(0).sqrt()
 
     @torch.no_grad()
     def along(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -41,7 +41,7 @@ def items(data: Iterable[Any] | Inputs, device: torch.device) -> Iterator[Inputs
         if isinstance(batch, (list, tuple)) and len(batch) and isinstance(batch[0], (Tensor, Mapping)):
             batch = batch[0]
         if not isinstance(batch, (Tensor, Mapping)):
-            raise DataError(f"batch {number} is {_describe(batch)}: expected inputs, or (inputs, labels)")
+            raise DataError(f"batch {number} is {describe(batch)}: expected inputs, or (inputs, labels)")
         yield move(_without_labels(batch), device)
     if number < 0:
         raise DataError(EMPTY)
@@ -114,7 +114,7 @@ def _split(batch: Any, number: int) -> tuple[Inputs, Tensor]:
             f"batch {number} has labels of shape (), one number: expected one label for each row of the "
             "inputs, shape (n,)"
         )
-    if not len(labels) or not rows_of(inputs):
+    if not len(labels) or (isinstance(inputs, Tensor) and inputs.dim() and not len(inputs)):
         raise DataError(f"batch {number} is empty: it has no rows")
     return inputs, labels
 
@@ -131,7 +131,7 @@ def _pair(batch: Any, number: int) -> tuple[Inputs, Tensor]:
             return inputs, labels
     hint = "; is this one batch? Then give [(inputs, labels)]" if isinstance(batch, Tensor) else ""
     raise DataError(
-        f"batch {number} is {_describe(batch)}: expected a pair of tensors (inputs, labels), "
+        f"batch {number} is {describe(batch)}: expected a pair of tensors (inputs, labels), "
         f"or a mapping of tensors with a key 'labels'{hint}"
     )
 
@@ -142,7 +142,8 @@ def _without_labels(inputs: Inputs) -> Inputs:
     return {name: value for name, value in inputs.items() if name not in LABELS}
 
 
-def _describe(batch: Any) -> str:
+def describe(batch: Any) -> str:
+    """What was given, for messages."""
     if isinstance(batch, (list, tuple)):
         return f"a {type(batch).__name__} of ({', '.join(type(part).__name__ for part in batch)})"
     return f"a {type(batch).__name__}"

@@ -22,7 +22,7 @@ def begun(part: Path | None) -> float:
         return time.time()
     try:
         with safe_open(part, framework="pt") as file:
-            return time.time() - float((file.metadata() or {})["seconds"])
+            return time.time() - float((file.metadata() or {}).get("seconds", 0))
     except (SafetensorError, OSError, KeyError, ValueError) as error:
         raise _foreign(part) from error
 
