@@ -320,9 +320,11 @@ def test_one_point_without_a_batch():
 
 
 @pytest.mark.parametrize("structure", ["kron", "full", "diag"])
-def test_the_gaussians_of_a_loader(structure):
+@pytest.mark.parametrize("layers", ["last", "all"])
+@pytest.mark.parametrize("residual", [False, True])
+def test_the_gaussians_of_a_loader(structure, layers, residual):
     x, y = data()
-    bayes = bb.Laplace(mlp(), structure=structure).fit([(x, y)])
+    bayes = bb.Laplace(mlp(), structure=structure, layers=layers, residual=residual).fit([(x, y)])
     whole, parts = bayes.logits(x), bayes.logits([x[:15], x[15:]])
     torch.testing.assert_close(parts.mean, whole.mean)
     torch.testing.assert_close(parts.covariance, whole.covariance)

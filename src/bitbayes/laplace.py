@@ -29,6 +29,7 @@ from bitbayes.network import (
     evaluating,
     find_layers,
     fingerprint,
+    items,
     model_device,
     unwrapped,
 )
@@ -276,8 +277,11 @@ class Laplace(nn.Module):
         return predictive.predict(gaussian, method).reshape(shape)
 
     @torch.no_grad()
-    def logits(self, x: Inputs) -> LogitGaussian:
-        """The Gaussian over the network's outputs at x: mean (n, k), covariance (n, k, k)."""
+    def logits(self, x: Inputs | Iterable[Any]) -> LogitGaussian:
+        """The Gaussian over the network's outputs at x (or a loader): mean (n, k), covariance (n, k, k)."""
+        if not isinstance(x, (Tensor, Mapping)):
+            parts = [self.logits(each) for each in items(x, model_device(self.model))]
+            return LogitGaussian.stacked(parts)
         gaussian = self._need_fit().logits(x, self._priors())
         return self._residual().join(gaussian, x) if self.residual else gaussian
 

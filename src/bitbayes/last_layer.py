@@ -52,8 +52,8 @@ class LastLayer:
 
     def logits(self, x: Inputs, prior_variance: float) -> LogitGaussian:
         """The Gaussian over logits at x."""
-        parts = [self._gaussian(*each)(prior_variance) for each in observe_inputs(self.model, self.head, x)]
-        return parts[0] if len(parts) == 1 else LogitGaussian.stacked(parts)
+        ((features, logits),) = observe_inputs(self.model, self.head, x)
+        return self._gaussian(features, logits)(prior_variance)
 
     def gaussians(
         self, data: Inputs | Iterable[Any], prior_variance: float, rows: int
