@@ -11,6 +11,7 @@ from torch.func import functional_call, jacrev
 
 import bitbayes as bb
 import reference
+from bitbayes.network import differentiate
 
 
 class Residual(nn.Module):
@@ -90,6 +91,17 @@ def case(name, n=12, dtype=torch.float64):
     x = torch.randn(n, *shape, dtype=dtype)
     classes = max(2, model(x).reshape(n, -1).shape[1])
     return model, x, torch.arange(n) % classes
+
+
+def found_jacobian(model, layers, inputs):
+    """The Jacobian (n, k, P) as the library finds it, in the order of the parameters."""
+    _, recorded = differentiate(model, layers, inputs, lambda f: torch.eye(f.shape[1]).expand(len(f), -1, -1))
+    parts = {}
+    for each in recorded:
+        j = each.piece().jacobian()
+        split = each.layer.split(j.flatten(0, 1))
+        parts.update({name: part.unflatten(0, j.shape[:2]).flatten(2) for name, part in split.items()})
+    return torch.cat([parts[name] for name in parameters(model)], dim=2)
 
 
 def parameters(model):

@@ -40,6 +40,17 @@ class Slow(nn.Module):
         return {"logits": logits, "confidence": logits.softmax(1).amax(1)}
 
 
+def all_of_many_threads(check, times):
+    """Whether `check(i)` holds each time, eight at once."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with ThreadPoolExecutor(8) as pool:
+            return all(pool.map(check, range(times)))
+    finally:
+        torch.set_num_threads(threads)
+
+
 def test_threads_do_not_see_each_others_features():
     torch.manual_seed(0)
     x, y = data()
@@ -54,13 +65,19 @@ def test_threads_do_not_see_each_others_features():
             same = torch.equal(bayes(inputs[i % 4]), expected[i % 4])
         return same and torch.equal(bayes.predict_proba(inputs[i % 4]), honest[i % 4])
 
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        with ThreadPoolExecutor(8) as pool:
-            assert all(pool.map(one, range(2000)))
-    finally:
-        torch.set_num_threads(threads)
+    assert all_of_many_threads(one, 2000)
+
+
+def test_threads_do_not_see_each_others_hidden_layers():
+    x, y = data()
+    bayes = bb.Laplace(Slow().eval(), prior_variance=100.0, residual=("head",)).fit([(x, y)])
+    inputs = [10.0**i * x for i in range(4)]
+    expected = [bayes.predict_proba(each) for each in inputs]
+
+    def one(i):
+        return torch.equal(bayes.predict_proba(inputs[i % 4]), expected[i % 4])
+
+    assert all_of_many_threads(one, 800)
 
 
 @pytest.mark.parametrize("layers", ["last", "all"])

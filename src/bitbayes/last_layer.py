@@ -73,9 +73,8 @@ class LastLayer:
             )
         dtype = working(module.weight.dtype)
         posterior = self.posterior(module.weight.device, dtype)
-        noise = posterior.draw(n, min(prior_variance, widest(dtype)), generator).to(
-            module.weight.dtype
-        )  # (n, k, D)
+        noise = posterior.draw(n, min(prior_variance, widest(dtype)), generator)  # (n, k, D)
+        noise = noise.to(module.weight.dtype)
         draws = [module.weight + noise[:, :, : self.head.inputs]]
         if self.head.bias:
             draws.append(module.bias + noise[:, :, -1])

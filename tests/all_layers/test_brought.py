@@ -7,8 +7,8 @@ from torch.utils.checkpoint import checkpoint
 
 import bitbayes as bb
 from bitbayes.errors import DataError, ModelError
-from bitbayes.network import differentiate, find_layers, probed
-from dense import close
+from bitbayes.network import find_layers, probed
+from dense import close, found_jacobian
 
 STRUCTURES = ["diag", "kron", "full"]
 
@@ -24,13 +24,7 @@ def mlp(k=3, dtype=torch.float64):
 def ours(model, inputs):
     """The Jacobian (n, k, P) as the library finds it, in the order of the parameters."""
     _, layers = probed(model, find_layers(model), inputs)
-    _, recorded = differentiate(model, layers, inputs, lambda f: torch.eye(f.shape[1]).expand(len(f), -1, -1))
-    parts = {}
-    for each in recorded:
-        j = each.piece().jacobian()
-        split = each.layer.split(j.flatten(0, 1))
-        parts.update({name: part.unflatten(0, j.shape[:2]).flatten(2) for name, part in split.items()})
-    return torch.cat([parts[name] for name, _ in model.named_parameters()], dim=2)
+    return found_jacobian(model, layers, inputs)
 
 
 def autograd(model, points):

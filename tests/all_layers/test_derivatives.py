@@ -7,19 +7,8 @@ from torch import nn
 from bitbayes.errors import ModelError
 from bitbayes.likelihood import likelihood_for
 from bitbayes.network import differentiate, find_layers, probed
-from dense import NETWORKS, case, jacobians, parameters
+from dense import NETWORKS, case, found_jacobian, jacobians
 from reference import logit_hessians
-
-
-def ours(model, layers, x):
-    """The Jacobian (n, k, P) in the order of the parameters."""
-    _, recorded = differentiate(model, layers, x, lambda f: torch.eye(f.shape[1]).expand(len(f), -1, -1))
-    parts = {}
-    for each in recorded:
-        j = each.piece().jacobian()
-        split = each.layer.split(j.flatten(0, 1))
-        parts.update({name: part.unflatten(0, j.shape[:2]).flatten(2) for name, part in split.items()})
-    return torch.cat([parts[name] for name in parameters(model)], dim=2)
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -28,7 +17,7 @@ def test_derivatives_are_those_of_torch_func(name):
     k, layers = probed(model, find_layers(model), x)
     assert k == model(x).shape[1]
     assert all(layer.kind != "other" for layer in layers)
-    torch.testing.assert_close(ours(model, layers, x), jacobians(model, x), rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(found_jacobian(model, layers, x), jacobians(model, x), rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -54,7 +43,7 @@ def test_every_convolution(kind, options):
     x = torch.randn(3, 4, *shape, dtype=torch.float64)
     model(x)
     torch.testing.assert_close(
-        ours(model, find_layers(model), x), jacobians(model, x), rtol=1e-10, atol=1e-12
+        found_jacobian(model, find_layers(model), x), jacobians(model, x), rtol=1e-10, atol=1e-12
     )
 
 
@@ -66,7 +55,7 @@ def test_frozen_parameters_are_left_out(name, frozen):
         parameter.requires_grad_(not key.endswith(frozen))
     layers = find_layers(model)
     assert not any(key.endswith(frozen) for layer in layers for key in layer.names)
-    torch.testing.assert_close(ours(model, layers, x), jacobians(model, x), rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(found_jacobian(model, layers, x), jacobians(model, x), rtol=1e-10, atol=1e-12)
 
 
 def test_a_layer_whose_weight_is_used_elsewhere_is_found_out():
@@ -82,7 +71,7 @@ def test_a_layer_whose_weight_is_used_elsewhere_is_found_out():
     x = torch.randn(4, 3).double()
     _, layers = probed(model, find_layers(model), x)
     assert [layer.kind for layer in layers] == ["other", "matrix", "other"]
-    torch.testing.assert_close(ours(model, layers, x), jacobians(model, x), rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(found_jacobian(model, layers, x), jacobians(model, x), rtol=1e-10, atol=1e-12)
 
 
 def test_a_batch_that_does_not_come_first_is_found_out():
@@ -98,7 +87,7 @@ def test_a_batch_that_does_not_come_first_is_found_out():
     x = torch.randn(5, 2, 3).double()
     _, layers = probed(model, find_layers(model), x)
     assert [layer.kind for layer in layers] == ["other", "matrix"]
-    torch.testing.assert_close(ours(model, layers, x), jacobians(model, x), rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(found_jacobian(model, layers, x), jacobians(model, x), rtol=1e-10, atol=1e-12)
 
 
 def test_tied_weights_are_one_parameter():
@@ -107,7 +96,7 @@ def test_tied_weights_are_one_parameter():
     x = torch.randn(4, 3).double()
     _, layers = probed(model, find_layers(model), x)
     assert [layer.kind for layer in layers] == ["other", "matrix", "matrix"]
-    torch.testing.assert_close(ours(model, layers, x), jacobians(model, x), rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(found_jacobian(model, layers, x), jacobians(model, x), rtol=1e-10, atol=1e-12)
 
 
 def test_points_that_see_each_other_are_refused():
@@ -155,7 +144,7 @@ def test_the_model_is_left_as_it_was(fails):
 def test_under_inference_mode():
     model, x, _ = case("convnet")
     with torch.inference_mode():
-        inside = ours(model, find_layers(model), x * 1)
+        inside = found_jacobian(model, find_layers(model), x * 1)
     torch.testing.assert_close(inside, jacobians(model, x), rtol=1e-10, atol=1e-12)
 
 

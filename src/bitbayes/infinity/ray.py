@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from bitbayes.errors import ArgumentError, DataError, ModelError
 from bitbayes.infinity import operations  # noqa: F401  (registers what the values can go through)
 from bitbayes.infinity.value import RayTensor
-from bitbayes.network import Head, evaluating, forward, model_device
+from bitbayes.network import Head, entering, evaluating, forward, model_device
 
 
 class Affine(NamedTuple):
@@ -78,18 +78,9 @@ def inputs_seen(
 ) -> Iterator[dict[str, list[Any]]]:
     """The inputs of the named layers, call by call, while it lasts; `take` is applied as they go in."""
     seen: dict[str, list[Any]] = {name: [] for name in names}
-
-    def note(name: str) -> Callable[..., None]:
-        return lambda _, args, kwargs: seen[name].append(take(args[0] if args else kwargs["input"]))
-
-    handles = [
-        model.get_submodule(name).register_forward_pre_hook(note(name), with_kwargs=True) for name in seen
-    ]
-    try:
+    modules = {name: model.get_submodule(name) for name in seen}
+    with entering(modules, lambda name, value: seen[name].append(take(value))):
         yield seen
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def unit_rays(x: Tensor) -> tuple[Tensor, Tensor]:

@@ -17,6 +17,7 @@ from bitbayes.network.mode import evaluating, unwrapped
 from bitbayes.network.observing import check_finite, finite, grouped, observe, observe_inputs
 from bitbayes.network.pieces import MatrixPiece, Piece, VectorPiece, from_pairs
 from bitbayes.network.probe import probed
+from bitbayes.network.watch import entering
 
 __all__ = [
     "Fingerprint",
@@ -36,6 +37,7 @@ __all__ = [
     "check_finite",
     "cut",
     "differentiate",
+    "entering",
     "evaluating",
     "find_head",
     "find_layers",

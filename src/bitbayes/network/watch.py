@@ -1,12 +1,13 @@
 """Watching modules while a model runs: what each is called with and what it returns."""
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 # See(name, input, output).
 See = Callable[[str, Tensor, Tensor], None]
@@ -35,11 +36,36 @@ def watching(modules: Mapping[str, nn.Module], see: See) -> Iterator[None]:
 
         return remember
 
-    handles = [each.register_forward_hook(hook(name), with_kwargs=True) for name, each in modules.items()]
+    with _removed(each.register_forward_hook(hook(name), with_kwargs=True) for name, each in modules.items()):
+        yield
+
+
+@contextmanager
+def entering(modules: Mapping[str, nn.Module], see: Callable[[str, Any], None]) -> Iterator[None]:
+    """The same as they are called: `see(name, input)`, before a module that works in place changes it."""
+    own = _thread()
+
+    def hook(name: str) -> Callable[..., None]:
+        def remember(_: nn.Module, args: tuple[Any, ...], *keywords: Any) -> None:
+            if _thread() == own:
+                see(name, args[0] if args else keywords[0]["input"])
+
+        return remember
+
+    with _removed(
+        each.register_forward_pre_hook(hook(name), with_kwargs=True) for name, each in modules.items()
+    ):
+        yield
+
+
+@contextmanager
+def _removed(handles: Iterable[RemovableHandle]) -> Iterator[None]:
+    """Hooks, taken away at the end."""
+    made = list(handles)
     try:
         yield
     finally:
-        for handle in handles:
+        for handle in made:
             handle.remove()
 
 
