@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 import bitbayes as bb
-from bitbayes.export import write
+from bitbayes.io.export import write
 
 REPEATS = 20
 

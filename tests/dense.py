@@ -11,7 +11,7 @@ from torch.func import functional_call, jacrev
 
 import bitbayes as bb
 import reference
-from bitbayes.network import differentiate
+from bitbayes.model import differentiate
 
 
 class Residual(nn.Module):
@@ -98,7 +98,7 @@ def found_jacobian(model, layers, inputs):
     _, recorded = differentiate(model, layers, inputs, lambda f: torch.eye(f.shape[1]).expand(len(f), -1, -1))
     parts = {}
     for each in recorded:
-        j = each.piece().jacobian()
+        j = each.jacobian().dense()
         split = each.layer.split(j.flatten(0, 1))
         parts.update({name: part.unflatten(0, j.shape[:2]).flatten(2) for name, part in split.items()})
     return torch.cat([parts[name] for name in parameters(model)], dim=2)

@@ -4,7 +4,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from bitbayes.training import checkpoint
+from bitbayes.reproduction.training import checkpoint
 
 
 @contextmanager

@@ -10,8 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 import bitbayes
+from bitbayes.auditing.findings import METHODS
 from bitbayes.cli import app
-from bitbayes.findings import METHODS
 
 TARGET = """
 import torch

@@ -12,7 +12,7 @@ import bitbayes as bb
 import reference
 from bitbayes import predictive
 from bitbayes.errors import ArgumentError
-from bitbayes.logits import LogitGaussian, Spread
+from bitbayes.logits import CovarianceFactors, LogitGaussian
 from reference import STRUCTURES
 
 CLOSED = {
@@ -34,7 +34,7 @@ def one_logit(mean, variance):
         torch.as_tensor(value, dtype=torch.float64).reshape(-1, 1) for value in (mean, variance)
     )
     ones = torch.ones_like(mean[:, 0])
-    return LogitGaussian(mean, Spread(variance, None, torch.zeros_like(ones)), ones)
+    return LogitGaussian(mean, CovarianceFactors(variance, None, torch.zeros_like(ones)), ones)
 
 
 @pytest.mark.parametrize("prior_variance", [1e-3, 5.0, 83_000.0])

@@ -1,18 +1,27 @@
 """bitbayes: honest confidence for any trained classifier, after training, in one pass over the data."""
 
-from bitbayes import data, metrics, networks, outliers, paper, training
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from bitbayes import metrics, outliers
+from bitbayes._version import __version__
 from bitbayes.baselines import TemperatureScaling
 from bitbayes.errors import BitbayesError
 from bitbayes.laplace import Laplace
 from bitbayes.logits import LogitGaussian
 
-__version__ = "0.1.0"
+if TYPE_CHECKING:
+    from bitbayes import data, networks, paper, training
+
+# What re-runs the paper is a third of the code and needed by few: it is imported when it is asked for.
+_LOADED_WHEN_ASKED_FOR = ("data", "networks", "paper", "training")
 
 __all__ = [
     "BitbayesError",
     "Laplace",
     "LogitGaussian",
     "TemperatureScaling",
+    "__version__",
     "data",
     "metrics",
     "networks",
@@ -20,3 +29,13 @@ __all__ = [
     "paper",
     "training",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LOADED_WHEN_ASKED_FOR:
+        return import_module(f"bitbayes.{name}")
+    raise AttributeError(f"module 'bitbayes' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LOADED_WHEN_ASKED_FOR})

@@ -11,33 +11,33 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bitbayes import infinity
+from bitbayes import rays as infinity
 from bitbayes.curvature import NetworkCurvature
 from bitbayes.errors import ArgumentError
 from bitbayes.fitting import Fitted
-from bitbayes.infinity import ExactNetwork, Path
-from bitbayes.logits import LogitGaussian, Spread
-from bitbayes.network import (
+from bitbayes.logits import CovarianceFactors, LogitGaussian
+from bitbayes.model import (
     Inputs,
+    LayerRecord,
     Network,
-    Recorded,
     as_logits,
     batches,
     call,
     check_finite,
     cut,
     differentiate,
-    evaluating,
+    eval_mode,
     finite,
     items,
     model_device,
     points_at_once,
-    rows_of,
+    row_count,
     working_dtype,
 )
 from bitbayes.posterior import NetworkPosterior, gram_root
 from bitbayes.precision import without_autocast, working
 from bitbayes.prior import candidates
+from bitbayes.rays import ExactNetwork, Path
 
 # Candidates that are compared, and the priors at which their covariances are computed: see `interpolation`.
 NODES, CANDIDATES = 18, 55
@@ -66,14 +66,16 @@ class AllLayers:
         output = call(self.model, x)
         with torch.no_grad():
             gaussian = self._gaussian(x, priors, self.contrasts)
-        mean = as_logits(output, rows_of(x)).to(gaussian.mean.dtype)
+        mean = as_logits(output, row_count(x)).to(gaussian.mean.dtype)
         return LogitGaussian(mean, gaussian.spread, gaussian.scale), tuple(output.shape)
 
     def logits(self, x: Inputs, priors: Priors) -> LogitGaussian:
         """The Gaussian over logits at x, the common shift included."""
         every = torch.eye(self.network.outputs, dtype=torch.float64)
         parts = [self._gaussian(part, priors, every) for _, part in self._parts(x)]
-        spreads = Spread(*(torch.cat(each) for each in zip(*(part.spread for part in parts), strict=True)))
+        spreads = CovarianceFactors(
+            *(torch.cat(each) for each in zip(*(part.spread for part in parts), strict=True))
+        )
         mean, scale = (torch.cat(each) for each in zip(*((p.mean, p.scale) for p in parts), strict=True))
         return LogitGaussian(mean, spreads, scale)
 
@@ -100,8 +102,8 @@ class AllLayers:
         draws = self.sample(samples, priors, generator)
         networks = [{name: each[s] for name, each in draws.items()} for s in range(samples)]
         for inputs in items(data, model_device(self.model)):
-            with evaluating(self.model):
-                rows = rows_of(inputs)
+            with eval_mode(self.model):
+                rows = row_count(inputs)
                 logits = torch.stack([as_logits(call(self.model, inputs, each), rows) for each in networks])
                 # A drawn network may overflow where the trained one does not.
                 own = logits if finite(logits) else as_logits(call(self.model, inputs), rows)
@@ -120,10 +122,10 @@ class AllLayers:
         """For points with labels the Gaussian as a function of one prior variance, and the labels."""
         for number, (inputs, labels) in enumerate(batches(loader, model_device(self.model))):
             see(inputs)
-            like = torch.empty(rows_of(inputs), self.network.outputs)
+            like = torch.empty(row_count(inputs), self.network.outputs)
             labels = self.fitted.likelihood.check(labels, like, number)
             for part in cut(inputs, self._rows(inputs)):
-                now, labels = labels[: rows_of(part)], labels[rows_of(part) :]
+                now, labels = labels[: row_count(part)], labels[row_count(part) :]
                 yield self._interpolated(part, f"batch {number}"), now
 
     def unlabelled(
@@ -194,10 +196,10 @@ class AllLayers:
     def _rows(self, inputs: Inputs) -> int:
         """How many points at once; looked into once for each shape of input."""
         shape = inputs.shape[1:] if isinstance(inputs, Tensor) else torch.Size()
-        if not rows_of(inputs):
+        if not row_count(inputs):
             return 1
         if shape not in self._points:
-            with evaluating(self.model):
+            with eval_mode(self.model):
                 self._points[shape] = points_at_once(
                     self.model, self.network.layers, inputs, self.network.outputs
                 )
@@ -227,20 +229,20 @@ class AllLayers:
         self, inputs: Inputs, priors: list[Priors], directions: Tensor, where: str
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Logits (n, k), roots L (q, n, c, c) of their covariance / scale² in the directions, scale (n,)."""
-        with evaluating(self.model), without_autocast(model_device(self.model)):
+        with eval_mode(self.model), without_autocast(model_device(self.model)):
             logits, recorded = differentiate(
                 self.model, self.network.layers, inputs, lambda f: directions.to(f).expand(len(f), -1, -1)
             )
             if working_dtype(self.model) != next(self.model.parameters()).dtype:
                 # The mean is the network's own.
-                logits = as_logits(call(self.model, inputs), rows_of(inputs)).to(logits)
+                logits = as_logits(call(self.model, inputs), row_count(inputs)).to(logits)
             check_finite(where, inputs, logits, logits, self.model)
             gram, scale = self._gram(recorded, [_precisions(each, logits.dtype) for each in priors], logits)
             lift = 4 * gram.shape[-1] * torch.finfo(gram.dtype).eps
             return logits, gram_root(gram, lift).to(logits), scale
 
     def _gram(
-        self, recorded: list[Recorded], taus: list[dict[str, float]], like: Tensor
+        self, recorded: list[LayerRecord], taus: list[dict[str, float]], like: Tensor
     ) -> tuple[Tensor, Tensor]:
         """J Σ Jᵀ / scale² (q, n, c, c) and scale (n,): 1, unless it overflows without."""
         posterior, scale = self.posterior(like.device, like.dtype), torch.ones_like(like[:, 0])
@@ -256,7 +258,7 @@ def _gaussian_of(logits: Tensor, root: Tensor, directions: Tensor, scale: Tensor
     with without_autocast(root.device):
         factor = directions.to(root) @ root  # (n, k, c)
     return LogitGaussian(
-        logits, Spread(torch.ones_like(factor[:, 0]), factor, torch.zeros_like(scale)), scale
+        logits, CovarianceFactors(torch.ones_like(factor[:, 0]), factor, torch.zeros_like(scale)), scale
     )
 
 
@@ -269,7 +271,7 @@ def _log_average(logits: Tensor) -> Tensor:
     return log_p[:, :1] - log_p[:, 1:] if one else log_p
 
 
-def _scale(recorded: list[Recorded]) -> Tensor:
+def _scale(recorded: list[LayerRecord]) -> Tensor:
     """For each point a size in whose units no derivative is larger than about 1, (n,) ≥ 1."""
     sizes = torch.stack([each.largest() for each in recorded])
     return sizes.amax(0).clamp(1, torch.finfo(sizes.dtype).max / 4)

@@ -11,14 +11,14 @@ import typer
 from rich.console import Console
 from typer.core import TyperGroup
 
-from bitbayes import __version__
-from bitbayes.audit import audit as run_audit
+from bitbayes._version import __version__
+from bitbayes.auditing import Bars, embedded_target, load_target, render_page, terminal_table
+from bitbayes.auditing import audit as run_audit
 from bitbayes.errors import BitbayesError
-from bitbayes.paper import NAMES as PAPER_NAMES
-from bitbayes.paper import Options
-from bitbayes.paper import reproduce as run_reproduce
-from bitbayes.report import Bars, check_writable, render_page, terminal_table, write_atomically
-from bitbayes.target import embedded_target, load_target
+from bitbayes.io.whole_file import check_writable, write_text
+from bitbayes.reproduction.paper import NAMES as PAPER_NAMES
+from bitbayes.reproduction.paper import Options
+from bitbayes.reproduction.paper import reproduce as run_reproduce
 
 
 class _Group(TyperGroup):
@@ -127,9 +127,9 @@ def audit(
     for note in found.notes:
         console.print(f"Note: {note}", markup=False)
     if json_file:
-        write_atomically(json_file, json.dumps(found.as_dict(), indent=1, allow_nan=False) + "\n")
+        write_text(json_file, json.dumps(found.as_dict(), indent=1, allow_nan=False) + "\n")
         console.print(f"Numbers: {json_file}", markup=False, soft_wrap=True)
-    write_atomically(output, render_page(found))
+    write_text(output, render_page(found))
     console.print(f"Page: {output}", markup=False, soft_wrap=True)
 
 

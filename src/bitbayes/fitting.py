@@ -12,21 +12,20 @@ from torch import Tensor, nn
 
 from bitbayes.curvature import STRUCTURES, Curvature, NetworkCurvature, check_width, network_sums
 from bitbayes.errors import DataError, ModelError
-from bitbayes.infinity import InputMoments
 from bitbayes.likelihood import Likelihood, likelihood_for
 from bitbayes.logits import with_bias
-from bitbayes.network import (
+from bitbayes.model import (
     Fingerprint,
     Head,
     Inputs,
     Layer,
     Network,
-    Peeked,
+    PreviewedLoader,
     batches,
     check_finite,
     cut,
     differentiate,
-    evaluating,
+    eval_mode,
     find_head,
     find_layers,
     fingerprint,
@@ -34,13 +33,14 @@ from bitbayes.network import (
     model_device,
     observe,
     points_at_once,
-    probed,
-    rows_of,
+    row_count,
     tied_to,
+    verify_layers,
 )
 from bitbayes.precision import precise, without_autocast, working
 from bitbayes.predictive import method_for
 from bitbayes.progress import track
+from bitbayes.rays import InputMoments
 
 SEED = 0
 # Features wait until they are worth one matrix product. Bytes, not batches, so that memory is bounded.
@@ -93,8 +93,8 @@ def fit_last_layer(
     progress: bool | None,
 ) -> Fitted:
     """One forward pass → what that data alone gives."""
-    loader = Peeked(loader, model_device(model))
-    with evaluating(model):
+    loader = PreviewedLoader(loader, model_device(model))
+    with eval_mode(model):
         found = find_head(model, loader.few, head)
     chosen = likelihood_for(likelihood, found.outputs)
     method_for(predictive, found.outputs)  # raises now rather than after the pass
@@ -109,7 +109,7 @@ def fit_last_layer(
         features = with_bias(features.to(working(features.dtype)), found.bias)
         more = kind.of(features, logits, chosen)
         curvature = more if curvature is None else curvature + more  # type: ignore[operator]
-    assert curvature is not None  # `Peeked` raises on an empty loader
+    assert curvature is not None  # `PreviewedLoader` raises on an empty loader
     # In the dtype of predictions, to which their decomposition will come.
     if not all(bool(sums.to(working(features.dtype)).isfinite().all()) for sums in vars(curvature).values()):
         raise DataError(
@@ -142,8 +142,8 @@ def fit_all_layers(
     c = k − 1 for the exact curvature; `draws` for the Fisher estimate.
     """
     device = model_device(model)
-    peeked = Peeked(loader, device)
-    with evaluating(model), without_autocast(device):
+    peeked = PreviewedLoader(loader, device)
+    with eval_mode(model), without_autocast(device):
         outputs, layers = _understood(model, peeked.few, structure)
         chosen = likelihood_for(likelihood, outputs)
         if predictive != "weights":
@@ -156,7 +156,7 @@ def fit_all_layers(
         for number, (inputs, labels) in enumerate(batches(track(peeked, "fitting", progress), device)):
             if rows is None:
                 rows = points_at_once(model, layers, inputs, draws if fisher else outputs)
-            labels = chosen.check(labels, torch.empty(rows_of(inputs), outputs), number)
+            labels = chosen.check(labels, torch.empty(row_count(inputs), outputs), number)
             for part in cut(inputs, rows):
                 logits, recorded = differentiate(model, layers, part, directions)
                 check_finite(f"batch {number}", part, logits, logits, model)
@@ -194,7 +194,7 @@ def _understood(model: nn.Module, few: Inputs, structure: str) -> tuple[int, tup
         check_width(layers)
     if structure == "kron":
         _refuse_others(model, layers)
-    outputs, layers = probed(model, layers, few)
+    outputs, layers = verify_layers(model, layers, few)
     if structure == "kron":
         _refuse_others(model, layers)
     return outputs, layers

@@ -12,21 +12,22 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from bitbayes import export, files, infinity, predictive, prior
+from bitbayes import predictive, prior
+from bitbayes import rays as infinity
 from bitbayes.all_layers import AllLayers
 from bitbayes.curvature import NETWORK_STRUCTURES, STRUCTURES
 from bitbayes.errors import ArgumentError, FileError, ModelError, NotFittedError, one_of
 from bitbayes.fitting import Fitted, fit_all_layers, fit_last_layer
-from bitbayes.infinity import Certificate, Limit, Path, Residual
-from bitbayes.infinity.residual import MomentsSum, Roots, Watched, shown, widened
+from bitbayes.io import export
+from bitbayes.io import posterior_file as files
 from bitbayes.last_layer import LastLayer
 from bitbayes.likelihood import NAMES as LIKELIHOODS
 from bitbayes.logits import LogitGaussian
-from bitbayes.network import (
+from bitbayes.model import (
     Inputs,
-    a_loader,
     call,
-    evaluating,
+    check_loader,
+    eval_mode,
     find_layers,
     fingerprint,
     items,
@@ -34,6 +35,8 @@ from bitbayes.network import (
     unwrapped,
 )
 from bitbayes.predictive import METHODS
+from bitbayes.rays import Certificate, Limit, Path, Residual
+from bitbayes.residual.kernel import MomentsSum, Roots, Watched, shown, widened
 from bitbayes.tuning import Tuning, by_evidence
 
 # Numbers that a chunk of a prediction may hold.
@@ -267,7 +270,7 @@ class Laplace(nn.Module):
         """
         part = self._need_fit()
         method = self._method(None)
-        with evaluating(self.model):
+        with eval_mode(self.model):
             if isinstance(part, AllLayers) and method == "weights":
                 (logits,) = part.sampled_logits(x, NETWORKS, self._priors(), None)
                 return logits.reshape(call(self.model, x).shape)
@@ -386,7 +389,7 @@ class Laplace(nn.Module):
 
         One logit: σ(‖μ‖/√(π/8·λ_min(Σ))), weights and bias together. Over all layers
         σ(‖u‖/(s_min(J)·√(π/8·λ_min(Σ)))), u the logit's gradient in x in the ray's final region, J = ∂u/∂θ; 1
-        where s_min(J) is 0, as it is behind max pooling, or x is 0. k logits: see `bitbayes.infinity`. With
+        where s_min(J) is 0, as it is behind max pooling, or x is 0. k logits: see `bitbayes.rays`. With
         `residual=True` it is 1/k, for x ≠ 0. In float64. The work over all layers grows with the cube of the
         input's size: it is meant for some hundred numbers at most.
 
@@ -575,7 +578,7 @@ class Laplace(nn.Module):
             )
         moments = MomentsSum()
         if self.residual:
-            loader = Watched(a_loader(loader), self._see(moments))
+            loader = Watched(check_loader(loader), self._see(moments))
         same = {"structure": self.structure, "likelihood": self.likelihood, "predictive": self.predictive}
         if self.layers == "last":
             fitted = fit_last_layer(self.model, loader, head=self.head, progress=progress, **same)

@@ -8,13 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bitbayes import infinity
+from bitbayes import rays as infinity
 from bitbayes.curvature import FullCurvature, NetworkCurvature
 from bitbayes.errors import ModelError
 from bitbayes.fitting import Fitted
-from bitbayes.infinity import Path
 from bitbayes.logits import LogitGaussian, rescale
-from bitbayes.network import (
+from bitbayes.model import (
     Head,
     Inputs,
     forward,
@@ -26,6 +25,7 @@ from bitbayes.posterior import Posterior, posterior_of
 from bitbayes.precision import widest, without_autocast, working
 from bitbayes.predictive import FEW
 from bitbayes.prior import candidates
+from bitbayes.rays import Path
 
 # Features wait until they are worth one matrix product. Bytes, not batches, so that memory is bounded.
 TUNE_BYTES = 2**22

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 
-class Spread(NamedTuple):
+class CovarianceFactors(NamedTuple):
     """The covariance of logits in factors: C = Q diag(w) Qᵀ + shift · 11ᵀ.
 
     weights: w (n, r), never negative.
@@ -26,7 +26,7 @@ class Spread(NamedTuple):
 class LogitGaussian:
     """N(mean, covariance) over the logits at n points: mean (n, k), covariance (n, k, k).
 
-    The covariance is kept in factors (`Spread`) and in units of `scale`² (n,), so that neither a variance
+    The covariance is kept in factors (`CovarianceFactors`) and in units of `scale`² (n,), so that neither a variance
     beyond the largest float nor a difference of large entries is ever formed; `covariance` is made when
     asked for.
 
@@ -40,7 +40,7 @@ class LogitGaussian:
     """
 
     mean: Tensor
-    spread: Spread
+    spread: CovarianceFactors
     scale: Tensor
 
     @classmethod
@@ -54,7 +54,7 @@ class LogitGaussian:
             torch.cat(each) for each in zip(*((s.weights, s.shift) for s in spreads), strict=True)
         )
         mean, scale = (torch.cat(each) for each in zip(*((g.mean, g.scale) for g in gaussians), strict=True))
-        return cls(mean, Spread(weights, factor, shift), scale)
+        return cls(mean, CovarianceFactors(weights, factor, shift), scale)
 
     @property
     def covariance(self) -> Tensor:
@@ -81,7 +81,7 @@ class LogitGaussian:
         factor = factor - factor.mean(-2, keepdim=True)
         # Divided before they are summed: ten logits of 1e38 have a mean, but no sum.
         mean = self.mean - (self.mean / self.mean.shape[1]).sum(1, keepdim=True)
-        return replace(self, mean=mean, spread=Spread(weights, factor, torch.zeros_like(shift)))
+        return replace(self, mean=mean, spread=CovarianceFactors(weights, factor, torch.zeros_like(shift)))
 
     def _dense_factor(self) -> Tensor:
         weights, factor, _ = self.spread

@@ -9,7 +9,7 @@ import torch.nn.functional as F  # noqa: N812 (the name torch's own documentatio
 from torch import Tensor, nn
 
 from bitbayes.errors import ArgumentError, DataError, ModelError
-from bitbayes.network.mode import evaluating
+from bitbayes.model.eval_mode import eval_mode
 
 
 def uniform_noise(like: Tensor, n: int | None = None, *, generator: torch.Generator | None = None) -> Tensor:
@@ -84,7 +84,7 @@ def pgd_confident(
     """
     _check_attack(x, epsilon, steps, step_size, bounds)
     # Evaluation often runs inside no_grad or inference_mode; the attack needs gradients all the same.
-    with evaluating(model), torch.inference_mode(False), torch.enable_grad():
+    with eval_mode(model), torch.inference_mode(False), torch.enable_grad():
         x = x.detach().clone()
         lowest, highest = x - epsilon, x + epsilon
         if bounds is not None:

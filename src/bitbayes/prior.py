@@ -11,7 +11,7 @@ from torch import Tensor
 from bitbayes.errors import ArgumentError, DataError, EdgeWarning
 from bitbayes.likelihood import Likelihood
 from bitbayes.logits import LogitGaussian
-from bitbayes.network import Inputs
+from bitbayes.model import Inputs
 
 OBJECTIVES = ("ood", "nll", "evidence")
 PENALTIES = ("entropy", "uniform")

@@ -11,13 +11,13 @@ from torch import Tensor
 
 from bitbayes import predictive, prior
 from bitbayes.all_layers import AllLayers
-from bitbayes.infinity import InputMoments
-from bitbayes.infinity.residual import INSIDE, Roots, shown, widened
 from bitbayes.last_layer import LastLayer
 from bitbayes.logits import LogitGaussian
-from bitbayes.network import Inputs, a_loader
+from bitbayes.model import Inputs, check_loader
 from bitbayes.prior import Candidate, Points
 from bitbayes.progress import track
+from bitbayes.rays import InputMoments
+from bitbayes.residual.kernel import INSIDE, Roots, shown, widened
 
 SEED = 0
 
@@ -85,7 +85,7 @@ class Tuning:
             if draw_noise:
                 noise.see(inputs)
 
-        steps = track(a_loader(self.loader), "tuning: validation data", self.progress)
+        steps = track(check_loader(self.loader), "tuning: validation data", self.progress)
         inside: list[Points[float]] = list(self.part.labelled(steps, see_inside))
         if not self.weight:
             return inside, []

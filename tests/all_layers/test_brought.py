@@ -7,7 +7,7 @@ from torch.utils.checkpoint import checkpoint
 
 import bitbayes as bb
 from bitbayes.errors import DataError, ModelError
-from bitbayes.network import find_layers, probed
+from bitbayes.model import find_layers, verify_layers
 from dense import close, found_jacobian
 
 STRUCTURES = ["diag", "kron", "full"]
@@ -23,7 +23,7 @@ def mlp(k=3, dtype=torch.float64):
 
 def ours(model, inputs):
     """The Jacobian (n, k, P) as the library finds it, in the order of the parameters."""
-    _, layers = probed(model, find_layers(model), inputs)
+    _, layers = verify_layers(model, find_layers(model), inputs)
     return found_jacobian(model, layers, inputs)
 
 

@@ -6,7 +6,7 @@ from torch import nn
 
 from bitbayes.errors import ModelError
 from bitbayes.likelihood import likelihood_for
-from bitbayes.network import differentiate, find_layers, probed
+from bitbayes.model import differentiate, find_layers, verify_layers
 from dense import NETWORKS, case, found_jacobian, jacobians
 from reference import logit_hessians
 
@@ -14,7 +14,7 @@ from reference import logit_hessians
 @pytest.mark.parametrize("name", NETWORKS)
 def test_derivatives_are_those_of_torch_func(name):
     model, x, _ = case(name)
-    k, layers = probed(model, find_layers(model), x)
+    k, layers = verify_layers(model, find_layers(model), x)
     assert k == model(x).shape[1]
     assert all(layer.kind != "other" for layer in layers)
     torch.testing.assert_close(found_jacobian(model, layers, x), jacobians(model, x), rtol=1e-10, atol=1e-12)
@@ -69,7 +69,7 @@ def test_a_layer_whose_weight_is_used_elsewhere_is_found_out():
 
     model = Sly().double()
     x = torch.randn(4, 3).double()
-    _, layers = probed(model, find_layers(model), x)
+    _, layers = verify_layers(model, find_layers(model), x)
     assert [layer.kind for layer in layers] == ["other", "matrix", "other"]
     torch.testing.assert_close(found_jacobian(model, layers, x), jacobians(model, x), rtol=1e-10, atol=1e-12)
 
@@ -85,7 +85,7 @@ def test_a_batch_that_does_not_come_first_is_found_out():
 
     model = Turned().double()
     x = torch.randn(5, 2, 3).double()
-    _, layers = probed(model, find_layers(model), x)
+    _, layers = verify_layers(model, find_layers(model), x)
     assert [layer.kind for layer in layers] == ["other", "matrix"]
     torch.testing.assert_close(found_jacobian(model, layers, x), jacobians(model, x), rtol=1e-10, atol=1e-12)
 
@@ -94,7 +94,7 @@ def test_tied_weights_are_one_parameter():
     model = nn.Sequential(nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 3), nn.Linear(3, 2)).double()
     model[2].weight = model[0].weight
     x = torch.randn(4, 3).double()
-    _, layers = probed(model, find_layers(model), x)
+    _, layers = verify_layers(model, find_layers(model), x)
     assert [layer.kind for layer in layers] == ["other", "matrix", "matrix"]
     torch.testing.assert_close(found_jacobian(model, layers, x), jacobians(model, x), rtol=1e-10, atol=1e-12)
 
@@ -110,7 +110,7 @@ def test_points_that_see_each_other_are_refused():
 
     model = Centred()
     with pytest.raises(ModelError, match="depends on the other points"):
-        probed(model, find_layers(model), torch.randn(4, 3))
+        verify_layers(model, find_layers(model), torch.randn(4, 3))
     with pytest.raises(ModelError, match=r"'1' .*running statistics"):
         find_layers(nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3, track_running_stats=False)))
 

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from bitbayes.errors import ArgumentError, DataError, EdgeWarning, ModelError, NotFittedError
 from bitbayes.likelihood import Likelihood, likelihood_for
-from bitbayes.network import Inputs, a_loader, call, evaluating, items, model_device
-from bitbayes.network.batches import batches
+from bitbayes.model import Inputs, call, check_loader, eval_mode, items, model_device
+from bitbayes.model.batches import batches
 from bitbayes.precision import precise, working
 from bitbayes.progress import track
 
@@ -50,9 +50,9 @@ class TemperatureScaling(nn.Module):
     def fit(self, val_loader: Iterable[Any], *, progress: bool | None = None) -> Self:
         """Choose T on validation data: one forward pass. Warns where the labels ask for T = 0 or ∞."""
         outputs, targets = [], []
-        steps = track(a_loader(val_loader), "temperature scaling", progress)
+        steps = track(check_loader(val_loader), "temperature scaling", progress)
         likelihood: Likelihood | None = None
-        with evaluating(self.model):
+        with eval_mode(self.model):
             for number, (inputs, labels) in enumerate(batches(steps, model_device(self.model))):
                 logits = self._logits(inputs, f"batch {number}")
                 likelihood = likelihood or likelihood_for("auto", logits.shape[1])
@@ -66,7 +66,7 @@ class TemperatureScaling(nn.Module):
 
     def forward(self, x: Any) -> Tensor:
         """Drop-in logits f(x) / T."""
-        with evaluating(self.model):
+        with eval_mode(self.model):
             return call(self.model, x) / self.temperature
 
     @torch.no_grad()
@@ -76,7 +76,7 @@ class TemperatureScaling(nn.Module):
             raise NotFittedError("this TemperatureScaling is not fitted yet: call `fit(val_loader)` first")
         one = isinstance(x, (Tensor, Mapping))
         parts = []
-        with evaluating(self.model):
+        with eval_mode(self.model):
             for number, inputs in enumerate(items(x, model_device(self.model))):
                 logits = self._logits(inputs, "the input" if one else f"batch {number}")
                 # The largest logit becomes 0 first: dividing it by a small T could overflow.

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from bitbayes.errors import ModelError
-from bitbayes.network import Layer, MatrixPiece, Piece, Recorded, VectorPiece
+from bitbayes.model import DenseJacobian, Layer, LayerJacobian, LayerRecord, MatrixJacobian
 from bitbayes.precision import precise
 
 # Parameters of a dense matrix: 0.8 GB in float64, and minutes for its eigendecomposition.
@@ -60,29 +60,29 @@ def sum_names(structure: str, layers: tuple[Layer, ...]) -> list[str]:
     return names
 
 
-def network_sums(structure: str, recorded: list[Recorded]) -> dict[str, Tensor]:
+def network_sums(structure: str, recorded: list[LayerRecord]) -> dict[str, Tensor]:
     """The sums of some points, from their derivatives along the columns of V; to be added up in float64."""
     if structure == "full":
-        return {"hessian": _hessian([each.piece() for each in recorded])}
+        return {"hessian": _hessian([each.jacobian() for each in recorded])}
     sums = {}
     for each in recorded:
-        piece = each.piece()
+        piece = each.jacobian()
         factors = (
-            _factors(piece) if structure == "kron" and isinstance(piece, MatrixPiece) else _diagonal(piece)
+            _factors(piece) if structure == "kron" and isinstance(piece, MatrixJacobian) else _diagonal(piece)
         )
         sums.update({f"{each.layer.name}.{factor}": value for factor, value in factors.items()})
     return sums
 
 
-def _hessian(pieces: list[Piece]) -> Tensor:
+def _hessian(pieces: list[LayerJacobian]) -> Tensor:
     # Precise before the product: float32 would leave nothing of eigenvalues below 1e-7 of the largest, and
     # these are what a wide prior is about.
-    jacobian = precise(torch.cat([piece.jacobian() for piece in pieces], dim=2).flatten(0, 1))  # (n·c, P)
+    jacobian = precise(torch.cat([piece.dense() for piece in pieces], dim=2).flatten(0, 1))  # (n·c, P)
     return jacobian.T @ jacobian
 
 
-def _diagonal(piece: Piece) -> dict[str, Tensor]:
-    if isinstance(piece, VectorPiece):
+def _diagonal(piece: LayerJacobian) -> dict[str, Tensor]:
+    if isinstance(piece, DenseJacobian):
         return {"diagonal": precise(piece.derivatives.square().sum((0, 1)))}
     _, groups, _, o, _ = piece.gradients.shape
     total = precise(piece.inputs.new_zeros(groups, o, piece.inputs.shape[2]))
@@ -92,12 +92,12 @@ def _diagonal(piece: Piece) -> dict[str, Tensor]:
             total += precise(part.gradient_pairs().flatten(2) @ part.input_pairs().flatten(2).mT)
     else:
         for points, outputs in piece.chunks():
-            squares = piece.part(points, outputs).jacobian().square_().sum((0, 1))
+            squares = piece.part(points, outputs).dense().square_().sum((0, 1))
             total[:, outputs] += precise(squares.reshape(groups, -1, total.shape[2]))
     return {"diagonal": total.flatten()}
 
 
-def _factors(piece: MatrixPiece) -> dict[str, Tensor]:
+def _factors(piece: MatrixJacobian) -> dict[str, Tensor]:
     n, _, _, _, positions = piece.gradients.shape
     return {
         "outputs": _second_moments(piece.gradients.transpose(0, 1).flatten(1, 2)),

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from bitbayes.curvature.all_layers import KRON_FACTORS, NetworkCurvature
-from bitbayes.network import Layer, MatrixPiece, Piece, Recorded, VectorPiece, from_pairs
+from bitbayes.model import DenseJacobian, Layer, LayerJacobian, LayerRecord, MatrixJacobian, from_pairs
 from bitbayes.posterior.base import Tensors, eigen, gaussian_noise
 
 Precision = float | Tensor
@@ -29,7 +29,7 @@ Precision = float | Tensor
 class Block(Protocol):
     """The functions above, as a type."""
 
-    def rotated(self, piece: Piece) -> Piece: ...
+    def rotated(self, piece: LayerJacobian) -> LayerJacobian: ...
     def precisions(self, tau: Precision) -> Tensor: ...
     def back(self, noise: Tensor) -> Tensor: ...
     def to(self, device: torch.device, dtype: torch.dtype) -> Self: ...
@@ -41,7 +41,7 @@ class DiagBlock(Tensors):
 
     values: Tensor
 
-    def rotated(self, piece: Piece) -> Piece:
+    def rotated(self, piece: LayerJacobian) -> LayerJacobian:
         return piece
 
     def precisions(self, tau: Precision) -> Tensor:
@@ -69,7 +69,7 @@ class KronBlock(Tensors):
         output_values, output_vectors = eigen(outputs)
         return cls(output_values / positions, output_vectors, *eigen(inputs))
 
-    def rotated(self, piece: Piece) -> Piece:
+    def rotated(self, piece: LayerJacobian) -> LayerJacobian:
         return _turned(piece, self.input_vectors, self.output_vectors)
 
     def precisions(self, tau: Precision) -> Tensor:
@@ -104,7 +104,7 @@ class PaperKronBlock(Tensors):
         input_vectors[:, :width, :width] = vectors
         return cls(*eigen(outputs), input_values, input_vectors, positions, bias)
 
-    def rotated(self, piece: Piece) -> Piece:
+    def rotated(self, piece: LayerJacobian) -> LayerJacobian:
         return _turned(piece, self.input_vectors, self.output_vectors)
 
     def precisions(self, tau: Precision) -> Tensor:
@@ -119,21 +119,21 @@ class PaperKronBlock(Tensors):
         return (self.output_vectors @ noise @ self.input_vectors.mT).flatten(1)
 
 
-def _turned(piece: Piece, input_vectors: Tensor, output_vectors: Tensor) -> Piece:
+def _turned(piece: LayerJacobian, input_vectors: Tensor, output_vectors: Tensor) -> LayerJacobian:
     """Vᵀa and Uᵀg; where there are more positions than numbers in J, UᵀJV instead."""
-    assert isinstance(piece, MatrixPiece)
+    assert isinstance(piece, MatrixJacobian)
     n, groups, c, o, positions = piece.gradients.shape
     size = piece.inputs.shape[2]
     if c * o * size * (o + size) < positions * (c * o**2 + size**2):
-        jacobian = piece.jacobian().reshape(n, c, groups, o, size)
-        return VectorPiece(_without_traces(output_vectors.mT @ jacobian @ input_vectors, 2).flatten(2))
+        jacobian = piece.dense().reshape(n, c, groups, o, size)
+        return DenseJacobian(_without_traces(output_vectors.mT @ jacobian @ input_vectors, 2).flatten(2))
     inputs = piece.inputs.permute(1, 2, 0, 3).flatten(2)  # (groups, i, n·T), as unfolded inputs lie in memory
     inputs = (input_vectors.mT @ inputs).reshape(groups, size, n, positions).permute(2, 0, 1, 3)
     if positions == 1:  # one product instead of one for each point and direction
         gradients = torch.einsum("ngco,gop->ngcp", piece.gradients[..., 0], output_vectors)[..., None]
     else:
         gradients = output_vectors[:, None].mT @ piece.gradients
-    return MatrixPiece(_without_traces(inputs, 2), _without_traces(gradients, 2))
+    return MatrixJacobian(_without_traces(inputs, 2), _without_traces(gradients, 2))
 
 
 def _without_traces(values: Tensor, axes: int) -> Tensor:
@@ -156,8 +156,8 @@ class FullBlock(Tensors):
     values: Tensor
     vectors: Tensor
 
-    def rotated(self, piece: Piece) -> Piece:
-        return VectorPiece(_without_traces(piece.jacobian() @ self.vectors, 1))
+    def rotated(self, piece: LayerJacobian) -> LayerJacobian:
+        return DenseJacobian(_without_traces(piece.dense() @ self.vectors, 1))
 
     def precisions(self, tau: Precision) -> Tensor:
         return self.values + tau
@@ -182,15 +182,17 @@ class NetworkPosterior:
     def to(self, device: torch.device, dtype: torch.dtype) -> NetworkPosterior:
         return replace(self, blocks=tuple((layers, block.to(device, dtype)) for layers, block in self.blocks))
 
-    def gram(self, recorded: list[Recorded], taus: list[dict[str, float]], factor: Tensor | None) -> Tensor:
+    def gram(
+        self, recorded: list[LayerRecord], taus: list[dict[str, float]], factor: Tensor | None
+    ) -> Tensor:
         """J Σ Jᵀ along the recorded directions, for each prior: (q, n, c, c), times factor[n]²."""
         by_name = {each.layer.name: each for each in recorded}
         total: Tensor | None = None
         for layers, block in self.blocks:
-            pieces = [by_name[layer.name].piece(factor) for layer in layers]
+            pieces = [by_name[layer.name].jacobian(factor) for layer in layers]
             piece = pieces[0]
             if isinstance(block, FullBlock):
-                piece = VectorPiece(torch.cat([each.jacobian() for each in pieces], dim=2))
+                piece = DenseJacobian(torch.cat([each.dense() for each in pieces], dim=2))
             weights = [block.precisions(tau[layers[0].name]).reciprocal() for tau in taus]
             more = _gram(block.rotated(piece), weights)
             total = more if total is None else total + more
@@ -231,9 +233,9 @@ def _block(sums: dict[str, Tensor], layer: Layer, paper: bool) -> Block:
     return KronBlock.of(outputs, inputs, positions)
 
 
-def _gram(piece: Piece, weights: list[Tensor]) -> Tensor:
+def _gram(piece: LayerJacobian, weights: list[Tensor]) -> Tensor:
     """Σ_p J_mp w_p J_m'p for each of the weights, (q, n, c, c)."""
-    if isinstance(piece, VectorPiece):
+    if isinstance(piece, DenseJacobian):
         flat = torch.stack([weight.flatten() for weight in weights], dim=1)  # (P, q)
         return torch.cat([_weighted(part.derivatives, flat) for part in piece.chunks()], dim=1)
     n, groups, c, o, positions = piece.gradients.shape
@@ -244,12 +246,12 @@ def _gram(piece: Piece, weights: list[Tensor]) -> Tensor:
         return torch.cat([_gram_of_pairs(part, many[..., 0]) for part in piece.pair_chunks()])[None]
     grams = piece.inputs.new_zeros(len(weights), n, c, c)
     for points, outputs in piece.chunks():
-        jacobian = piece.part(points, outputs).jacobian()
+        jacobian = piece.part(points, outputs).dense()
         grams[:, points] += _weighted(jacobian, many[:, outputs].flatten(0, 2))
     return grams
 
 
-def _gram_of_products(piece: MatrixPiece, weights: Tensor) -> Tensor:
+def _gram_of_products(piece: MatrixJacobian, weights: Tensor) -> Tensor:
     """One position: J = g aᵀ, so Σᵢ aᵢ² w_oi is all that is needed of the inputs."""
     groups, o, _, q = weights.shape
     inputs = piece.inputs[..., 0].square().transpose(0, 1)  # (groups, n, i)
@@ -258,7 +260,7 @@ def _gram_of_products(piece: MatrixPiece, weights: Tensor) -> Tensor:
     return _weighted(piece.gradients[..., 0].transpose(1, 2).flatten(2), variances)
 
 
-def _gram_of_pairs(piece: MatrixPiece, weights: Tensor) -> Tensor:
+def _gram_of_pairs(piece: MatrixJacobian, weights: Tensor) -> Tensor:
     """Few positions: Σ over o, t, t' of g_mot K_ott' g_m'ot' with K_ott' = Σᵢ aₜᵢ w_oi aₜ'ᵢ, (n, c, c)."""
     n, groups, _, o, positions = piece.gradients.shape
     kernel = (weights @ piece.input_pairs().flatten(2)).reshape(groups, o, n, -1)

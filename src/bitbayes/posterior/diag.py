@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from bitbayes.curvature import DiagCurvature
-from bitbayes.logits import Spread
+from bitbayes.logits import CovarianceFactors
 from bitbayes.posterior.base import Tensors, gaussian_noise
 
 
@@ -26,9 +26,9 @@ class DiagPosterior(Tensors):
         """Squared features, (n, D)."""
         return features.square()
 
-    def spread(self, coordinates: Tensor, prior_variance: float) -> Spread:
+    def spread(self, coordinates: Tensor, prior_variance: float) -> CovarianceFactors:
         variances = coordinates @ (self.diagonal + 1 / prior_variance).reciprocal().T  # (n, k)
-        return Spread(variances, None, torch.zeros_like(variances[:, 0]))
+        return CovarianceFactors(variances, None, torch.zeros_like(variances[:, 0]))
 
     def draw(self, n: int, prior_variance: float, generator: torch.Generator | None) -> Tensor:
         noise = gaussian_noise(self.diagonal, n, *self.diagonal.shape, generator=generator)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from bitbayes.curvature import FullCurvature
-from bitbayes.logits import Spread
+from bitbayes.logits import CovarianceFactors
 from bitbayes.posterior.base import Tensors, eigen, gaussian_noise, gram_root
 from bitbayes.precision import precise
 
@@ -32,19 +32,19 @@ class FullPosterior(Tensors):
         """The features themselves, (n, D): their r·c coordinates would be k times the size of a network's."""
         return features
 
-    def spread(self, coordinates: Tensor, prior_variance: float) -> Spread:
+    def spread(self, coordinates: Tensor, prior_variance: float) -> CovarianceFactors:
         scaled = self.vectors * (self.values + 1 / prior_variance).rsqrt()  # (c, D, r)
         shift = _shift(coordinates, self.contrasts, prior_variance)
         c = self.contrasts.shape[1]
         if c == 1:
             deviation = coordinates @ scaled[0]  # (n, r)
-            return Spread(deviation.square().sum(1, keepdim=True), self.contrasts, shift)
+            return CovarianceFactors(deviation.square().sum(1, keepdim=True), self.contrasts, shift)
         # In float64, so that forming the small Gram matrix loses nothing that float32 predictions could show.
         roots = precise(torch.einsum("nd,cdr->ncr", coordinates, scaled))
         factor = self.contrasts @ gram_root(roots @ roots.mT, 4 * c * torch.finfo(roots.dtype).eps).to(
             coordinates
         )  # (n, k, c)
-        return Spread(torch.ones_like(factor[:, 0]), factor, shift)
+        return CovarianceFactors(torch.ones_like(factor[:, 0]), factor, shift)
 
     def draw(self, n: int, prior_variance: float, generator: torch.Generator | None) -> Tensor:
         k, c = self.contrasts.shape

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from bitbayes.curvature import Curvature, NoCurvature
 from bitbayes.errors import ArgumentError
-from bitbayes.logits import Spread
+from bitbayes.logits import CovarianceFactors
 from bitbayes.posterior.base import Tensors, gaussian_noise
 
 
@@ -32,9 +32,9 @@ class IsotropicPosterior(Tensors):
         """‖φ̃‖², (n, 1)."""
         return features.square().sum(1, keepdim=True)
 
-    def spread(self, coordinates: Tensor, prior_variance: float) -> Spread:
+    def spread(self, coordinates: Tensor, prior_variance: float) -> CovarianceFactors:
         variances = (coordinates * prior_variance).expand(-1, self.classes)  # (n, k)
-        return Spread(variances, None, torch.zeros_like(variances[:, 0]))
+        return CovarianceFactors(variances, None, torch.zeros_like(variances[:, 0]))
 
     def draw(self, n: int, prior_variance: float, generator: torch.Generator | None) -> Tensor:
         noise = gaussian_noise(self.like, n, self.classes, self.width, generator=generator)

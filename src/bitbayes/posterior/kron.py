@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from bitbayes.curvature import KronCurvature
-from bitbayes.logits import Spread
+from bitbayes.logits import CovarianceFactors
 from bitbayes.posterior.base import Tensors, eigen, gaussian_noise, squares
 
 
@@ -37,7 +37,7 @@ class KronPosterior(Tensors):
         """Squared coordinates of the features in A's eigenbasis, (D, n): `spread` is faster this way."""
         return squares(self.input_vectors.T @ features.T)
 
-    def spread(self, coordinates: Tensor, prior_variance: float) -> Spread:
+    def spread(self, coordinates: Tensor, prior_variance: float) -> CovarianceFactors:
         variances = (self._precisions(1 / prior_variance).reciprocal() @ coordinates).T  # (n, k)
         return _spread(variances, self.output_vectors, self.shifts)
 
@@ -83,7 +83,7 @@ class PaperKronPosterior(Tensors):
             return squares(features @ self.input_vectors)
         return squares(torch.cat([features[:, :-1] @ self.input_vectors, features[:, -1:]], dim=1))
 
-    def spread(self, coordinates: Tensor, prior_variance: float) -> Spread:
+    def spread(self, coordinates: Tensor, prior_variance: float) -> CovarianceFactors:
         variances = coordinates @ self._precisions(coordinates.new_tensor(prior_variance)).reciprocal().T
         return _spread(variances, self.output_vectors, self.shifts)
 
@@ -118,8 +118,8 @@ def _outputs(curvature: KronCurvature, contrasts: Tensor) -> tuple[Tensor, Tenso
     return torch.cat([values, values.new_zeros(1)]), torch.cat([vectors, shift], dim=1), 1
 
 
-def _spread(variances: Tensor, output_vectors: Tensor, shifts: int) -> Spread:
+def _spread(variances: Tensor, output_vectors: Tensor, shifts: int) -> CovarianceFactors:
     """Variances (n, k) along the columns of `output_vectors` (k, k), the shift's kept apart."""
     if not shifts:
-        return Spread(variances, output_vectors, torch.zeros_like(variances[:, 0]))
-    return Spread(variances[:, :-1], output_vectors[:, :-1], variances[:, -1] / variances.shape[1])
+        return CovarianceFactors(variances, output_vectors, torch.zeros_like(variances[:, 0]))
+    return CovarianceFactors(variances[:, :-1], output_vectors[:, :-1], variances[:, -1] / variances.shape[1])

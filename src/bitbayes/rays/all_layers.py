@@ -1,0 +1,189 @@
+"""The linearised Gaussian over logits along a ray, for a posterior over all layers.
+
+In the ray's final region the derivative g at a layer's outputs is the same everywhere, and the layer's input
+is slope·δ + intercept. So J(δ) = δ·J∞ + J₀, both from one pass back and the values at infinity that went
+through the layers: J∞ has the slopes for inputs, and 0 for the bias's 1. The limit is that of J∞ Σ J∞ᵀ. From
+start ≥ alpha on J(δ)/δ lies on the segment from J∞ to J(start)/start, at u = start/δ, and its covariance is a
+quadratic in u: three points determine it. In units of scale = δ this is a path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, NamedTuple, cast
+
+import torch
+from torch import Tensor, nn
+
+from bitbayes.logits import CovarianceFactors, LogitGaussian
+from bitbayes.model import (
+    DenseJacobian,
+    Layer,
+    LayerJacobian,
+    LayerRecord,
+    MatrixJacobian,
+    differentiate,
+    eval_mode,
+    find_head,
+    points_at_once,
+)
+from bitbayes.model.hooks import inputs_seen
+from bitbayes.posterior import NetworkPosterior
+from bitbayes.rays.final_region import FinalRegion, check_rays, final_region
+from bitbayes.rays.ray_gaussian import INFINITE, Path
+from bitbayes.rays.ray_tensor import RayTensor
+
+# A little beyond alpha, where a unit is at 0 and has no derivative; and where no unit ever changes its mind.
+BEYOND, NEAREST = 1.001, 1e-3
+# What rounding leaves of a covariance that does not grow, relative to what it is at the start.
+NOTHING = 1e-12
+
+
+class ExactNetwork(NamedTuple):
+    """A model in float64, its uncertain layers, the Gaussian over them and the prior's precision in each.
+
+    contrasts: directions (k, c) that span all that a predictive sees of k logits.
+    """
+
+    model: nn.Module
+    layers: tuple[Layer, ...]
+    posterior: NetworkPosterior
+    precisions: dict[str, float]
+    contrasts: Tensor
+
+    def covariance(self, pieces: dict[str, LayerJacobian]) -> Tensor:
+        """J Σ Jᵀ in the directions, (n, c, c)."""
+        along = cast("list[LayerRecord]", [_Along(layer, pieces[layer.name]) for layer in self.layers])
+        gram = self.posterior.gram(along, [self.precisions], None)[0]
+        return (gram + gram.mT) / 2
+
+    def derivatives(self, x: Tensor, layers: tuple[Layer, ...]) -> list[LayerRecord]:
+        with eval_mode(self.model):
+            return differentiate(
+                self.model, layers, x, lambda f: self.contrasts.to(f).expand(len(f), -1, -1)
+            )[1]
+
+
+class _Along(NamedTuple):
+    """A layer's derivatives, with all that a posterior asks of them."""
+
+    layer: Layer
+    derivatives: LayerJacobian
+
+    def jacobian(self, _: Tensor | None = None) -> LayerJacobian:
+        return self.derivatives
+
+
+@torch.no_grad()
+def network_paths(network: ExactNetwork, x: Tensor, *, settle: bool, tolerance: float) -> Iterator[Path]:
+    """Paths for the rows of x, of a model that ends in a linear layer.
+
+    Alpha is up to a thousandth later than that of the network. Without `settle` only the end at infinity
+    means anything.
+    """
+    check_rays(x)
+    with eval_mode(network.model):
+        one = x[:1].to(next(network.model.parameters()))
+        rows = points_at_once(network.model, network.layers, one, network.contrasts.shape[0])
+    for part in torch.split(x, rows):
+        yield _path(network, part, settle, tolerance)
+
+
+def network_piece(model: nn.Module, x: Tensor, tolerance: float = 0.0) -> FinalRegion:
+    """What a model that ends in a linear layer is along the rays of x."""
+    check_rays(x)
+    x = x.to(next(model.parameters()))
+    with eval_mode(model):
+        head = find_head(model, x[:2])
+    return final_region(model, head, x, tolerance=tolerance)
+
+
+def inside(piece: FinalRegion) -> Tensor:
+    """A δ for each ray, (n,), at which it is inside its final region."""
+    return torch.where(piece.alpha > 0, BEYOND * piece.alpha, NEAREST)
+
+
+def _path(network: ExactNetwork, x: Tensor, settle: bool, tolerance: float) -> Path:
+    known = [layer.name for layer in network.layers if layer.kind != "other"]
+    with inputs_seen(network.model, known) as seen:
+        piece = network_piece(network.model, x, tolerance)
+    start = inside(piece)  # (n,)
+    recorded, later = _derivatives(network, x.to(start), start)
+    far = {each.layer.name: _slope(each, later.get(each.layer.name), start, seen) for each in recorded}
+    limit = network.covariance(far)
+    # Where neither f nor J grows the path is one point, that at its start.
+    still = ~piece.logits.slope.any(1)
+    middle = first = limit
+    if settle or bool(still.any()):
+        near = {each.layer.name: _scaled(each.jacobian(), start) for each in recorded}
+        middle = first = network.covariance(near)
+        still &= limit.abs().amax((1, 2)) <= NOTHING * first.abs().amax((1, 2))
+    if settle:
+        middle = network.covariance({name: _mean(far[name], near[name]) for name in far})
+    far_scale = torch.where(still, start, INFINITE)
+    directions = network.contrasts.to(limit)
+
+    def at(u: float) -> LogitGaussian:
+        place = torch.where(still, 1.0, torch.full_like(start, u))
+        values, vectors = torch.linalg.eigh(_quadratic(limit, middle, first, place[:, None, None]))
+        scale = 1 / ((1 - u) / far_scale + u / start)
+        mean = piece.logits.slope + piece.logits.intercept * (place / start)[:, None]
+        spread = CovarianceFactors(values.clamp_min(0), directions @ vectors, torch.zeros_like(start))
+        return LogitGaussian(mean * scale[:, None], spread, scale)
+
+    def delta(row: Tensor, u: Tensor) -> Tensor:
+        return start[row] / u.clamp_min(1 / INFINITE)
+
+    return Path(start, at, far_scale, start, delta)
+
+
+def _derivatives(
+    network: ExactNetwork, x: Tensor, start: Tensor
+) -> tuple[list[LayerRecord], dict[str, LayerRecord]]:
+    """Of all layers at start·x; and of those by name at twice that which have no inputs to look at."""
+    points = x * start.reshape(-1, *[1] * (x.dim() - 1))
+    others = tuple(layer for layer in network.layers if layer.kind == "other")
+    later = {each.layer.name: each for each in network.derivatives(2 * points, others)} if others else {}
+    return network.derivatives(points, network.layers), later
+
+
+def _slope(
+    recorded: LayerRecord, later: LayerRecord | None, start: Tensor, seen: dict[str, list[Any]]
+) -> LayerJacobian:
+    """J∞ of a layer."""
+    if later is not None:  # J(2·start) − J(start) = start·J∞
+        return _scaled(_difference(later.jacobian(), recorded.jacobian()), start)
+    rays = seen[recorded.layer.name][-len(recorded.inputs) :]
+    slopes = [
+        ray.slope if isinstance(ray, RayTensor) else torch.zeros_like(value)
+        for ray, value in zip(rays, recorded.inputs, strict=True)
+    ]
+    piece = replace(recorded, inputs=slopes).jacobian()
+    if isinstance(piece, MatrixJacobian):
+        if recorded.layer.has_bias:
+            piece.inputs[:, :, -1] = 0
+        return piece
+    nothing = replace(recorded, inputs=[torch.zeros_like(value) for value in recorded.inputs])
+    return _difference(piece, nothing.jacobian())
+
+
+def _difference(one: LayerJacobian, other: LayerJacobian) -> LayerJacobian:
+    return DenseJacobian(one.dense() - other.dense())
+
+
+def _scaled(piece: LayerJacobian, start: Tensor) -> LayerJacobian:
+    """The derivatives of point n divided by start[n]."""
+    if isinstance(piece, MatrixJacobian):
+        return MatrixJacobian(piece.inputs / start[:, None, None, None], piece.gradients)
+    return DenseJacobian(piece.derivatives / start[:, None, None])
+
+
+def _mean(one: LayerJacobian, other: LayerJacobian) -> LayerJacobian:
+    if isinstance(one, MatrixJacobian) and isinstance(other, MatrixJacobian):
+        return MatrixJacobian((one.inputs + other.inputs) / 2, one.gradients)
+    return DenseJacobian((one.dense() + other.dense()) / 2)
+
+
+def _quadratic(at_0: Tensor, at_half: Tensor, at_1: Tensor, u: Tensor) -> Tensor:
+    return (1 - u) * (1 - 2 * u) * at_0 + 4 * u * (1 - u) * at_half + u * (2 * u - 1) * at_1

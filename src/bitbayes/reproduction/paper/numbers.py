@@ -1,0 +1,31 @@
+"""The paper's own numbers, as printed in its tables or read off its figures."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+
+@cache
+def printed(table: str) -> Any:
+    """Everything the paper prints in one table or figure.
+
+    >>> printed("table2")["MNIST"]["FMNIST"]["LLLA"]
+    {'mmc': [56.0, 1.8], 'aur': [98.2, 0.2]}
+    """
+    text = files("bitbayes.reproduction.paper").joinpath("numbers.json").read_text(encoding="utf-8")
+    return json.loads(text)[table]
+
+
+def cell(table: str, train: str, test: str | None, method: str | None) -> dict[str, Any]:
+    """MMC and AUROC of one method on one set, mean and standard deviation in %; empty where not printed.
+
+    >>> cell("table2", "MNIST", "FMNIST", "MAP")
+    {'mmc': [66.3, 0.0], 'aur': [97.4, 0.0]}
+    >>> cell("table2", "MNIST", "FMNIST", "residual")
+    {}
+    """
+    row = printed(table).get(train, {}).get(test, {})
+    return dict(row.get(method) or {})

@@ -1,0 +1,22 @@
+"""Table 2: multi-class outlier detection by the paper's five methods and by ours."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from bitbayes.reproduction.paper import ood
+from bitbayes.reproduction.paper.numbers import cell
+from bitbayes.reproduction.paper.report import Report
+from bitbayes.reproduction.paper.session import Session
+
+DELTA = 2000
+
+
+def measure(session: Session) -> dict[str, Any]:
+    study = session.study("plain")
+    return ood.measure(study, ood.natural(study) | ood.noise(study, DELTA))
+
+
+def show(values: dict[str, Any], report: Report) -> None:
+    ood.show(values, report, partial(cell, "table2"), "Table 2, multi-class", ood.notes(values))

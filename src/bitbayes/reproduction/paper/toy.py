@@ -1,0 +1,153 @@
+"""Figures 1 and 4, and the isotropic one: confidence in the plane, near the data and zoomed out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from bitbayes.reproduction.paper.pictures import panels, styled
+from bitbayes.reproduction.paper.report import Report
+from bitbayes.reproduction.paper.session import Session
+from bitbayes.reproduction.paper.study import choices
+from bitbayes.reproduction.paper.toys import TOYS, Toy, methods, train_toy
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+GRID, ZOOM = 51, 8.0
+VIEWS = ("near", "far")
+POINTS = ("#d7191c", "#1b9e77", "#b04fc4", "#ff7f00")  # by class: none of them a colour of the map
+
+
+def measure(session: Session) -> dict[str, Any]:
+    return {"toys": {toy.name: maps(toy, session) for toy in (make() for make in TOYS)}}
+
+
+def maps(toy: Toy, session: Session) -> dict[str, Any]:
+    """Confidence and class on a grid, near the data and zoomed out, by each method."""
+    network = train_toy(toy, session.options)
+    grids = {"near": grid(toy, 1.0), "far": grid(toy, ZOOM)}
+    found: dict[str, Any] = {}
+    for name, (predict, chosen) in methods(toy, network).items():
+        at_data = predict(toy.x)
+        found[name] = {
+            "chosen": chosen,
+            "at_data": float(at_data.amax(1).mean()),
+            "accuracy": float((at_data.argmax(1) == toy.y).double().mean()),
+            "far_edge": float(predict(edge(toy, ZOOM)).amax(1).mean()),
+        }
+        for view, (points, _) in grids.items():
+            probabilities = predict(points)
+            found[name][view] = {
+                "per_mille": (1000 * probabilities.amax(1)).round().int().tolist(),
+                "label": "".join(map(str, probabilities.argmax(1).tolist())),
+            }
+    return {
+        "title": toy.title,
+        "classes": max(2, toy.outputs),
+        "points": toy.x.tolist(),
+        "labels": toy.y.tolist(),
+        "extents": {view: extent for view, (_, extent) in grids.items()},
+        "maps": found,
+    }
+
+
+def about(toy: dict[str, Any]) -> dict[str, Any]:
+    """What the methods chose, as `choices` reads it: in a single trial."""
+    return {
+        "methods": {name: {"title": name} for name in toy["maps"]},
+        "chosen": [{name: found["chosen"] for name, found in toy["maps"].items()}],
+        "not_run": {},
+    }
+
+
+def frame(toy: Toy, zoom: float) -> tuple[float, float, float, float]:
+    """Left, right, bottom and top of a view: the data with a margin, `zoom` times as wide."""
+    low, high = toy.x.amin(0), toy.x.amax(0)
+    centre, half = (low + high) / 2, 0.75 * float((high - low).amax()) * zoom
+    x, y = centre.tolist()
+    return x - half, x + half, y - half, y + half
+
+
+def grid(toy: Toy, zoom: float) -> tuple[Tensor, tuple[float, float, float, float]]:
+    """Points (GRID², 2), row by row from below, and the view they fill."""
+    left, right, bottom, top = frame(toy, zoom)
+    x, y = torch.linspace(left, right, GRID), torch.linspace(bottom, top, GRID)
+    return torch.cartesian_prod(y, x).flip(1), (left, right, bottom, top)
+
+
+def edge(toy: Toy, zoom: float) -> Tensor:
+    """Points on the border of a view."""
+    points, _ = grid(toy, zoom)
+    x, y = points.T
+    on = (x == x.min()) | (x == x.max()) | (y == y.min()) | (y == y.max())
+    return points[on]
+
+
+def show(values: dict[str, Any], report: Report) -> None:
+    rows = []
+    for toy in values["toys"].values():
+        for name, found in toy["maps"].items():
+            plain = toy["maps"]["Plain"]["near"]["label"]
+            kept = sum(a == b for a, b in zip(found["near"]["label"], plain, strict=True)) / len(plain)
+            percent = [100 * found["at_data"], 100 * found["far_edge"], 100 * kept]
+            rows.append((toy["title"], name, *(f"{value:.1f}" for value in percent)))
+    header = (
+        "Problem",
+        "Method",
+        "Confidence at the training points, %",
+        "On the border of the zoomed-out view, %",
+        "Grid points with the plain network's class, %",
+    )
+    chosen = [f"{toy['title']}. {text}" for toy in values["toys"].values() for text in choices(about(toy))]
+    report.table("Confidence in the plane", header, rows, *chosen)
+    for name, toy in values["toys"].items():
+        report.picture(lambda toy=toy: picture(toy), extra=name)  # type: ignore[misc]
+
+
+def boundaries(confidence: Any, label: Any, classes: int) -> list[Any]:
+    """Functions on the grid that are 0 on the decision boundary: one for two classes, else one for each."""
+    if classes == 2:  # p − ½, which a contour can interpolate
+        return [(confidence - 0.5) * (2 * label - 1)]
+    return [(label == c) - 0.5 for c in range(classes)]
+
+
+@styled
+def picture(toy: dict[str, Any]) -> Figure:
+    """A column for each method; above near the data, below zoomed out; black: the decision boundary."""
+    names = list(toy["maps"])
+    figure, axes = panels(2, len(names), 1.9, 1.8)
+    low = 1 / toy["classes"]
+    x, y = zip(*toy["points"], strict=True)
+    for row, view in zip(axes, VIEWS, strict=True):
+        left, right, bottom, top = toy["extents"][view]
+        across = torch.linspace(left, right, GRID).tolist()
+        up = torch.linspace(bottom, top, GRID).tolist()
+        for panel, name in zip(row, names, strict=True):
+            found = toy["maps"][name][view]
+            confidence = torch.tensor(found["per_mille"]).reshape(GRID, GRID) / 1000
+            image = panel.imshow(
+                confidence.numpy(),
+                extent=(left, right, bottom, top),
+                origin="lower",
+                vmin=low,
+                vmax=1,
+                cmap="cividis",
+                interpolation="bilinear",
+                aspect="auto",
+            )
+            label = torch.tensor([int(c) for c in found["label"]]).reshape(GRID, GRID).numpy()
+            for level in boundaries(confidence.numpy(), label, toy["classes"]):
+                panel.contour(across, up, level, levels=[0.0], colors="black", linewidths=0.8)
+            size = 5 if view == "near" else 0.6
+            colours = [POINTS[label] for label in toy["labels"]]
+            panel.scatter(x, y, s=size, c=colours, edgecolors="white", linewidths=0.2)
+            panel.set(xticks=[], yticks=[], xlim=(left, right), ylim=(bottom, top))
+            if view == "near":
+                panel.set_title(name)
+        row[0].set_ylabel("near the data" if view == "near" else f"zoomed out, × {ZOOM:g}")
+    figure.colorbar(image, ax=[panel for row in axes for panel in row], label="Confidence", shrink=0.9)
+    figure.suptitle(toy["title"], fontsize=10)
+    return figure

@@ -1,0 +1,303 @@
+import math
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from bitbayes import Laplace, TemperatureScaling, metrics
+from bitbayes.auditing.findings import METHODS, Audit
+from bitbayes.auditing.measure import audit
+from bitbayes.errors import DataError, EdgeWarning
+
+CENTRES = torch.tensor([[-2.0, 0.0], [2.0, 0.0], [0.0, 3.0]])
+
+
+def blobs(n: int, k: int, seed: int) -> tuple[Tensor, Tensor]:
+    """n points around k centres, near enough to each other that a classifier makes mistakes."""
+    generator = torch.Generator().manual_seed(seed)
+    y = torch.arange(n) % k
+    return CENTRES[y] + 1.5 * torch.randn(n, 2, generator=generator), y
+
+
+def trained(k: int, outputs: int) -> nn.Module:
+    x, y = blobs(120, k, 0)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(2, 16), nn.ReLU(), nn.Linear(16, outputs))
+    optimizer = torch.optim.Adam(model.parameters(), 0.05)
+    for _ in range(60):
+        optimizer.zero_grad()
+        logits = model(x)
+        if outputs == 1:
+            nn.functional.binary_cross_entropy_with_logits(logits[:, 0], y.float()).backward()
+        else:
+            nn.functional.cross_entropy(logits, y).backward()
+        optimizer.step()
+    return model
+
+
+def loaders(
+    k: int, *, dtype: torch.dtype = torch.float32, shuffle: bool = False
+) -> dict[str, DataLoader[tuple[Tensor, ...]]]:
+    parts = {"train": blobs(120, k, 0), "validation": blobs(90, k, 1), "test": blobs(150, k, 2)}
+    return {
+        name: DataLoader(TensorDataset(x.to(dtype), y), 40, shuffle=shuffle) for name, (x, y) in parts.items()
+    }
+
+
+def run(model: nn.Module, data: dict[str, Any], *args: Any, **options: Any) -> Audit:
+    return audit(model, data["train"], data["validation"], data["test"], *args, **options)
+
+
+@pytest.mark.parametrize("k, outputs", [(3, 3), (2, 2), (2, 1)])
+def test_every_score_is_what_the_parts_give_by_hand(k: int, outputs: int) -> None:
+    # In float64, where no two confidences are equal by rounding: AUROC and FPR95 would count those.
+    model, data = trained(k, outputs).double(), loaders(k, dtype=torch.float64)
+    ring = 10 * torch.randn(70, 2, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    found = run(model, data, {"ring": ring})
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", EdgeWarning)
+        bayes = Laplace(model).fit(data["train"]).tune(data["validation"])
+    scaled = TemperatureScaling(model).fit(data["validation"])
+    assert found.prior_variance == bayes.prior_variance
+    assert found.temperature == scaled.temperature
+    assert found.sizes == {"train": 120, "validation": 90, "test": 150}
+    assert found.classes == k
+    x, y = blobs(150, k, 2)
+    x = x.double()
+
+    def plain(inputs: Tensor) -> Tensor:
+        with torch.no_grad():
+            logits = model(inputs)
+        if outputs == 1:
+            return torch.cat([1 - logits.sigmoid(), logits.sigmoid()], 1)
+        return logits.softmax(1)
+
+    ring_scores = found.outliers[0].scores
+    for method, predict in zip(METHODS, (plain, scaled.predict_proba, bayes.predict_proba), strict=True):
+        inside, outside, scores = predict(x), predict(ring), found.test[method]
+        near = {"rel": 1e-9, "abs": 1e-12}  # batches of 40 instead of 150 change the last bits
+        assert scores.accuracy == metrics.accuracy(inside, y)
+        assert scores.confidence == pytest.approx(metrics.mmc(inside), **near)
+        assert scores.nll == pytest.approx(metrics.nll(inside, y), **near)
+        assert scores.ece == pytest.approx(metrics.ece(inside, y), **near)
+        assert scores.brier == pytest.approx(metrics.brier(inside, y), **near)
+        assert sum(scores.reliability.count) == sum(scores.histogram) == 150
+        assert ring_scores[method].confidence == pytest.approx(metrics.mmc(outside), **near)
+        assert ring_scores[method].auroc == pytest.approx(metrics.auroc(inside, outside), **near)
+        assert ring_scores[method].fpr95 == pytest.approx(metrics.fpr95(inside, outside), **near)
+        assert sum(ring_scores[method].histogram) == 70
+        assert found.ray is not None
+        confidence = predict(found.ray.delta[-1] * x).max(1).values.double()
+        assert found.ray.mean[method][-1] == pytest.approx(confidence.mean().item(), **near)
+        assert found.ray.low[method][-1] == pytest.approx(confidence.quantile(0.1).item(), **near)
+        assert found.ray.high[method][-1] == pytest.approx(confidence.quantile(0.9).item(), **near)
+        far = found.outliers[-1]
+        assert far.name == "Test inputs × 2,000"
+        assert far.scores[method].confidence == pytest.approx(metrics.mmc(predict(2000 * x)), **near)
+    assert found.changed_labels == int((plain(x).argmax(1) != bayes.predict_proba(x).argmax(1)).sum())
+
+
+def test_labels_that_the_bayesian_prediction_changes_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = Laplace.predict_proba
+
+    def contrary(self: Laplace, x: Tensor) -> Tensor:
+        probs = honest(self, x)
+        probs[:3] = probs[:3].roll(1, dims=1)  # another class for three of each batch
+        return probs
+
+    model = trained(3, 3)
+    before = run(model, loaders(3)).changed_labels
+    monkeypatch.setattr(Laplace, "predict_proba", contrary)
+    assert run(model, loaders(3)).changed_labels == before + 3 * 4
+
+
+def test_a_shuffling_test_loader_changes_nothing() -> None:
+    model = trained(3, 3)
+    straight, shuffled = (run(model, loaders(3, shuffle=shuffle)) for shuffle in (False, True))
+    assert shuffled.changed_labels == straight.changed_labels
+    for method in METHODS:
+        assert shuffled.test[method].accuracy == straight.test[method].accuracy
+        assert shuffled.test[method].nll == pytest.approx(straight.test[method].nll, rel=1e-4)
+
+
+def test_the_seed_decides_the_noise_and_the_noise_is_not_that_of_tuning() -> None:
+    model, stage = trained(3, 3), ""
+    seen: dict[str, set[bytes]] = {}
+
+    def watch(_: nn.Module, args: tuple[Tensor]) -> None:
+        seen.setdefault(stage, set()).update(row.numpy().tobytes() for row in args[0])
+
+    def progress(name: str, done: int, total: int | None) -> None:
+        nonlocal stage
+        stage = name
+
+    model.register_forward_pre_hook(watch)
+    data = loaders(3)
+    data["test"] = data["validation"]  # the same range, so that equal random numbers would be equal noise
+    first = run(model, data, seed=0, progress=progress)
+    tuned_on = seen["Tuning the prior"] - seen["Test data"]
+    assert len(tuned_on) == 90  # the noise that `tune` draws
+    assert not tuned_on & seen["Outliers"]
+
+    def noise(found: Audit) -> float:
+        return next(o for o in found.outliers if o.kind == "noise").scores["plain"].confidence
+
+    assert noise(run(model, data, seed=0)) == noise(first)
+    assert noise(run(model, data, seed=1)) != noise(first)
+
+
+def test_stages_are_reported_from_start_to_end() -> None:
+    steps: dict[str, list[tuple[int, int | None]]] = {}
+    run(trained(3, 3), loaders(3), progress=lambda name, *step: steps.setdefault(name, []).append(step))
+    assert list(steps) == [
+        "Fitting",
+        "Temperature",
+        "Tuning the prior",
+        "Test data",
+        "Outliers",
+        "Far away",
+        "At infinity",
+    ]
+    assert steps["Fitting"] == [(0, 3), (1, 3), (1, 3), (2, 3), (2, 3), (3, 3)]
+    assert all(done == total for done, total in (stage[-1] for stage in steps.values()))
+
+
+def test_at_most_a_thousand_test_inputs_are_kept_for_noise_and_scaling() -> None:
+    data = loaders(3) | {"test": DataLoader(TensorDataset(*blobs(1300, 3, 2)), 400)}
+    found = run(trained(3, 3), data)
+    assert found.sizes["test"] == 1300
+    assert [outlier.size for outlier in found.outliers] == [1000] * 4
+    assert found.ray is not None
+    assert found.ray.size == 200
+
+
+def test_tokens_are_neither_scaled_nor_replaced_by_noise() -> None:
+    class Bag(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embedding, self.head = nn.EmbeddingBag(20, 8), nn.Linear(8, 2)
+
+        def forward(self, tokens: Tensor) -> Tensor:
+            return self.head(self.embedding(tokens))
+
+    generator = torch.Generator().manual_seed(0)
+    tokens, y = torch.randint(0, 20, (60, 5), generator=generator), torch.arange(60) % 2
+    data = [(tokens, y)]
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = Bag()
+    found = audit(model, data, data, data, {"repeats": torch.zeros(10, 5, dtype=torch.long)})
+    assert [outlier.name for outlier in found.outliers] == ["repeats"]
+    assert found.ray is None
+    assert any("noise and far-away inputs were skipped" in note for note in found.notes)
+    assert any("tuned without noise" in note for note in found.notes)
+
+
+def test_mappings_work_as_far_as_they_can() -> None:
+    class Named(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = trained(3, 3)
+
+        def forward(self, points: Tensor) -> Tensor:
+            return self.inner(points)  # type: ignore[no-any-return]
+
+    x, y = blobs(90, 3, 1)
+    data = [{"points": x[:60], "labels": y[:60]}, {"points": x[60:], "labels": y[60:]}]
+    found = audit(Named(), data, data, data, {"far": [{"points": 50 * x}]})
+    assert [(outlier.name, outlier.size) for outlier in found.outliers] == [("far", 90)]
+    assert found.sizes == {"train": 90, "validation": 90, "test": 90}
+
+
+def test_a_network_that_overflows_far_away_is_audited_up_to_there() -> None:
+    class Overflowing(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = trained(3, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.inner(x.where(x.abs() < 2000, math.inf))  # type: ignore[no-any-return]
+
+    found = run(Overflowing(), loaders(3))
+    assert [outlier.name for outlier in found.outliers] == ["Uniform noise", "Noise × 100"]
+    assert found.ray is not None
+    assert 100 <= found.ray.delta[-1] < 10_000
+    assert any(note.startswith("Noise × 2,000 was skipped: ") for note in found.notes)
+    assert any("stop before δ =" in note for note in found.notes)
+
+
+def test_the_model_is_left_as_it_was() -> None:
+    model = trained(3, 3).train()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    run(model, loaders(3))
+    assert all(module.training for module in model.modules())
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_a_warning_of_the_search_becomes_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
+    def tune(self: Laplace, *args: Any, **options: Any) -> None:
+        warnings.warn("the best value lies on the edge", EdgeWarning, stacklevel=1)
+        warnings.warn("another matter", UserWarning, stacklevel=1)
+        list(args[0])
+
+    monkeypatch.setattr(Laplace, "tune", tune)
+    with pytest.warns(UserWarning, match="another matter") as passed_on:
+        found = run(trained(3, 3), loaders(3))
+    assert found.notes == ["the best value lies on the edge"]
+    assert len(passed_on) == 1
+
+
+def _once() -> Iterator[tuple[Tensor, Tensor]]:
+    yield blobs(30, 3, 0)
+
+
+@pytest.mark.parametrize("name", ["train", "validation", "test"])
+@pytest.mark.parametrize(
+    "loader, message",
+    [
+        ([torch.zeros(4, 2)], "batch 0 is a Tensor: expected a pair"),
+        ([], "empty"),
+        (3, "got a int"),
+        (_once(), "a generator, which can be read only once"),
+    ],
+)
+def test_a_loader_that_will_not_do_is_named_before_any_work(name: str, loader: Any, message: str) -> None:
+    stages: list[str] = []
+    with pytest.raises(DataError, match=message) as error:
+        run(trained(3, 3), loaders(3) | {name: loader}, progress=lambda stage, *_: stages.append(stage))
+    assert str(error.value).startswith(f"'{name}'")
+    assert stages == []
+
+
+def test_outliers_that_will_not_do_are_named() -> None:
+    with pytest.raises(DataError, match=r"^outliers 'ring': "):
+        run(trained(3, 3), loaders(3), {"ring": torch.full((5, 2), math.nan)})
+
+
+@pytest.mark.parametrize("k, outputs", [(3, 3), (2, 1)])
+def test_limits_of_each_class(k: int, outputs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bitbayes.auditing.measure.MOST_A_CLASS", 20)
+    model, data = trained(k, outputs), loaders(k)
+    found = run(model, data)
+    bayes = Laplace(model, prior_variance=found.prior_variance).fit(data["train"])
+    x, y = blobs(150, k, 2)
+    assert [row.label for row in found.infinity] == list(range(k))
+    for row in found.infinity:
+        far = bayes.predict_proba(1e9 * x[y == row.label][:20]).amax(1)
+        assert row.size == 20
+        assert row.mean == pytest.approx(far.mean().item(), abs=1e-4)
+        assert row.largest == pytest.approx(far.max().item(), abs=1e-4)
+
+
+def test_limits_are_skipped_with_a_note_where_the_network_is_not_piecewise_affine() -> None:
+    model = nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 3))
+    found = run(model, loaders(3))
+    assert found.infinity == []
+    (note,) = [note for note in found.notes if "infinity" in note]
+    assert "tanh" in note

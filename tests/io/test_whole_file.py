@@ -1,0 +1,81 @@
+"""Files are there whole or not at all, and are as open to others as the umask allows."""
+
+import os
+import stat
+
+import pytest
+import torch
+from torch import nn
+
+import reference
+from bitbayes.io.whole_file import whole, write_tensors, write_text
+from bitbayes.training import Recipe, trained
+
+
+def save(path):
+    bayes, _, _ = reference.fitted()
+    bayes.save(path)
+
+
+def network():
+    return nn.Sequential(nn.Flatten(), nn.Linear(16, 3))
+
+
+def train(path):
+    """Weights at `path`, and what is said about them beside it."""
+    x, y = torch.rand(8, 1, 4, 4), torch.arange(8) % 3
+    trained(path.parent, path.stem, network, x, y, recipe=Recipe(epochs=1))
+
+
+def fail(path, error):
+    with whole(path) as part:
+        part.write_text("half")
+        raise error
+
+
+@pytest.fixture
+def umask():
+    """Sets the mask, for this test alone."""
+    before = os.umask(0)
+    os.umask(before)
+    yield os.umask
+    os.umask(before)
+
+
+@pytest.mark.parametrize("mask", [0o022, 0o027, 0o077])
+@pytest.mark.parametrize("write", [save, train, lambda path: write_text(path, "text")])
+def test_the_mode_is_the_users_own(tmp_path, umask, write, mask):
+    umask(mask)
+    write(tmp_path / "file.safetensors")
+    files = list(tmp_path.iterdir())
+    assert tmp_path / "file.safetensors" in files
+    assert {stat.S_IMODE(file.stat().st_mode) for file in files} == {0o666 & ~mask}
+    assert all(file.is_file() and file.stem == "file" for file in files)
+
+
+@pytest.mark.parametrize("there", [True, False])
+@pytest.mark.parametrize("error", [OSError, KeyboardInterrupt])
+def test_a_failure_leaves_the_old_file_and_no_other(tmp_path, there, error):
+    path = tmp_path / "file"
+    if there:
+        path.write_text("old")
+    with pytest.raises(error):
+        fail(path, error)
+    assert [file.read_text() for file in tmp_path.iterdir()] == ["old"] * there
+
+
+def test_nobody_sees_half_a_file(tmp_path):
+    path = tmp_path / "file"
+    path.write_text("old")
+    with whole(path) as part:
+        part.write_text("new")
+        assert path.read_text() == "old"
+    assert path.read_text() == "new"
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_tensors_that_cannot_be_written_leave_no_file(tmp_path):
+    shared = torch.ones(2)
+    with pytest.raises(RuntimeError, match="share memory"):
+        write_tensors(tmp_path / "new" / "file", {"a": shared, "b": shared}, {})
+    assert os.listdir(tmp_path / "new") == []

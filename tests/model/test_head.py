@@ -1,0 +1,142 @@
+"""Finding the head, and what goes into it."""
+
+import pytest
+import torch
+from torch import nn
+
+from bitbayes.errors import ModelError
+from bitbayes.model import Head, eval_mode, find_head, fingerprint, forward
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("k", [1, 2, 5])
+def test_the_head_is_described(k, bias):
+    head = find_head(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, k, bias=bias)), torch.randn(2, 3))
+    assert head == Head("2", inputs=4, outputs=k, bias=bias)
+    assert head.width == 4 + bias
+    assert head.parameter_names() == (("2.weight", "2.bias") if bias else ("2.weight",))
+
+
+def test_a_linear_layer_alone_has_no_name():
+    head = find_head(nn.Linear(3, 2), torch.randn(2, 3))
+    assert head.name == "" and head.parameter_names() == ("weight", "bias")
+
+
+class Two(nn.Module):
+    """Two linear layers of the same shape, of which the second to be defined comes first."""
+
+    def __init__(self):
+        super().__init__()
+        self.last = nn.Linear(3, 3)
+        self.first = nn.Linear(3, 3)
+        self.idle = nn.Linear(3, 3)
+
+    def forward(self, x):
+        return self.last(self.first(x))
+
+
+def test_order_of_calls_counts_and_not_of_definition():
+    assert find_head(Two(), torch.randn(2, 3)).name == "last"
+
+
+def test_a_layer_whose_weights_agree_with_the_heads_is_not_the_head():
+    model = Two()
+    model.idle.load_state_dict(model.last.state_dict())
+    assert find_head(model, torch.randn(2, 3)).name == "last"
+
+
+def test_the_outputs_of_a_shared_layer_are_told_apart():
+    layer = nn.Linear(3, 3)
+    model = nn.Sequential(layer, nn.ReLU(), layer)
+    x = torch.randn(4, 3)
+    features, logits, _ = forward(model, find_head(model, x), x)
+    torch.testing.assert_close(features, layer(x).relu(), rtol=0, atol=0)
+    torch.testing.assert_close(logits, model(x), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("shape", ["column", "flat"])
+def test_forward_gives_features_logits_and_the_models_shape(shape):
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.hidden, self.head = nn.Linear(3, 4), nn.Linear(4, 1)
+
+        def forward(self, x):
+            y = self.head(self.hidden(x).tanh())
+            return y if shape == "column" else y.squeeze(-1)
+
+    model, x = Model(), torch.randn(5, 3)
+    for inputs in (x, x[:1]):
+        head = find_head(model, inputs)
+        features, logits, size = forward(model, head, inputs)
+        assert head.name == "head" and size == tuple(model(inputs).shape)
+        torch.testing.assert_close(features, model.hidden(inputs).tanh(), rtol=0, atol=0)
+        torch.testing.assert_close(logits, model(inputs).reshape(-1, 1), rtol=0, atol=0)
+
+
+def test_one_input_whose_batch_dimension_is_squeezed_away():
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.head = nn.Linear(3, 1)
+
+        def forward(self, x):
+            return self.head(x).squeeze()
+
+    head = find_head(Model(), torch.randn(1, 3))
+    assert head.name == "head"
+
+
+def test_hooks_are_taken_off_also_after_an_error():
+    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+    head = find_head(model, torch.randn(2, 3))
+    forward(model, head, torch.randn(2, 3))
+    for use in (lambda x: find_head(model, x), lambda x: forward(model, head, x)):
+        with pytest.raises(RuntimeError):
+            use(torch.randn(2, 5))
+    assert all(not m._forward_hooks and not m._forward_pre_hooks for m in model.modules())
+
+
+def test_users_own_hooks_keep_working():
+    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+    model[2].register_forward_pre_hook(lambda module, args: (args[0] + 1,))
+    x = torch.randn(4, 3)
+    features, logits, _ = forward(model, find_head(model, x), x)
+    torch.testing.assert_close(logits, features @ model[2].weight.T + model[2].bias)
+
+
+def test_errors_name_what_was_seen():
+    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2), nn.Softmax(1))
+    with pytest.raises(ModelError, match=r"'0' -> \(2, 4\), '2' -> \(2, 2\)"):
+        find_head(model, torch.randn(2, 3))
+    many = nn.Sequential(*(nn.ReLU() for _ in range(30)))
+    with pytest.raises(ModelError, match=r"ReLU.*and 18 more"):
+        find_head(many, torch.randn(2, 3))
+
+
+def test_evaluating_gives_every_module_its_mode_back():
+    model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2), nn.Dropout()).train()
+    model[1].eval()
+    with eval_mode(model):
+        assert not any(module.training for module in model.modules())
+    assert [module.training for module in model] == [True, False, True] and model.training
+    with pytest.raises(ZeroDivisionError), eval_mode(model):
+        raise ZeroDivisionError
+    assert [module.training for module in model] == [True, False, True] and model.training
+
+
+def test_a_fingerprint_sees_modules_shapes_and_values():
+    def make(seed, activation=nn.ReLU, width=4):
+        torch.manual_seed(seed)
+        return nn.Sequential(nn.Linear(3, width), activation(), nn.BatchNorm1d(width), nn.Linear(width, 2))
+
+    same, again = fingerprint(make(0)), fingerprint(make(0))
+    assert same == again
+    assert fingerprint(make(1)).architecture == same.architecture
+    assert fingerprint(make(1)).weights != same.weights
+    assert fingerprint(make(0, nn.Tanh)).architecture != same.architecture
+    assert fingerprint(make(0, width=5)).architecture != same.architecture
+    counted = make(0)
+    counted[2].running_var += 1
+    assert fingerprint(counted).weights != same.weights
+    assert fingerprint(make(0).bfloat16()).architecture != same.architecture

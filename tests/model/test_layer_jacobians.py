@@ -1,0 +1,78 @@
+"""Sums of products of derivatives, formed or not: both ways, in any chunks, give the plain sums."""
+
+import pytest
+import torch
+
+from bitbayes.curvature.all_layers import _diagonal
+from bitbayes.model import DenseJacobian, MatrixJacobian, from_pairs, layer_jacobians
+from bitbayes.posterior.all_layers import _gram
+
+SHAPES = [
+    # points, groups, inputs, outputs, directions, positions
+    (5, 1, 7, 4, 3, 1),
+    (5, 1, 7, 4, 3, 6),
+    (3, 2, 5, 3, 2, 4),
+    (4, 3, 2, 1, 1, 9),
+]
+
+
+@pytest.fixture(params=SHAPES, ids=str)
+def jacobian(request):
+    n, groups, i, o, c, positions = request.param
+    torch.manual_seed(0)
+    inputs = torch.randn(n, groups, i, positions, dtype=torch.float64)
+    return MatrixJacobian(inputs, torch.randn(n, groups, c, o, positions, dtype=torch.float64))
+
+
+@pytest.fixture(params=[1, 20, 2**20], ids="chunks of {}".format)
+def chunk(request, monkeypatch):
+    monkeypatch.setattr(layer_jacobians, "CPU_CHUNK", request.param)
+
+
+@pytest.fixture(params=[-1000, 1000], ids=["formed", "pairs"])
+def route(request, monkeypatch):
+    monkeypatch.setattr(layer_jacobians, "TRAFFIC", request.param)
+    return request.param > 0
+
+
+def plain_jacobian(piece):
+    """(n, c, groups, o, i), one number at a time."""
+    return torch.einsum("ngit,ngcot->ncgoi", piece.inputs, piece.gradients)
+
+
+def test_jacobian(piece):
+    expected = plain_jacobian(piece).flatten(2)
+    torch.testing.assert_close(piece.dense(), expected, rtol=1e-12, atol=1e-12)
+
+
+def test_diagonal(piece, chunk, route):
+    assert piece.few_positions == route
+    expected = plain_jacobian(piece).square().sum((0, 1)).flatten()
+    torch.testing.assert_close(_diagonal(piece)["diagonal"], expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("priors", [1, 3])
+def test_gram(piece, chunk, route, priors):
+    jacobian = plain_jacobian(piece).flatten(2)  # (n, c, P)
+    weights = [torch.rand(jacobian.shape[2], dtype=torch.float64) + 0.1 for _ in range(priors)]
+    expected = torch.stack([torch.einsum("ncp,p,ndp->ncd", jacobian, w, jacobian) for w in weights])
+    torch.testing.assert_close(_gram(piece, weights), expected, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(_gram(DenseJacobian(jacobian), weights), expected, rtol=1e-12, atol=1e-12)
+
+
+def test_chunks_take_everything_once_and_keep_within_the_limit(piece, chunk):
+    n, _, _, o, _ = piece.gradients.shape
+    seen = torch.zeros(n, o)
+    for points, outputs in piece.chunks():
+        seen[points, outputs] += 1
+        part = piece.part(points, outputs).dense()
+        assert part.numel() <= layer_jacobians.CPU_CHUNK or (
+            len(part) == 1 and outputs.stop - outputs.start == 1
+        )
+    assert bool((seen == 1).all())
+
+
+def test_from_pairs():
+    matrix = torch.tensor([[1.0, 2.0, 3.0], [2.0, 4.0, 5.0], [3.0, 5.0, 6.0]])
+    first, second = torch.triu_indices(3, 3)
+    assert torch.equal(from_pairs(matrix[first, second], 3), matrix)

@@ -1,0 +1,121 @@
+"""Networks and Laplaces to send along rays, and what a network is there by plain evaluation."""
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+import bitbayes as bb
+from bitbayes.model import eval_mode, find_head, forward
+from bitbayes.networks import MLP
+from bitbayes.rays import final_region
+
+
+class Residual(nn.Module):
+    """Convolutions, a batch norm, a residual sum with an in-place ReLU, max and average pooling."""
+
+    def __init__(self, k):
+        super().__init__()
+        self.stem = nn.Conv2d(1, 4, 3, padding=1)
+        self.norm = nn.BatchNorm2d(4)
+        self.block = nn.Conv2d(4, 4, 3, padding=1)
+        self.head = nn.Linear(16, k)
+
+    def forward(self, x):
+        x = functional.relu(self.norm(self.stem(x)), inplace=True)
+        x = functional.max_pool2d(x, 2)
+        x = functional.relu(x + self.block(x), inplace=True)
+        return self.head(functional.adaptive_avg_pool2d(x, 2).flatten(1))
+
+
+def convnet(k):
+    """A ConvNet with batch norm and max pooling."""
+    return nn.Sequential(
+        *(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Conv2d(4, 6, 2), nn.LeakyReLU(0.1), nn.Flatten(), nn.Dropout(0.5), nn.Linear(24, k)),
+    )
+
+
+NETWORKS = {
+    "mlp": (lambda k: MLP((5, 12, 8, k)), (5,)),
+    "mlp with batch norm": (lambda k: MLP((5, 12, 8, k), batch_norm=True), (5,)),
+    "convnet": (convnet, (1, 8, 8)),
+    "residual": (Residual, (1, 8, 8)),
+}
+
+
+STRUCTURES = ("full", "kron", "diag", "isotropic")
+# Numbers of logits, and predictives that have a limit; without the last also a certificate.
+METHODS = [(1, "probit"), (1, "quadrature"), (2, "pairwise"), (4, "pairwise"), (4, "probit"), (4, "bridge")]
+CERTIFIED = METHODS[:-1]
+
+
+def network(name, k, n, seed=0):
+    """A network in float64, its batch norms used to some data, with biases that matter; and inputs (n, …)."""
+    torch.manual_seed(seed)
+    make, shape = NETWORKS[name]
+    model, x = make(k).double(), torch.randn(n, *shape, dtype=torch.float64)
+    model.train()
+    with torch.no_grad():
+        model(2 * x + 1)
+        for parameter in model.parameters():
+            if parameter.dim() == 1:
+                parameter += 0.5 * torch.randn_like(parameter)
+    return model.eval(), x
+
+
+def laplace(name, k, n=40, seed=0, **options):
+    """A fitted Laplace of such a network, and inputs."""
+    model, x = network(name, k, n, seed)
+    labels = torch.arange(n) % max(k, 2)
+    return bb.Laplace(model, **options).fit([(2 * x, labels)]), x
+
+
+def piece_of(model, x, **options):
+    with eval_mode(model):
+        head = find_head(model, x[:2])
+    return final_region(model, head, x, **options)
+
+
+def deviation(model, x, piece, delta):
+    """How far the network's features and logits at δ·x are from the final piece, (n,), relatively."""
+    with torch.no_grad(), eval_mode(model):
+        head = find_head(model, x[:2])
+        here = forward(model, head, x * delta.reshape(-1, *[1] * (x.dim() - 1)))[:2]
+    worst = torch.zeros_like(delta)
+    for value, line in zip(here, (piece.features, piece.logits), strict=True):
+        there = line.slope * delta[:, None] + line.intercept
+        # At alpha itself a·δ + b may be 0, and so may all features: what is rounded are the terms.
+        size = (line.slope.abs() * delta[:, None] + line.intercept.abs()).amax(1)
+        size = torch.maximum(size, 1e-3 * (1 + delta * x.abs().flatten(1).amax(1)))
+        worst = torch.maximum(worst, (value - there).abs().amax(1) / size)
+    return worst
+
+
+def deltas(alpha, count):
+    """δ ≥ alpha, (count, n): log-spaced from alpha (or 1e-3) to 1e12, alpha itself first."""
+    start = alpha.clamp_min(1e-3)
+    steps = torch.linspace(0, 1, count, dtype=torch.float64, device=alpha.device)[:, None]
+    return start * (1e12 / start).clamp_min(1) ** steps
+
+
+def largest_beyond(bayes, x, grid):
+    """The largest confidence at δ·x over a grid (m, n) of δ, (n,)."""
+    shape = (-1, *[1] * (x.dim() - 1))
+    return torch.stack([bayes.predict_proba(x * delta.reshape(shape)).amax(1) for delta in grid]).amax(0)
+
+
+def fine_grid(alpha, count):
+    """δ ≥ alpha: even in alpha/δ, and log-spaced."""
+    start = alpha.clamp_min(1e-3)
+    return torch.cat(
+        [start / torch.linspace(1e-2, 1, count, dtype=torch.float64)[:, None], deltas(alpha, count)]
+    )
+
+
+def agrees(bayes, x, delta=1e9):
+    """The limit is what prediction is far out, with the same class."""
+    limit = bayes.limit(x)
+    probs = bayes.predict_proba(delta * x)
+    assert limit.confidence.shape == limit.label.shape == (len(x),)
+    torch.testing.assert_close(limit.confidence, probs.amax(1), rtol=0, atol=1e-5)
+    torch.testing.assert_close(probs.gather(1, limit.label[:, None])[:, 0], probs.amax(1), rtol=0, atol=1e-5)

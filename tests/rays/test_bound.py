@@ -1,0 +1,142 @@
+"""The theorems' bounds: never below a limit or a prediction, and as printed where that is right."""
+
+import math
+from itertools import pairwise
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from ray_cases import laplace
+
+import bitbayes as bb
+from bitbayes.logits import with_bias
+from bitbayes.model import forward
+from bitbayes.networks import MLP
+from bitbayes.rays import prior_limits
+from bitbayes.rays.bound import largest_precision
+from reference import KAPPA, covariance, hessian
+
+CASES = [(1, "probit"), (1, "quadrature"), (2, "pairwise"), (2, "probit"), (4, "pairwise"), (4, "probit")]
+STRUCTURES = ("full", "kron", "diag", "isotropic", "paper")
+
+
+def options(structure):
+    return {"structure": "kron", "variant": "paper"} if structure == "paper" else {"structure": structure}
+
+
+def parts(bayes, x, labels):
+    """μ (k, D), φ̃ (n, D) and Σ (kD, kD), plainly."""
+    head = bayes.model[-1]
+    weights = torch.cat([head.weight, head.bias[:, None]], 1).detach()
+    with torch.no_grad():
+        features = with_bias(forward(bayes.model, bayes._need_fit().head, x)[0], True)
+    case = "paper" if bayes.variant == "paper" else bayes.structure
+    return weights, features, covariance(case, weights, features, labels, bayes.prior_variance, True)
+
+
+def fitted(k, structure, method, prior_variance=1.0, seed=0):
+    torch.manual_seed(seed)
+    model = MLP((3, 6, 4, k)).double()
+    x, labels = 2 * torch.randn(40, 3, dtype=torch.float64), torch.arange(40) % max(k, 2)
+    bayes = bb.Laplace(model, predictive=method, prior_variance=prior_variance, **options(structure))
+    return bayes.fit([(x, labels)]), x, labels
+
+
+@pytest.mark.parametrize("structure", STRUCTURES)
+def test_one_logit_is_the_theorem(structure):
+    bayes, x, labels = fitted(1, structure, "probit", 5.0)
+    weights, _, sigma = parts(bayes, x, labels)
+    smallest = torch.linalg.eigvalsh(sigma)[0]
+    expected = (weights.norm() / (KAPPA * smallest).sqrt()).sigmoid()
+    torch.testing.assert_close(bayes.bound(), expected)
+
+
+@pytest.mark.parametrize("structure", STRUCTURES)
+@pytest.mark.parametrize("k", [2, 4])
+def test_smallest_eigenvalue_of_a_difference_is_at_least_twice_that_of_sigma(structure, k):
+    bayes, x, labels = fitted(k, structure, "pairwise", 5.0)
+    _, features, sigma = parts(bayes, x, labels)
+    smallest = 1 / largest_precision(bayes._need_fit()._decompose(), 5.0)
+    torch.testing.assert_close(torch.linalg.eigvalsh(sigma)[0], smallest, rtol=1e-6, atol=0)
+    width = features.shape[1]
+    difference = torch.zeros(width, k, width, dtype=torch.float64)
+    difference[:, 0], difference[:, 1] = torch.eye(width), -torch.eye(width)
+    difference = difference.reshape(width, k * width)
+    assert torch.linalg.eigvalsh(difference @ sigma @ difference.T)[0] >= 2 * smallest * (1 - 1e-9)
+
+
+def test_pairwise_is_no_looser_than_with_the_largest_pair_alone():
+    """confidence ≤ 1/(1 + (k − 1)/R), R = (1 + (k − 1)e^Z)/(1 + (k − 1)e^−Z), is what one Z for all gives."""
+    k = 4
+    bayes, x, labels = fitted(k, "isotropic", "pairwise", 5.0)
+    weights, _, _ = parts(bayes, x, labels)
+    largest = float(torch.cdist(weights, weights).amax()) / math.sqrt(2 * KAPPA * 5.0)
+    ratio = (1 + (k - 1) * math.exp(largest)) / (1 + (k - 1) * math.exp(-largest))
+    assert bayes.limit(x).confidence.amax() <= bayes.bound() <= 1 / (1 + (k - 1) / ratio)
+
+
+@given(
+    case=st.sampled_from(CASES),
+    structure=st.sampled_from(STRUCTURES),
+    prior_variance=st.floats(1e-2, 1e6),
+    seed=st.integers(0, 10_000),
+)
+def test_nothing_exceeds_the_bound(case, structure, prior_variance, seed):
+    k, method = case
+    bayes, x, _ = fitted(k, structure, method, prior_variance, seed)
+    bound = bayes.bound()
+    assert bound.shape == () and 1 / max(k, 2) <= bound <= 1
+    assert bayes.limit(x).confidence.amax() <= bound + 1e-12
+    for delta in (0, 1, 1e3, 1e9):
+        assert bayes.predict_proba(delta * x).amax() <= bound + 1e-12
+
+
+@pytest.mark.parametrize("k, method", [(1, "probit"), (2, "pairwise"), (4, "pairwise"), (4, "probit")])
+@pytest.mark.parametrize("structure", STRUCTURES)
+def test_prior_variance_limits(k, method, structure):
+    bayes, x, _ = fitted(k, structure, method)
+    fit = bayes._need_fit()
+    with torch.no_grad():
+        features, logits, _ = forward(bayes.model, fit.head, x)
+    limits = prior_limits(with_bias(features, True), logits, fit._decompose(), method)
+    confidences = []
+    for value in (1e-12, 1e-2, 1.0, 1e2, 1e5, 1e12):
+        bayes.prior_variance = value
+        confidences.append(bayes.predict_proba(x).amax(1))
+    torch.testing.assert_close(confidences[0], limits.certain, rtol=0, atol=1e-6)
+    # At 1e12 an isotropic Gaussian, which has no curvature at all, is 1e-6 from its limit of 1/k.
+    assert bool((confidences[-1] <= limits.flat + 1e-5).all())
+    if k <= 2:
+        for before, after in pairwise(confidences):
+            assert bool((after <= before + 1e-9).all())
+
+
+def test_the_printed_prior_variance_limit_is_below_the_truth():
+    """As printed, σ(|f|/(1 + √(κ λ_max(H) ‖φ‖²))), it is no bound; with the eigenvalue's inverse it is."""
+    bayes, x, labels = fitted(1, "full", "probit", 1e12)
+    weights, features, _ = parts(bayes, x, labels)
+    largest = torch.linalg.eigvalsh(hessian(weights, features, labels))[-1]
+    logits = (features @ weights.T)[:, 0].abs()
+    right = (logits / (1 + KAPPA * features.square().sum(1) / largest).sqrt()).sigmoid()
+    torch.testing.assert_close(
+        prior_limits(features, features @ weights.T, bayes._need_fit()._decompose(), "probit").flat,
+        right,
+    )
+    # One feature, one weight: the limit is reached, and lies above the printed one.
+    model = torch.nn.Linear(1, 1, bias=False).double()
+    with torch.no_grad():
+        model.weight.fill_(1.0)
+    one = torch.tensor([[3.0], [-3.0]], dtype=torch.float64).repeat(20, 1)
+    bayes = bb.Laplace(model, prior_variance=1e12).fit([(one, (one[:, 0] > 0).long())])
+    curvature = hessian(model.weight.detach(), one, (one[:, 0] > 0).long())[0, 0]
+    printed = torch.sigmoid(3 / (1 + (KAPPA * curvature * 9).sqrt()))
+    correct = torch.sigmoid(3 / (1 + KAPPA * 9 / curvature).sqrt())
+    confidence = bayes.predict_proba(one).amax()
+    torch.testing.assert_close(confidence, correct)
+    assert printed < confidence - 0.05
+
+
+def test_networks_of_every_kind_have_a_bound():
+    bayes, x = laplace("residual", 3)
+    assert bayes.limit(x).confidence.amax() <= bayes.bound() <= 1

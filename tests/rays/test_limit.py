@@ -1,0 +1,170 @@
+"""Limits: against prediction far out, and where nothing grows."""
+
+import copy
+import sys
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from ray_cases import METHODS, NETWORKS, STRUCTURES, agrees, deltas, laplace, network
+from torch import nn
+
+import bitbayes as bb
+from bitbayes.data import digits, digits_lenet
+from bitbayes.errors import ArgumentError, ModelError, NotFittedError
+from bitbayes.networks import MLP
+
+
+@pytest.mark.parametrize("structure", STRUCTURES)
+@pytest.mark.parametrize("k, method", METHODS)
+def test_limit_is_what_prediction_tends_to(structure, k, method):
+    bayes, x = laplace("mlp", k, structure=structure, predictive=method, prior_variance=3.0)
+    agrees(bayes, x)
+
+
+@pytest.mark.parametrize("variant", ["exact", "paper"])
+@pytest.mark.parametrize("name", NETWORKS)
+def test_on_every_kind_of_network(name, variant):
+    bayes, x = laplace(name, 3, structure="kron", variant=variant)
+    agrees(bayes, x)
+
+
+@given(
+    name=st.sampled_from(list(NETWORKS)),
+    case=st.sampled_from(METHODS),
+    structure=st.sampled_from(STRUCTURES),
+    prior_variance=st.floats(1e-4, 1e4),
+    seed=st.integers(0, 10_000),
+)
+def test_on_any_network(name, case, structure, prior_variance, seed):
+    k, method = case
+    options = {"structure": structure, "predictive": method, "prior_variance": prior_variance}
+    bayes, x = laplace(name, k, n=12, seed=seed, **options)
+    # Rays that have not come near their end at δ = 1e9 are told apart by how much twice as far changes.
+    near, far = bayes.predict_proba(1e9 * x).amax(1), bayes.predict_proba(2e9 * x).amax(1)
+    settled = (near - far).abs() < 1e-6
+    assert settled.float().mean() > 0.9
+    agrees(bayes, x[settled])
+
+
+def test_the_shipped_lenet_in_its_own_float32():
+    images, labels = digits().test_images, digits().test_labels
+    model = digits_lenet()
+    bayes = bb.Laplace(model, prior_variance=10.0).fit([(images[:200], labels[:200])])
+    exact = bb.Laplace(copy.deepcopy(model).double(), prior_variance=10.0)
+    exact.fit([(images[:200].double(), labels[:200])])
+    x = images[200:220]
+    limit = bayes.limit(x)
+    probs = exact.predict_proba(1e9 * x.double())
+    torch.testing.assert_close(limit.confidence, probs.amax(1), rtol=0, atol=1e-5)
+    assert torch.equal(limit.label, probs.argmax(1))
+    agrees(exact, x.double())
+
+
+def test_where_features_stop_growing_the_limit_is_their_value():
+    """All weights negative and all inputs positive: every unit dies, and the bias alone is left."""
+    model = MLP((2, 5, 3)).double()
+    with torch.no_grad():
+        model[0].weight.copy_(-model[0].weight.abs() - 0.1)
+    x = torch.randn(30, 2, dtype=torch.float64)
+    bayes = bb.Laplace(model).fit([(x, torch.arange(30) % 3)])
+    rays = torch.rand(4, 2, dtype=torch.float64) + 0.1
+    torch.testing.assert_close(bayes.limit(rays).confidence, bayes.predict_proba(1e9 * rays).amax(1))
+    torch.testing.assert_close(bayes.limit(rays).confidence, bayes.predict_proba(1e3 * rays).amax(1))
+    certificate = bayes.certify(rays)
+    assert bool((certificate.confidence >= certificate.limit).all())
+    torch.testing.assert_close(certificate.confidence, certificate.limit, rtol=0, atol=1e-3)
+
+
+@pytest.mark.parametrize("method", ["probit", "pairwise", "bridge"])
+def test_at_the_origin_the_limit_is_the_prediction(method):
+    bayes, x = laplace("mlp", 3, predictive=method)
+    zero = 0 * x[:2]
+    torch.testing.assert_close(bayes.limit(zero).confidence, bayes.predict_proba(zero).amax(1))
+
+
+def test_equal_logits_stay_equal():
+    """Logits without slope but with variance: 1/k, and not 0/0."""
+    for k in (1, 3):
+        model = MLP((2, 5, k)).double()
+        with torch.no_grad():
+            model[2].weight.zero_()
+            model[2].bias.zero_()
+        x = torch.randn(20, 2, dtype=torch.float64)
+        bayes = bb.Laplace(model).fit([(x, torch.arange(20) % max(k, 2))])
+        expected = torch.full((20,), 1 / max(k, 2), dtype=torch.float64)
+        torch.testing.assert_close(bayes.limit(x).confidence, expected)
+        assert bool(bayes.certify(x).confidence.isfinite().all())
+
+
+def test_a_head_without_bias():
+    model = nn.Sequential(nn.Linear(2, 6), nn.ReLU(), nn.Linear(6, 3, bias=False)).double()
+    x = torch.randn(20, 2, dtype=torch.float64)
+    agrees(bb.Laplace(model).fit([(x, torch.arange(20) % 3)]), x)
+
+
+def test_many_rows_are_taken_in_parts(monkeypatch):
+    bayes, x = laplace("mlp", 3)
+    whole, certificate = bayes.limit(x), bayes.certify(x)
+    monkeypatch.setattr("bitbayes.rays.ray_gaussian.CHUNK", 9 * 7)
+    monkeypatch.setattr(sys.modules["bitbayes.rays.certify"], "SLAB", 9 * 7)
+    torch.testing.assert_close(bayes.limit(x), whole)
+    torch.testing.assert_close(bayes.certify(x), certificate)
+
+
+def test_the_plain_network_becomes_certain():
+    """Hein et al. (2019): the point estimate's confidence tends to 1 on almost every ray."""
+    for k in (1, 3):
+        model, x = network("mlp", k, 1000)
+        with torch.no_grad():
+            logits = model(1e9 * x)
+        p = logits.abs().sigmoid()[:, 0] if k == 1 else logits.softmax(1).amax(1)
+        assert (p > 1 - 1e-9).double().mean() > 0.95
+
+
+def test_the_bayesian_network_does_not():
+    for k in (1, 3):
+        bayes, x = laplace("mlp", k, n=200, prior_variance=100.0)
+        assert bayes.limit(x).confidence.mean() < 0.95
+
+
+@pytest.mark.parametrize("k", [1, 2])
+def test_without_biases_confidence_never_exceeds_its_limit(k):
+    """The theorem's second statement: it grows towards the limit, at every δ."""
+    torch.manual_seed(0)
+    model = MLP((3, 10, 10, k), bias=False, last_bias=False).double()
+    x = torch.randn(50, 3, dtype=torch.float64)
+    bayes = bb.Laplace(model).fit([(x, torch.arange(50) % 2)])
+    limit, certificate = bayes.limit(x).confidence, bayes.certify(x)
+    assert bool((certificate.alpha == 0).all())
+    torch.testing.assert_close(certificate.confidence, limit, rtol=0, atol=1e-8)
+    before = torch.full_like(limit, 0.5)
+    for delta in deltas(certificate.alpha, 40):
+        confidence = bayes.predict_proba(x * delta[:, None]).amax(1)
+        assert bool((confidence >= before - 1e-12).all())
+        assert bool((confidence <= limit + 1e-12).all())
+        before = confidence
+
+
+def test_what_has_no_limit_raises():
+    bayes, x = laplace("mlp", 3, predictive="mc")
+    for call in (bayes.limit, bayes.certify, bayes.bound):
+        with pytest.raises(ArgumentError, match="'mc'"):
+            call(x)
+    bayes, x = laplace("mlp", 3, predictive="bridge")
+    for call in (bayes.certify, bayes.bound):
+        with pytest.raises(ArgumentError, match="'bridge'"):
+            call(x)
+    with pytest.raises(NotFittedError):
+        bb.Laplace(MLP((2, 3, 2))).limit(x)
+
+
+def test_networks_that_are_not_piecewise_linear_raise_and_stay_as_they_were():
+    model = nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 2)).train()
+    x = torch.randn(20, 2)
+    bayes = bb.Laplace(model).fit([(x, torch.arange(20) % 2)])
+    with pytest.raises(ModelError, match="'tanh'"):
+        bayes.limit(x)
+    assert model.training and not model[2]._forward_pre_hooks
+    assert bayes.predict_proba(x).shape == (20, 2)

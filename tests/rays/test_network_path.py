@@ -1,0 +1,114 @@
+"""Limits and certificates over all layers: against prediction far out."""
+
+import pytest
+import torch
+from ray_cases import NETWORKS, agrees, deltas, fine_grid, laplace, largest_beyond
+from torch import nn
+
+import bitbayes as bb
+from bitbayes.data import digits, digits_lenet
+from bitbayes.errors import ArgumentError, DataError
+
+
+@pytest.mark.parametrize("structure", ["diag", "kron"])
+@pytest.mark.parametrize("k, method", [(1, "probit"), (1, "quadrature"), (3, "pairwise"), (3, "probit")])
+@pytest.mark.parametrize("name", NETWORKS)
+def test_limits_and_certificates(name, k, method, structure):
+    options = {"structure": structure, "predictive": method, "prior_variance": 0.1}
+    bayes, x = laplace(name, k, n=10, layers="all", **options)
+    limit, certificate = bayes.limit(x), bayes.certify(x)
+    far = bayes.predict_proba(1e9 * x).max(1)
+    torch.testing.assert_close(limit.confidence, far.values, rtol=0, atol=1e-5)
+    assert bool((limit.label == far.indices).all())
+    top = largest_beyond(bayes, x, fine_grid(certificate.alpha, 20))
+    gap = certificate.confidence - torch.maximum(top, certificate.limit)
+    assert gap.min() >= 0
+    assert gap.max() <= (1e-3 if k == 1 else 0.02)  # the grid is coarse
+
+
+def test_with_the_residual():
+    bayes, x = laplace("mlp", 3, n=10, layers="all", prior_variance=0.1, residual=True)
+    certificate = bayes.certify(x)
+    assert bool((certificate.limit == 1 / 3).all())
+    assert bool((certificate.confidence >= largest_beyond(bayes, x, deltas(certificate.alpha, 30))).all())
+
+
+def test_where_nothing_grows_it_is_the_finite_value():
+    model = nn.Sequential(nn.Linear(1, 2), nn.ReLU(), nn.Linear(2, 2)).double()
+    with torch.no_grad():
+        model[0].weight.fill_(-1.0)
+        model[0].bias.fill_(1.0)
+    x = torch.tensor([[-1.0], [0.5], [0.2]], dtype=torch.float64)
+    bayes = bb.Laplace(model, layers="all").fit([(x, torch.tensor([0, 1, 1]))])
+    dead = torch.tensor([[2.0], [0.0]], dtype=torch.float64)  # the first stops at 0.5, the second never moves
+    expected = bayes.predict_proba(1e3 * dead).amax(1)
+    torch.testing.assert_close(bayes.limit(dead).confidence, expected, rtol=1e-9, atol=0)
+
+
+@pytest.mark.parametrize("k, method", [(1, "probit"), (3, "pairwise")])
+def test_the_full_matrix(k, method):
+    bayes, x = laplace("mlp", k, n=12, layers="all", structure="full", predictive=method, prior_variance=0.1)
+    agrees(bayes, x)
+    certificate = bayes.certify(x)
+    top = torch.maximum(largest_beyond(bayes, x, fine_grid(certificate.alpha, 20)), certificate.limit)
+    assert 0 <= (certificate.confidence - top).min() <= (certificate.confidence - top).max() <= 0.02
+
+
+@pytest.mark.parametrize("structure", ["diag", "kron"])
+def test_the_shipped_lenet(structure):
+    """In its own float32, against predictions of its copy in float64."""
+    images, labels = digits().test_images, digits().test_labels
+    options = {"layers": "all", "structure": structure, "prior_variance": 1e-3, "estimate": "fisher"}
+    model = digits_lenet()
+    bayes = bb.Laplace(model, **options).fit([(images[:8], labels[:8])])
+    limit = bayes.limit(images[8:11])
+    bayes._part.model = digits_lenet().double()  # with the same Gaussian over its weights
+    far = bayes.predict_proba(1e9 * images[8:11].double()).max(1)
+    torch.testing.assert_close(limit.confidence, far.values, rtol=0, atol=1e-5)
+    assert torch.equal(limit.label, far.indices)
+
+
+class Unusual(nn.Module):
+    """A convolution called twice, a parameter of no layer, a frozen layer, and a bias without its weight."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem = nn.Conv2d(1, 3, 3, padding=1, padding_mode="reflect").requires_grad_(False)
+        self.shared = nn.Conv2d(3, 3, 3, padding=1)
+        self.gain = nn.Parameter(torch.tensor([0.5, 2.0, -1.0])[:, None, None])
+        self.middle, self.head = nn.Linear(12, 6), nn.Linear(6, 3)
+        self.middle.weight.requires_grad_(False)
+
+    def forward(self, x):
+        x = nn.functional.leaky_relu(self.gain * self.shared(self.stem(x)), 0.2)
+        x = torch.relu(x + self.shared(x))
+        return self.head(torch.relu(self.middle(nn.functional.adaptive_avg_pool2d(x, 2).flatten(1))))
+
+
+def test_layers_of_every_kind():
+    model = Unusual().double()
+    x = torch.randn(10, 1, 6, 6, dtype=torch.float64)
+    bayes = bb.Laplace(model, layers="all", structure="diag", prior_variance=0.5).fit(
+        [(x, torch.arange(10) % 3)]
+    )
+    agrees(bayes, x)
+    certificate = bayes.certify(x)
+    top = torch.maximum(largest_beyond(bayes, x, fine_grid(certificate.alpha, 20)), certificate.limit)
+    assert 0 <= (certificate.confidence - top).min() <= (certificate.confidence - top).max() <= 0.02
+
+
+def test_many_rows_are_taken_in_parts(monkeypatch):
+    bayes, x = laplace("mlp", 3, n=20, layers="all")
+    whole, certificate = bayes.limit(x), bayes.certify(x)
+    monkeypatch.setattr("bitbayes.model.derivatives.CPU_BYTES", 3000)
+    torch.testing.assert_close(bayes.limit(x), whole)
+    torch.testing.assert_close(bayes.certify(x), certificate)
+
+
+def test_inputs_without_a_ray():
+    bayes, x = laplace("mlp", 3, n=10, layers="all")
+    cases = ((x.long(), ArgumentError), ({"x": x}, ArgumentError), (x / 0, DataError), (x[:0], DataError))
+    for bad, error in cases:
+        for ask in (bayes.limit, bayes.certify, bayes.bound):
+            with pytest.raises(error):
+                ask(bad)

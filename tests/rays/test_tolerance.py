@@ -1,0 +1,43 @@
+"""A tolerance: earlier alphas, and limits that are close; said to be approximate."""
+
+import pytest
+import torch
+from ray_cases import laplace
+
+import bitbayes as bb
+from bitbayes.data import digits, digits_lenet
+from bitbayes.errors import ArgumentError
+from bitbayes.rays import ApproximateCertificate, ApproximateLimit
+
+
+@pytest.mark.parametrize("layers", ["last", "all"])
+@pytest.mark.parametrize("name", ["mlp", "convnet", "residual"])
+def test_alpha_shrinks_and_the_limit_hardly_moves(name, layers):
+    bayes, x = laplace(name, 3, layers=layers, prior_variance=0.1)
+    exact, rough = bayes.certify(x), bayes.certify(x, tolerance=1e-2)
+    assert type(rough) is ApproximateCertificate and type(exact) is not ApproximateCertificate
+    # A single alpha may also rise a little: that of a later unit, whose slope the left-out ones were part of.
+    assert (rough.alpha <= 1.05 * exact.alpha).double().mean() > 0.9
+    assert rough.alpha.mean() < 0.7 * exact.alpha.mean()
+    moved = (rough.limit - exact.limit).abs()
+    assert moved.mean() < 0.01 and moved.max() < 0.1
+    limit = bayes.limit(x, tolerance=1e-2)
+    assert type(limit) is ApproximateLimit
+    torch.testing.assert_close(limit.confidence, rough.limit)
+
+
+def test_on_the_shipped_lenet():
+    """A few rows of weights that are nearly 0 make alpha huge."""
+    data = digits()
+    bayes = bb.Laplace(digits_lenet()).fit([(data.test_images[:200], data.test_labels[:200])])
+    x = data.test_images[200:230]
+    exact, rough = bayes.certify(x), bayes.certify(x, tolerance=1e-2)
+    assert rough.alpha.median() < 0.1 * exact.alpha.median()
+    torch.testing.assert_close(rough.limit, exact.limit, rtol=0, atol=0.02)
+
+
+@pytest.mark.parametrize("tolerance", [-0.1, 1.0, float("nan")])
+def test_what_is_no_tolerance(tolerance):
+    bayes, x = laplace("mlp", 3)
+    with pytest.raises(ArgumentError, match="tolerance"):
+        bayes.certify(x, tolerance=tolerance)

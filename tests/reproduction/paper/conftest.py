@@ -1,0 +1,78 @@
+"""A problem small enough for every table: 4 × 4 images of three classes, and a network of a few units."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from bitbayes.reproduction.paper import problem as problems
+from bitbayes.reproduction.paper.methods import Network
+from bitbayes.reproduction.paper.options import Options
+from bitbayes.reproduction.paper.problem import Outliers, Problem
+from bitbayes.reproduction.paper.session import Session
+from bitbayes.reproduction.training import Recipe
+
+
+def make_network(classes):
+    return nn.Sequential(nn.Flatten(), nn.Linear(16, 12), nn.ReLU(), nn.Linear(12, classes))
+
+
+def tiny(options=None):
+    generator = torch.Generator().manual_seed(5)
+    patterns = torch.rand(3, 1, 4, 4, generator=generator)
+
+    def images(n):
+        labels = torch.arange(n) % 3
+        noise = 0.35 * torch.randn(n, 1, 4, 4, generator=generator)
+        return (255 * (patterns[labels] + noise).clamp(0, 1)).to(torch.uint8), labels
+
+    train_images, train_labels = images(96)
+    test_images, test_labels = images(90)
+    outside = (255 * torch.rand(40, 1, 4, 4, generator=generator)).to(torch.uint8)
+    return Problem(
+        name="tiny",
+        title="Tiny",
+        paper="MNIST",
+        train_images=train_images,
+        train_labels=train_labels,
+        test_images=test_images,
+        test_labels=test_labels,
+        outliers={"Fashion-MNIST": Outliers(outside, "FMNIST")},
+        exposure=outside[:20],
+        validation=30,
+        noise=30,
+        tuning=20,
+        recipe=Recipe(epochs=20, batch_size=32, crop=1, learning_rate=0.01),
+        make=make_network,
+        classes=3,
+    )
+
+
+@pytest.fixture
+def options(tmp_path: Path, monkeypatch):
+    monkeypatch.setitem(problems.PROBLEMS, "tiny", tiny)
+    return Options(
+        train="tiny", trials=2, output=tmp_path / "results", cache=tmp_path / "networks", progress=False
+    )
+
+
+@pytest.fixture
+def session(options):
+    return Session(options)
+
+
+@pytest.fixture
+def network():
+    torch.manual_seed(0)
+    return Network(make_network(3))
+
+
+@pytest.fixture
+def problem():
+    return tiny()
+
+
+@pytest.fixture
+def fresh():
+    return make_network
