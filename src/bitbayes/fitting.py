@@ -3,204 +3,246 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from bitbayes.curvature import STRUCTURES, Curvature, NetworkCurvature, check_width, network_sums
 from bitbayes.errors import DataError, ModelError
-from bitbayes.likelihood import Likelihood, likelihood_for
+from bitbayes.likelihood import Likelihood, checked_labels, likelihood_for
 from bitbayes.logits import with_bias
 from bitbayes.model import (
+    Batch,
     Fingerprint,
     Head,
     Inputs,
     Layer,
-    Network,
     PreviewedLoader,
-    batches,
+    TrainableLayers,
     check_finite,
-    cut,
     differentiate,
     eval_mode,
     find_head,
     find_layers,
     fingerprint,
+    forward_passes,
     grouped,
+    labelled_batches,
     model_device,
-    observe,
     points_at_once,
-    row_count,
     tied_to,
     verify_layers,
 )
-from bitbayes.precision import precise, without_autocast, working
+from bitbayes.options import Fisher, Options
+from bitbayes.precision import without_autocast, working
 from bitbayes.predictive import method_for
 from bitbayes.progress import track
-from bitbayes.rays import InputMoments
+from bitbayes.residual import InputMoments, moments_of
+from bitbayes.structures import ALL, CURVATURES, Curvature, check_affordable, layer_curvatures
 
-SEED = 0
 # Features wait until they are worth one matrix product. Bytes, not batches, so that memory is bounded.
 FIT_BYTES = 2**25
 
 
 @dataclass(frozen=True)
 class Fitted:
-    """All that `fit` learns: what is uncertain, the curvature, and what the evidence needs beside it."""
+    """All that `fit` learns: sums over data, with no prior in them, and which weights they are about.
 
-    part: Head | Network
+    curvature: by the name of the layer, or one for all layers (`structures.ALL`).
+    squared_norms: ‖θ*‖² of the weights in each of these.
+    loss: −Σ log p(y | x) of the data.
+    inputs: the moments of the inputs, where there is a residual.
+    """
+
+    weights: Head | TrainableLayers
     likelihood: Likelihood
-    curvature: Curvature | NetworkCurvature
+    curvature: dict[str, Curvature]
+    squared_norms: dict[str, float]
     count: int
     loss: float
-    squared_norm: float
     fingerprint: Fingerprint
-    inputs: InputMoments | None = None  # of the training data, for the residual
+    inputs: InputMoments | None
 
     def __add__(self, more: Fitted) -> Fitted:
         """What both data sets give, for the same model, which may have moved to another device since."""
+        if more.fingerprint != self.fingerprint or more.weights != self.weights:
+            raise ModelError(
+                "the model, or what of it is frozen, has changed since `fit`: call `fit` again, on all data"
+            )
+        curvature = {
+            name: self.curvature[name].to(_device(theirs)) + theirs for name, theirs in more.curvature.items()
+        }
+        inputs = None
+        if self.inputs is not None and more.inputs is not None:
+            inputs = self.inputs.to(more.inputs.mean.device) + more.inputs
         return replace(
             self,
-            curvature=_beside(self.curvature, more.curvature) + more.curvature,
+            curvature=curvature,
             count=self.count + more.count,
             loss=self.loss + more.loss,
-            inputs=_beside(self.inputs, more.inputs) + more.inputs if self.inputs and more.inputs else None,
+            inputs=inputs,
         )
 
 
-def _beside(sums: Any, others: Any) -> Any:
-    """The sums where the others are."""
-    if isinstance(sums, NetworkCurvature):
-        where = {name: sums.sums[name].to(value.device) for name, value in others.sums.items()}
-        return replace(sums, sums=where)
-    return replace(
-        sums, **{name: value.to(getattr(others, name).device) for name, value in vars(sums).items()}
-    )
+def _device(curvature: Curvature) -> torch.device | None:
+    return next((tensor.device for tensor in curvature.tensors().values()), None)
+
+
+@dataclass
+class _Totals:
+    """The sums on their way through a pass."""
+
+    curvature: dict[str, Curvature]
+    count: int = 0
+    loss: float = 0.0
+    inputs: InputMoments | None = None
+
+    def add_points(self, logits: Tensor, labels: Tensor, likelihood: Likelihood) -> None:
+        self.count += len(labels)
+        self.loss += float(likelihood.losses(logits.double(), labels).sum())
+
+    def add_curvature(self, curvature: dict[str, Curvature]) -> None:
+        for name, more in curvature.items():
+            if name in self.curvature:
+                self.curvature[name].add_(more)
+            else:
+                self.curvature[name] = more.precise()
+
+    def add_inputs(self, model: nn.Module, options: Options, batch: Batch) -> None:
+        if options.residual:
+            more = moments_of(model, options.residual_layers, batch.inputs)
+            self.inputs = more if self.inputs is None else self.inputs + more
 
 
 @torch.no_grad()
 def fit_last_layer(
-    model: nn.Module,
-    loader: Iterable[Any],
-    *,
-    structure: str,
-    likelihood: str,
-    predictive: str,
-    head: str | None,
-    progress: bool | None,
+    model: nn.Module, loader: Iterable[Any], options: Options, progress: bool | None
 ) -> Fitted:
-    """One forward pass → what that data alone gives."""
+    """One forward pass → what that data alone gives. Changes nothing."""
     loader = PreviewedLoader(loader, model_device(model))
     with eval_mode(model):
-        found = find_head(model, loader.few, head)
-    chosen = likelihood_for(likelihood, found.outputs)
-    method_for(predictive, found.outputs)  # raises now rather than after the pass
-    auto = "full" if found.outputs == 1 else "kron"
-    kind = STRUCTURES[auto if structure == "auto" else structure]
-    curvature: Curvature | None = None
-    count, loss = 0, 0.0
-    points = observe(model, found, track(loader, "fitting", progress), chosen.check)
-    for features, logits, labels in grouped(points, FIT_BYTES):
-        count += len(labels)
-        loss += float(chosen.losses(logits.double(), labels).sum())
-        features = with_bias(features.to(working(features.dtype)), found.bias)
-        more = kind.of(features, logits, chosen)
-        curvature = more if curvature is None else curvature + more  # type: ignore[operator]
-    assert curvature is not None  # `PreviewedLoader` raises on an empty loader
+        head = find_head(model, loader.preview, options.head)
+    likelihood = likelihood_for(head.outputs)
+    method_for(options.predictive, head.outputs)  # raises now rather than after the pass
+    auto = "full" if head.outputs == 1 else "kron"
+    kind = CURVATURES[auto if options.structure == "auto" else options.structure]
+    totals = _Totals({})
+
+    def points() -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        batches = labelled_batches(track(loader, "fitting", progress), model_device(model))
+        for batch in forward_passes(model, head, batches):
+            totals.add_inputs(model, options, batch)
+            yield batch.features, batch.logits, checked_labels(batch, likelihood, head.outputs)
+
+    for features, logits, labels in grouped(points(), FIT_BYTES):
+        totals.add_points(logits, labels, likelihood)
+        features = with_bias(features.to(working(features.dtype)), head.bias)
+        totals.add_curvature({head.name: kind.of_features(features, logits, likelihood)})
     # In the dtype of predictions, to which their decomposition will come.
-    if not all(bool(sums.to(working(features.dtype)).isfinite().all()) for sums in vars(curvature).values()):
+    sums = totals.curvature[head.name].tensors().values()
+    if not all(bool(each.to(working(features.dtype)).isfinite().all()) for each in sums):
         raise DataError(
             f"the squares of the training data's features overflow {working(features.dtype)}: fit the model "
             "in float64, or scale its inputs down"
         )
-    layer = found.module(model)
+    layer = head.module(model)
     # Not its parameters: a weight norm has others, of which it makes the weight.
-    weights = [layer.weight] if layer.bias is None else [layer.weight, layer.bias]
-    squared_norm = sum(float(weight.double().square().sum()) for weight in weights)
-    return Fitted(found, chosen, curvature, count, loss, squared_norm, fingerprint(model))
+    norm = _squared_norm([layer.weight] if layer.bias is None else [layer.weight, layer.bias])
+    return _fitted(model, head, likelihood, totals, {head.name: norm})
 
 
 @torch.inference_mode(False)
 @torch.no_grad()
 def fit_all_layers(
-    model: nn.Module,
-    loader: Iterable[Any],
-    *,
-    structure: str,
-    likelihood: str,
-    predictive: str,
-    fisher: bool,
-    draws: int,
-    generator: torch.Generator | None,
-    progress: bool | None,
+    model: nn.Module, loader: Iterable[Any], options: Options, progress: bool | None
 ) -> Fitted:
-    """One pass forward and c passes back for each batch → what that data alone gives.
+    """One pass forward and c passes back for each batch → what that data alone gives. Changes nothing.
 
-    c = k − 1 for the exact curvature; `draws` for the Fisher estimate.
+    c = k − 1 for the exact curvature, and the number of drawn labels for the Fisher estimate.
     """
     device = model_device(model)
-    peeked = PreviewedLoader(loader, device)
+    loader = PreviewedLoader(loader, device)
+    structure = "kron" if options.structure == "auto" else options.structure
     with eval_mode(model), without_autocast(device):
-        outputs, layers = _understood(model, peeked.few, structure)
-        chosen = likelihood_for(likelihood, outputs)
-        if predictive != "weights":
-            method_for(predictive, outputs)  # raises now rather than after the pass
-        if fisher and generator is None:
-            generator = torch.Generator(device).manual_seed(SEED)
-        directions = _directions(chosen, draws if fisher else None, generator)
-        sums: dict[str, Tensor] = {}
-        count, loss, rows = 0, 0.0, None
-        for number, (inputs, labels) in enumerate(batches(track(peeked, "fitting", progress), device)):
+        outputs, layers = _checked_layers(model, loader.preview, structure)
+        likelihood = likelihood_for(outputs)
+        if options.predictive != "weights":
+            method_for(options.predictive, outputs)  # raises now rather than after the pass
+        directions = _directions(likelihood, options.fisher, device)
+        totals, rows = _Totals({}), None
+        for batch in labelled_batches(track(loader, "fitting", progress), device):
+            totals.add_inputs(model, options, batch)
             if rows is None:
-                rows = points_at_once(model, layers, inputs, draws if fisher else outputs)
-            labels = chosen.check(labels, torch.empty(row_count(inputs), outputs), number)
-            for part in cut(inputs, rows):
-                logits, recorded = differentiate(model, layers, part, directions)
-                check_finite(f"batch {number}", part, logits, logits, model)
+                passes = options.fisher.draws if options.fisher else outputs
+                rows = points_at_once(model, layers, batch.inputs, passes)
+            labels = checked_labels(batch, likelihood, outputs)
+            for part in batch.split(rows) if isinstance(batch.inputs, Tensor) else [batch]:
+                logits, records = differentiate(model, layers, part.inputs, directions)
+                check_finite(part, logits, logits, model)
                 now, labels = labels[: len(logits)], labels[len(logits) :]
-                count += len(now)
-                loss += float(chosen.losses(logits.double(), now).sum())
-                for name, more in network_sums(structure, recorded).items():
-                    sums[name] = (
-                        sums[name].add_(more.to(sums[name].device)) if name in sums else precise(more)
-                    )
-    norms = tuple(
-        sum(float(model.get_parameter(name).double().square().sum()) for name in layer.names)
-        for layer in layers
+                totals.add_points(logits, now, likelihood)
+                totals.add_curvature(layer_curvatures(structure, records))
+    norms = {
+        layer.name: _squared_norm([model.get_parameter(name) for name in layer.names]) for layer in layers
+    }
+    if structure == "full":
+        norms = {ALL: sum(norms.values())}
+    return _fitted(model, TrainableLayers(outputs, layers), likelihood, totals, norms)
+
+
+def _fitted(
+    model: nn.Module,
+    weights: Head | TrainableLayers,
+    likelihood: Likelihood,
+    totals: _Totals,
+    squared_norms: dict[str, float],
+) -> Fitted:
+    inputs = None if totals.inputs is None else totals.inputs.check_finite()
+    return Fitted(
+        weights,
+        likelihood,
+        totals.curvature,
+        squared_norms,
+        totals.count,
+        totals.loss,
+        fingerprint(model),
+        inputs,
     )
-    curvature = NetworkCurvature(structure, sums)
-    network = Network(outputs, layers, norms)
-    return Fitted(network, chosen, curvature, count, loss, sum(norms), fingerprint(model))
+
+
+def _squared_norm(tensors: list[Tensor]) -> float:
+    return sum(float(tensor.double().square().sum()) for tensor in tensors)
 
 
 def _directions(
-    likelihood: Likelihood, draws: int | None, generator: torch.Generator | None
+    likelihood: Likelihood, fisher: Fisher | None, device: torch.device
 ) -> Callable[[Tensor], Tensor]:
     """V (n, k, c) with V Vᵀ = Λₙ, or so on average over drawn labels."""
-    if draws is None:
+    if fisher is None:
         return lambda logits: likelihood.root(logits.double())
+    generator = torch.Generator(device).manual_seed(fisher.seed)
     return lambda logits: torch.stack(
-        [likelihood.draw(logits.double(), generator) / math.sqrt(draws) for _ in range(draws)], dim=2
+        [likelihood.draw(logits.double(), generator) / math.sqrt(fisher.draws) for _ in range(fisher.draws)],
+        dim=2,
     )
 
 
-def _understood(model: nn.Module, few: Inputs, structure: str) -> tuple[int, tuple[Layer, ...]]:
+def _checked_layers(model: nn.Module, preview: Inputs, structure: str) -> tuple[int, tuple[Layer, ...]]:
     """The number of outputs and the layers; raises, before any pass, on what the structure cannot have."""
     layers = find_layers(model)
     if structure == "full":
-        check_width(layers)
+        check_affordable(layers)
     if structure == "kron":
-        _refuse_others(model, layers)
-    outputs, layers = verify_layers(model, layers, few)
+        _refuse_other_layers(model, layers)
+    outputs, layers = verify_layers(model, layers, preview)
     if structure == "kron":
-        _refuse_others(model, layers)
+        _refuse_other_layers(model, layers)
     return outputs, layers
 
 
-def _refuse_others(model: nn.Module, layers: tuple[Layer, ...]) -> None:
+def _refuse_other_layers(model: nn.Module, layers: tuple[Layer, ...]) -> None:
     for layer in layers:
         if layer.kind != "other":
             continue

@@ -1,81 +1,79 @@
-"""Laplace: ties the rooms together, network → curvature → posterior → predictive; holds no mathematics."""
+"""Laplace: the public face. It ties the rooms together and holds no mathematics."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from numbers import Real
 from os import PathLike
 from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
-from bitbayes import predictive, prior
-from bitbayes import rays as infinity
+from bitbayes import predictive, rays
 from bitbayes.all_layers import AllLayers
-from bitbayes.curvature import NETWORK_STRUCTURES, STRUCTURES
-from bitbayes.errors import ArgumentError, FileError, ModelError, NotFittedError, one_of
+from bitbayes.errors import ArgumentError, FileError, ModelError, NotFittedError
 from bitbayes.fitting import Fitted, fit_all_layers, fit_last_layer
-from bitbayes.io import export
-from bitbayes.io import posterior_file as files
+from bitbayes.io import export, posterior_file
 from bitbayes.last_layer import LastLayer
-from bitbayes.likelihood import NAMES as LIKELIHOODS
 from bitbayes.logits import LogitGaussian
 from bitbayes.model import (
+    Data,
     Inputs,
-    call,
-    check_loader,
+    as_logits,
     eval_mode,
     find_layers,
     fingerprint,
-    items,
+    input_batches,
     model_device,
+    row_count,
     unwrapped,
 )
-from bitbayes.predictive import METHODS
-from bitbayes.rays import Certificate, Limit, Path, Residual
-from bitbayes.residual.kernel import MomentsSum, Roots, Watched, shown, widened
-from bitbayes.tuning import Tuning, by_evidence
+from bitbayes.options import Fisher, Option, Options, refuse_renamed
+from bitbayes.posterior import WeightPosterior
+from bitbayes.prior import Prior, check_variance, differentiable, positive
+from bitbayes.rays import Certificate, Limit, RayGaussian
+from bitbayes.residual import Residual, deviations
+from bitbayes.tuning import objective_for, tune_by_evidence, tune_on_data, warn_at_the_edge
 
-# Numbers that a chunk of a prediction may hold.
-CHUNK = 2**24
+# Numbers that one step of a prediction may hold.
+NUMBERS_PER_PREDICTION = 2**24
 NETWORKS = 20
-OPTIONS = ("layers", "structure", "prior_variance", "predictive", "likelihood", "head", "estimate", "variant")
-RESIDUAL = ("residual_variance", "residual_threshold")
+FIT = {"last": fit_last_layer, "all": fit_all_layers}
+POSTERIOR: dict[str, type[WeightPosterior]] = {"last": LastLayer, "all": AllLayers}
+# What can be set at any time, and is saved beside the options.
+NUMBERS = ("prior_variance", "residual_variance", "residual_threshold")
 
 
 class Laplace(nn.Module):
     """A trained classifier with a Gaussian over the weights of its last layer, or of all layers.
 
-    p(y | x) = ∫ softmax(W φ̃(x)) N(W | W*, Σ) dW, with Σ = (H + I/σ₀²)⁻¹, where H = Σₙ Λₙ ⊗ φ̃ₙφ̃ₙᵀ is the
-    curvature of the loss at the trained weights W*, and φ̃ the last layer's input with a 1 for the bias. Over
-    all layers H = Σₙ JₙᵀΛₙJₙ, J the derivatives of the logits in the parameters, in which the network is
-    taken to be linear: f(x) + J(x)(θ − θ*).
+    p(y | x) = ∫ softmax(W φ̃(x)) N(W | W*, Σ) dW, with Σ = (H + I/σ₀²)⁻¹. H = Σₙ Λₙ ⊗ φ̃ₙφ̃ₙᵀ is the curvature of the
+    loss at the trained weights W*, and φ̃ is the last layer's input with a 1 for the bias. Over all layers
+    H = Σₙ JₙᵀΛₙJₙ, where J is the derivative of the logits in the parameters, and the network is taken to be
+    linear in these: f(x) + J(x)(θ − θ*).
 
     Args:
         model: a trained network; for "last" one whose output is one linear layer. It is never changed. Of a
-            compiled one (`torch.compile`) the network inside is taken, whose layers can be watched.
-        layers: "last", or "all": every parameter that requires a gradient; freeze those that should not be.
-        structure: of H: "full" (exact), "kron", "diag", for the last layer also "isotropic" (no curvature:
-            the paper's non-Bayesian baseline), or "auto": kron, but full for one logit of the last layer.
-        prior_variance: σ₀² > 0; can be set at any time, and `tune` chooses it. Over all layers also a
+            compiled one (`torch.compile`) the network inside is taken.
+        layers: "last", or "all": every parameter that requires a gradient. Freeze those that are certain.
+        structure: what is kept of H: "full" (everything), "kron", "diag", for the last layer also "isotropic"
+            (nothing: the paper's non-Bayesian baseline), or "auto": kron, but full for one logit of the last
+            layer.
+        prior_variance: σ₀² > 0. It can be set at any time, and `tune` chooses it. Over all layers it may be a
             mapping from the name of each layer to its own.
-        predictive: the default `method` of `predict_proba`, and that of the drop-in; "auto": probit for
-            one logit, pairwise for k.
-        likelihood: "categorical" (k outputs), "bernoulli" (one), or "auto".
+        predictive: the default `method` of `predict_proba`, and the one of the drop-in. "auto" is probit for
+            one logit and pairwise for k. It can be set at any time.
         head: the name of the last linear layer; found by itself if None.
-        estimate: of H over all layers: "exact" (as many passes back as classes but one), or "fisher" (one
-            for each label drawn from the model).
-        variant: "exact", or "paper" for the paper's own formula where it differs: kron, and the diagonal
-            over all layers, whose labels are drawn.
-        residual: add to every logit the variance of infinitely many ReLU features at the input, which grows
-            faster than any mean: far away the confidence goes to exactly 1/k. For inputs that are tensors of
-            floating-point numbers; `tune` chooses its two numbers. Names of layers: those at the inputs of
-            these layers too, at the price of another forward pass.
+        curvature: of all layers: "exact" (k − 1 passes back for each batch), or "fisher", which is short for
+            `bb.Fisher(draws=1)` (one pass back for each label drawn from the model). "paper": the paper's own
+            formulas where they differ, for tables that compare (kron, and over all layers labels are drawn).
+        residual: whether to add to every logit the variance of infinitely many ReLU features at the input. It
+            grows faster than any mean, so that far away the confidence goes to exactly 1/k. For inputs that
+            are tensors of floating-point numbers; `tune` chooses its two numbers. Names of layers: at the
+            inputs of these layers too, at the price of another forward pass.
 
-    Constructing computes nothing.
+    Constructing computes nothing. What `fit` depends on cannot be changed afterwards.
 
     >>> import bitbayes as bb
     >>> from torch.utils.data import DataLoader, TensorDataset
@@ -89,6 +87,8 @@ class Laplace(nn.Module):
     1.00 0.91
     """
 
+    layers, structure, head, curvature, residual = Option(), Option(), Option(), Option(), Option()
+
     def __init__(
         self,
         model: nn.Module,
@@ -97,43 +97,57 @@ class Laplace(nn.Module):
         structure: str = "auto",
         prior_variance: float | Mapping[str, float] = 1.0,
         predictive: str = "auto",
-        likelihood: str = "auto",
         head: str | None = None,
-        estimate: str = "exact",
-        variant: str = "exact",
+        curvature: str | Fisher = "exact",
         residual: bool | Sequence[str] = False,
+        **renamed: Any,
     ) -> None:
         super().__init__()
+        refuse_renamed(renamed)
         if not isinstance(model, nn.Module):
             raise ArgumentError(f"model is a {type(model).__name__}: expected a torch.nn.Module")
         self.model = unwrapped(model)
-        self.layers = one_of("layers", layers, ("last", "all"))
-        known = NETWORK_STRUCTURES if layers == "all" else tuple(STRUCTURES)
-        self.structure = one_of("structure", structure, ("auto", *known))
-        methods = (*METHODS, "weights") if layers == "all" else METHODS
-        self.predictive = one_of("predictive", predictive, ("auto", *methods))
-        self.likelihood = one_of("likelihood", likelihood, LIKELIHOODS)
-        self.head = head
-        self.estimate = one_of("estimate", estimate, ("exact", "fisher") if layers == "all" else ("exact",))
-        self.variant = one_of("variant", variant, ("exact", "paper"))
-        self._part: LastLayer | AllLayers | None = None
+        self.options = Options.checked(
+            self.model,
+            residual,
+            layers=layers,
+            structure=structure,
+            predictive=predictive,
+            head=head,
+            curvature=curvature,
+        )
+        self._posterior: WeightPosterior | None = None
         self.prior_variance = prior_variance
-        self.residual = infinity.checked_levels(self.model, residual)
         self.residual_variance, self.residual_threshold = 1.0, 0.0
-        if residual and predictive == "weights":
-            raise ArgumentError(
-                "residual=True widens the Gaussian over logits, which predictive='weights' never sees: "
-                "choose another"
-            )
+
+    # ---- numbers that can be set at any time; no data pass follows
+
+    @property
+    def prior_variance(self) -> Any:
+        """σ₀²: a float, or a dict with one for each layer if such was set."""
+        return self._prior.variance
+
+    @prior_variance.setter
+    def prior_variance(self, value: float | Mapping[str, float]) -> None:
+        self._prior = Prior(check_variance(value, self._layer_names()))
+
+    @property
+    def predictive(self) -> str:
+        """The default `method` of `predict_proba`, and the one of the drop-in."""
+        return self.options.predictive
+
+    @predictive.setter
+    def predictive(self, value: str) -> None:
+        self.options = replace(self.options, predictive=value).check()
 
     @property
     def residual_variance(self) -> float:
-        """σ² of the residual, σ²·max(0, k(x) − `residual_threshold`): can be set at any time."""
+        """σ² of the residual, σ²·max(0, k(x) − `residual_threshold`)."""
         return self._residual_variance
 
     @residual_variance.setter
     def residual_variance(self, value: float) -> None:
-        self._residual_variance = prior.positive(value, "residual_variance")
+        self._residual_variance = positive(value, "residual_variance")
 
     @property
     def residual_threshold(self) -> float:
@@ -142,69 +156,38 @@ class Laplace(nn.Module):
 
     @residual_threshold.setter
     def residual_threshold(self, value: float) -> None:
-        self._residual_threshold = prior.positive(value, "residual_threshold", zero=True)
-
-    @property
-    def prior_variance(self) -> Any:
-        """σ₀², or a dict of each layer's if one was set: can be set at any time; no data pass follows."""
-        return self._prior_variance
-
-    @prior_variance.setter
-    def prior_variance(self, value: float | Mapping[str, float]) -> None:
-        if not isinstance(value, Mapping):
-            self._prior_variance: float | dict[str, float] = prior.positive(value)
-            return
-        if self.layers == "last" or self.structure == "full":
-            raise ArgumentError(
-                f"prior_variance={dict(value)!r}: a variance for each layer needs layers='all' and "
-                "structure='kron' or 'diag'; give one number"
-            )
-        self._prior_variance = prior.each_layers(value, self._layer_names())
+        self._residual_threshold = positive(value, "residual_threshold", zero=True)
 
     # ---- learning
 
-    def fit(
-        self,
-        loader: Iterable[Any],
-        *,
-        progress: bool | None = None,
-        draws: int = 1,
-        generator: torch.Generator | None = None,
-    ) -> Self:
+    def fit(self, loader: Iterable[Any], *, progress: bool | None = None, **renamed: Any) -> Self:
         """One forward pass over the training data; no gradients for the last layer. Again starts afresh.
 
         Args:
             loader: yields (x, y), or mappings of tensors with a key "labels".
             progress: True, False, or None for a bar on terminals.
-            draws: labels drawn from the model for each point, for `estimate="fisher"`.
-            generator: of those labels; seeded if None.
         """
-        self._accept(self._pass(loader, progress, draws, generator))
+        refuse_renamed(renamed)
+        self._accept(FIT[self.layers](self.model, loader, self.options, progress))
         return self
 
-    def update(
-        self,
-        loader: Iterable[Any],
-        *,
-        progress: bool | None = None,
-        draws: int = 1,
-        generator: torch.Generator | None = None,
-    ) -> Self:
-        """Add more data to what was fitted: the same result as one `fit` on both (drawn labels aside)."""
-        before = self._need_fit().fitted
-        more = self._pass(loader, progress, draws, generator)
-        if more.fingerprint != before.fingerprint or more.part != before.part:
-            raise ModelError(
-                "the model, or what of it is frozen, has changed since `fit`: call `fit` again, on all data"
-            )
-        self._accept(before + more)
+    def update(self, loader: Iterable[Any], *, progress: bool | None = None, **renamed: Any) -> Self:
+        """Add more data to what was fitted: one `fit` on both gives the same (apart from drawn labels).
+
+        Args:
+            loader: the new data, as for `fit`.
+            progress: True, False, or None for a bar on terminals.
+        """
+        refuse_renamed(renamed)
+        before = self._fitted_posterior().fitted
+        self._accept(before + FIT[self.layers](self.model, loader, self.options, progress))
         return self
 
     def tune(
         self,
         val_loader: Iterable[Any] | None = None,
         *,
-        outliers: Iterable[Any] | Inputs | None = None,
+        outliers: Data | None = None,
         objective: str = "ood",
         weight: float = 0.25,
         penalty: str = "entropy",
@@ -212,7 +195,7 @@ class Laplace(nn.Module):
     ) -> Self:
         """Choose the prior variance, with one pass over validation data and outliers.
 
-        For each layer its own, by "evidence" alone, where `prior_variance` is a mapping. Over all layers the
+        Where `prior_variance` is a mapping, each layer gets its own, by "evidence" alone. Over all layers the
         candidates are compared with deviations interpolated between 18 priors (to 0.6 %, near the ends of
         the range 2 %), and by the closed form also where the predictive is "weights".
 
@@ -224,24 +207,22 @@ class Laplace(nn.Module):
                 term; "evidence": minus the log marginal likelihood of the fitted data.
             weight: of the outliers' term.
             penalty: "entropy", or "uniform": + `weight` × mean cross-entropy to the uniform vector instead.
+            progress: True, False, or None for a bar on terminals.
 
         With `residual=True` the residual's threshold becomes the 99 % quantile of its kernel on the
-        validation data. Its variance is chosen by "ood" jointly with the prior's; by "nll" it is the largest
+        validation data. Its variance is chosen by "ood" jointly with the prior's. By "nll" it is the largest
         candidate (1e-6 to 1e10, seven a decade) that leaves the validation NLL, at the prior chosen without
         it, within half a percent. That keeps the features of all these data in memory. "evidence" knows
         nothing of the residual and leaves it alone.
 
         Warns (`EdgeWarning`) if the best candidate is the first or the last of those tried.
         """
-        part = self._need_fit()
-        one_of("objective", objective, prior.OBJECTIVES)
-        one_of("penalty", penalty, prior.PENALTIES)
-        if not isinstance(weight, Real) or not math.isfinite(weight) or weight < 0:
-            raise ArgumentError(f"weight={weight!r}: expected a number that is not negative")
+        posterior = self._fitted_posterior()
+        chosen = objective_for(objective, posterior.fitted.likelihood, weight, penalty)
         each_layer = isinstance(self.prior_variance, dict)
-        if objective == "evidence":
-            self.prior_variance = by_evidence(part, self.log_evidence, each_layer=each_layer)
-            prior.warn_at_the_edge(part.candidates(), self.prior_variance, stacklevel=2)
+        if chosen is None:
+            self.prior_variance = tune_by_evidence(posterior, each_layer=each_layer)
+            warn_at_the_edge(posterior.candidates(), self.prior_variance, stacklevel=2)
             return self
         if val_loader is None:
             raise ArgumentError(f"objective={objective!r} needs validation data: tune(val_loader)")
@@ -251,14 +232,11 @@ class Laplace(nn.Module):
                 "holds one for each: choose objective='evidence', or set a number first"
             )
         method = self._method("auto" if self.predictive == "weights" else None)
-        outliers_weight = weight if objective == "ood" else None
-        tuning = Tuning(part, method, val_loader, outliers, outliers_weight, penalty, progress)
-        if self.residual:
-            chosen = tuning.with_residual(self._residual().moments)
-            self.prior_variance, self.residual_variance, self.residual_threshold = chosen
-        else:
-            self.prior_variance = tuning.prior_variance()
-        prior.warn_at_the_edge(part.candidates(), self.prior_variance, stacklevel=2)
+        found = tune_on_data(posterior, self._residual(), method, chosen, val_loader, outliers, progress)
+        for name, value in found._asdict().items():
+            if value is not None:
+                setattr(self, name, value)
+        warn_at_the_edge(posterior.candidates(), self.prior_variance, stacklevel=2)
         return self
 
     # ---- predicting
@@ -268,30 +246,30 @@ class Laplace(nn.Module):
 
         Differentiable in x; over all layers only through the mean of the logits, not through their variance.
         """
-        part = self._need_fit()
-        method = self._method(None)
+        posterior, method = self._fitted_posterior(), self._method(None)
+        if method == "weights":
+            outputs = posterior.network_outputs(x, posterior.sample(NETWORKS, self._prior, None))
+            logits = torch.stack([as_logits(each, row_count(x)) for each in outputs])
+            return predictive.average_networks(logits).reshape(outputs.shape[1:])
         with eval_mode(self.model):
-            if isinstance(part, AllLayers) and method == "weights":
-                (logits,) = part.sampled_logits(x, NETWORKS, self._priors(), None)
-                return logits.reshape(call(self.model, x).shape)
-            gaussian, shape = part.forward(x, self._priors())
-        if self.residual:
-            gaussian = self._residual().join(gaussian, x)
-        return predictive.predict(gaussian, method).reshape(shape)
+            gaussian, shape = posterior.forward(x, self._prior)
+        return predictive.predict(self._with_residual(gaussian, x), method).reshape(shape)
 
     @torch.no_grad()
-    def logits(self, x: Inputs | Iterable[Any]) -> LogitGaussian:
+    def logits(self, x: Data) -> LogitGaussian:
         """The Gaussian over the network's outputs at x (or a loader): mean (n, k), covariance (n, k, k)."""
-        if not isinstance(x, (Tensor, Mapping)):
-            parts = [self.logits(each) for each in items(x, model_device(self.model))]
-            return LogitGaussian.stacked(parts)
-        gaussian = self._need_fit().logits(x, self._priors())
-        return self._residual().join(gaussian, x) if self.residual else gaussian
+        posterior = self._fitted_posterior()
+        return LogitGaussian.stacked(
+            [
+                self._with_residual(posterior.logits(batch.inputs, self._prior), batch.inputs)
+                for batch in input_batches(x, model_device(self.model))
+            ]
+        )
 
     @torch.no_grad()
     def predict_proba(
         self,
-        x: Inputs | Iterable[Any],
+        x: Data,
         *,
         method: str | None = None,
         samples: int | None = None,
@@ -306,8 +284,7 @@ class Laplace(nn.Module):
             samples: of the logits, for "mc", 100 by default; of the network, for "weights", 20.
             generator: for "mc" and "weights".
         """
-        part = self._need_fit()
-        method = self._method(method)
+        posterior, method = self._fitted_posterior(), self._method(method)
         if method == "weights" and self.residual:
             raise ArgumentError("method='weights' never sees the residual: choose another, or residual=False")
         drawn = method in ("mc", "weights")
@@ -316,16 +293,18 @@ class Laplace(nn.Module):
                 f"samples={samples!r}, method={method!r}: expected a positive number, and 'mc'"
                 + (" or 'weights'" if self.layers == "all" else "")
             )
-        if isinstance(part, AllLayers) and method == "weights":
-            logits = part.sampled_logits(x, samples or NETWORKS, self._priors(), generator)
+        if method == "weights":
+            logits = posterior.sampled_logits(x, samples or NETWORKS, self._prior, generator)
         else:
-            outputs = part.fitted.part.outputs
-            rows = max(1, CHUNK // (outputs * max(predictive.FEW, samples or predictive.SAMPLES)))
+            numbers = posterior.outputs * max(predictive.FEW_CLASSES, samples or predictive.SAMPLES)
+            parts = posterior.gaussians(x, self._prior, max(1, NUMBERS_PER_PREDICTION // numbers))
             logits = (
-                predictive.predict(gaussian, method, samples=samples, generator=generator)
-                for gaussian in self._gaussians(x, rows)
+                predictive.predict(
+                    self._with_residual(gaussian, batch.inputs), method, samples=samples, generator=generator
+                )
+                for batch, gaussian in parts
             )
-        return torch.cat([part.fitted.likelihood.log_probabilities(each).exp() for each in logits])
+        return torch.cat([posterior.fitted.likelihood.log_probabilities(each).exp() for each in logits])
 
     @torch.no_grad()
     def sample(self, n: int, *, generator: torch.Generator | None = None) -> dict[str, Tensor]:
@@ -333,11 +312,15 @@ class Laplace(nn.Module):
 
         As `torch.func.functional_call` takes them, under `torch.vmap`; with `tie_weights=False` where the
         head shares its weight with another layer, which is not drawn. No weights hold the residual.
+
+        Args:
+            n: the number of draws.
+            generator: of the random numbers.
         """
-        part = self._need_fit()
+        posterior = self._fitted_posterior()
         if not isinstance(n, int) or n < 1:
             raise ArgumentError(f"n={n!r}: expected a positive number of draws")
-        return part.sample(n, self._priors(), generator)
+        return posterior.sample(n, self._prior, generator)
 
     def log_evidence(
         self, prior_variance: float | Tensor | Mapping[str, float | Tensor] | None = None
@@ -347,28 +330,22 @@ class Laplace(nn.Module):
         A scalar in float64; given a tensor, differentiable in it. Over all layers a sum over layers, each
         with its own τ if `prior_variance` is a mapping.
         """
-        part = self._need_fit()
         value = self.prior_variance if prior_variance is None else prior_variance
-        if isinstance(part, LastLayer):
-            return part.log_evidence(prior.scalar(value))
-        if not isinstance(value, Mapping):
-            return part.log_evidence(dict.fromkeys(part.network.names, prior.scalar(value)))
-        if set(value) != set(part.network.names) or part.curvature.structure == "full":
-            raise ArgumentError(
-                f"prior_variance={dict(value)!r}: expected a number for each of {list(part.network.names)}, "
-                "and structure 'kron' or 'diag'"
-            )
-        return part.log_evidence({name: prior.scalar(each) for name, each in value.items()})
+        return self._fitted_posterior().log_evidence(differentiable(value, self._layer_names()))
 
-    # ---- at infinity
+    # ---- far from the data
 
     def limit(self, x: Tensor, *, tolerance: float = 0.0) -> Limit:
         """The confidence that `predict_proba(δ·x)` tends to as δ → ∞, and the class it goes to: (n,) each.
 
-        One logit: σ(|μᵀs|/√(π/8·sᵀΣs)), s the slope of the features along the ray; where s = 0 the features
+        One logit: σ(|μᵀs|/√(π/8·sᵀΣs)), s the slope of the features along the ray. Where s = 0 the features
         stop growing, and it is the prediction there. In float64, computed in one pass and not sampled at a
         large δ. For predictives in closed form, and networks that are affine piece by piece. With
-        `residual=True` it is 1/k. For `tolerance` see `certify`.
+        `residual=True` it is 1/k.
+
+        Args:
+            x: one ray for each row.
+            tolerance: see `certify`.
 
         >>> import bitbayes as bb
         >>> _ = torch.manual_seed(0)
@@ -380,16 +357,17 @@ class Laplace(nn.Module):
         >>> bool((limit.confidence - far.values).abs().max() < 1e-4), bool((limit.label == far.indices).all())
         (True, True)
         """
-        x, _ = infinity.unit_rays(x)
-        found = infinity.limit(self._paths(x, settle=False, tolerance=tolerance), self._method(None))
-        return infinity.ApproximateLimit(*found) if tolerance else found
+        x, _ = rays.unit_rays(x)
+        found = rays.limit(self._rays(x, settle=False, tolerance=tolerance), self._method(None))
+        return rays.ApproximateLimit(*found) if tolerance else found
 
     def bound(self, x: Tensor | None = None) -> Tensor:
         """The theorems' bound on the limit, a confidence: one number for all x; over all layers one per row.
 
         One logit: σ(‖μ‖/√(π/8·λ_min(Σ))), weights and bias together. Over all layers
-        σ(‖u‖/(s_min(J)·√(π/8·λ_min(Σ)))), u the logit's gradient in x in the ray's final region, J = ∂u/∂θ; 1
-        where s_min(J) is 0, as it is behind max pooling, or x is 0. k logits: see `bitbayes.rays`. With
+        σ(‖u‖/(s_min(J)·√(π/8·λ_min(Σ)))), u the logit's gradient in x in the ray's final region, J = ∂u/∂θ. It is
+        1 where s_min(J) is 0, as it is behind max pooling, or x is 0. For k logits "pairwise" bounds each
+        |zᵢⱼ| by ‖μᵢ − μⱼ‖/√(π/4·λ_min(Σ)), and "probit" each |zᵢ| by ‖μᵢ − μ̄‖/√(π/8·(1 − 1/k)·λ_min(Σ)). With
         `residual=True` it is 1/k, for x ≠ 0. In float64. The work over all layers grows with the cube of the
         input's size: it is meant for some hundred numbers at most.
 
@@ -401,27 +379,23 @@ class Laplace(nn.Module):
         >>> bool(bayes.limit(x).confidence.max() <= bayes.bound() < 0.75)
         True
         """
-        part = self._need_fit()
-        found = part.bound(x, self._priors(), self._method(None))
-        if not self.residual:
-            return found
-        moves = torch.ones_like(found, dtype=torch.bool)
-        if x is not None and found.dim():
-            moves = x.flatten(1).any(1).to(found.device)
-        return torch.where(moves, 1 / max(2, part.fitted.part.outputs), found)
+        posterior = self._fitted_posterior()
+        found = posterior.bound(x, self._prior, self._method(None))
+        return rays.bound_with_residual(found, x, posterior.outputs) if self.residual else found
 
     def certify(self, x: Tensor, *, tolerance: float = 0.0) -> Certificate:
         """For each ray δ·x: alpha, the limit, and a confidence never exceeded for δ ≥ alpha; (n,) each.
 
-        From alpha on no unit of the network changes its mind. One logit: the exact maximum of z(δ) =
-        (aδ + c)/√(1 + π/8·(q₂δ² + 2q₁δ + q₀)) beyond alpha ("quadrature": within 5e-5); k logits: within
-        1e-3 above the largest confidence. In float64: predictions in float32 may differ by their rounding.
+        From alpha on every unit of the network keeps its state: no ReLU switches, no max pooling changes its
+        choice. One logit: the exact maximum of z(δ) = (aδ + c)/√(1 + π/8·(q₂δ² + 2q₁δ + q₀)) beyond alpha
+        ("quadrature": within 5e-5); k logits: within 1e-3 above the largest confidence. In float64:
+        predictions in float32 may differ by their rounding.
 
         Args:
             x: one ray for each row.
-            tolerance: above 0 approximate, which the type of what is returned says: units whose slope is less
-                than that, relative to their layer's largest, count as settled where they are. A few such
-                units make alpha huge where hardly anything changes any more.
+            tolerance: above 0 the result is approximate, which its type says: units whose slope is less than
+                that, relative to their layer's largest, count as settled where they are. A few such units
+                make alpha huge where hardly anything changes any more.
 
         >>> import bitbayes as bb
         >>> _ = torch.manual_seed(0)
@@ -433,35 +407,39 @@ class Laplace(nn.Module):
         >>> bool((beyond <= certificate.confidence).all())
         True
         """
-        x, size = infinity.unit_rays(x)
-        found = infinity.certify(self._paths(x, settle=True, tolerance=tolerance), self._method(None))
-        kind = infinity.ApproximateCertificate if tolerance else Certificate
+        x, size = rays.unit_rays(x)
+        found = rays.certify(self._rays(x, settle=True, tolerance=tolerance), self._method(None))
+        kind = rays.ApproximateCertificate if tolerance else Certificate
         return kind(found.alpha / size.to(found.alpha.device), found.limit, found.confidence)
 
     # ---- files
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write everything but the model to a safetensors file."""
-        if fingerprint(self.model) != self._need_fit().fitted.fingerprint:
+        fitted = self._fitted_posterior().fitted
+        if fingerprint(self.model) != fitted.fingerprint:
             raise ModelError(
                 "the model has changed since `fit`, so no model would fit the file: call `fit` again"
             )
-        names = (*OPTIONS, "residual", *RESIDUAL) if self.residual else OPTIONS
-        files.write(path, {name: getattr(self, name) for name in names}, self._need_fit().fitted)
+        numbers = {name: getattr(self, name) for name in NUMBERS}
+        posterior_file.write(path, self.options.as_json(), numbers, fitted)
 
     @classmethod
     def load(cls, path: str | PathLike[str], model: nn.Module) -> Self:
-        """Read what `save` wrote, for the same model, wherever that now lives."""
+        """Read what `save` wrote, for the same model, wherever that now lives.
+
+        Args:
+            path: the file.
+            model: the network that was fitted, with the weights it had then.
+        """
         model = unwrapped(model)
-        options, fitted = files.read(path, fingerprint(model), model_device(model))
-        # Once it is fitted: the layers that a mapping names are those of the file, whatever is frozen now.
-        numbers = {name: options.pop(name) for name in ("prior_variance", *RESIDUAL) if name in options}
+        options, numbers, fitted = posterior_file.read(path, fingerprint(model), model_device(model))
         try:
-            bayes = cls(model, **options)
+            bayes = cls(model, **Options.from_json(options))
             bayes._accept(fitted)
-            for name, number in numbers.items():
-                setattr(bayes, name, number)
-        except (ArgumentError, TypeError) as error:
+            for name in NUMBERS:
+                setattr(bayes, name, numbers[name])
+        except (ArgumentError, TypeError, KeyError) as error:
             raise FileError(f"{path} has a damaged header: {error}") from error
         return bayes
 
@@ -495,96 +473,56 @@ class Laplace(nn.Module):
         export.write(self, export.check_path(path), example)
 
     def extra_repr(self) -> str:
-        state = f"fitted on {self._fitted.count:,} points" if self._fitted else "not fitted"
+        state = f"fitted on {self._posterior.fitted.count:,} points" if self._posterior else "not fitted"
         value = self.prior_variance
         shown = f"{value:.4g}" if isinstance(value, float) else f"{len(value)} layers' own"
         return f"layers={self.layers!r}, structure={self.structure!r}, prior_variance={shown}, {state}"
 
     # ---- inside
 
-    def _paths(self, x: Tensor, *, settle: bool, tolerance: float) -> Iterator[Path]:
-        part = self._need_fit()
-        if not isinstance(tolerance, (int, float)) or not 0 <= tolerance < 1:
-            raise ArgumentError(f"tolerance={tolerance!r}: expected a number from 0 (exact) to below 1")
-        paths = part.paths(x, self._priors(), settle=settle, tolerance=tolerance)
-        return infinity.residual_paths(paths, x, self._residual()) if self.residual else paths
-
-    def _see(self, moments: MomentsSum) -> Callable[[Inputs], None]:
-        """Shows moments what the residual looks at."""
-        if not isinstance(self.residual, tuple):
-            return moments.see
-        levels = infinity.Levels(self.model, self.residual)
-        return torch.no_grad()(lambda inputs: moments.see(levels.joined(inputs)))
-
-    def _residual(self) -> Residual:
-        moments = self._need_fit().fitted.inputs
-        assert moments is not None
-        if isinstance(self.residual, tuple):
-            moments = infinity.LevelMoments.bind(moments, infinity.Levels(self.model, self.residual))
-        return Residual(moments, self.residual_variance, self.residual_threshold)
-
-    def _gaussians(self, x: Inputs | Iterable[Any], rows: int) -> Iterator[LogitGaussian]:
-        """The Gaussian over the logits of each batch, at most `rows` points at a time."""
-        part = self._need_fit()
-        if not self.residual:
-            yield from part.gaussians(x, self._priors(), rows)
-            return
-        moments, *numbers = self._residual()
-        roots = Roots(moments)
-        for gaussian in part.gaussians(shown(x, roots.see), self._priors(), rows):
-            yield widened(gaussian, roots.take(len(gaussian.mean)), *numbers)
-
-    def _need_fit(self) -> LastLayer | AllLayers:
-        if self._part is None:
+    def _fitted_posterior(self) -> WeightPosterior:
+        if self._posterior is None:
             raise NotFittedError("this Laplace is not fitted yet: call `fit(train_loader)` first")
-        return self._part
-
-    @property
-    def _fitted(self) -> Fitted | None:
-        return self._part.fitted if self._part else None
+        return self._posterior
 
     def _accept(self, fitted: Fitted) -> None:
-        kind = AllLayers if self.layers == "all" else LastLayer
-        part = kind(self.model, fitted, paper=self.variant == "paper")
-        if isinstance(part, AllLayers) and isinstance(self.prior_variance, dict):
-            prior.each_layers(self.prior_variance, list(part.network.names))  # raises, with nothing changed
-        self._part = part
+        """Predict with what was fitted from now on; raises, with nothing changed, if the prior does not fit it."""
+        posterior = POSTERIOR[self.layers](self.model, fitted, paper=self.options.paper)
+        if isinstance(self.prior_variance, dict):
+            check_variance(self.prior_variance, posterior.names)
+        self._posterior = posterior
 
-    def _layer_names(self) -> list[str]:
-        if isinstance(self._part, AllLayers):
-            return list(self._part.network.names)
-        return [layer.name for layer in find_layers(self.model)]
-
-    def _priors(self) -> Any:
-        """The prior variance as `_part` takes it: a number, or (all layers) one for each layer."""
-        if not isinstance(self._part, AllLayers) or isinstance(self.prior_variance, dict):
-            return self.prior_variance
-        return dict.fromkeys(self._part.network.names, self.prior_variance)
+    def _layer_names(self) -> tuple[str, ...] | None:
+        """The layers that may have a prior variance of their own; None where there is one for all weights."""
+        if self.layers == "last" or self.structure == "full":
+            return None
+        if self._posterior is not None:
+            return self._posterior.names
+        return tuple(layer.name for layer in find_layers(self.model))
 
     def _method(self, method: str | None) -> str:
         method = method or self.predictive
         if method == "weights" and self.layers == "all":
             return method
-        return predictive.method_for(method, self._need_fit().fitted.part.outputs)
+        return predictive.method_for(method, self._fitted_posterior().outputs)
 
-    def _pass(
-        self, loader: Iterable[Any], progress: bool | None, draws: int, generator: torch.Generator | None
-    ) -> Fitted:
-        """One pass over data → what that data alone gives. Changes nothing."""
-        fisher = self.estimate == "fisher" or (self.structure == "diag" and self.variant == "paper")
-        if not isinstance(draws, int) or draws < 1 or (draws > 1 and not (fisher and self.layers == "all")):
-            raise ArgumentError(
-                f"draws={draws!r}: expected a positive number, and layers='all' with estimate='fisher'"
-            )
-        moments = MomentsSum()
-        if self.residual:
-            loader = Watched(check_loader(loader), self._see(moments))
-        same = {"structure": self.structure, "likelihood": self.likelihood, "predictive": self.predictive}
-        if self.layers == "last":
-            fitted = fit_last_layer(self.model, loader, head=self.head, progress=progress, **same)
-        else:
-            same["structure"] = "kron" if self.structure == "auto" else self.structure
-            fitted = fit_all_layers(
-                self.model, loader, fisher=fisher, draws=draws, generator=generator, progress=progress, **same
-            )
-        return replace(fitted, inputs=moments.total()) if self.residual else fitted
+    def _residual(self) -> Residual | None:
+        moments = self._fitted_posterior().fitted.inputs
+        return None if moments is None else Residual(self.model, self.options.residual_layers, moments)
+
+    def _with_residual(self, gaussian: LogitGaussian, inputs: Inputs) -> LogitGaussian:
+        """The one place where the residual joins a prediction."""
+        residual = self._residual()
+        if residual is None:
+            return gaussian
+        numbers = self.residual_variance, self.residual_threshold
+        return gaussian.plus_independent(deviations(residual.root_kernel(inputs), *numbers))
+
+    def _rays(self, x: Tensor, *, settle: bool, tolerance: float) -> Iterator[RayGaussian]:
+        posterior, residual = self._fitted_posterior(), self._residual()
+        if not isinstance(tolerance, (int, float)) or not 0 <= tolerance < 1:
+            raise ArgumentError(f"tolerance={tolerance!r}: expected a number from 0 (exact) to below 1")
+        found = posterior.rays(x, self._prior, settle=settle, tolerance=tolerance)
+        if residual is None:
+            return found
+        return rays.with_residual(found, x, residual, self.residual_variance, self.residual_threshold)

@@ -1,70 +1,109 @@
-"""The last layer's Gaussian, in place in its network. `AllLayers` has the same functions over all layers."""
+"""The Gaussian over the weights of the last layer, in place in its network."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
-from bitbayes import rays as infinity
-from bitbayes.curvature import FullCurvature, NetworkCurvature
+from bitbayes import rays
 from bitbayes.errors import ModelError
 from bitbayes.fitting import Fitted
+from bitbayes.likelihood import checked_labels
 from bitbayes.logits import LogitGaussian, rescale
 from bitbayes.model import (
+    Batch,
+    Data,
+    FeatureBatch,
     Head,
     Inputs,
     forward,
-    grouped,
-    observe,
-    observe_inputs,
+    forward_passes,
+    input_batches,
+    model_device,
 )
-from bitbayes.posterior import Posterior, posterior_of
-from bitbayes.precision import widest, without_autocast, working
-from bitbayes.predictive import FEW
-from bitbayes.prior import candidates
-from bitbayes.rays import Path
+from bitbayes.posterior import LogitFamily, WeightPosterior
+from bitbayes.precision import without_autocast, working
+from bitbayes.predictive import FEW_CLASSES
+from bitbayes.prior import Prior, variance_grid
+from bitbayes.rays import RayGaussian
+from bitbayes.structures import Curvature, FullCurvature, WeightGaussian
 
-# Features wait until they are worth one matrix product. Bytes, not batches, so that memory is bounded.
-TUNE_BYTES = 2**22
-# What the covariances of some points may take.
-NUMBERS = 2**23
+# Features that one step of tuning looks at, so that small operations have enough to do.
+STEP_BYTES = 2**22
+# Numbers that the rows of the Hessian's width may take which the full structure makes for some points.
+FULL_NUMBERS = 2**23
 
 
-class LastLayer:
+@dataclass(frozen=True)
+class HeadFamily:
+    """The Gaussians over the logits of some points: `mean` (n, k), features as `coordinates` and `scale` (n,)."""
+
+    gaussian: WeightGaussian
+    layer: str
+    coordinates: Tensor
+    mean: Tensor
+    scale: Tensor
+
+    def at(self, prior: Prior) -> LogitGaussian:
+        tau = prior.precision(self.layer, self.mean.dtype)
+        with without_autocast(self.mean.device):
+            return LogitGaussian(self.mean, self.gaussian.covariance(self.coordinates, tau), self.scale)
+
+    def __len__(self) -> int:
+        return len(self.mean)
+
+    @classmethod
+    def joined(cls, families: list[Self]) -> Self:
+        first = families[0]
+        coordinates = [each.coordinates for each in families]
+        # In the layout that they have, which their structure has chosen for speed.
+        rows = torch.cat([each.mT for each in coordinates], dim=1).mT
+        return replace(
+            first,
+            coordinates=torch.cat(coordinates) if coordinates[0].is_contiguous() else rows,
+            mean=torch.cat([each.mean for each in families]),
+            scale=torch.cat([each.scale for each in families]),
+        )
+
+
+class LastLayer(WeightPosterior):
     """The Gaussian over the weights of the head of `model`, for any prior variance."""
 
     def __init__(self, model: nn.Module, fitted: Fitted, *, paper: bool) -> None:
-        assert isinstance(fitted.part, Head) and not isinstance(fitted.curvature, NetworkCurvature)
-        self.model, self.fitted, self.paper = model, fitted, paper
-        self.head, self.curvature = fitted.part, fitted.curvature
-        self._decomposed: Posterior | None = None
-        self._working: tuple[torch.device, torch.dtype, Posterior] | None = None
+        super().__init__(model, fitted, paper=paper)
+        assert isinstance(fitted.weights, Head)
+        self.head = fitted.weights
+        self.contrasts = fitted.likelihood.contrasts(self.head.outputs)  # (k, c)
+        curvature = fitted.curvature[self.head.name]
+        self.most_rows: int | None = None
+        if isinstance(curvature, FullCurvature) and self.head.outputs > 1:
+            # c rows of the Hessian's width for each point.
+            self.most_rows = max(1, FULL_NUMBERS // (len(curvature.hessian) * (self.head.outputs - 1)))
+        step = max(
+            1, STEP_BYTES // (self.head.width * working(self.head.module(model).weight.dtype).itemsize)
+        )
+        self.rows_per_step = min(step, self.most_rows or step)
 
     # ---- predicting
 
-    def forward(self, x: Any, prior_variance: float) -> tuple[LogitGaussian, tuple[int, ...]]:
-        """The Gaussian over logits at x, differentiable, and the shape of the model's own output."""
+    def forward(self, x: Any, prior: Prior) -> tuple[LogitGaussian, tuple[int, ...]]:
         features, logits, shape = forward(self.model, self.head, x)
-        return self._gaussian(features, logits)(prior_variance), shape
+        return self._family(features, logits).at(prior), shape
 
-    def logits(self, x: Inputs, prior_variance: float) -> LogitGaussian:
-        """The Gaussian over logits at x."""
-        ((features, logits),) = observe_inputs(self.model, self.head, x)
-        return self._gaussian(features, logits)(prior_variance)
+    def logits(self, x: Inputs, prior: Prior) -> LogitGaussian:
+        (batch,) = forward_passes(self.model, self.head, input_batches(x, model_device(self.model)))
+        return self._family(batch.features, batch.logits).at(prior)
 
-    def gaussians(
-        self, data: Inputs | Iterable[Any], prior_variance: float, rows: int
-    ) -> Iterator[LogitGaussian]:
-        """The same for batches, at most `rows` points at a time."""
-        for batch in observe_inputs(self.model, self.head, data):
-            for features, logits in self._cut(batch, rows):
-                yield self._gaussian(features, logits)(prior_variance)
+    def gaussians(self, data: Data, prior: Prior, rows: int) -> Iterator[tuple[Batch, LogitGaussian]]:
+        batches = input_batches(data, model_device(self.model))
+        for batch, family in self._families(batches, min(rows, self.most_rows or rows)):
+            yield batch, family.at(prior)
 
-    def sample(self, n: int, prior_variance: float, generator: torch.Generator | None) -> dict[str, Tensor]:
-        """n draws of the head's weights by name."""
+    def sample(self, n: int, prior: Prior, generator: torch.Generator | None) -> dict[str, Tensor]:
         module = self.head.module(self.model)
         if not isinstance(module.weight, nn.Parameter):
             raise ModelError(
@@ -72,8 +111,8 @@ class LastLayer:
                 "have no draws: remove that first (torch.nn.utils.parametrize.remove_parametrizations)"
             )
         dtype = working(module.weight.dtype)
-        posterior = self.posterior(module.weight.device, dtype)
-        noise = posterior.draw(n, min(prior_variance, widest(dtype)), generator)  # (n, k, D)
+        gaussian = self.moved(module.weight.device, dtype)[self.head.name]
+        noise = gaussian.draw(n, prior.precision(self.head.name, dtype), generator)  # (n, k, D)
         noise = noise.to(module.weight.dtype)
         draws = [module.weight + noise[:, :, : self.head.inputs]]
         if self.head.bias:
@@ -83,77 +122,38 @@ class LastLayer:
     # ---- choosing the prior
 
     def candidates(self) -> list[float]:
-        """Prior variances worth trying: fewer where each costs much, for all pairs of many classes."""
-        return candidates() if self.head.outputs <= FEW else candidates(33)
+        # Fewer where each costs much: all pairs of many classes.
+        return variance_grid(100 if self.head.outputs <= FEW_CLASSES else 25)
 
-    def labelled(
-        self, loader: Iterable[Any], see: Callable[[Inputs], None]
-    ) -> Iterator[tuple[Callable[[float], LogitGaussian], Tensor]]:
-        """For points with labels the Gaussian as a function of the prior variance, and the labels."""
-        points = observe(self.model, self.head, loader, self.fitted.likelihood.check, see)
-        for group in grouped(points, TUNE_BYTES):
-            for features, logits, labels in self._cut(group):
-                yield self._gaussian(features, logits), labels
+    def families(self, batches: Iterable[Batch]) -> Iterator[tuple[Batch, LogitFamily]]:
+        return self._families(batches, self.rows_per_step)
 
-    def unlabelled(
-        self, data: Inputs | Iterable[Any]
-    ) -> Iterator[tuple[Callable[[float], LogitGaussian], None]]:
-        """The same for points without labels."""
-        for group in grouped(observe_inputs(self.model, self.head, data), TUNE_BYTES):
-            for features, logits in self._cut(group):
-                yield self._gaussian(features, logits), None
+    # ---- far from the data
 
-    def log_evidence(self, prior_variance: Tensor) -> Tensor:
-        """log p(D | W*) − ½[τ‖W*‖² − P log τ + log det(H + τI)]."""
-        weights = self.head.outputs * self.head.width
-        occam = self.fitted.squared_norm / prior_variance + weights * prior_variance.log()
-        return -self.fitted.loss - (occam + self._decompose().log_determinant(prior_variance)) / 2
+    def rays(self, x: Tensor, prior: Prior, *, settle: bool, tolerance: float) -> Iterator[RayGaussian]:
+        parts = self.model, self.head, self.decomposed()[self.head.name], prior
+        return rays.last_layer_rays(*parts, x, settle=settle, tolerance=tolerance)
 
-    # ---- at infinity
-
-    def paths(self, x: Tensor, prior_variance: float, *, settle: bool, tolerance: float) -> Iterator[Path]:
-        """The Gaussian over logits along the rays δ·x; `settle`: with alpha."""
-        parts = self.model, self.head, self._decompose(), prior_variance
-        return infinity.last_layer_paths(*parts, x, settle=settle, tolerance=tolerance)
-
-    def bound(self, x: Tensor | None, prior_variance: float, method: str) -> Tensor:
-        """A confidence that no ray's limit exceeds, whatever its x."""
-        return infinity.bound(self.model, self.head, self._decompose(), prior_variance, method)
+    def bound(self, x: Tensor | None, prior: Prior, method: str) -> Tensor:
+        return rays.bound(self.model, self.head, self.decomposed()[self.head.name], prior, method)
 
     # ---- inside
 
-    def _cut(self, batch: tuple[Tensor, ...], most: int | None = None) -> Iterator[tuple[Tensor, ...]]:
-        """At most so many points at a time, and not so many that full covariances take much memory."""
-        rows = len(batch[0]) if most is None else most
-        if isinstance(self.curvature, FullCurvature) and self.head.outputs > 1:
-            # c rows of the Hessian's width for each point.
-            rows = min(rows, NUMBERS // (len(self.curvature.hessian) * (self.head.outputs - 1)))
-        return zip(*(torch.split(each, max(1, rows)) for each in batch), strict=True)
+    def _decompose(self, name: str, curvature: Curvature) -> WeightGaussian:
+        return curvature.head_posterior(self.head, self.contrasts, paper=self.paper)
 
-    def posterior(self, device: torch.device, dtype: torch.dtype) -> Posterior:
-        """The posterior where and in the precision that predictions are made."""
-        if self._working is None or self._working[:2] != (device, dtype):
-            self._working = (device, dtype, self._decompose().to(device, dtype).real())
-        return self._working[2]
+    def _families(self, batches: Iterable[Batch], rows: int) -> Iterator[tuple[FeatureBatch, HeadFamily]]:
+        for batch in forward_passes(self.model, self.head, batches):
+            if batch.labels is not None:
+                labels = checked_labels(batch, self.fitted.likelihood, self.head.outputs)
+                batch = replace(batch, labels=labels)
+            for part in batch.split(rows):
+                yield part, self._family(part.features, part.logits)
 
-    def _decompose(self) -> Posterior:
-        """The posterior in float64; made once."""
-        if self._decomposed is None:
-            contrasts = self.fitted.likelihood.contrasts(self.head.outputs)
-            made = posterior_of(self.curvature, contrasts, bias=self.head.bias, paper=self.paper)
-            self._decomposed = made.real()
-        return self._decomposed
-
-    def _gaussian(self, features: Tensor, logits: Tensor) -> Callable[[float], LogitGaussian]:
-        """The Gaussian over logits as a function of the prior variance."""
+    def _family(self, features: Tensor, logits: Tensor) -> HeadFamily:
         dtype = working(features.dtype)
-        posterior = self.posterior(features.device, dtype)
+        gaussian = self.moved(features.device, dtype)[self.head.name]
         scaled, scale = rescale(features.to(dtype), self.head.bias)
         with without_autocast(features.device):
-            coordinates, mean = posterior.coordinates(scaled), logits.to(dtype)
-
-        def at(variance: float) -> LogitGaussian:
-            with without_autocast(features.device):
-                return LogitGaussian(mean, posterior.spread(coordinates, min(variance, widest(dtype))), scale)
-
-        return at
+            coordinates = gaussian.coordinates(scaled)
+        return HeadFamily(gaussian, self.head.name, coordinates, logits.to(dtype), scale)

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from bitbayes.errors import ArgumentError, DataError, one_of
+from bitbayes.errors import DataError
+from bitbayes.model import Batch
 
 
 class Likelihood(Protocol):
@@ -22,7 +23,7 @@ class Likelihood(Protocol):
     @property
     def name(self) -> str: ...
 
-    def check(self, labels: Tensor, logits: Tensor, batch: int) -> Tensor: ...
+    def check(self, labels: Tensor, shape: tuple[int, int], where: str) -> Tensor: ...
     def losses(self, logits: Tensor, labels: Tensor) -> Tensor: ...
     def contrasts(self, k: int) -> Tensor: ...
     def curvature(self, logits: Tensor) -> Tensor: ...
@@ -38,12 +39,12 @@ class Bernoulli:
 
     name = "bernoulli"
 
-    def check(self, labels: Tensor, logits: Tensor, batch: int) -> Tensor:
-        """Labels as (n,) in {0, 1}; integers, booleans and floats are taken."""
-        labels = _flat(labels, logits, batch)
+    def check(self, labels: Tensor, shape: tuple[int, int], where: str) -> Tensor:
+        """Labels as (n,) in {0, 1}; integers, booleans and floats are taken. `shape`: (n, 1)."""
+        labels = _flat(labels, shape, where)
         if labels.is_complex() or not bool(((labels == 0) | (labels == 1)).all()):
             raise DataError(
-                f"batch {batch}: the labels are {_show(labels)}; a network with one logit needs 0 and 1"
+                f"{where}: the labels are {_show(labels)}; a network with one logit needs 0 and 1"
             )
         return labels.long()
 
@@ -86,18 +87,18 @@ class Categorical:
 
     name = "categorical"
 
-    def check(self, labels: Tensor, logits: Tensor, batch: int) -> Tensor:
-        """Labels as (n,) class indices in 0 … k − 1."""
-        k = logits.shape[1]
+    def check(self, labels: Tensor, shape: tuple[int, int], where: str) -> Tensor:
+        """Labels as (n,) class indices in 0 … k − 1. `shape`: (n, k)."""
+        k = shape[1]
         if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
             raise DataError(
-                f"batch {batch}: the labels are of type {labels.dtype}; expected class indices, "
+                f"{where}: the labels are of type {labels.dtype}; expected class indices, "
                 f"integers from 0 to {k - 1}"
             )
-        labels = _flat(labels, logits, batch)
+        labels = _flat(labels, shape, where)
         if bool(((labels < 0) | (labels >= k)).any()):
             raise DataError(
-                f"batch {batch}: the labels are {_show(labels)}; the network has {k} logits, so they must "
+                f"{where}: the labels are {_show(labels)}; the network has {k} logits, so they must "
                 f"lie from 0 to {k - 1}"
             )
         return labels.long()
@@ -168,29 +169,29 @@ class Categorical:
         return logits.log_softmax(1)
 
 
-NAMES = ("auto", "categorical", "bernoulli")
+def likelihood_for(outputs: int) -> Likelihood:
+    """The likelihood of a network with that many outputs.
 
+    It follows from their number alone, so it is no option. A likelihood that does not (regression, several
+    labels for a point) will have to be asked for.
 
-def likelihood_for(name: str, outputs: int) -> Likelihood:
-    """The likelihood called `name` for a network with that many outputs.
-
-    >>> likelihood_for("auto", 1).name, likelihood_for("auto", 10).name
+    >>> likelihood_for(1).name, likelihood_for(10).name
     ('bernoulli', 'categorical')
     """
-    one_of("likelihood", name, NAMES)
-    fitting: Likelihood = Bernoulli() if outputs == 1 else Categorical()
-    if name not in ("auto", fitting.name):
-        raise ArgumentError(
-            f"likelihood={name!r} does not fit a network with {outputs} output(s): use {fitting.name!r}"
-        )
-    return fitting
+    return Bernoulli() if outputs == 1 else Categorical()
 
 
-def _flat(labels: Tensor, logits: Tensor, batch: int) -> Tensor:
-    n = logits.shape[0]
+def checked_labels(batch: Batch, likelihood: Likelihood, outputs: int) -> Tensor:
+    """The labels of a batch as the likelihood takes them, (n,); raises if they are not such."""
+    assert batch.labels is not None  # it comes from `labelled_batches`
+    return likelihood.check(batch.labels, (len(batch), outputs), batch.name)
+
+
+def _flat(labels: Tensor, shape: tuple[int, int], where: str) -> Tensor:
+    n = shape[0]
     if labels.shape not in ((n,), (n, 1)):
         raise DataError(
-            f"batch {batch}: the labels have shape {tuple(labels.shape)}; expected ({n},), one for each input"
+            f"{where}: the labels have shape {tuple(labels.shape)}; expected ({n},), one for each input"
         )
     return labels.reshape(n)
 

@@ -26,8 +26,8 @@ class CovarianceFactors(NamedTuple):
 class LogitGaussian:
     """N(mean, covariance) over the logits at n points: mean (n, k), covariance (n, k, k).
 
-    The covariance is kept in factors (`CovarianceFactors`) and in units of `scale`² (n,), so that neither a variance
-    beyond the largest float nor a difference of large entries is ever formed; `covariance` is made when
+    The covariance is kept in `factors` and in units of `scale`² (n,). So neither a variance beyond the
+    largest float nor a difference of large entries is ever formed. The dense `covariance` is made when it is
     asked for.
 
     >>> import bitbayes as bb
@@ -40,18 +40,18 @@ class LogitGaussian:
     """
 
     mean: Tensor
-    spread: CovarianceFactors
+    factors: CovarianceFactors
     scale: Tensor
 
     @classmethod
     def stacked(cls, gaussians: list[LogitGaussian]) -> LogitGaussian:
-        """Those of several priors, one below the other; a factor that points share, priors share too."""
-        spreads = [each.spread for each in gaussians]
-        factor = spreads[0].factor
+        """All their points, one below the other; a factor that the points of each share must be the same."""
+        factors = [each.factors for each in gaussians]
+        factor = factors[0].factor
         if factor is not None and factor.dim() == 3:
-            factor = torch.cat([each.factor for each in spreads if each.factor is not None])
+            factor = torch.cat([each.factor for each in factors if each.factor is not None])
         weights, shift = (
-            torch.cat(each) for each in zip(*((s.weights, s.shift) for s in spreads), strict=True)
+            torch.cat(each) for each in zip(*((f.weights, f.shift) for f in factors), strict=True)
         )
         mean, scale = (torch.cat(each) for each in zip(*((g.mean, g.scale) for g in gaussians), strict=True))
         return cls(mean, CovarianceFactors(weights, factor, shift), scale)
@@ -59,7 +59,7 @@ class LogitGaussian:
     @property
     def covariance(self) -> Tensor:
         """(n, k, k), dense."""
-        weights, _, shift = self.spread
+        weights, _, shift = self.factors
         factor = self._dense_factor()
         covariance = (factor * weights[:, None, :]) @ factor.mT
         return (covariance + shift[:, None, None]) * self.scale.square()[:, None, None]
@@ -74,24 +74,47 @@ class LogitGaussian:
         """1 / scale², (n,): the 1 of 1 + π/8·v, in the units of v; never 0, which v may be."""
         return self.scale.reciprocal().square().clamp_min(torch.finfo(self.scale.dtype).tiny)
 
+    def plus_independent(self, deviations: Tensor) -> LogitGaussian:
+        """The Gaussian with a variance added to every logit, independent of all else.
+
+        Args:
+            deviations: the square root of that variance at each point, (n,), in float64. A root, because the
+                variance itself may be larger than any number.
+        """
+        weights, factor, shift = self.factors
+        # In units of the largest mean at least, so that what is added stays within the range of float32.
+        unit = torch.maximum(self.scale, self.mean.detach().abs().amax(1))  # (n,)
+        squared = (self.scale / unit).square()
+        extra = (deviations / unit.to(deviations)).square()
+        extra = extra.clamp_max(torch.finfo(weights.dtype).max ** 0.75).to(weights)[:, None]
+        weights, shift = weights * squared[:, None], shift * squared
+        if factor is None:
+            return LogitGaussian(self.mean, CovarianceFactors(weights + extra, None, shift), unit)
+        k = self.mean.shape[1]
+        identity = torch.eye(k, dtype=factor.dtype, device=factor.device).expand(*factor.shape[:-1], k)
+        weights = torch.cat([weights, extra.expand(-1, k)], dim=1)
+        return LogitGaussian(
+            self.mean, CovarianceFactors(weights, torch.cat([factor, identity], dim=-1), shift), unit
+        )
+
     def centred(self) -> LogitGaussian:
-        """The same Gaussian without the common shift, P = I − 11ᵀ/k: mean Pm, covariance PCP."""
-        weights, _, shift = self.spread
+        """Without the common shift of all logits, P = I − 11ᵀ/k: mean Pm, covariance PCP."""
+        weights, _, shift = self.factors
         factor = self._dense_factor()
         factor = factor - factor.mean(-2, keepdim=True)
         # Divided before they are summed: ten logits of 1e38 have a mean, but no sum.
         mean = self.mean - (self.mean / self.mean.shape[1]).sum(1, keepdim=True)
-        return replace(self, mean=mean, spread=CovarianceFactors(weights, factor, torch.zeros_like(shift)))
+        return replace(self, mean=mean, factors=CovarianceFactors(weights, factor, torch.zeros_like(shift)))
 
     def _dense_factor(self) -> Tensor:
-        weights, factor, _ = self.spread
+        weights, factor, _ = self.factors
         if factor is not None:
             return factor
         return torch.eye(weights.shape[1], dtype=weights.dtype, device=weights.device)
 
     def variances(self) -> Tensor:
         """The diagonal of the covariance, (n, k), in units of scale², without the common shift's part."""
-        weights, factor, _ = self.spread
+        weights, factor, _ = self.factors
         if factor is None:
             return weights
         if factor.dim() == 2:
@@ -105,7 +128,7 @@ class LogitGaussian:
 
         Σ_b w_b (Q_ib − Q_jb)²: never Cᵢᵢ + Cⱼⱼ − 2Cᵢⱼ, which loses all digits at large prior variances.
         """
-        weights, factor, _ = self.spread
+        weights, factor, _ = self.factors
         if factor is None:
             sums = weights[:, first] + weights[:, second]
             return sums if isinstance(first, slice) else sums * (first != second)
@@ -115,13 +138,13 @@ class LogitGaussian:
         return torch.einsum("n...r,nr->n...", gaps, weights)
 
     def block_variances(self, first: slice, second: slice) -> Tensor:
-        """The same for each class of the one with each of the other, (n, first, second), i ≠ j: for a graph.
+        """Var(fᵢ − fⱼ) for every class i in `first` with every j in `second`, (n, first, second): for a graph.
 
-        There the gaps above would be k²·r constants. So it is Cᵢᵢ + Cⱼⱼ − 2Cᵢⱼ after all: in float64, and
-        without the common shift, which is what makes these entries large. What is lost is lost to classes
-        that move together, 1e-16 of their variances.
+        In an exported graph the gaps of `pair_variances` would be k²·r constants. So this is
+        Cᵢᵢ + Cⱼⱼ − 2Cᵢⱼ after all, in float64 and without the common shift, which is what makes these entries
+        large. Only classes that move together lose digits, 1e-16 of their variances.
         """
-        weights, factor = self.spread.weights.double(), self._dense_factor().double()
+        weights, factor = self.factors.weights.double(), self._dense_factor().double()
         own = (factor.square() @ weights[:, :, None])[:, :, 0]  # (n, k)
         both = (factor[..., first, :] * weights[:, None, :]) @ factor[..., second, :].mT
         variances = own[:, first, None] + own[:, None, second] - 2 * both
@@ -129,7 +152,7 @@ class LogitGaussian:
 
     def draw(self, samples: int, generator: torch.Generator | None) -> Tensor:
         """Draws of (f − shift) / scale, (samples, n, k), independent for each point."""
-        weights, factor, _ = self.spread
+        weights, factor, _ = self.factors
         noise = torch.randn(
             samples, *weights.shape, generator=generator, dtype=weights.dtype, device=weights.device
         )

@@ -36,14 +36,24 @@ def uniform_noise(like: Tensor, n: int | None = None, *, generator: torch.Genera
     low, high = like.detach().aminmax()
     if not (low.isfinite() and high.isfinite()):
         raise DataError("the data holds NaN or infinity, so it has no range to draw from: remove those items")
+    return noise_between(low, high, torch.Size([len(like) if n is None else n, *like.shape[1:]]), generator)
+
+
+def noise_between(low: Tensor, high: Tensor, shape: torch.Size, generator: torch.Generator | None) -> Tensor:
+    """Uniform noise on [low, high] of a shape, on the device and in the dtype of `low` (). Raises if low = high.
+
+    Args:
+        low, high: the range.
+        shape: of the noise.
+        generator: it may live on another device: it draws there.
+    """
     if low == high:
         raise DataError(
             f"every entry of the data is {low.item():g}: noise over that range would be the data itself. "
             "Give data that varies, or outliers of your own"
         )
-    shape = (len(like) if n is None else n, *like.shape[1:])
-    where = like.device if generator is None else generator.device
-    u = torch.rand(shape, dtype=like.dtype, device=where, generator=generator).to(like.device)
+    where = low.device if generator is None else generator.device
+    u = torch.rand(shape, dtype=low.dtype, device=where, generator=generator).to(low.device)
     # Not low + (high − low) · u: the difference overflows for data that fills its dtype's range.
     return (low * (1 - u) + high * u).clamp(low, high)
 

@@ -7,25 +7,26 @@ from torch import Tensor
 
 
 def precise(tensor: Tensor) -> Tensor:
-    """In float64; on the CPU if the tensor's device has none (Apple's)."""
+    """The tensor in float64; on the CPU if its device has no float64 (Apple's)."""
     if tensor.device.type == "mps":
         tensor = tensor.cpu()
     return tensor.double()
 
 
-def widest(dtype: torch.dtype) -> float:
-    """The largest prior variance that predictions are made with: beyond, variances would leave the range.
+def smallest_precision(dtype: torch.dtype) -> float:
+    """The smallest precision 1/variance that is used in a dtype: variances above its inverse would overflow.
 
-    It is beyond all sense (1e28 in float32), and the limit of wider and wider priors is reached before.
+    In float32 it is about 4e-29, a prior variance beyond all sense. Predictions have reached their limit for
+    wider and wider priors long before.
     """
-    return float(torch.finfo(dtype).max ** 0.75)
+    return float(torch.finfo(dtype).tiny ** 0.75)
 
 
 def without_autocast(device: torch.device) -> AbstractContextManager[None]:
-    """The library's own arithmetic keeps its precision where a user's autocast lets the model lose some."""
+    """Switch a user's autocast off: it may make the model less precise, but not what is computed from it."""
     if torch.is_autocast_enabled(device.type):
         return torch.autocast(device.type, enabled=False)
-    return nullcontext()  # also because a context would be in every trace
+    return nullcontext()  # a context that does nothing would still be recorded in every trace
 
 
 def working(dtype: torch.dtype) -> torch.dtype:

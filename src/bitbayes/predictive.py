@@ -14,12 +14,12 @@ from torch import Tensor
 
 from bitbayes.errors import ArgumentError, one_of
 from bitbayes.logits import LogitGaussian
-from bitbayes.precision import without_autocast
+from bitbayes.precision import without_autocast, working
 
 KAPPA = math.pi / 8
 SAMPLES = 100
 # Up to so many classes `pairwise` takes all pairs at once.
-FEW = 64
+FEW_CLASSES = 64
 
 
 def probit(gaussian: LogitGaussian) -> Tensor:
@@ -42,7 +42,7 @@ def pairwise(gaussian: LogitGaussian) -> Tensor:
     # probabilities further apart than e^85 (float32) or e^700 (float64) are not told apart.
     largest = math.log(torch.finfo(gaussian.mean.dtype).max) - math.log(k) - 1
     many = _pairs_in_blocks if torch.compiler.is_compiling() else _many_pairs
-    totals = _few_pairs(gaussian, largest) if k <= FEW else many(gaussian, largest)
+    totals = _few_pairs(gaussian, largest) if k <= FEW_CLASSES else many(gaussian, largest)
     return totals.log().neg().log_softmax(1)
 
 
@@ -59,7 +59,7 @@ def _few_pairs(gaussian: LogitGaussian, largest: float) -> Tensor:
 
 
 def _many_pairs(gaussian: LogitGaussian, largest: float) -> Tensor:
-    """The same, class by class, so that memory stays at n·k numbers."""
+    """Σⱼ exp(−zᵢⱼ), (n, k), class by class, so that memory stays at n·k numbers."""
     mean, floor = gaussian.scaled_mean, gaussian.floor[:, None]
     totals = torch.ones_like(mean)
     for i in range(mean.shape[1] - 1):
@@ -73,12 +73,12 @@ def _many_pairs(gaussian: LogitGaussian, largest: float) -> Tensor:
 
 
 def _pairs_in_blocks(gaussian: LogitGaussian, largest: float) -> Tensor:
-    """The same for a graph, in which each step is there for good: few and large ones."""
+    """Σⱼ exp(−zᵢⱼ), (n, k), for an exported graph, in which every step stays: few and large ones."""
     mean, floor = gaussian.scaled_mean, gaussian.floor[:, None, None]
     k = mean.shape[1]
     totals = []
-    for start in range(0, k, FEW):
-        these = slice(start, start + FEW)
+    for start in range(0, k, FEW_CLASSES):
+        these = slice(start, start + FEW_CLASSES)
         variances = gaussian.block_variances(these, slice(None))
         z = (mean[:, these, None] - mean[:, None, :]) * (floor + KAPPA * variances).rsqrt()
         totals.append(z.clamp(-largest, largest).neg().exp().sum(2))  # a class with itself: exp(0)
@@ -145,6 +145,15 @@ def quadrature(gaussian: LogitGaussian) -> Tensor:
 
     small = torch.where(variance <= floor, narrow, wide)
     return (torch.log1p(-small) - _log(small)) * side
+
+
+def average_networks(outputs: Tensor) -> Tensor:
+    """Drop-in logits (n, k) of the average prediction of s networks, from their logits (s, n, k); all finite."""
+    logits = outputs.to(working(outputs.dtype)).nan_to_num()
+    one = logits.shape[2] == 1
+    pair = torch.cat([logits, torch.zeros_like(logits)], dim=2) if one else logits
+    log_p = _log(pair.softmax(2).mean(0))
+    return log_p[:, :1] - log_p[:, 1:] if one else log_p
 
 
 def _log(probability: Tensor) -> Tensor:

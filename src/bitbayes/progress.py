@@ -2,7 +2,8 @@
 
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sized
+from collections.abc import Iterable, Iterator
+from operator import length_hint
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -19,7 +20,7 @@ def track(steps: Iterable[T], what: str, show: bool | None = None) -> Iterator[T
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    total = len(steps) if isinstance(steps, Sized) else None
+    total = length_hint(steps) or None
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     bar = Progress(*columns, console=Console(stderr=True), transient=True)
     task = bar.add_task(what, total=total)

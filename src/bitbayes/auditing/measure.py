@@ -222,7 +222,7 @@ def _plain(model: nn.Module, x: Inputs) -> Tensor:
     with eval_mode(model), torch.no_grad():
         output = call(model, x)
     logits = output.reshape(_rows(x), -1).to(working(output.dtype))  # (n, k)
-    return likelihood_for("auto", logits.shape[1]).log_probabilities(logits).exp()
+    return likelihood_for(logits.shape[1]).log_probabilities(logits).exp()
 
 
 def _predict(

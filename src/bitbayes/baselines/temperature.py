@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
 from bitbayes.errors import ArgumentError, DataError, EdgeWarning, ModelError, NotFittedError
-from bitbayes.likelihood import Likelihood, likelihood_for
-from bitbayes.model import Inputs, call, check_loader, eval_mode, items, model_device
-from bitbayes.model.batches import batches
+from bitbayes.likelihood import Likelihood, checked_labels, likelihood_for
+from bitbayes.model import (
+    Data,
+    Inputs,
+    call,
+    check_loader,
+    eval_mode,
+    input_batches,
+    labelled_batches,
+    model_device,
+)
 from bitbayes.precision import precise, working
 from bitbayes.progress import track
 
@@ -53,12 +61,12 @@ class TemperatureScaling(nn.Module):
         steps = track(check_loader(val_loader), "temperature scaling", progress)
         likelihood: Likelihood | None = None
         with eval_mode(self.model):
-            for number, (inputs, labels) in enumerate(batches(steps, model_device(self.model))):
-                logits = self._logits(inputs, f"batch {number}")
-                likelihood = likelihood or likelihood_for("auto", logits.shape[1])
-                targets.append(likelihood.check(labels, logits, number))
+            for batch in labelled_batches(steps, model_device(self.model)):
+                logits = self._logits(batch.inputs, batch.name)
+                likelihood = likelihood or likelihood_for(logits.shape[1])
+                targets.append(checked_labels(batch, likelihood, logits.shape[1]))
                 outputs.append(precise(logits))
-        assert likelihood is not None  # `batches` raises on an empty loader
+        assert likelihood is not None  # `labelled_batches` raises on an empty loader
         logits, labels = torch.cat(outputs), torch.cat(targets).to(outputs[0].device)
         self.temperature = _best_temperature(logits, labels, likelihood)
         self._likelihood = likelihood
@@ -70,15 +78,14 @@ class TemperatureScaling(nn.Module):
             return call(self.model, x) / self.temperature
 
     @torch.no_grad()
-    def predict_proba(self, x: Inputs | Iterable[Any]) -> Tensor:
+    def predict_proba(self, x: Data) -> Tensor:
         """Probabilities (n, k), rows sum to one; (n, 2) for a network with one logit. x may be a loader."""
         if self._likelihood is None:
             raise NotFittedError("this TemperatureScaling is not fitted yet: call `fit(val_loader)` first")
-        one = isinstance(x, (Tensor, Mapping))
         parts = []
         with eval_mode(self.model):
-            for number, inputs in enumerate(items(x, model_device(self.model))):
-                logits = self._logits(inputs, "the input" if one else f"batch {number}")
+            for batch in input_batches(x, model_device(self.model)):
+                logits = self._logits(batch.inputs, batch.name)
                 # The largest logit becomes 0 first: dividing it by a small T could overflow.
                 if logits.shape[1] > 1:
                     logits = logits - logits.amax(1, keepdim=True)

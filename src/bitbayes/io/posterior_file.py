@@ -1,4 +1,8 @@
-"""A fitted posterior as a safetensors file: the curvature's tensors, and a JSON header for all the rest."""
+"""A fitted posterior as a safetensors file: the curvature's tensors, and a JSON header for all the rest.
+
+Tensors are named "curvature/LAYER/FIELD" and "inputs/FIELD". The header has a format number: a reader refuses
+formats that it does not know.
+"""
 
 from __future__ import annotations
 
@@ -13,34 +17,47 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from bitbayes.curvature import STRUCTURES, Curvature, NetworkCurvature, sum_names
 from bitbayes.errors import FileError
 from bitbayes.fitting import Fitted
 from bitbayes.io.whole_file import write_tensors
 from bitbayes.likelihood import likelihood_for
-from bitbayes.model import Fingerprint, Head, Network
-from bitbayes.residual.kernel import InputMoments
+from bitbayes.model import Fingerprint, Head, TrainableLayers
+from bitbayes.residual import InputMoments
+from bitbayes.structures import CURVATURES
 
-FORMAT = 1
-INPUTS = "inputs."  # the first part of the names of the inputs' moments
+FORMAT = 2
 
 
-def write(path: str | PathLike[str], options: dict[str, Any], fitted: Fitted) -> None:
-    """Write the file whole or not at all."""
-    structure, tensors = _tensors(fitted.curvature)
+def write(
+    path: str | PathLike[str], options: dict[str, Any], numbers: dict[str, Any], fitted: Fitted
+) -> None:
+    """Write the file whole or not at all.
+
+    Args:
+        path: where to.
+        options: those of the `Laplace`.
+        numbers: what can be set at any time: the prior's variance and the residual's numbers.
+        fitted: what was learned.
+    """
+    tensors = {
+        f"curvature/{layer}/{name}": tensor
+        for layer, curvature in fitted.curvature.items()
+        for name, tensor in curvature.tensors().items()
+    }
     if fitted.inputs is not None:
-        tensors = tensors | {INPUTS + name: value for name, value in vars(fitted.inputs).items()}
+        tensors |= {f"inputs/{name}": tensor for name, tensor in fitted.inputs.tensors().items()}
     header = {
         "format": FORMAT,
         "options": options,
-        "structure": structure,
+        "numbers": numbers,
+        "structures": {layer: curvature.structure for layer, curvature in fitted.curvature.items()},
         "shapes": {name: list(tensor.shape) for name, tensor in tensors.items()},
         "checksum": _checksum(tensors),
         "likelihood": fitted.likelihood.name,
-        "head" if isinstance(fitted.part, Head) else "network": asdict(fitted.part),
+        "head" if isinstance(fitted.weights, Head) else "layers": asdict(fitted.weights),
+        "squared_norms": fitted.squared_norms,
         "count": fitted.count,
         "loss": fitted.loss,
-        "squared_norm": fitted.squared_norm,
         "fingerprint": asdict(fitted.fingerprint),
     }
     target = Path(path)
@@ -51,8 +68,8 @@ def write(path: str | PathLike[str], options: dict[str, Any], fitted: Fitted) ->
 
 def read(
     path: str | PathLike[str], model: Fingerprint, device: torch.device
-) -> tuple[dict[str, Any], Fitted]:
-    """The options and what was fitted, once the file is checked to be whole and to belong to the model."""
+) -> tuple[dict[str, Any], dict[str, Any], Fitted]:
+    """The options, the numbers and what was fitted; raises if the file is not whole, or another model's."""
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
@@ -64,22 +81,27 @@ def read(
     if "bitbayes" not in metadata:
         raise FileError(f"{path} is a safetensors file, but was not written by bitbayes (`Laplace.save`)")
     try:
-        return _parse(path, json.loads(metadata["bitbayes"]), tensors, model, device)
+        header = json.loads(metadata["bitbayes"])
+        _check_header(path, header, tensors, model)
+        if device.type == "mps":  # which has no float64: the curvature stays on the CPU
+            device = torch.device("cpu")
+        tensors = {name: tensor.to(device) for name, tensor in tensors.items()}
+        return header["options"], header["numbers"], _fitted(header, tensors)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         if isinstance(error, FileError):
             raise
         raise FileError(f"{path} has a damaged header: {error!r}") from error
 
 
-def _parse(
-    path: str | PathLike[str],
-    header: dict[str, Any],
-    tensors: dict[str, Tensor],
-    model: Fingerprint,
-    device: torch.device,
-) -> tuple[dict[str, Any], Fitted]:
+def _check_header(
+    path: str | PathLike[str], header: dict[str, Any], tensors: dict[str, Tensor], model: Fingerprint
+) -> None:
     if header["format"] != FORMAT:
-        raise FileError(f"{path} has format {header['format']}; this version of bitbayes reads {FORMAT}")
+        older = isinstance(header["format"], int) and header["format"] < FORMAT
+        todo = "fit again and save again, which takes one pass" if older else "use the version that wrote it"
+        raise FileError(
+            f"{path} has format {header['format']}, and this version of bitbayes reads {FORMAT}: {todo}"
+        )
     saved = Fingerprint(**header["fingerprint"])
     if saved.architecture != model.architecture:
         raise FileError(
@@ -87,34 +109,47 @@ def _parse(
         )
     if saved.weights != model.weights:
         raise FileError(f"{path} was fitted on a model with other weights: load those, or fit again")
-    part = Head(**header["head"]) if "head" in header else Network.read(header["network"])
-    names = _names(header["structure"], part)
-    moments = [INPUTS + field.name for field in fields(InputMoments)]
-    moments = moments if header["options"].get("residual") else []
+    expected = [
+        f"curvature/{layer}/{field.name}"
+        for layer, structure in header["structures"].items()
+        for field in fields(CURVATURES[structure])
+    ]
+    if header["options"]["residual"]:
+        expected += [f"inputs/{field.name}" for field in fields(InputMoments)]
     shapes = {name: list(tensor.shape) for name, tensor in tensors.items()}
-    if sorted(names + moments) != sorted(tensors) or shapes != header["shapes"]:
+    if sorted(expected) != sorted(tensors) or shapes != header["shapes"]:
         raise FileError(f"{path} does not hold the tensors its header promises")
     if header["checksum"] != _checksum(tensors):
         raise FileError(f"{path} is damaged: its tensors are not those that were saved")
-    if device.type == "mps":  # which has no float64: the curvature stays on the CPU
-        device = torch.device("cpu")
-    sums = {name: tensors[name].to(device) for name in names}
-    curvature = (
-        STRUCTURES[header["structure"]](**sums)
-        if isinstance(part, Head)
-        else NetworkCurvature(header["structure"], sums)
-    )
-    fitted = Fitted(
-        part,
-        likelihood_for(header["likelihood"], part.outputs),
+
+
+def _fitted(header: dict[str, Any], tensors: dict[str, Tensor]) -> Fitted:
+    weights = Head(**header["head"]) if "head" in header else TrainableLayers.read(header["layers"])
+    likelihood = likelihood_for(weights.outputs)
+    if likelihood.name != header["likelihood"]:
+        raise ValueError(f"likelihood {header['likelihood']!r} for {weights.outputs} outputs")
+    curvature = {
+        layer: CURVATURES[structure](
+            **{
+                field.name: tensors[f"curvature/{layer}/{field.name}"]
+                for field in fields(CURVATURES[structure])
+            }
+        )
+        for layer, structure in header["structures"].items()
+    }
+    moments = [
+        tensors[f"inputs/{field.name}"] for field in fields(InputMoments) if header["options"]["residual"]
+    ]
+    return Fitted(
+        weights,
+        likelihood,
         curvature,
+        {layer: float(norm) for layer, norm in header["squared_norms"].items()},
         int(header["count"]),
         float(header["loss"]),
-        float(header["squared_norm"]),
-        saved,
-        InputMoments(*(tensors[name].to(device) for name in moments)) if moments else None,
+        Fingerprint(**header["fingerprint"]),
+        InputMoments(*moments) if moments else None,
     )
-    return header["options"], fitted
 
 
 def _checksum(tensors: dict[str, Tensor]) -> str:
@@ -122,18 +157,3 @@ def _checksum(tensors: dict[str, Tensor]) -> str:
     for name in sorted(tensors):
         digest.update(tensors[name].cpu().contiguous().numpy().tobytes())
     return digest.hexdigest()
-
-
-def _tensors(curvature: Curvature | NetworkCurvature) -> tuple[str, dict[str, Tensor]]:
-    """The structure's name, and the tensors by name."""
-    if isinstance(curvature, NetworkCurvature):
-        return curvature.structure, curvature.sums
-    structure = next(name for name, kind in STRUCTURES.items() if type(curvature) is kind)
-    return structure, {field.name: getattr(curvature, field.name) for field in fields(curvature)}
-
-
-def _names(structure: str, part: Head | Network) -> list[str]:
-    """The tensors that a file must hold."""
-    if isinstance(part, Head):
-        return [field.name for field in fields(STRUCTURES[structure])]
-    return sum_names(structure, part.layers)

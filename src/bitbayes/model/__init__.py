@@ -1,12 +1,14 @@
 """What the model is: its batches, its mode, its linear head, and the features that head sees."""
 
 from bitbayes.model.batches import (
+    Batch,
+    Data,
     Inputs,
     PreviewedLoader,
-    batches,
     check_loader,
-    cut,
-    items,
+    describe,
+    input_batches,
+    labelled_batches,
     model_device,
     row_count,
 )
@@ -21,15 +23,18 @@ from bitbayes.model.derivatives import (
 )
 from bitbayes.model.eval_mode import eval_mode, unwrapped
 from bitbayes.model.fingerprint import Fingerprint, fingerprint
-from bitbayes.model.forward_passes import check_finite, finite, grouped, observe, observe_inputs
+from bitbayes.model.forward_passes import FeatureBatch, check_finite, finite, forward_passes, grouped
 from bitbayes.model.head import Head, call, find_head, forward
 from bitbayes.model.hooks import entering
 from bitbayes.model.layer_jacobians import DenseJacobian, LayerJacobian, MatrixJacobian, from_pairs
-from bitbayes.model.layers import Layer, Network, find_layers, tied_to
+from bitbayes.model.layers import Layer, TrainableLayers, find_layers, tied_to
 from bitbayes.model.verify_layers import verify_layers
 
 __all__ = [
+    "Batch",
+    "Data",
     "DenseJacobian",
+    "FeatureBatch",
     "Fingerprint",
     "Head",
     "Inputs",
@@ -37,14 +42,13 @@ __all__ = [
     "LayerJacobian",
     "LayerRecord",
     "MatrixJacobian",
-    "Network",
     "PreviewedLoader",
+    "TrainableLayers",
     "as_logits",
-    "batches",
     "call",
     "check_finite",
     "check_loader",
-    "cut",
+    "describe",
     "differentiate",
     "entering",
     "eval_mode",
@@ -53,12 +57,12 @@ __all__ = [
     "fingerprint",
     "finite",
     "forward",
+    "forward_passes",
     "from_pairs",
     "grouped",
-    "items",
+    "input_batches",
+    "labelled_batches",
     "model_device",
-    "observe",
-    "observe_inputs",
     "points_at_once",
     "row_count",
     "substitutes",

@@ -1,7 +1,11 @@
 """Loaders as users have them: pairs (x, y), or mappings as Hugging Face models take them."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sized
-from typing import Any
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from operator import length_hint
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -9,8 +13,43 @@ from torch import Tensor, nn
 from bitbayes.errors import DataError
 
 Inputs = Tensor | Mapping[str, Tensor]
+Data = Inputs | Iterable[Any]
 LABELS = ("labels", "label")
 EMPTY = "the loader is empty: it yielded no batch"
+PREVIEW_ROWS = 2
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Some points as a loader gives them.
+
+    inputs: as the model takes them, on its device.
+    labels: (n,) as they were given, or None.
+    name: what messages call it: "batch 3", or "the input".
+    """
+
+    inputs: Inputs
+    labels: Tensor | None
+    name: str
+
+    def __len__(self) -> int:
+        return row_count(self.inputs)
+
+    def split(self, rows: int) -> Iterator[Self]:
+        """Parts of at most that many points; what has no row for each point is in every part."""
+        n = len(self)
+        if n <= rows:
+            yield self
+            return
+        for start in range(0, n, rows):
+            part = slice(start, start + rows)
+            yield replace(self, **{f.name: _take(getattr(self, f.name), part, n) for f in fields(self)})
+
+
+def _take(value: Any, part: slice, n: int) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _take(each, part, n) for name, each in value.items()}
+    return value[part] if isinstance(value, Tensor) and value.dim() and len(value) == n else value
 
 
 def model_device(model: nn.Module) -> torch.device:
@@ -18,20 +57,25 @@ def model_device(model: nn.Module) -> torch.device:
     return next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
 
 
-def batches(loader: Iterable[Any], device: torch.device) -> Iterator[tuple[Inputs, Tensor]]:
-    """Inputs and labels of each batch, on `device`. Raises on what is neither, and on an empty loader."""
+def labelled_batches(loader: Iterable[Any], device: torch.device) -> Iterator[Batch]:
+    """The batches of a loader, moved to `device`. Raises on a batch without labels and on an empty loader."""
     number = -1
     for number, batch in enumerate(loader):
         inputs, labels = _split(batch, number)
-        yield move(inputs, device), labels.to(device)
+        yield Batch(move(inputs, device), labels.to(device), f"batch {number}")
     if number < 0:
         raise DataError(EMPTY)
 
 
-def items(data: Iterable[Any] | Inputs, device: torch.device) -> Iterator[Inputs]:
-    """The inputs alone, on `device`, of a tensor, a mapping, or a loader with or without labels."""
+def input_batches(data: Data, device: torch.device) -> Iterator[Batch]:
+    """Batches without labels, moved to `device`.
+
+    Args:
+        data: a tensor or a mapping, which is one batch, or a loader, whose labels are left out.
+        device: where the batches are wanted.
+    """
     if isinstance(data, (Tensor, Mapping)):
-        yield move(_without_labels(data), device)
+        yield Batch(move(_without_labels(data), device), None, "the input")
         return
     if not isinstance(data, Iterable) or hasattr(data, "__array__"):
         given = type(data).__name__ + (": use torch.from_numpy" if hasattr(data, "__array__") else "")
@@ -42,13 +86,13 @@ def items(data: Iterable[Any] | Inputs, device: torch.device) -> Iterator[Inputs
             batch = batch[0]
         if not isinstance(batch, (Tensor, Mapping)):
             raise DataError(f"batch {number} is {describe(batch)}: expected inputs, or (inputs, labels)")
-        yield move(_without_labels(batch), device)
+        yield Batch(move(_without_labels(batch), device), None, f"batch {number}")
     if number < 0:
         raise DataError(EMPTY)
 
 
 class PreviewedLoader:
-    """A loader whose first inputs (`few`, at most two of them) can be seen before it is gone through."""
+    """A loader whose first inputs, the `preview`, can be looked at before it is gone through once."""
 
     def __init__(self, loader: Iterable[Any], device: torch.device) -> None:
         self.loader = check_loader(loader)
@@ -59,18 +103,18 @@ class PreviewedLoader:
             raise DataError(EMPTY) from None
         inputs, _ = _split(self.batch, 0)
         # The shapes of a mapping's tensors depend on each other: only a plain tensor is cut.
-        self.few = move(inputs[:2] if isinstance(inputs, Tensor) else inputs, device)
+        self.preview = move(inputs[:PREVIEW_ROWS] if isinstance(inputs, Tensor) else inputs, device)
 
     def __iter__(self) -> Iterator[Any]:
         yield self.batch
         yield from self.iterator
 
-    def __len__(self) -> int:
-        return len(self.loader) if isinstance(self.loader, Sized) else 0
+    def __length_hint__(self) -> int:
+        return length_hint(self.loader)
 
 
 def check_loader(loader: Iterable[Any]) -> Iterable[Any]:
-    """The loader itself; raises on tensors and on what cannot be gone through."""
+    """Return the loader; raise if it is a tensor, or cannot be gone through."""
     if isinstance(loader, (Tensor, Mapping, str)) or not isinstance(loader, Iterable):
         raise DataError(
             f"expected a loader that yields batches of (inputs, labels), got a {type(loader).__name__}: "
@@ -80,6 +124,7 @@ def check_loader(loader: Iterable[Any]) -> Iterable[Any]:
 
 
 def move(inputs: Inputs, device: torch.device) -> Inputs:
+    """The inputs on that device; what is no tensor stays as it is."""
     if isinstance(inputs, Tensor):
         return inputs.to(device)
     return {name: value.to(device) if isinstance(value, Tensor) else value for name, value in inputs.items()}
@@ -96,14 +141,6 @@ def row_count(inputs: Inputs) -> int:
     raise DataError(
         f"the input is {given}: expected a tensor with one row for each point, or such in a mapping"
     )
-
-
-def cut(inputs: Inputs, rows: int) -> Iterator[Inputs]:
-    """Pieces of at most that many points; a mapping's tensors depend on each other and stay whole."""
-    if isinstance(inputs, Tensor):
-        yield from torch.split(inputs, rows)
-    else:
-        yield inputs
 
 
 def _split(batch: Any, number: int) -> tuple[Inputs, Tensor]:

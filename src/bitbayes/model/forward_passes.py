@@ -1,55 +1,43 @@
 """Running a model over data: features and logits of each batch, checked, in eval mode, without gradients."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from bitbayes.errors import DataError
-from bitbayes.model.batches import Inputs, batches, items, model_device
+from bitbayes.model.batches import Batch
 from bitbayes.model.eval_mode import eval_mode
 from bitbayes.model.head import Head, forward
 
-Check = Callable[[Tensor, Tensor, int], Tensor]
+
+@dataclass(frozen=True)
+class FeatureBatch(Batch):
+    """A batch that has gone through the model: the last layer's `features` (n, d) and `logits` (n, k)."""
+
+    features: Tensor
+    logits: Tensor
+
+    def __len__(self) -> int:
+        return len(self.features)
 
 
 @torch.no_grad()
-def observe(
-    model: nn.Module,
-    head: Head,
-    loader: Iterable[Any],
-    check: Check,
-    see: Callable[[Inputs], None] = lambda inputs: None,
-) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Features (n, d), logits (n, k) and labels (n,) of each batch.
-
-    `check(labels, logits, number)` gives the labels as they should be; `see(inputs)` is told of each batch.
-    """
-    for number, (inputs, labels) in enumerate(batches(loader, model_device(model))):
-        see(inputs)
+def forward_passes(model: nn.Module, head: Head, batches: Iterable[Batch]) -> Iterator[FeatureBatch]:
+    """Each batch with its features and logits; raises where these are not finite, or not the head's own."""
+    for batch in batches:
         # Batch by batch, so that the model is in its own mode whenever this generator waits or is dropped.
         with eval_mode(model):
-            features, logits, _ = forward(model, head, inputs, check=True)
-        check_finite(f"batch {number}", inputs, features, logits, model)
-        yield features, logits, check(labels, logits, number)
-
-
-@torch.no_grad()
-def observe_inputs(
-    model: nn.Module, head: Head, data: Inputs | Iterable[Any]
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """Features (n, d) and logits (n, k) of each batch of inputs without labels."""
-    one = isinstance(data, (Tensor, Mapping))
-    for number, inputs in enumerate(items(data, model_device(model))):
-        with eval_mode(model):
-            features, logits, _ = forward(model, head, inputs, check=True)
-        check_finite("the input" if one else f"batch {number}", inputs, features, logits, model)
-        yield features, logits
+            features, logits, _ = forward(model, head, batch.inputs, check=True)
+        check_finite(batch, features, logits, model)
+        yield FeatureBatch(batch.inputs, batch.labels, batch.name, features, logits)
 
 
 def grouped(parts: Iterable[tuple[Tensor, ...]], size: int) -> Iterator[tuple[Tensor, ...]]:
-    """The same rows in larger pieces: each as soon as its first tensors hold `size` bytes, the rest last.
+    """Rows put together to larger parts, each as soon as its first tensors hold `size` bytes.
 
     A matrix product over a thousand rows costs little more than one over a hundred.
 
@@ -67,8 +55,9 @@ def grouped(parts: Iterable[tuple[Tensor, ...]], size: int) -> Iterator[tuple[Te
         yield tuple(torch.cat(column) for column in zip(*waiting, strict=True))
 
 
-def check_finite(where: str, inputs: Inputs, features: Tensor, logits: Tensor, model: nn.Module) -> None:
-    """Raise, and say what is not finite: the input, the model's weights, or what it makes of the input."""
+def check_finite(batch: Batch, features: Tensor, logits: Tensor, model: nn.Module) -> None:
+    """Raise if something is not finite, and say what: the input, the model's weights, or the features."""
+    where, inputs = batch.name, batch.inputs
     tensors = {"": inputs} if isinstance(inputs, Tensor) else inputs
     for name, tensor in tensors.items():
         if isinstance(tensor, Tensor) and not finite(tensor):
@@ -87,6 +76,6 @@ def check_finite(where: str, inputs: Inputs, features: Tensor, logits: Tensor, m
 
 
 def finite(tensor: Tensor) -> bool:
-    """Whether all its numbers are."""
+    """Whether every number of the tensor is finite."""
     # A sum is not finite if a term is not: one pass, no mask. Where the sum itself overflows, look closely.
     return bool(tensor.sum().isfinite()) or bool(tensor.isfinite().all())

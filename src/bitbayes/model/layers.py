@@ -74,22 +74,16 @@ class Layer:
 
 
 @dataclass(frozen=True)
-class Network:
-    """A whole network: `outputs` logits, the `layers` that are uncertain, and ‖θ‖² of each of them."""
+class TrainableLayers:
+    """All layers of a network with `outputs` logits whose parameters require gradients."""
 
     outputs: int
     layers: tuple[Layer, ...]
-    squared_norms: tuple[float, ...]
 
     @classmethod
-    def read(cls, saved: dict[str, Any]) -> Network:
+    def read(cls, saved: dict[str, Any]) -> TrainableLayers:
         """From what `dataclasses.asdict` and JSON made of it."""
-        layers = tuple(Layer.read(layer) for layer in saved["layers"])
-        return cls(int(saved["outputs"]), layers, tuple(float(norm) for norm in saved["squared_norms"]))
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(layer.name for layer in self.layers)
+        return cls(int(saved["outputs"]), tuple(Layer.read(layer) for layer in saved["layers"]))
 
 
 def find_layers(model: nn.Module) -> tuple[Layer, ...]:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from bitbayes.errors import ModelError
-from bitbayes.model.batches import Inputs, row_count
+from bitbayes.model.batches import Batch, Inputs, row_count
 from bitbayes.model.derivatives import (
     LayerRecord,
     as_logits,
@@ -39,7 +39,7 @@ def verify_layers(
     inputs = upcast(inputs, working_dtype(model))
     called = _called(model, layers, inputs)
     logits, expected = _autograd(model, layers, inputs)
-    check_finite("batch 0", inputs, logits, logits, model)
+    check_finite(Batch(inputs, None, "batch 0"), logits, logits, model)
     _check_independent(model, layers, inputs, logits)
     _, recorded = differentiate(model, called, inputs, _first_point)
     sound = {each.layer.name for each in recorded if _agrees(each, expected, len(logits))}

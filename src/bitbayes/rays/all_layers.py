@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -29,10 +29,11 @@ from bitbayes.model import (
     points_at_once,
 )
 from bitbayes.model.hooks import inputs_seen
-from bitbayes.posterior import NetworkPosterior
+from bitbayes.prior import Prior
 from bitbayes.rays.final_region import FinalRegion, check_rays, final_region
-from bitbayes.rays.ray_gaussian import INFINITE, Path
+from bitbayes.rays.ray_gaussian import INFINITE, RayGaussian
 from bitbayes.rays.ray_tensor import RayTensor
+from bitbayes.structures import NetworkGaussian
 
 # A little beyond alpha, where a unit is at 0 and has no derivative; and where no unit ever changes its mind.
 BEYOND, NEAREST = 1.001, 1e-3
@@ -41,42 +42,37 @@ NOTHING = 1e-12
 
 
 class ExactNetwork(NamedTuple):
-    """A model in float64, its uncertain layers, the Gaussian over them and the prior's precision in each.
+    """A model in float64, the Gaussian over its parameters, and the prior.
 
     contrasts: directions (k, c) that span all that a predictive sees of k logits.
     """
 
     model: nn.Module
-    layers: tuple[Layer, ...]
-    posterior: NetworkPosterior
-    precisions: dict[str, float]
+    gaussian: NetworkGaussian
+    prior: Prior
     contrasts: Tensor
 
-    def covariance(self, pieces: dict[str, LayerJacobian]) -> Tensor:
-        """J Σ Jᵀ in the directions, (n, c, c)."""
-        along = cast("list[LayerRecord]", [_Along(layer, pieces[layer.name]) for layer in self.layers])
-        gram = self.posterior.gram(along, [self.precisions], None)[0]
+    @property
+    def layers(self) -> tuple[Layer, ...]:
+        return self.gaussian.layers
+
+    def covariance(self, jacobians: dict[str, LayerJacobian]) -> Tensor:
+        """J Σ Jᵀ in the directions, (n, c, c), from the derivatives in each layer's parameters."""
+        gram = self.gaussian.gram(lambda layer: jacobians[layer.name], [self.prior])[0]
         return (gram + gram.mT) / 2
 
     def derivatives(self, x: Tensor, layers: tuple[Layer, ...]) -> list[LayerRecord]:
+        """The derivatives of the logits along the contrasts."""
         with eval_mode(self.model):
             return differentiate(
                 self.model, layers, x, lambda f: self.contrasts.to(f).expand(len(f), -1, -1)
             )[1]
 
 
-class _Along(NamedTuple):
-    """A layer's derivatives, with all that a posterior asks of them."""
-
-    layer: Layer
-    derivatives: LayerJacobian
-
-    def jacobian(self, _: Tensor | None = None) -> LayerJacobian:
-        return self.derivatives
-
-
 @torch.no_grad()
-def network_paths(network: ExactNetwork, x: Tensor, *, settle: bool, tolerance: float) -> Iterator[Path]:
+def all_layers_rays(
+    network: ExactNetwork, x: Tensor, *, settle: bool, tolerance: float
+) -> Iterator[RayGaussian]:
     """Paths for the rows of x, of a model that ends in a linear layer.
 
     Alpha is up to a thousandth later than that of the network. Without `settle` only the end at infinity
@@ -104,7 +100,7 @@ def inside(piece: FinalRegion) -> Tensor:
     return torch.where(piece.alpha > 0, BEYOND * piece.alpha, NEAREST)
 
 
-def _path(network: ExactNetwork, x: Tensor, settle: bool, tolerance: float) -> Path:
+def _path(network: ExactNetwork, x: Tensor, settle: bool, tolerance: float) -> RayGaussian:
     known = [layer.name for layer in network.layers if layer.kind != "other"]
     with inputs_seen(network.model, known) as seen:
         piece = network_piece(network.model, x, tolerance)
@@ -135,7 +131,7 @@ def _path(network: ExactNetwork, x: Tensor, settle: bool, tolerance: float) -> P
     def delta(row: Tensor, u: Tensor) -> Tensor:
         return start[row] / u.clamp_min(1 / INFINITE)
 
-    return Path(start, at, far_scale, start, delta)
+    return RayGaussian(start, at, far_scale, start, delta)
 
 
 def _derivatives(

@@ -9,24 +9,18 @@ logit minus the mean of all.
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from bitbayes.model import Head
-from bitbayes.posterior import (
-    DiagPosterior,
-    FullPosterior,
-    KronPosterior,
-    PaperKronPosterior,
-    Posterior,
-)
 from bitbayes.precision import precise
 from bitbayes.predictive import KAPPA
-from bitbayes.rays.largest_probability import pairwise_share, probit_share
-from bitbayes.rays.limit import closed_form
+from bitbayes.prior import Prior
+from bitbayes.rays.largest_probability import largest_pairwise_probability, largest_probit_probability
+from bitbayes.rays.limit import require_closed_form
+from bitbayes.structures import WeightGaussian
 
 BOUNDED = ("probit", "pairwise", "quadrature")
 
@@ -39,21 +33,21 @@ class PriorLimits(NamedTuple):
 
 
 @torch.no_grad()
-def bound(model: nn.Module, head: Head, posterior: Posterior, prior_variance: float, method: str) -> Tensor:
+def bound(model: nn.Module, head: Head, posterior: WeightGaussian, prior: Prior, method: str) -> Tensor:
     """A confidence that no input exceeds, near or far: a number, in float64.
 
     One logit: σ(‖μ‖/√(κ λ_min(Σ))), or with "quadrature" Φ(‖μ‖/√λ_min(Σ)). k logits, "pairwise": every
     |zᵢⱼ| ≤ Zᵢⱼ = ‖μᵢ − μⱼ‖/√(2κ λ_min); "probit": |zᵢ| ≤ ‖μᵢ − μ̄‖/√(κ(1 − 1/k) λ_min).
     """
-    closed_form(method, BOUNDED, "bound")
+    require_closed_form(method, BOUNDED, "bound")
     weights = _weights(model, head)  # (k, D)
-    smallest = 1 / largest_precision(posterior, prior_variance)
+    smallest = 1 / posterior.largest_precision(prior.precision(head.name, torch.float64)).to(weights)
     gaps = _gaps(weights[None], method).norm(dim=-1)  # (1, k) or (1, k, k)
     return largest_confidence(gaps, squares(len(weights), method) * smallest.expand_as(gaps), 0, method)[0]
 
 
 @torch.no_grad()
-def prior_limits(features: Tensor, logits: Tensor, posterior: Posterior, method: str) -> PriorLimits:
+def prior_limits(features: Tensor, logits: Tensor, posterior: WeightGaussian, method: str) -> PriorLimits:
     """The prior-variance propositions: confidence never rises with σ₀², and lies between these two.
 
     σ₀² → 0: that of the network itself. σ₀² → ∞: at most σ(|f|/√(1 + κ‖φ̃‖²/λ_max(H))) for one logit, H the
@@ -61,39 +55,35 @@ def prior_limits(features: Tensor, logits: Tensor, posterior: Posterior, method:
 
     Shapes: features φ̃ (n, D), with the bias's 1 if there is a bias; logits (n, k).
 
-    >>> from bitbayes.posterior import DiagPosterior
+    >>> from bitbayes.structures import DiagPosterior
     >>> posterior = DiagPosterior(torch.tensor([[4.0, 1.0]]))
     >>> limits = prior_limits(torch.tensor([[2.0, 1.0]]), torch.tensor([[3.0]]), posterior, "probit")
     >>> print(f"{limits.certain.item():.3f} {limits.flat.item():.3f}")
     0.953 0.921
     """
-    closed_form(method, ("probit", "pairwise"), "bound")
+    require_closed_form(method, ("probit", "pairwise"), "bound")
     features, logits = precise(features), precise(logits)
     gaps = _gaps(logits[..., None], method)[..., 0].abs()
     squared_norm = features.square().sum(1)
     # A curvature of 0 leaves the prior alone: as that widens, nothing stays known.
-    smallest = squared_norm / largest_precision(posterior, math.inf)
+    smallest = squared_norm / posterior.largest_precision(0.0).to(squared_norm)
     variances = squares(logits.shape[1], method) * smallest.reshape(-1, *[1] * (gaps.dim() - 1))
     certain = logits[:, 0].abs().sigmoid() if logits.shape[1] == 1 else logits.softmax(1).amax(1)
     return PriorLimits(certain, largest_confidence(gaps, variances.expand_as(gaps), 1, method))
 
 
-def largest_precision(posterior: Posterior, prior_variance: float) -> Tensor:
-    """λ_max(H) + τ = 1/λ_min(Σ), the common shift of k logits left out."""
-    tau = 1 / prior_variance
-    match posterior:
-        case FullPosterior(values=values):
-            return precise(values.amax()) + tau
-        case KronPosterior(output_values=outputs, input_values=inputs):
-            return precise(outputs.amax() * inputs.amax()) + tau
-        case PaperKronPosterior(output_values=outputs, input_values=inputs, count=count):
-            root, damping = count.sqrt(), math.sqrt(tau)
-            weights = (outputs.amax() / root + damping) * (inputs.amax() / root + damping)
-            return precise(torch.maximum(weights, outputs.amax() + tau) if posterior.bias else weights)
-        case DiagPosterior(diagonal=diagonal):
-            return precise(diagonal.amax()) + tau
-        case _:
-            return torch.tensor(tau, dtype=torch.float64)
+def bound_with_residual(found: Tensor, x: Tensor | None, outputs: int) -> Tensor:
+    """The bound where there is a residual: 1/k, but for x = 0, whose ray is a point.
+
+    Args:
+        found: the bound without it: one number, or one for each row of x.
+        x: the rays, if they were given.
+        outputs: the number of logits.
+    """
+    moves = torch.ones_like(found, dtype=torch.bool)
+    if x is not None and found.dim():
+        moves = x.flatten(1).any(1).to(found.device)
+    return torch.where(moves, 1 / max(2, outputs), found)
 
 
 def _weights(model: nn.Module, head: Head) -> Tensor:
@@ -121,4 +111,4 @@ def largest_confidence(gaps: Tensor, variances: Tensor, floor: float, method: st
         probability: Tensor = torch.special.ndtr(gaps[:, 0] / variances[:, 0].sqrt())
         return probability
     z = gaps / (floor + KAPPA * variances).sqrt()
-    return pairwise_share(-z, z) if method == "pairwise" else probit_share(-z, z)
+    return largest_pairwise_probability(-z, z) if method == "pairwise" else largest_probit_probability(-z, z)

@@ -20,9 +20,9 @@ from torch import Tensor
 
 from bitbayes.logits import CovarianceFactors, LogitGaussian
 from bitbayes.predictive import KAPPA, quadrature
-from bitbayes.rays.largest_probability import pairwise_share, probit_share
-from bitbayes.rays.limit import closed_form, limit
-from bitbayes.rays.ray_gaussian import Path
+from bitbayes.rays.largest_probability import largest_pairwise_probability, largest_probit_probability
+from bitbayes.rays.limit import limit, require_closed_form
+from bitbayes.rays.ray_gaussian import RayGaussian
 
 CERTIFIED = ("probit", "pairwise", "quadrature")
 # How far above the truth a bound may stay: for k logits, and for one.
@@ -82,14 +82,14 @@ class Ratio(NamedTuple):
         return values.amin(0), values.amax(0)
 
 
-def certify(paths: Iterable[Path], method: str) -> Certificate:
+def certify(paths: Iterable[RayGaussian], method: str) -> Certificate:
     """alpha, the limit, and a certified confidence for each ray."""
-    closed_form(method, CERTIFIED, "certificate")
+    require_closed_form(method, CERTIFIED, "certificate")
     parts = [(path.alpha, limit([path], method).confidence, _largest(path, method)) for path in paths]
     return Certificate(*(torch.cat(column) for column in zip(*parts, strict=True)))
 
 
-def _largest(path: Path, method: str) -> Tensor:
+def _largest(path: RayGaussian, method: str) -> Tensor:
     """At least the largest confidence on the path, (n,), and not much more."""
     zeros = torch.zeros_like(path.alpha)
     if method == "quadrature":
@@ -99,16 +99,16 @@ def _largest(path: Path, method: str) -> Tensor:
         k = ratio.n0.shape[1]
         if k == 1 and path.residual is None:
             start = zeros[:, None]
-            largest = probit_share(*ratio.range(start, start + 1))
+            largest = largest_probit_probability(*ratio.range(start, start + 1))
         else:
-            share = pairwise_share if method == "pairwise" else probit_share
+            share = largest_pairwise_probability if method == "pairwise" else largest_probit_probability
             largest = _branch_and_bound(
                 _share_bound(path, ratio, share), zeros, TIGHT_ONE if k == 1 else TIGHT
             )
     return (largest + ROUNDING).clamp_max(1)
 
 
-def _ratio(path: Path, method: str) -> Ratio:
+def _ratio(path: RayGaussian, method: str) -> Ratio:
     """The ratios that a predictive looks at: (n, k) for probit, (n, k, k) for pairwise."""
     far, middle, near = (_parts(path.at(u), method) for u in (0.0, 0.5, 1.0))
     mixed = 2 * middle[1] - (far[1] + near[1]) / 2
@@ -127,7 +127,7 @@ def _parts(gaussian: LogitGaussian, method: str) -> tuple[Tensor, Tensor]:
     return gaussian.scaled_mean, gaussian.floor[:, None] + KAPPA * gaussian.variances()
 
 
-def _share_bound(path: Path, ratio: Ratio, share: Callable[[Tensor, Tensor], Tensor]) -> Bound:
+def _share_bound(path: RayGaussian, ratio: Ratio, share: Callable[[Tensor, Tensor], Tensor]) -> Bound:
     """From the ranges of all ratios."""
     k, shape = ratio.n0.shape[1], [-1, *[1] * (ratio.n0.dim() - 1)]
     # What an independent variance of 1 in every logit adds to the ratios' 1 + κ·variance.
@@ -144,7 +144,7 @@ def _share_bound(path: Path, ratio: Ratio, share: Callable[[Tensor, Tensor], Ten
     return _in_slabs(lambda *cells: share(*ranges(*cells)), _numbers(path, ratio.n0))
 
 
-def _numbers(path: Path, ratios: Tensor) -> int:
+def _numbers(path: RayGaussian, ratios: Tensor) -> int:
     """How many numbers a cell takes."""
     dimensions = 0 if path.residual is None else path.residual.slope.shape[1]
     return max(ratios[0].numel(), dimensions)
@@ -158,7 +158,7 @@ def _in_slabs(bound: Bound, numbers: int) -> Bound:
     )
 
 
-def _quadrature_bound(path: Path) -> Bound:
+def _quadrature_bound(path: RayGaussian) -> Bound:
     """∫ σ(f) N(f | m, v) df = P(m + √v t > l) for a normal t and a logistic l, in any unit of m, √v and l.
 
     It grows with |m| towards certainty, and falls with v and with the size of l: so the largest |m|, the

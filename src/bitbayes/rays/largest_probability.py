@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 
-def probit_share(low: Tensor, high: Tensor) -> Tensor:
+def largest_probit_probability(low: Tensor, high: Tensor) -> Tensor:
     """sᵢ = zᵢ; ranges (n, k) → (n,). One logit, (n, 1), has the classes z and −z against 0.
 
-    >>> probit_share(torch.tensor([[-2.0]]), torch.tensor([[1.0]])) == torch.tensor(2.0).sigmoid()
+    >>> largest_probit_probability(torch.tensor([[-2.0]]), torch.tensor([[1.0]])) == torch.tensor(2.0).sigmoid()
     tensor([True])
     """
     if low.shape[1] == 1:
@@ -21,11 +21,11 @@ def probit_share(low: Tensor, high: Tensor) -> Tensor:
     return _largest_share(low, high)
 
 
-def pairwise_share(low: Tensor, high: Tensor) -> Tensor:
+def largest_pairwise_probability(low: Tensor, high: Tensor) -> Tensor:
     """sᵢ = −log Σⱼ e^(−zᵢⱼ), which grows with each z; ranges (n, k, k) → (n,).
 
     >>> z = torch.tensor([[[0.0, 3.0], [-3.0, 0.0]]])
-    >>> torch.allclose(pairwise_share(z, z), torch.tensor(3.0).sigmoid())
+    >>> torch.allclose(largest_pairwise_probability(z, z), torch.tensor(3.0).sigmoid())
     True
     """
     return _largest_share(-torch.logsumexp(-low, dim=2), -torch.logsumexp(-high, dim=2))

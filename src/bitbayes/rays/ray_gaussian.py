@@ -17,8 +17,9 @@ from torch import Tensor, nn
 
 from bitbayes.logits import LogitGaussian, rescale
 from bitbayes.model import Head
-from bitbayes.posterior import Posterior
+from bitbayes.prior import Prior
 from bitbayes.rays.final_region import Affine, FinalRegion, final_region
+from bitbayes.structures import WeightGaussian
 
 if TYPE_CHECKING:
     from bitbayes.rays.ray_residual import RayResidual
@@ -29,7 +30,7 @@ INFINITE = 1e150
 CHUNK = 2**20
 
 
-class Path(NamedTuple):
+class RayGaussian(NamedTuple):
     """alpha (n,) of n rays, and `at(u)`: the Gaussian over their logits at u ∈ [0, 1], in float64.
 
     Its scale goes from `far_scale` to `near_scale`, (n,) each, its inverse being affine in u. `delta(row, u)`
@@ -44,16 +45,16 @@ class Path(NamedTuple):
     residual: RayResidual | None = None
 
 
-def last_layer_paths(
+def last_layer_rays(
     model: nn.Module,
     head: Head,
-    posterior: Posterior,
-    prior_variance: float,
+    posterior: WeightGaussian,
+    prior: Prior,
     x: Tensor,
     *,
     settle: bool,
     tolerance: float,
-) -> Iterator[Path]:
+) -> Iterator[RayGaussian]:
     """Paths for the rows of x, some rows at a time, of a posterior over the last layer.
 
     Without `settle` alpha is not looked for, and only the end at infinity means anything.
@@ -62,9 +63,10 @@ def last_layer_paths(
     if not settle:
         piece = _finite(piece, model, head, x, tolerance)
     posterior = posterior.to(piece.alpha.device, torch.float64)
+    tau = prior.precision(head.name, torch.float64)
     size = max(1, CHUNK // head.outputs**2)
     for start in range(0, len(piece.alpha), size):
-        yield _path(piece.rows(slice(start, start + size)), posterior, prior_variance, head.bias)
+        yield _path(piece.rows(slice(start, start + size)), posterior, tau, head.bias)
 
 
 def _finite(piece: FinalRegion, model: nn.Module, head: Head, x: Tensor, tolerance: float) -> FinalRegion:
@@ -80,7 +82,7 @@ def _finite(piece: FinalRegion, model: nn.Module, head: Head, x: Tensor, toleran
     return FinalRegion(pieces[0], pieces[1], alpha)
 
 
-def _path(piece: FinalRegion, posterior: Posterior, prior_variance: float, bias: bool) -> Path:
+def _path(piece: FinalRegion, posterior: WeightGaussian, tau: float, bias: bool) -> RayGaussian:
     alpha = piece.alpha[:, None]
     near, near_scale = rescale(piece.features.slope * alpha + piece.features.intercept, bias)  # (n, D), (n,)
     near_mean = (piece.logits.slope * alpha + piece.logits.intercept) / near_scale[:, None]
@@ -97,7 +99,7 @@ def _path(piece: FinalRegion, posterior: Posterior, prior_variance: float, bias:
         features = (1 - u) * far + u * near
         scale = 1 / ((1 - u) / far_scale + u / near_scale)
         mean = ((1 - u) * far_mean + u * near_mean) * scale[:, None]
-        return LogitGaussian(mean, posterior.spread(posterior.coordinates(features), prior_variance), scale)
+        return LogitGaussian(mean, posterior.covariance(posterior.coordinates(features), tau), scale)
 
     # Where the features stop growing δ still goes to infinity, in any way.
     reach = torch.where(grows[:, 0], near_scale, alpha[:, 0].clamp_min(1))
@@ -105,4 +107,4 @@ def _path(piece: FinalRegion, posterior: Posterior, prior_variance: float, bias:
     def delta(row: Tensor, u: Tensor) -> Tensor:
         return alpha[row, 0] + (1 - u) / ((1 - u) / INFINITE + u / reach[row]) / size[row, 0]
 
-    return Path(piece.alpha, at, far_scale, near_scale, delta)
+    return RayGaussian(piece.alpha, at, far_scale, near_scale, delta)

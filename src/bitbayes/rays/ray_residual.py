@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from bitbayes.logits import LogitGaussian
-from bitbayes.rays.ray_gaussian import INFINITE, Path
-from bitbayes.residual.kernel import Residual, widened
+from bitbayes.model import model_device
+from bitbayes.rays.ray_gaussian import INFINITE, RayGaussian
+from bitbayes.rays.ray_tensor import RayTensor
+from bitbayes.residual import Residual, as_rows, deviations, levels
 
-# Beside it every mean is 0, and it is not infinite.
-LARGEST = 1e250
+# The largest variance that is added: beside it every mean is 0, and it is not infinite.
+LARGEST_ADDED = 1e250
 
 
 class RayResidual(NamedTuple):
@@ -22,7 +24,8 @@ class RayResidual(NamedTuple):
     slope: Tensor
     offset: Tensor
     weights: Tensor
-    residual: Residual
+    variance: float
+    threshold: float
 
     @property
     def moves(self) -> Tensor:
@@ -31,11 +34,10 @@ class RayResidual(NamedTuple):
 
     def standing(self, gaussian: LogitGaussian) -> LogitGaussian:
         """The Gaussian with the residual at δ = 0, which is all there is where δ·x does not move."""
-        return widened(
-            gaussian, self._cubes(self.offset).sqrt(), self.residual.variance, self.residual.threshold
-        )
+        root = self._cubes(self.offset).sqrt()
+        return gaussian.plus_independent(deviations(root, self.variance, self.threshold))
 
-    def range(self, path: Path, row: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
+    def range(self, path: RayGaussian, row: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
         """Bounds (c,) on it, in units of scale², for low ≤ u ≤ high on the paths of the given rows.
 
         k is convex in δ, so it is largest at an end. Below, each dimension's |x̂| at its smallest; near
@@ -46,37 +48,68 @@ class RayResidual(NamedTuple):
         smallest, largest = torch.minimum(*sizes), torch.maximum(*sizes)
         slope, offset = self.slope[row], self.offset[row]
         ends = [slope * delta[:, None] + offset for delta in (nearest, furthest)]  # (c, D)
-        above = torch.maximum(self._cubes(ends[0]), self._cubes(ends[1])) - self.residual.threshold
-        below = self._cubes(_smallest_size(*ends)) - self.residual.threshold
+        above = torch.maximum(self._cubes(ends[0]), self._cubes(ends[1])) - self.threshold
+        below = self._cubes(_smallest_size(*ends)) - self.threshold
         below = below.clamp_min(0) * smallest.square()
         # The same in 1/δ, for δ > 0 and paths on which δ/scale is affine in u.
         inverse = [delta.reciprocal()[:, None] for delta in (nearest, furthest)]
         shape = self._cubes(_smallest_size(*(slope + offset * each for each in inverse)))
         reach = torch.minimum(nearest * sizes[0], furthest * sizes[1]).square()
-        far = (nearest * shape - self.residual.threshold * inverse[0][:, 0].square()) * reach
+        far = (nearest * shape - self.threshold * inverse[0][:, 0].square()) * reach
         affine = (path.far_scale[row] >= INFINITE) & (nearest > 0)
         below = torch.maximum(below, torch.where(affine, far, 0))
         above = above.clamp_min(0) * largest.square()
-        variance = self.residual.variance
-        return (variance * below).clamp_max(LARGEST), (variance * above).clamp_max(LARGEST)
+        return (self.variance * below).clamp_max(LARGEST_ADDED), (self.variance * above).clamp_max(
+            LARGEST_ADDED
+        )
 
     def _cubes(self, values: Tensor) -> Tensor:
         """k of x̂ (c, D), (c,)."""
         return values.abs().pow(3) @ self.weights / 3
 
 
-def residual_paths(paths: Iterable[Path], x: Tensor, residual: Residual) -> Iterator[Path]:
-    """The paths of the rays δ·x with the residual on them."""
-    slope, offset, weights = residual.moments.along(x.detach())
+def with_residual(
+    rays: Iterable[RayGaussian], x: Tensor, residual: Residual, variance: float, threshold: float
+) -> Iterator[RayGaussian]:
+    """The Gaussians along the rays δ·x with the residual on them.
+
+    Args:
+        rays: the Gaussians without it.
+        x: one ray for each row.
+        residual, variance, threshold: the residual and its two numbers.
+    """
+    slope, offset, weights = _along(residual, x.detach())
     start = 0
-    for path in paths:
-        rows = slice(start, start + len(path.alpha))
+    for ray in rays:
+        rows = slice(start, start + len(ray.alpha))
         start = rows.stop
-        a, b, c = (each.to(path.alpha) for each in (slope[rows], offset[rows], weights))
-        yield path._replace(residual=RayResidual(a, b, c, residual))
+        a, b, c = (each.to(ray.alpha) for each in (slope[rows], offset[rows], weights))
+        yield ray._replace(residual=RayResidual(a, b, c, variance, threshold))
 
 
-def _inverse_scale(path: Path, row: Tensor, u: Tensor) -> Tensor:
+@torch.no_grad()
+def _along(residual: Residual, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """For δ·x, from alpha on: slope and offset (n, D) of x̂ at all levels, and the weights (D,) of each |x̂_d|³."""
+    rays: list[Any] = [x]
+    if residual.layers:
+        found = levels(residual.model, residual.layers, RayTensor.along(x.to(model_device(residual.model))))
+        rays += found[1:]
+    slopes, offsets, weights = [], [], []
+    for number, (own, ray) in enumerate(zip(residual.split(rays), rays, strict=True)):
+        if isinstance(ray, RayTensor):
+            slope, intercept = ray.slope, ray.intercept
+        else:  # the input itself, or a level that does not depend on it
+            slope, intercept = (ray, torch.zeros_like(ray)) if number == 0 else (torch.zeros_like(ray), ray)
+        slope, shift = own.standardised(as_rows(slope))
+        slopes.append(slope)
+        offsets.append(own.standardised(as_rows(intercept))[0] + shift)
+        weights.append(torch.full_like(shift, 1 / len(shift)))
+    device = slopes[-1].device
+    slopes, offsets, weights = ([each.to(device) for each in some] for some in (slopes, offsets, weights))
+    return torch.cat(slopes, dim=1), torch.cat(offsets, dim=1), torch.cat(weights)
+
+
+def _inverse_scale(path: RayGaussian, row: Tensor, u: Tensor) -> Tensor:
     return (1 - u) / path.far_scale[row] + u / path.near_scale[row]
 
 

@@ -1,0 +1,144 @@
+"""What was asked for: the options of a `Laplace`, checked together and never changed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from torch import nn
+
+from bitbayes.errors import ArgumentError, one_of
+from bitbayes.predictive import METHODS
+from bitbayes.structures import HEAD_STRUCTURES, LAYER_STRUCTURES
+
+CURVATURES = ("exact", "fisher", "paper")
+# What an option was called before, and what to write instead.
+RENAMED = {
+    "estimate": "curvature='fisher' (or bb.Fisher(draws=…)) in the place of estimate='fisher'",
+    "variant": "curvature='paper' in the place of variant='paper'",
+    "draws": "bb.Laplace(model, curvature=bb.Fisher(draws=…)) in the place of fit(…, draws=…)",
+    "generator": "bb.Laplace(model, curvature=bb.Fisher(seed=…)) in the place of fit(…, generator=…)",
+    "likelihood": "nothing: the number of the model's outputs decides it",
+}
+
+
+@dataclass(frozen=True)
+class Fisher:
+    """Curvature estimated with labels drawn from the model: `draws` of them for each point.
+
+    Over all layers it takes one pass back for each draw, where the exact curvature takes k − 1.
+    """
+
+    draws: int = 1
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if type(self.draws) is not int or self.draws < 1 or type(self.seed) is not int:
+            raise ArgumentError(f"{self}: expected a positive number of draws, and a whole number as seed")
+
+
+@dataclass(frozen=True)
+class Options:
+    """Every option but those that can be set at any time (the prior's and the residual's numbers).
+
+    `curvature`: "exact", "paper", or a `Fisher`. `residual`: whether there is one, or the names of the hidden
+    layers at whose inputs it looks too.
+    """
+
+    layers: str = "last"
+    structure: str = "auto"
+    predictive: str = "auto"
+    head: str | None = None
+    curvature: str | Fisher = "exact"
+    residual: bool | tuple[str, ...] = False
+
+    @classmethod
+    def checked(cls, model: nn.Module, residual: object, **given: Any) -> Options:
+        """The options as given; raises on values that do not exist, or do not go together."""
+        curvature = given.pop("curvature")
+        if curvature == "fisher":
+            curvature = Fisher()
+        return cls(**given, curvature=curvature, residual=_residual_layers(model, residual)).check()
+
+    def check(self) -> Options:
+        """Return itself; raise on values that do not exist, or do not go together."""
+        every_layer = one_of("layers", self.layers, ("last", "all")) == "all"
+        one_of("structure", self.structure, ("auto", *(LAYER_STRUCTURES if every_layer else HEAD_STRUCTURES)))
+        one_of("predictive", self.predictive, ("auto", *METHODS, *(["weights"] if every_layer else [])))
+        if not isinstance(self.curvature, Fisher):
+            one_of("curvature", self.curvature, CURVATURES)
+        elif not every_layer:
+            raise ArgumentError(
+                "curvature='fisher' estimates derivatives over all layers: the last layer's curvature is "
+                "exact at the price of a forward pass. Use curvature='exact', or layers='all'"
+            )
+        if self.residual and self.predictive == "weights":
+            raise ArgumentError(
+                "residual=True widens the Gaussian over logits, which predictive='weights' never sees: "
+                "choose another"
+            )
+        return self
+
+    @property
+    def paper(self) -> bool:
+        """Whether the paper's own formulas are asked for."""
+        return self.curvature == "paper"
+
+    @property
+    def fisher(self) -> Fisher | None:
+        """How labels are drawn; None where the curvature is exact. The paper draws one label for each point."""
+        if self.layers == "all" and self.paper:
+            return Fisher()
+        return self.curvature if isinstance(self.curvature, Fisher) else None
+
+    @property
+    def residual_layers(self) -> tuple[str, ...]:
+        """The hidden layers at whose inputs the residual looks."""
+        return self.residual if isinstance(self.residual, tuple) else ()
+
+    def as_json(self) -> dict[str, Any]:
+        """The options as JSON holds them; `from_json` reads them again."""
+        return asdict(self)
+
+    @staticmethod
+    def from_json(saved: dict[str, Any]) -> dict[str, Any]:
+        """The arguments of `Laplace` from what `as_json` gave."""
+        curvature = saved["curvature"]
+        return {**saved, "curvature": Fisher(**curvature) if isinstance(curvature, dict) else curvature}
+
+
+class Option:
+    """An option as an attribute of a `Laplace`: it can be read, and not be changed."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def __get__(self, laplace: Any, owner: type | None = None) -> Any:
+        return self if laplace is None else getattr(laplace.options, self.name)
+
+    def __set__(self, laplace: Any, value: object) -> None:
+        raise ArgumentError(
+            f"{self.name}={value!r}: an option cannot be changed, because what was fitted depends on it. "
+            f"Make another one, Laplace(model, {self.name}={value!r}), and fit it"
+        )
+
+
+def refuse_renamed(given: dict[str, Any]) -> None:
+    """Raise if an option is one of those that have another name now, or none that ever was."""
+    for name in given:
+        if name in RENAMED:
+            raise ArgumentError(f"{name}= is no option any more: write {RENAMED[name]}")
+        raise TypeError(f"{name!r} is no option of Laplace: choose from {', '.join(Options.__annotations__)}")
+
+
+def _residual_layers(model: nn.Module, residual: object) -> bool | tuple[str, ...]:
+    if isinstance(residual, bool):
+        return residual
+    known = [name for name, _ in model.named_modules() if name]
+    names = tuple(residual) if isinstance(residual, Sequence) and not isinstance(residual, str) else ()
+    if not names or any(name not in known for name in names) or len(set(names)) < len(names):
+        raise ArgumentError(
+            f"residual={residual!r}: expected True, False, or a tuple of names of layers, each once: {known}"
+        )
+    return names

@@ -1,0 +1,49 @@
+"""Structures: how much of the curvature H is kept, and the Gaussian over weights that follows from it.
+
+Each structure is one file with two frozen values side by side. The *curvature* is a sum over data with no
+prior in it. The *posterior* is what is left of it once it is decomposed; the prior's precision τ = 1/σ₀² is an
+argument of each function, so that another prior costs no decomposition. The functions, in this order:
+
+- curvature: `of_features` (the last layer, from a forward pass), `of_jacobian` (any layer, from derivatives),
+  `a + b`, and `head_posterior`, `layer_posterior` to decompose it.
+- posterior: `precisions`, `to_weights`, from which follow `draw`, `log_determinant`, `largest_precision`; for
+  the last layer `coordinates` and `covariance` (of the logits), for any layer `rotate`.
+"""
+
+from bitbayes.structures.base import Curvature, Precision, WeightGaussian
+from bitbayes.structures.diag import DiagCurvature, DiagPosterior
+from bitbayes.structures.full import FullCurvature, FullPosterior, check_affordable
+from bitbayes.structures.gram import gram, gram_root
+from bitbayes.structures.isotropic import IsotropicPosterior, NoCurvature
+from bitbayes.structures.kron import KronCurvature, KronPosterior, PaperKronPosterior
+from bitbayes.structures.network import ALL, NetworkGaussian, layer_curvatures
+
+CURVATURES: dict[str, type[Curvature]] = {
+    kind.structure: kind for kind in (FullCurvature, KronCurvature, DiagCurvature, NoCurvature)
+}
+HEAD_STRUCTURES = tuple(CURVATURES)
+LAYER_STRUCTURES = ("kron", "diag", "full")
+
+__all__ = [
+    "ALL",
+    "CURVATURES",
+    "HEAD_STRUCTURES",
+    "LAYER_STRUCTURES",
+    "Curvature",
+    "DiagCurvature",
+    "DiagPosterior",
+    "FullCurvature",
+    "FullPosterior",
+    "IsotropicPosterior",
+    "KronCurvature",
+    "KronPosterior",
+    "NetworkGaussian",
+    "NoCurvature",
+    "PaperKronPosterior",
+    "Precision",
+    "WeightGaussian",
+    "check_affordable",
+    "gram",
+    "gram_root",
+    "layer_curvatures",
+]

@@ -1,0 +1,109 @@
+"""What all structures share: sums over data that add, and Gaussians that are diagonal in some basis."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self
+
+import torch
+from torch import Tensor
+
+from bitbayes.likelihood import Likelihood
+from bitbayes.logits import CovarianceFactors
+from bitbayes.model import Head, Layer, LayerJacobian
+from bitbayes.precision import precise
+from bitbayes.tensors import Tensors
+
+# The prior's precision τ = 1/σ₀²; a tensor where the evidence is differentiated in it.
+Precision = float | Tensor
+
+
+@dataclass(frozen=True)
+class Curvature(Tensors):
+    """A sum over data with no prior in it: `a + b` is the curvature of both data sets."""
+
+    structure: ClassVar[str]
+
+    @classmethod
+    def of_features(cls, features: Tensor, logits: Tensor, likelihood: Likelihood) -> Self:
+        """The last layer's curvature at some points: features φ̃ (n, D), logits (n, k)."""
+        raise NotImplementedError
+
+    @classmethod
+    def of_jacobian(cls, jacobian: LayerJacobian) -> Self:
+        """A layer's curvature at some points, from the derivatives of Vᵀf with V Vᵀ = Λₙ."""
+        raise NotImplementedError
+
+    def head_posterior(self, head: Head, contrasts: Tensor, *, paper: bool) -> WeightGaussian:
+        """The Gaussian over the last layer's weights; `contrasts` (k, c), `paper`: by the paper's formula."""
+        raise NotImplementedError
+
+    def layer_posterior(self, layer: Layer, *, paper: bool) -> WeightGaussian:
+        """The Gaussian over a layer's parameters."""
+        raise NotImplementedError
+
+    def __add__(self, other: Self) -> Self:
+        others = other.tensors()
+        return replace(self, **{name: value + others[name] for name, value in self.tensors().items()})
+
+    def add_(self, other: Self) -> None:
+        """Add in place. Only for a total that nobody else holds: a curvature is a value otherwise."""
+        others = other.tensors()
+        for name, value in self.tensors().items():
+            value.add_(others[name].to(value.device))
+
+    def precise(self) -> Self:
+        """A copy in float64."""
+        return replace(self, **{name: precise(value) for name, value in self.tensors().items()})
+
+
+@dataclass(frozen=True)
+class WeightGaussian(Tensors):
+    """N(0, (H + τI)⁻¹) over some weights, by the eigenvectors of H: diagonal in their basis.
+
+    A structure gives `precisions` and `to_weights`; all else follows from these two. A decomposition is made
+    once, and the prior's τ is an argument, so that another prior costs no decomposition.
+    """
+
+    def precisions(self, tau: Precision) -> Tensor:
+        """The eigenvalues of H + τI, in a shape that `to_weights` takes."""
+        raise NotImplementedError
+
+    def to_weights(self, coordinates: Tensor) -> Tensor:
+        """From coordinates (s, …) in the eigenbasis, `…` the shape of `precisions`, to s sets of weights."""
+        raise NotImplementedError
+
+    def draw(self, n: int, tau: Precision, generator: torch.Generator | None) -> Tensor:
+        """n draws of the weights minus their mean."""
+        precisions = self.precisions(tau)
+        noise = torch.randn(
+            n, *precisions.shape, generator=generator, dtype=precisions.dtype, device=precisions.device
+        )
+        return self.to_weights(noise * precisions.rsqrt())
+
+    def log_determinant(self, tau: Precision) -> Tensor:
+        """log det(H + τI)."""
+        return self.precisions(tau).log().sum()
+
+    def largest_precision(self, tau: Precision) -> Tensor:
+        """λ_max(H + τI) = 1/λ_min(Σ)."""
+        return self.precisions(tau).amax()
+
+    def coordinates(self, features: Tensor) -> Tensor:
+        """What the covariance of the logits needs to know of features φ̃ (n, D); no prior in it."""
+        raise NotImplementedError
+
+    def covariance(self, coordinates: Tensor, tau: Precision) -> CovarianceFactors:
+        """The covariance of the logits at these coordinates."""
+        raise NotImplementedError
+
+    def rotate(self, jacobian: LayerJacobian) -> LayerJacobian:
+        """A layer's derivatives in the eigenbasis, in which their products need `precisions` alone."""
+        raise NotImplementedError
+
+
+def eigen(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    """Eigenvalues, none below zero, and eigenvectors (columns) of a sum of squares, in float64."""
+    values, vectors = torch.linalg.eigh(precise(matrix))
+    # Rounding leaves −1e-16 of the largest where the truth is 0; the prior keeps the sum positive.
+    return values.clamp_min(0), vectors

@@ -1,0 +1,78 @@
+"""diag H: exact on the diagonal, zero elsewhere. Σ = 1/(h + τ), weight by weight.
+
+Last layer: hᵢ_d = Σₙ pₙᵢ(1 − pₙᵢ) φ̃ₙ_d². A layer's parameters: h = Σₙ Σ_m J_nm², J the derivatives of Vᵀf with
+V Vᵀ = Λₙ.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from bitbayes.likelihood import Likelihood
+from bitbayes.logits import CovarianceFactors
+from bitbayes.model import DenseJacobian, Head, Layer, LayerJacobian
+from bitbayes.precision import precise
+from bitbayes.structures.base import Curvature, Precision, WeightGaussian
+
+
+@dataclass(frozen=True)
+class DiagCurvature(Curvature):
+    """`diagonal`: one entry for each weight, (k, D) of the last layer or (P,) of any layer."""
+
+    structure = "diag"
+    diagonal: Tensor
+
+    @classmethod
+    def of_features(cls, features: Tensor, logits: Tensor, likelihood: Likelihood) -> Self:
+        at_logits = likelihood.diagonal(precise(logits))  # (n, k)
+        return cls(at_logits.T @ precise(features).square())
+
+    @classmethod
+    def of_jacobian(cls, jacobian: LayerJacobian) -> Self:
+        if isinstance(jacobian, DenseJacobian):
+            return cls(precise(jacobian.derivatives.square().sum((0, 1))))
+        _, groups, _, o, _ = jacobian.gradients.shape
+        total = precise(jacobian.inputs.new_zeros(groups, o, jacobian.inputs.shape[2]))
+        if jacobian.few_positions:
+            # (Σₜ gₜaₜ)² = Σ over pairs of gₜgₜ'·aₜaₜ'; for one position the square of a product.
+            for part in jacobian.pair_chunks():
+                total += precise(part.gradient_pairs().flatten(2) @ part.input_pairs().flatten(2).mT)
+        else:
+            for points, outputs in jacobian.chunks():
+                squares = jacobian.part(points, outputs).dense().square_().sum((0, 1))
+                total[:, outputs] += precise(squares.reshape(groups, -1, total.shape[2]))
+        return cls(total.flatten())
+
+    def head_posterior(self, head: Head, contrasts: Tensor, *, paper: bool) -> DiagPosterior:
+        return DiagPosterior(self.diagonal)
+
+    def layer_posterior(self, layer: Layer, *, paper: bool) -> DiagPosterior:
+        return DiagPosterior(self.diagonal)
+
+
+@dataclass(frozen=True)
+class DiagPosterior(WeightGaussian):
+    """`values` h, in the shape of the curvature's diagonal."""
+
+    values: Tensor
+
+    def precisions(self, tau: Precision) -> Tensor:
+        return self.values + tau
+
+    def to_weights(self, coordinates: Tensor) -> Tensor:
+        return coordinates
+
+    def coordinates(self, features: Tensor) -> Tensor:
+        """Squared features, (n, D)."""
+        return features.square()
+
+    def covariance(self, coordinates: Tensor, tau: Precision) -> CovarianceFactors:
+        variances = coordinates @ self.precisions(tau).reciprocal().T  # (n, k)
+        return CovarianceFactors(variances, None, torch.zeros_like(variances[:, 0]))
+
+    def rotate(self, jacobian: LayerJacobian) -> LayerJacobian:
+        return jacobian

@@ -1,0 +1,136 @@
+"""The exact H and Σ = (H + τI)⁻¹, by the eigenvectors of H.
+
+Last layer: H = Σₙ Λₙ ⊗ φ̃ₙφ̃ₙᵀ, the Hessian of the loss. All layers: H = Σₙ JₙᵀΛₙJₙ over all parameters at once,
+the generalised Gauss-Newton matrix.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from bitbayes.errors import ModelError
+from bitbayes.likelihood import Likelihood
+from bitbayes.logits import CovarianceFactors
+from bitbayes.model import DenseJacobian, Head, Layer, LayerJacobian
+from bitbayes.precision import precise
+from bitbayes.structures.base import Curvature, Precision, WeightGaussian, eigen
+from bitbayes.structures.gram import gram_root
+from bitbayes.structures.kron import without_traces
+
+# Rows of the largest dense matrix: 3.2 GB in float64 for the last layer, 0.8 GB over all layers, whose
+# derivatives take memory as well. The eigendecomposition takes minutes.
+HEAD_ROWS, NETWORK_ROWS = 20_000, 10_000
+# Numbers that the points summed in one step may hold.
+NUMBERS_PER_STEP = 2**22
+
+
+@dataclass(frozen=True)
+class FullCurvature(Curvature):
+    """`hessian`: (c·D, c·D) over c contrasts of the logits and D features, or (P, P) over all parameters."""
+
+    structure = "full"
+    hessian: Tensor
+
+    @classmethod
+    def of_features(cls, features: Tensor, logits: Tensor, likelihood: Likelihood) -> Self:
+        c, width = likelihood.contrasts(logits.shape[1]).shape[1], features.shape[1]
+        if c * width > HEAD_ROWS:
+            raise ModelError(
+                f"structure='full' would need a matrix of {c * width:,}² numbers, "
+                f"{8 * (c * width) ** 2 / 1e9:.1f} GB: use structure='kron', or 'diag'"
+            )
+        blocks = precise(features).new_zeros(c, width, c, width)
+        rows = max(1, NUMBERS_PER_STEP // (c * c + width))
+        for some, theirs in zip(
+            *(torch.split(precise(each), rows) for each in (features, logits)), strict=True
+        ):
+            at_logits = likelihood.curvature(theirs)  # (n, c, c)
+            for a in range(c):
+                for b in range(a + 1):
+                    blocks[a, :, b, :] += (some * at_logits[:, a, b, None]).T @ some
+        for a in range(c):
+            for b in range(a):
+                blocks[b, :, a, :] = blocks[a, :, b, :].T
+        return cls(blocks.reshape(c * width, c * width))
+
+    @classmethod
+    def of_jacobian(cls, jacobian: LayerJacobian) -> Self:
+        """The curvature over all parameters at some points, from the derivatives of Vᵀf in all of them."""
+        # Precise before the product: see `KronCurvature.of_features`.
+        rows = precise(jacobian.dense().flatten(0, 1))  # (n·c, P)
+        return cls(rows.T @ rows)
+
+    def head_posterior(self, head: Head, contrasts: Tensor, *, paper: bool) -> FullHeadPosterior:
+        values, vectors = eigen(self.hessian)
+        k, c = contrasts.shape
+        shift = values.new_zeros((k - c) * head.width)
+        return FullHeadPosterior(torch.cat([values, shift]), vectors, contrasts.to(vectors))
+
+    def layer_posterior(self, layer: Layer, *, paper: bool) -> FullPosterior:
+        return FullPosterior(*eigen(self.hessian))
+
+
+@dataclass(frozen=True)
+class FullPosterior(WeightGaussian):
+    """`values` h (P,) and `vectors` (P, P) of H over the parameters: precisions h + τ."""
+
+    values: Tensor
+    vectors: Tensor
+
+    def precisions(self, tau: Precision) -> Tensor:
+        return self.values + tau
+
+    def to_weights(self, coordinates: Tensor) -> Tensor:
+        return coordinates @ self.vectors.T
+
+    def rotate(self, jacobian: LayerJacobian) -> LayerJacobian:
+        return DenseJacobian(without_traces(jacobian.dense() @ self.vectors, 1))
+
+
+@dataclass(frozen=True)
+class FullHeadPosterior(FullPosterior):
+    """`values` (r + D,), `vectors` (r, r) over contrasts, r = c·D; `contrasts` (k, c).
+
+    The last D values, all zero, are those of the common shift of the logits. One logit has none of these.
+    """
+
+    contrasts: Tensor
+
+    def to_weights(self, coordinates: Tensor) -> Tensor:
+        (k, c), r = self.contrasts.shape, len(self.vectors)
+        own, shift = coordinates[:, :r], coordinates[:, r:]
+        weights = self.contrasts @ (own @ self.vectors.T).reshape(len(own), c, -1)  # (s, k, D)
+        return weights + shift[:, None] / k**0.5 if k > c else weights
+
+    def coordinates(self, features: Tensor) -> Tensor:
+        """The features themselves, (n, D): their r·c coordinates would be k times the size of a network's."""
+        return features
+
+    def covariance(self, coordinates: Tensor, tau: Precision) -> CovarianceFactors:
+        (k, c), r = self.contrasts.shape, len(self.vectors)
+        scaled = (self.vectors * self.precisions(tau)[:r].rsqrt()).reshape(c, -1, r)  # (c, D, r)
+        # The variance of a common shift, (n,): ‖φ̃‖²σ₀²/k in each logit; one logit has none.
+        shift = coordinates.square().sum(1) * ((k - c) / (k * tau))
+        if c == 1:
+            deviation = coordinates @ scaled[0]  # (n, r)
+            return CovarianceFactors(deviation.square().sum(1, keepdim=True), self.contrasts, shift)
+        # In float64, so that forming the small Gram matrix loses nothing that float32 predictions could show.
+        roots = precise(torch.einsum("nd,cdr->ncr", coordinates, scaled))
+        root = gram_root(roots @ roots.mT, 4 * c * torch.finfo(roots.dtype).eps).to(coordinates)
+        factor = self.contrasts @ root  # (n, k, c)
+        return CovarianceFactors(torch.ones_like(factor[:, 0]), factor, shift)
+
+
+def check_affordable(layers: tuple[Layer, ...]) -> None:
+    """Raise if a dense matrix over all parameters is out of the question."""
+    rows = sum(layer.size for layer in layers)
+    if rows > NETWORK_ROWS:
+        raise ModelError(
+            f"structure='full' over all {rows:,} parameters would need a matrix of "
+            f"{8 * rows**2 / 1e9:,.1f} GB: use structure='kron' or 'diag', or freeze "
+            f"parameters (requires_grad_(False)) until {NETWORK_ROWS:,} are left"
+        )

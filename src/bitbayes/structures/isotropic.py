@@ -1,0 +1,56 @@
+"""Σ = σ₀²I: no posterior, but a Gaussian of one width around the trained weights (the paper's baseline)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from bitbayes.errors import ArgumentError
+from bitbayes.likelihood import Likelihood
+from bitbayes.logits import CovarianceFactors
+from bitbayes.model import Head
+from bitbayes.structures.base import Curvature, Precision, WeightGaussian
+
+
+@dataclass(frozen=True)
+class NoCurvature(Curvature):
+    """H = 0: nothing is learned from the data."""
+
+    structure = "isotropic"
+
+    @classmethod
+    def of_features(cls, features: Tensor, logits: Tensor, likelihood: Likelihood) -> Self:
+        return cls()
+
+    def head_posterior(self, head: Head, contrasts: Tensor, *, paper: bool) -> IsotropicPosterior:
+        return IsotropicPosterior(torch.zeros(head.outputs, head.width, dtype=torch.float64))
+
+
+@dataclass(frozen=True)
+class IsotropicPosterior(WeightGaussian):
+    """`values` (k, D): the eigenvalues of H, all zero."""
+
+    values: Tensor
+
+    def precisions(self, tau: Precision) -> Tensor:
+        return self.values + tau
+
+    def to_weights(self, coordinates: Tensor) -> Tensor:
+        return coordinates
+
+    def log_determinant(self, tau: Precision) -> Tensor:
+        raise ArgumentError(
+            "structure='isotropic' is no posterior and has no evidence: choose 'full', 'kron' or 'diag', "
+            "or tune with objective='ood' or 'nll'"
+        )
+
+    def coordinates(self, features: Tensor) -> Tensor:
+        """‖φ̃‖², (n, 1)."""
+        return features.square().sum(1, keepdim=True)
+
+    def covariance(self, coordinates: Tensor, tau: Precision) -> CovarianceFactors:
+        variances = (coordinates / tau).expand(-1, len(self.values))  # (n, k)
+        return CovarianceFactors(variances, None, torch.zeros_like(variances[:, 0]))

@@ -1,0 +1,201 @@
+"""H ≈ B ⊗ A/N. The prior is added to each product of eigenvalues: Σ = (B ⊗ A/N + τI)⁻¹, exactly.
+
+Last layer: B = Σₙ Λₙ and A = Σₙ φ̃ₙφ̃ₙᵀ over N points. A layer with T positions: B = Σ ggᵀ and A = Σ aaᵀ over N
+points and T positions, divided by N·T. Exact for one point with one position, and whenever Λ does not depend
+on φ̃.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from bitbayes.likelihood import Likelihood
+from bitbayes.logits import CovarianceFactors
+from bitbayes.model import DenseJacobian, Head, Layer, LayerJacobian, MatrixJacobian
+from bitbayes.precision import precise, smallest_precision
+from bitbayes.structures.base import Curvature, Precision, WeightGaussian, eigen
+
+# The paper damps each factor of the last layer by √τ (its LLLA), and each factor of any layer by τ (its KFLA).
+# The two differ, so that its last-layer formula on a network of one layer is not its all-layer formula.
+LLLA_DAMPING, KFLA_DAMPING = 0.5, 1.0
+
+
+@dataclass(frozen=True)
+class KronCurvature(Curvature):
+    """`outputs` B (…, o, o), `inputs` A (…, i, i), `count` () = N·T.
+
+    A layer has a leading axis for the groups of a convolution. The last layer has none, and its B is kept in
+    contrasts of the logits, (c, c).
+    """
+
+    structure = "kron"
+    outputs: Tensor
+    inputs: Tensor
+    count: Tensor
+
+    @classmethod
+    def of_features(cls, features: Tensor, logits: Tensor, likelihood: Likelihood) -> Self:
+        # Precise before the product: float32 would leave nothing of eigenvalues below 1e-7 of the largest,
+        # and these are what a wide prior is about.
+        features = precise(features)
+        inputs = features.T @ features
+        outputs = likelihood.total_curvature(precise(logits))
+        return cls(outputs, inputs, inputs.new_tensor(float(len(features))))
+
+    @classmethod
+    def of_jacobian(cls, jacobian: LayerJacobian) -> Self:
+        assert isinstance(jacobian, MatrixJacobian)
+        n, _, _, _, positions = jacobian.gradients.shape
+        return cls(
+            _second_moments(jacobian.gradients.transpose(0, 1).flatten(1, 2)),
+            _second_moments(jacobian.inputs.transpose(0, 1)),
+            jacobian.inputs.new_tensor(n * positions, dtype=torch.float64),
+        )
+
+    def head_posterior(self, head: Head, contrasts: Tensor, *, paper: bool) -> KronPosterior:
+        k, c = contrasts.shape
+        values, vectors = eigen(self.outputs)
+        vectors = contrasts.to(vectors) @ vectors  # (k, c)
+        if k > c:  # the common shift of the logits, which has no curvature
+            shift = torch.full_like(vectors[:, :1], k**-0.5)
+            values, vectors = torch.cat([values, values.new_zeros(1)]), torch.cat([vectors, shift], dim=1)
+        if paper:
+            return self._paper_posterior(values, vectors, k > c, head.bias, LLLA_DAMPING)
+        return KronPosterior(values / self.count, vectors, *eigen(self.inputs), k > c)
+
+    def layer_posterior(self, layer: Layer, *, paper: bool) -> KronPosterior:
+        values, vectors = eigen(self.outputs)
+        if paper:
+            return self._paper_posterior(values, vectors, False, layer.has_bias, KFLA_DAMPING)
+        return KronPosterior(values / self.count, vectors, *eigen(self.inputs), False)
+
+    def _paper_posterior(
+        self, values: Tensor, vectors: Tensor, shift: bool, bias: bool, damping: float
+    ) -> PaperKronPosterior:
+        width = self.inputs.shape[-1] - bias
+        input_values, weight_vectors = eigen(self.inputs[..., :width, :width])
+        input_vectors = torch.zeros_like(self.inputs)
+        input_vectors[..., :width, :width] = weight_vectors
+        input_vectors[..., width:, width:] = 1  # the bias is a coordinate by itself
+        return PaperKronPosterior(
+            values, vectors, input_values, input_vectors, shift, self.count, bias, damping
+        )
+
+
+@dataclass(frozen=True)
+class KronPosterior(WeightGaussian):
+    """B/N = U diag(β) Uᵀ and A = V diag(α) Vᵀ: precisions βα + τ, (…, o, i).
+
+    `output_values` β (…, o), `output_vectors` U (…, o, o), `input_values` α (…, i), `input_vectors` V
+    (…, i, i). `shift`: whether the last column of U is the common shift of all logits (β = 0).
+    """
+
+    output_values: Tensor
+    output_vectors: Tensor
+    input_values: Tensor
+    input_vectors: Tensor
+    shift: bool
+
+    def precisions(self, tau: Precision) -> Tensor:
+        return self.output_values[..., :, None] * self.input_values[..., None, :] + tau
+
+    def to_weights(self, coordinates: Tensor) -> Tensor:
+        return self.output_vectors @ coordinates @ self.input_vectors.mT
+
+    def coordinates(self, features: Tensor) -> Tensor:
+        """Squared coordinates of the features in A's eigenbasis, (n, D); (D, n) in memory, which is faster."""
+        squares = (self.input_vectors.T @ features.T).square()
+        # Next to nothing is nothing: a dead unit's 1e-40 would slow a product down fivefold.
+        return (squares * (squares > 1e8 * torch.finfo(squares.dtype).tiny)).T
+
+    def covariance(self, coordinates: Tensor, tau: Precision) -> CovarianceFactors:
+        variances = (self.precisions(tau).reciprocal() @ coordinates.T).T  # (n, k)
+        if not self.shift:
+            return CovarianceFactors(variances, self.output_vectors, torch.zeros_like(variances[:, 0]))
+        shift = variances[:, -1] / variances.shape[1]
+        return CovarianceFactors(variances[:, :-1], self.output_vectors[:, :-1], shift)
+
+    def rotate(self, jacobian: LayerJacobian) -> LayerJacobian:
+        """Vᵀa and Uᵀg; UᵀJV instead where there are more positions than numbers in J."""
+        assert isinstance(jacobian, MatrixJacobian)
+        n, groups, c, o, positions = jacobian.gradients.shape
+        size = jacobian.inputs.shape[2]
+        if c * o * size * (o + size) < positions * (c * o**2 + size**2):
+            dense = jacobian.dense().reshape(n, c, groups, o, size)
+            return DenseJacobian(
+                without_traces(self.output_vectors.mT @ dense @ self.input_vectors, 2).flatten(2)
+            )
+        inputs = jacobian.inputs.permute(1, 2, 0, 3).flatten(2)  # (groups, i, n·T), as they lie in memory
+        inputs = (self.input_vectors.mT @ inputs).reshape(groups, size, n, positions).permute(2, 0, 1, 3)
+        if positions == 1:  # one product instead of one for each point and direction
+            gradients = torch.einsum("ngco,gop->ngcp", jacobian.gradients[..., 0], self.output_vectors)[
+                ..., None
+            ]
+        else:
+            gradients = self.output_vectors[:, None].mT @ jacobian.gradients
+        return MatrixJacobian(without_traces(inputs, 2), without_traces(gradients, 2))
+
+
+@dataclass(frozen=True)
+class PaperKronPosterior(KronPosterior):
+    """The paper's: Σ = (B/√N + dI)⁻¹ ⊗ (A/√N + dI)⁻¹ for the weights, (B + τI)⁻¹ for the biases; d = τ^`damping`.
+
+    Damping each factor is not the prior: it shrinks the covariance (by half, where τ is large). It is here
+    so that tables can show the paper's formula beside the exact one. `output_values` are those of B itself;
+    the last coordinate of the inputs is the bias's if there is one (`bias`), and has no input value.
+    """
+
+    count: Tensor
+    bias: bool
+    damping: float
+
+    def precisions(self, tau: Precision) -> Tensor:
+        root, damping = self.count.sqrt(), tau**self.damping
+        outputs, inputs = self.output_values[..., :, None], self.input_values[..., None, :]
+        weights = (outputs / root + damping) * (inputs / root + damping)
+        # The square of a small τ leaves the range of numbers long before τ does.
+        weights = weights.clamp_min(smallest_precision(weights.dtype))
+        return torch.cat([weights, outputs + tau], dim=-1) if self.bias else weights
+
+
+def without_traces(values: Tensor, axes: int) -> Tensor:
+    """Set to zero what is far below the rounding errors of a rotation, as an eigenbasis is full of.
+
+    Squared and weighted, such traces are denormal numbers, which on a CPU cost ten times the time of others.
+
+    Args:
+        values: what was rotated.
+        axes: how many of the last axes were rotated together, so that their rounding errors are alike.
+    """
+    if values.device.type != "cpu":
+        return values
+    largest = values.abs().amax(tuple(range(-axes, 0)))
+    smallest = float(largest[largest > 0].min()) if bool((largest > 0).any()) else 0.0
+    return functional.hardshrink(values, torch.finfo(values.dtype).eps ** 2 * smallest)
+
+
+def _second_moments(columns: Tensor) -> Tensor:
+    """Σ over n and T of x xᵀ, (groups, d, d), from x (groups, n, d, T)."""
+    moments = [_second_moment(each) for each in columns]
+    return moments[0][None] if len(moments) == 1 else torch.stack(moments)  # one of them may be large
+
+
+def _second_moment(columns: Tensor) -> Tensor:
+    """Σ over n and T of x xᵀ, (d, d), from x (n, d, T)."""
+    if (
+        columns.shape[2] == 1
+    ):  # precise as in `of_features`; for many positions it would take half as long again
+        columns = precise(columns)
+    if columns.stride(0) < columns.stride(1):  # all points of a row lie together
+        rows = columns.transpose(0, 1).flatten(1)  # (d, n·T)
+        return rows @ rows.T
+    _, d, positions = columns.shape
+    if positions > d and not columns.mT.is_contiguous():
+        return (columns @ columns.mT).sum(0)
+    rows = columns.mT.reshape(-1, d)
+    return rows.T @ rows

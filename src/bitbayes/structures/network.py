@@ -1,0 +1,91 @@
+"""The Gaussian over the parameters of all layers: independent blocks, each in the structure of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from bitbayes.model import DenseJacobian, Layer, LayerJacobian, LayerRecord, MatrixJacobian
+from bitbayes.prior import Prior
+from bitbayes.structures.base import Curvature, WeightGaussian
+from bitbayes.structures.diag import DiagCurvature
+from bitbayes.structures.full import FullCurvature
+from bitbayes.structures.gram import gram
+from bitbayes.structures.kron import KronCurvature
+
+# The name of the block that holds the parameters of all layers ("full"); other blocks have their layer's.
+ALL = "*"
+
+
+def layer_curvatures(structure: str, records: list[LayerRecord]) -> dict[str, Curvature]:
+    """The curvature of each block at some points, from the derivatives of Vᵀf in every layer."""
+    if structure == "full":
+        whole = torch.cat([record.jacobian().dense() for record in records], dim=2)
+        return {ALL: FullCurvature.of_jacobian(DenseJacobian(whole))}
+    curvatures: dict[str, Curvature] = {}
+    for record in records:
+        jacobian = record.jacobian()
+        # A norm layer, and what is differentiated one by one, has no Kronecker factors.
+        kron = structure == "kron" and isinstance(jacobian, MatrixJacobian)
+        kind = KronCurvature if kron else DiagCurvature
+        curvatures[record.layer.name] = kind.of_jacobian(jacobian)
+    return curvatures
+
+
+@dataclass(frozen=True)
+class NetworkGaussian:
+    """`blocks`: the Gaussian over each layer's parameters by its name, or one over all of them."""
+
+    layers: tuple[Layer, ...]
+    blocks: dict[str, WeightGaussian]
+
+    def to(self, device: torch.device, dtype: torch.dtype) -> NetworkGaussian:
+        return replace(self, blocks={name: each.to(device, dtype) for name, each in self.blocks.items()})
+
+    def gram(self, jacobian_of: Callable[[Layer], LayerJacobian], priors: list[Prior]) -> Tensor:
+        """J Σ Jᵀ for each prior, (q, n, c, c), from the derivatives (n, c, …) in each layer's parameters."""
+        total: Tensor | None = None
+        for name, layers, block in self._blocks():
+            jacobians = [jacobian_of(layer) for layer in layers]
+            jacobian = jacobians[0]
+            if name == ALL:
+                jacobian = DenseJacobian(torch.cat([each.dense() for each in jacobians], dim=2))
+            weights = [self._precisions(name, block, prior).reciprocal() for prior in priors]
+            more = gram(block.rotate(jacobian), weights)
+            total = more if total is None else total + more
+        assert total is not None
+        return total
+
+    def draw(self, n: int, prior: Prior, generator: torch.Generator | None) -> dict[str, Tensor]:
+        """Parameters minus their mean by name, each (n, …)."""
+        draws = {}
+        for name, layers, block in self._blocks():
+            flat = block.draw(n, prior.precision(name, _dtype(block)), generator).flatten(1)
+            parts = torch.split(flat, [layer.size for layer in layers], dim=1)
+            for layer, part in zip(layers, parts, strict=True):
+                draws.update(layer.split(part))
+        return draws
+
+    def largest_precision(self, prior: Prior) -> Tensor:
+        """λ_max(H + τI) = 1/λ_min(Σ), over the parameters of all layers."""
+        return torch.stack(
+            [self._precisions(name, each, prior).amax() for name, _, each in self._blocks()]
+        ).amax()
+
+    def _blocks(self) -> Iterator[tuple[str, tuple[Layer, ...], WeightGaussian]]:
+        """Each block's name, the layers in it, and its Gaussian."""
+        if ALL in self.blocks:
+            yield ALL, self.layers, self.blocks[ALL]
+            return
+        for layer in self.layers:
+            yield layer.name, (layer,), self.blocks[layer.name]
+
+    def _precisions(self, name: str, block: WeightGaussian, prior: Prior) -> Tensor:
+        return block.precisions(prior.precision(name, _dtype(block)))
+
+
+def _dtype(block: WeightGaussian) -> torch.dtype:
+    return next(iter(block.tensors().values())).dtype

@@ -1,0 +1,34 @@
+"""A frozen bundle of tensors: what sums over data and decomposed Gaussians are made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from bitbayes.errors import ModelError
+
+
+@dataclass(frozen=True)
+class Tensors:
+    """A frozen dataclass whose tensors move and change precision together."""
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The fields that are tensors, by name."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: value for name, value in values.items() if isinstance(value, Tensor)}
+
+    def to(self, device: torch.device | None = None, dtype: torch.dtype | None = None) -> Self:
+        """A copy on another device, or in another dtype."""
+        moved = {name: value.to(device=device, dtype=dtype) for name, value in self.tensors().items()}
+        return replace(self, **moved)
+
+    def refuse_traced(self) -> Self:
+        """Return itself; raise if its tensors belong to a trace, hold no numbers and must not be kept."""
+        if all(type(value) is Tensor for value in self.tensors().values()):
+            return self
+        raise ModelError(
+            "a Laplace must have predicted something before it is traced: call it once, or `export`"
+        )

@@ -1,0 +1,52 @@
+"""Uniform noise like the validation data: the outliers that tuning looks at when it is given none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from bitbayes.errors import ArgumentError
+from bitbayes.model import Inputs
+from bitbayes.outliers import noise_between
+
+SEED = 0
+
+
+@dataclass(frozen=True)
+class NoiseLike:
+    """As much noise as the inputs it was made from, batch by batch, over the range of all their values."""
+
+    low: Tensor
+    high: Tensor
+    shapes: tuple[torch.Size, ...]
+
+    @classmethod
+    def of(cls, inputs: Inputs) -> NoiseLike:
+        """Noise like one batch; raises where noise means nothing."""
+        if not isinstance(inputs, Tensor) or not inputs.is_floating_point():
+            kind = str(inputs.dtype) if isinstance(inputs, Tensor) else type(inputs).__name__
+            raise ArgumentError(
+                f"uniform noise means nothing for inputs of type {kind}: pass `outliers`, a loader of inputs "
+                "unlike the training data, or choose objective='nll'"
+            )
+        return cls(inputs.amin(), inputs.amax(), (inputs.shape,))
+
+    def __add__(self, other: NoiseLike) -> NoiseLike:
+        return replace(
+            self,
+            low=torch.minimum(self.low, other.low),
+            high=torch.maximum(self.high, other.high),
+            shapes=self.shapes + other.shapes,
+        )
+
+    def __iter__(self) -> Iterator[Tensor]:
+        # Drawn on the CPU, so that every device sees the same noise.
+        generator = torch.Generator().manual_seed(SEED)
+        for shape in self.shapes:
+            yield noise_between(self.low, self.high, shape, generator)
+
+    def __len__(self) -> int:
+        return len(self.shapes)

@@ -1,0 +1,78 @@
+"""What a candidate costs: its cost on each point of the validation data, and on each outlier.
+
+An objective is a small frozen object. Another one is another class with the same functions, and its name in
+`OBJECTIVES`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from numbers import Real
+from typing import Protocol
+
+from torch import Tensor
+
+from bitbayes.errors import ArgumentError, one_of
+from bitbayes.likelihood import Likelihood
+
+PENALTIES = ("entropy", "uniform")
+
+
+class Objective(Protocol):
+    """The total cost of a candidate is mean `data_cost` + `outlier_weight` × mean `outlier_cost`."""
+
+    @property
+    def outlier_weight(self) -> float:
+        """0 where outliers are not looked at."""
+
+    def data_cost(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Of each labelled point, (n,), from drop-in logits (n, k)."""
+
+    def outlier_cost(self, logits: Tensor) -> Tensor:
+        """Of each outlier, (n,), from drop-in logits (n, k)."""
+
+
+@dataclass(frozen=True)
+class ValidationLikelihood:
+    """ "nll": −log p(y) on validation data."""
+
+    likelihood: Likelihood
+    outlier_weight: float = 0.0
+
+    def data_cost(self, logits: Tensor, labels: Tensor) -> Tensor:
+        return self.likelihood.losses(logits, labels)
+
+    def outlier_cost(self, logits: Tensor) -> Tensor:
+        raise NotImplementedError("this objective looks at no outliers")
+
+
+@dataclass(frozen=True)
+class PaperObjective(ValidationLikelihood):
+    """ "ood": −log p(y) on validation data, and how sure the prediction is on outliers.
+
+    `penalty`: "entropy", minus the entropy of the prediction, or "uniform", the cross-entropy from the uniform
+    vector to it.
+    """
+
+    penalty: str = "entropy"
+
+    def outlier_cost(self, logits: Tensor) -> Tensor:
+        log_p = self.likelihood.log_probabilities(logits)
+        return -log_p.mean(1) if self.penalty == "uniform" else (log_p.exp() * log_p).sum(1)
+
+
+OBJECTIVES = ("ood", "nll", "evidence")
+
+
+def objective_for(name: str, likelihood: Likelihood, weight: float, penalty: str) -> Objective | None:
+    """The objective of that name; None for "evidence", which looks at no data. Raises on unknown values."""
+    one_of("objective", name, OBJECTIVES)
+    one_of("penalty", penalty, PENALTIES)
+    if not isinstance(weight, Real) or not math.isfinite(weight) or weight < 0:
+        raise ArgumentError(f"weight={weight!r}: expected a number that is not negative")
+    if name == "evidence":
+        return None
+    if name == "nll":
+        return ValidationLikelihood(likelihood)
+    return PaperObjective(likelihood, float(weight), penalty)

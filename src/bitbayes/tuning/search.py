@@ -1,0 +1,101 @@
+"""Searching candidates on grids that are even in the logarithm."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from bitbayes.errors import DataError, EdgeWarning
+
+# How far apart the candidates of a first, coarse look may be, in nats of the variance. Each variance of a
+# logit is a sum of logistic functions of log σ₀², a nat and more wide. So the cost has little room to turn
+# between two candidates that are this far apart.
+COARSE_NATS = 1.5
+# For two variances at once: one candidate a decade.
+COARSE_PAIR_NATS = math.log(10)
+
+
+def search(grid: list[float], costs: Callable[[list[float]], Tensor]) -> float:
+    """The candidate of least cost, by the costs of a third of them.
+
+    Args:
+        grid: the candidates, in ascending order.
+        costs: gives the costs (c,) of some of them; called twice. The second time it is asked about those next
+            to the best of a coarser grid.
+    """
+    step = stride(grid, COARSE_NATS)
+    coarse = sorted({*range(0, len(grid), step), len(grid) - 1})
+    known = torch.full((len(grid),), torch.inf, dtype=torch.float64)
+    known[coarse] = costs([grid[i] for i in coarse])
+    centre = least(known)
+    around = range(max(0, centre - step + 1), min(len(grid), centre + step))
+    fine = [i for i in around if i not in coarse]
+    if fine:
+        known[fine] = costs([grid[i] for i in fine])
+    return grid[least(known)]
+
+
+def search_pairs(
+    first: list[float], second: list[float], costs: Callable[[list[tuple[float, float]]], Tensor]
+) -> tuple[float, float]:
+    """The pair of least cost: first on a coarse grid of pairs, then each on its own grid in turn.
+
+    Args:
+        first, second: the candidates for either number, in ascending order.
+        costs: gives the costs (c,) of some pairs.
+    """
+    coarse = [
+        (a, b)
+        for a in first[:: stride(first, COARSE_PAIR_NATS)]
+        for b in second[:: stride(second, COARSE_PAIR_NATS)]
+    ]
+    _, b = coarse[least(costs(coarse))]
+    a = first[least(costs([(each, b) for each in first]))]
+    return a, second[least(costs([(a, each) for each in second]))]
+
+
+def stride(grid: list[float], nats: float) -> int:
+    """How many steps of an even grid lie within so many nats, at least one.
+
+    >>> stride([1.0, math.e, math.e**2, math.e**3], 2.2)
+    2
+    """
+    return max(1, int(nats / math.log(grid[1] / grid[0]) + 1e-9))
+
+
+def largest_within(grid: list[float], costs: Tensor, limit: float) -> float:
+    """The largest candidate whose cost is at most `limit`; the first if there is none.
+
+    >>> largest_within([1.0, 10.0, 100.0], torch.tensor([0.2, 0.3, 0.4]), 0.35)
+    10.0
+    """
+    within = [value for value, cost in zip(grid, costs.tolist(), strict=True) if cost <= limit]
+    return max(within, default=grid[0])
+
+
+def least(costs: Tensor) -> int:
+    """Where the cost is least; raises if none of them is finite."""
+    if not bool(costs.isfinite().any()):
+        raise DataError(
+            "no candidate for the prior variance has a finite cost: are the labels right, and are there any "
+            "outliers?"
+        )
+    return int(costs.nan_to_num(torch.inf, torch.inf, torch.inf).argmin())
+
+
+def warn_at_the_edge(grid: list[float], chosen: float | dict[str, float], stacklevel: int) -> None:
+    """Warn where a chosen prior variance is the first or the last of those tried."""
+    for layer, value in chosen.items() if isinstance(chosen, dict) else [("", chosen)]:
+        if value in (grid[0], grid[-1]):
+            side, of = "smallest" if value == grid[0] else "largest", f" of layer {layer!r}" if layer else ""
+            warnings.warn(
+                f"the best prior variance{of}, {value:.3g}, is the {side} of those tried ({grid[0]:.3g} to "
+                f"{grid[-1]:.3g}): the optimum may lie beyond, or the data ask for none; set "
+                "`prior_variance` yourself if this one does not suit",
+                EdgeWarning,
+                stacklevel=stacklevel + 1,
+            )
