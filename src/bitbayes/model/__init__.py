@@ -23,7 +23,7 @@ from bitbayes.model.eval_mode import eval_mode, unwrapped
 from bitbayes.model.fingerprint import Fingerprint, fingerprint
 from bitbayes.model.forward_passes import check_finite, finite, grouped, observe, observe_inputs
 from bitbayes.model.head import Head, call, find_head, forward
-from bitbayes.model.hooks import entering
+from bitbayes.model.hooks import input_hooks
 from bitbayes.model.layer_jacobians import DenseJacobian, LayerJacobian, MatrixJacobian, from_pairs
 from bitbayes.model.layers import Layer, Network, find_layers, tied_to
 from bitbayes.model.verify_layers import verify_layers
@@ -46,7 +46,6 @@ __all__ = [
     "check_loader",
     "cut",
     "differentiate",
-    "entering",
     "eval_mode",
     "find_head",
     "find_layers",
@@ -55,6 +54,7 @@ __all__ = [
     "forward",
     "from_pairs",
     "grouped",
+    "input_hooks",
     "items",
     "model_device",
     "observe",

@@ -20,7 +20,7 @@ from torch.func import jacrev
 from bitbayes.errors import ModelError
 from bitbayes.model.batches import Inputs, row_count
 from bitbayes.model.head import call
-from bitbayes.model.hooks import watching
+from bitbayes.model.hooks import call_hooks
 from bitbayes.model.layer_jacobians import DenseJacobian, LayerJacobian, MatrixJacobian
 from bitbayes.model.layers import Layer
 from bitbayes.model.normalised import by_parameter, normalised
@@ -244,7 +244,7 @@ def _recording(model: nn.Module, layers: tuple[Layer, ...]) -> Iterator[dict[str
         if output.requires_grad:
             calls[name].append(Call(inputs.detach(), get_gradient_edge(output), output.shape))
 
-    with watching({name: model.get_submodule(name) for name in calls}, remember):
+    with call_hooks({name: model.get_submodule(name) for name in calls}, remember):
         yield calls
 
 

@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from bitbayes.errors import ModelError
 from bitbayes.model.batches import Inputs
-from bitbayes.model.hooks import watching
+from bitbayes.model.hooks import call_hooks
 from bitbayes.precision import precise
 
 COARSEST = 2.0**-6  # bfloat16's 2⁻⁸ twice over: of the factors, and of the sum
@@ -52,7 +52,7 @@ def forward(
     `check` that the logits are the head's own; the drop-in does not, since it must trace.
     """
     seen: list[tuple[Tensor, Tensor]] = []
-    with watching({head.name: head.module(model)}, lambda _, *call: seen.append(call)):
+    with call_hooks({head.name: head.module(model)}, lambda _, *call: seen.append(call)):
         output = call(model, inputs)
     if not seen:
         raise ModelError(f"the model did not call its linear layer {head.name!r} at this input")
@@ -100,7 +100,7 @@ def find_head(model: nn.Module, inputs: Inputs, name: str | None = None) -> Head
         )
 
     calls: list[tuple[str, Tensor, Tensor]] = []
-    with watching(layers, lambda *call: calls.append(call)):
+    with call_hooks(layers, lambda *call: calls.append(call)):
         output = call(model, inputs)
     for key, features, result in reversed(calls):
         if name in (None, key) and _same(result, output):

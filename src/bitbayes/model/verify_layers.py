@@ -23,7 +23,7 @@ from bitbayes.model.derivatives import (
 )
 from bitbayes.model.forward_passes import check_finite
 from bitbayes.model.head import call
-from bitbayes.model.hooks import watching
+from bitbayes.model.hooks import call_hooks
 from bitbayes.model.layers import Layer
 
 
@@ -57,7 +57,7 @@ def _called(model: nn.Module, layers: tuple[Layer, ...], inputs: Inputs) -> tupl
         graphs[name] = graphs.get(name, False) or output.requires_grad
 
     modules = {name: model.get_submodule(name) for name in known}
-    with watching(modules, remember), torch.inference_mode(False), torch.enable_grad():
+    with call_hooks(modules, remember), torch.inference_mode(False), torch.enable_grad():
         output = _first_call(model, layers, inputs)
     if not output.requires_grad:
         raise ModelError("the model's output has no derivatives: does it switch gradients off, or detach?")

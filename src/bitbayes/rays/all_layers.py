@@ -28,7 +28,7 @@ from bitbayes.model import (
     find_head,
     points_at_once,
 )
-from bitbayes.model.hooks import inputs_seen
+from bitbayes.model.hooks import recorded_inputs
 from bitbayes.posterior import NetworkPosterior
 from bitbayes.rays.final_region import FinalRegion, check_rays, final_region
 from bitbayes.rays.ray_gaussian import INFINITE, Path
@@ -106,7 +106,7 @@ def inside(piece: FinalRegion) -> Tensor:
 
 def _path(network: ExactNetwork, x: Tensor, settle: bool, tolerance: float) -> Path:
     known = [layer.name for layer in network.layers if layer.kind != "other"]
-    with inputs_seen(network.model, known) as seen:
+    with recorded_inputs(network.model, known) as seen:
         piece = network_piece(network.model, x, tolerance)
     start = inside(piece)  # (n,)
     recorded, later = _derivatives(network, x.to(start), start)

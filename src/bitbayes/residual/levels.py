@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from bitbayes.errors import ArgumentError, ModelError
 from bitbayes.model import Inputs, call, eval_mode, model_device
-from bitbayes.model.hooks import inputs_seen
+from bitbayes.model.hooks import recorded_inputs
 from bitbayes.residual.kernel import InputMoments, as_rows
 
 
@@ -35,7 +35,7 @@ class Levels(NamedTuple):
         assert isinstance(inputs, Tensor)
         inputs = inputs.to(model_device(self.model))
         # Copies: a layer may work in place.
-        with inputs_seen(self.model, self.names, torch.clone) as seen, eval_mode(self.model):
+        with recorded_inputs(self.model, self.names, torch.clone) as seen, eval_mode(self.model):
             call(self.model, inputs)
         if missing := [name for name in self.names if not seen[name]]:
             raise ModelError(f"residual={self.names!r}: the model does not call {missing}")
