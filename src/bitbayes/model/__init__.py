@@ -10,23 +10,17 @@ from bitbayes.model.batches import (
     model_device,
     row_count,
 )
-from bitbayes.model.derivatives import (
-    LayerRecord,
-    as_logits,
-    differentiate,
-    points_at_once,
-    substitutes,
-    upcast,
-    working_dtype,
-)
+from bitbayes.model.derivatives import LayerRecord, differentiate
 from bitbayes.model.eval_mode import eval_mode, unwrapped
 from bitbayes.model.fingerprint import Fingerprint, fingerprint
 from bitbayes.model.forward_passes import check_finite, finite, grouped, observe, observe_inputs
-from bitbayes.model.head import Head, call, find_head, forward
+from bitbayes.model.head import Head, as_logits, call, find_head, forward
 from bitbayes.model.hooks import input_hooks
 from bitbayes.model.layer_jacobians import DenseJacobian, LayerJacobian, MatrixJacobian, from_pairs
 from bitbayes.model.layers import Layer, Network, find_layers, tied_to
+from bitbayes.model.memory import points_at_once
 from bitbayes.model.verify_layers import verify_layers
+from bitbayes.model.working_precision import substitutes, upcast, working_dtype
 
 __all__ = [
     "DenseJacobian",
