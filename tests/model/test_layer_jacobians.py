@@ -26,12 +26,12 @@ def jacobian(request):
 
 @pytest.fixture(params=[1, 20, 2**20], ids="chunks of {}".format)
 def chunk(request, monkeypatch):
-    monkeypatch.setattr(layer_jacobians, "CPU_CHUNK", request.param)
+    monkeypatch.setattr(layer_jacobians, "CPU_CHUNK_NUMBERS", request.param)
 
 
 @pytest.fixture(params=[-1000, 1000], ids=["formed", "pairs"])
 def route(request, monkeypatch):
-    monkeypatch.setattr(layer_jacobians, "TRAFFIC", request.param)
+    monkeypatch.setattr(layer_jacobians, "SQUARE_COST_IN_PRODUCTS", request.param)
     return request.param > 0
 
 
@@ -66,7 +66,7 @@ def test_chunks_take_everything_once_and_keep_within_the_limit(jacobian, chunk):
     for points, outputs in jacobian.chunks():
         seen[points, outputs] += 1
         part = jacobian.part(points, outputs).dense()
-        assert part.numel() <= layer_jacobians.CPU_CHUNK or (
+        assert part.numel() <= layer_jacobians.CPU_CHUNK_NUMBERS or (
             len(part) == 1 and outputs.stop - outputs.start == 1
         )
     assert bool((seen == 1).all())
