@@ -6,7 +6,7 @@ from torch import nn
 
 from bitbayes.errors import ModelError
 from bitbayes.likelihood import likelihood_for
-from bitbayes.model import differentiate, find_layers, verify_layers
+from bitbayes.model import differentiate, find_layers, memory, points_at_once, verify_layers
 from dense import NETWORKS, case, found_jacobian, jacobians
 from reference import logit_hessians
 
@@ -113,6 +113,29 @@ def test_points_that_see_each_other_are_refused():
         verify_layers(model, find_layers(model), torch.randn(4, 3))
     with pytest.raises(ModelError, match=r"'1' .*running statistics"):
         find_layers(nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3, track_running_stats=False)))
+
+
+def test_memory_is_counted_in_modules_with_keywords_and_with_tuples(monkeypatch):
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inside = nn.Linear(3, 3)
+
+        def forward(self, *, states):
+            return self.inside(states), None
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.block, self.head = Block(), nn.Linear(3, 2)
+
+        def forward(self, x):
+            return self.head(self.block(states=x)[0])
+
+    model = Model()
+    numbers = (2 + 4) * 3 + (2 + 4) * 2 + 2 * 2  # inside, head, and the model itself
+    monkeypatch.setattr(memory, "CPU_PASS_BYTES", 10 * 4 * numbers)
+    assert points_at_once(model, find_layers(model), torch.randn(5, 3), directions=4) == 10
 
 
 @pytest.mark.parametrize("fails", [False, True])

@@ -336,7 +336,7 @@ def test_bad_data():
 def test_memory_cuts_batches_and_changes_nothing(monkeypatch):
     bayes, model, x, y = fitted("convnet", "kron")
     whole = bayes.logits(x).covariance
-    monkeypatch.setattr("bitbayes.model.derivatives.CPU_BYTES", 1)
+    monkeypatch.setattr("bitbayes.model.memory.CPU_PASS_BYTES", 1)
     cut = bb.Laplace(model, layers="all", structure="kron").fit([(x, y)])
     sizes = []
     handle = model[0].register_forward_hook(lambda _, args, __: sizes.append(len(args[0])))

@@ -26,47 +26,47 @@ def jacobian(request):
 
 @pytest.fixture(params=[1, 20, 2**20], ids="chunks of {}".format)
 def chunk(request, monkeypatch):
-    monkeypatch.setattr(layer_jacobians, "CPU_CHUNK", request.param)
+    monkeypatch.setattr(layer_jacobians, "CPU_CHUNK_NUMBERS", request.param)
 
 
 @pytest.fixture(params=[-1000, 1000], ids=["formed", "pairs"])
 def route(request, monkeypatch):
-    monkeypatch.setattr(layer_jacobians, "TRAFFIC", request.param)
+    monkeypatch.setattr(layer_jacobians, "SQUARE_COST_IN_PRODUCTS", request.param)
     return request.param > 0
 
 
-def plain_jacobian(piece):
+def plain_jacobian(jacobian):
     """(n, c, groups, o, i), one number at a time."""
-    return torch.einsum("ngit,ngcot->ncgoi", piece.inputs, piece.gradients)
+    return torch.einsum("ngit,ngcot->ncgoi", jacobian.inputs, jacobian.gradients)
 
 
-def test_jacobian(piece):
-    expected = plain_jacobian(piece).flatten(2)
-    torch.testing.assert_close(piece.dense(), expected, rtol=1e-12, atol=1e-12)
+def test_jacobian(jacobian):
+    expected = plain_jacobian(jacobian).flatten(2)
+    torch.testing.assert_close(jacobian.dense(), expected, rtol=1e-12, atol=1e-12)
 
 
-def test_diagonal(piece, chunk, route):
-    assert piece.few_positions == route
-    expected = plain_jacobian(piece).square().sum((0, 1)).flatten()
-    torch.testing.assert_close(_diagonal(piece)["diagonal"], expected, rtol=1e-12, atol=1e-12)
+def test_diagonal(jacobian, chunk, route):
+    assert jacobian.few_positions == route
+    expected = plain_jacobian(jacobian).square().sum((0, 1)).flatten()
+    torch.testing.assert_close(_diagonal(jacobian)["diagonal"], expected, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("priors", [1, 3])
-def test_gram(piece, chunk, route, priors):
-    jacobian = plain_jacobian(piece).flatten(2)  # (n, c, P)
-    weights = [torch.rand(jacobian.shape[2], dtype=torch.float64) + 0.1 for _ in range(priors)]
-    expected = torch.stack([torch.einsum("ncp,p,ndp->ncd", jacobian, w, jacobian) for w in weights])
-    torch.testing.assert_close(_gram(piece, weights), expected, rtol=1e-12, atol=1e-12)
-    torch.testing.assert_close(_gram(DenseJacobian(jacobian), weights), expected, rtol=1e-12, atol=1e-12)
+def test_gram(jacobian, chunk, route, priors):
+    dense = plain_jacobian(jacobian).flatten(2)  # (n, c, P)
+    weights = [torch.rand(dense.shape[2], dtype=torch.float64) + 0.1 for _ in range(priors)]
+    expected = torch.stack([torch.einsum("ncp,p,ndp->ncd", dense, w, dense) for w in weights])
+    torch.testing.assert_close(_gram(jacobian, weights), expected, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(_gram(DenseJacobian(dense), weights), expected, rtol=1e-12, atol=1e-12)
 
 
-def test_chunks_take_everything_once_and_keep_within_the_limit(piece, chunk):
-    n, _, _, o, _ = piece.gradients.shape
+def test_chunks_take_everything_once_and_keep_within_the_limit(jacobian, chunk):
+    n, _, _, o, _ = jacobian.gradients.shape
     seen = torch.zeros(n, o)
-    for points, outputs in piece.chunks():
+    for points, outputs in jacobian.chunks():
         seen[points, outputs] += 1
-        part = piece.part(points, outputs).dense()
-        assert part.numel() <= layer_jacobians.CPU_CHUNK or (
+        part = jacobian.part(points, outputs).dense()
+        assert part.numel() <= layer_jacobians.CPU_CHUNK_NUMBERS or (
             len(part) == 1 and outputs.stop - outputs.start == 1
         )
     assert bool((seen == 1).all())

@@ -100,7 +100,7 @@ def test_layers_of_every_kind():
 def test_many_rows_are_taken_in_parts(monkeypatch):
     bayes, x = laplace("mlp", 3, n=20, layers="all")
     whole, certificate = bayes.limit(x), bayes.certify(x)
-    monkeypatch.setattr("bitbayes.model.derivatives.CPU_BYTES", 3000)
+    monkeypatch.setattr("bitbayes.model.memory.CPU_PASS_BYTES", 3000)
     torch.testing.assert_close(bayes.limit(x), whole)
     torch.testing.assert_close(bayes.certify(x), certificate)
 

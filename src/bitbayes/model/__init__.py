@@ -12,23 +12,16 @@ from bitbayes.model.batches import (
     model_device,
     row_count,
 )
-from bitbayes.model.derivatives import (
-    LayerRecord,
-    as_logits,
-    differentiate,
-    points_at_once,
-    substitutes,
-    upcast,
-    working_dtype,
-)
+from bitbayes.model.derivatives import LayerRecord, differentiate
 from bitbayes.model.eval_mode import eval_mode, unwrapped
 from bitbayes.model.fingerprint import Fingerprint, fingerprint
 from bitbayes.model.forward_passes import FeatureBatch, check_finite, finite, forward_passes, grouped
-from bitbayes.model.head import Head, call, find_head, forward
-from bitbayes.model.hooks import entering
+from bitbayes.model.head import Head, as_logits, call, find_head, forward
 from bitbayes.model.layer_jacobians import DenseJacobian, LayerJacobian, MatrixJacobian, from_pairs
 from bitbayes.model.layers import Layer, TrainableLayers, find_layers, tied_to
+from bitbayes.model.memory import points_at_once
 from bitbayes.model.verify_layers import verify_layers
+from bitbayes.model.working_precision import substitutes, upcast, working_dtype
 
 __all__ = [
     "Batch",
@@ -50,7 +43,6 @@ __all__ = [
     "check_loader",
     "describe",
     "differentiate",
-    "entering",
     "eval_mode",
     "find_head",
     "find_layers",

@@ -1,4 +1,4 @@
-"""Eval mode for as long as it is needed, and every module back in its own mode afterwards."""
+"""Eval mode for a while: afterwards every module is in its own mode again."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,14 +7,14 @@ from torch import nn
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
-    """The network inside what `torch.compile` gives: hooks on a compiled graph are not always heard."""
+    """The network that `torch.compile` was given, because a compiled graph may not call hooks."""
     inside = getattr(model, "_orig_mod", model)
     return inside if isinstance(inside, nn.Module) else model
 
 
 @contextmanager
 def eval_mode(model: nn.Module) -> Iterator[None]:
-    """Put `model` into eval mode, and give each of its modules back in the mode it was in.
+    """Put `model` into eval mode, and afterwards each of its modules back into the mode it was in.
 
     >>> dropout = nn.Dropout().train()
     >>> with eval_mode(dropout):
@@ -23,8 +23,8 @@ def eval_mode(model: nn.Module) -> Iterator[None]:
     >>> dropout.training
     True
     """
-    # Module by module: a user may have frozen one batch norm inside a training model. A model that serves,
-    # perhaps several threads at once, is not touched.
+    # Module by module, because one batch norm may be in eval mode inside a training model. A model that is
+    # already in eval mode is not changed: several threads may be using it.
     training = [module for module in model.modules() if module.training]
     for module in training:
         module.training = False

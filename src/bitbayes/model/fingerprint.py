@@ -1,4 +1,4 @@
-"""Is this the model it was fitted on? Two digests: what it is built of, and what its tensors hold."""
+"""Digests of a model, to recognise the model that a posterior was fitted on."""
 
 import hashlib
 from dataclasses import dataclass
@@ -9,14 +9,14 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """Digests of the model's modules and tensor shapes, and of the tensors' values."""
+    """Two digests: of the model's modules and the shapes of its tensors, and of the tensors' values."""
 
     architecture: str
     weights: str
 
 
 def fingerprint(model: nn.Module) -> Fingerprint:
-    """The fingerprint of `model`: the same on every device, for every copy of it.
+    """The fingerprint of `model`. It does not depend on the device, and copies have the same one.
 
     >>> layer = nn.Linear(2, 1)
     >>> before = fingerprint(layer)
@@ -29,10 +29,10 @@ def fingerprint(model: nn.Module) -> Fingerprint:
     for name, module in model.named_modules():
         architecture.update(f"{name}:{type(module).__qualname__}\n".encode())
     for name, tensor in model.state_dict().items():
-        if not isinstance(tensor, Tensor):  # a module's own extra state: no weight
+        if not isinstance(tensor, Tensor):  # the extra state of a module is not a weight
             continue
         architecture.update(f"{name}:{tuple(tensor.shape)}:{tensor.dtype}\n".encode())
         flat = tensor.detach().cpu().contiguous().reshape(-1)
-        # numpy has no bfloat16: hash the bytes.
+        # The bytes are hashed, because numpy has no bfloat16.
         weights.update(flat.view(torch.uint8).numpy().data if flat.numel() else b"")
     return Fingerprint(architecture.hexdigest(), weights.hexdigest())

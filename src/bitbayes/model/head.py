@@ -1,8 +1,8 @@
-"""The last linear layer: which one it is, and what goes into it.
+"""What a model returns, and its head: the last linear layer and the features that go into it.
 
 The head is found by running the model once and looking for the `nn.Linear` whose output *is* the model's
-output. No naming convention is needed, so `fc`, `head`, `classifier`, `score` and the last entry of a
-`Sequential` are all found, and a model whose output is something else (a softmax, say) is recognised.
+output. No naming convention is needed: `fc`, `head`, `classifier`, `score` and the last entry of a
+`Sequential` are all found. A model whose output is something else, such as a softmax, is recognised.
 """
 
 from collections.abc import Mapping
@@ -14,10 +14,11 @@ from torch.nn import functional
 
 from bitbayes.errors import ModelError
 from bitbayes.model.batches import Inputs
-from bitbayes.model.hooks import watching
+from bitbayes.model.hooks import call_hooks
 from bitbayes.precision import precise
 
-COARSEST = 2.0**-6  # bfloat16's 2⁻⁸ twice over: of the factors, and of the sum
+# The error that W·x + b may have in bfloat16, where W, x and the sum are each off by up to 2⁻⁸.
+LINEAR_RELATIVE_ERROR = 2.0**-6
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class Head:
 
     @property
     def width(self) -> int:
-        """The number of features, the bias's constant 1 included."""
+        """The number of features, including the constant feature 1 of the bias."""
         return self.inputs + self.bias
 
     def module(self, model: nn.Module) -> nn.Linear:
@@ -47,22 +48,23 @@ class Head:
 def forward(
     model: nn.Module, head: Head, inputs: Inputs, *, check: bool = False
 ) -> tuple[Tensor, Tensor, tuple[int, ...]]:
-    """One forward pass: features (n, d), logits (n, k), and the shape the model gave its output.
+    """One forward pass: features (n, d), logits (n, k), and the shape of the model's output.
 
-    `check` that the logits are the head's own; the drop-in does not, since it must trace.
+    `check`: raise if the logits are not the output of the head. This depends on values, so it cannot be
+    traced: leave it out in a module that is to be exported or compiled.
     """
-    seen: list[tuple[Tensor, Tensor]] = []
-    with watching({head.name: head.module(model)}, lambda _, *call: seen.append(call)):
+    calls: list[tuple[Tensor, Tensor]] = []
+    with call_hooks({head.name: head.module(model)}, lambda _, *call: calls.append(call)):
         output = call(model, inputs)
-    if not seen:
+    if not calls:
         raise ModelError(f"the model did not call its linear layer {head.name!r} at this input")
-    features, result = seen[-1]
+    features, result = calls[-1]
     if features.dim() != 2:
         raise ModelError(
             f"the head {head.name!r} sees features of shape {tuple(features.shape)}: expected (n, d). Give "
             "the model a batch: one point is x[None]"
         )
-    if check and not _same(result, output):
+    if check and not _equal_values(result, output):
         raise ModelError(
             f"the model's output is not the output of its linear layer {head.name!r} at every input: what "
             "comes after that layer changes it. Give the part that returns plain logits"
@@ -71,9 +73,9 @@ def forward(
 
 
 def call(model: nn.Module, inputs: Inputs, tensors: dict[str, Tensor] | None = None) -> Tensor:
-    """The model's output tensor: as it is, or the `.logits` of what a Hugging Face model returns.
+    """The model's output tensor, or the `.logits` of the object that a Hugging Face model returns.
 
-    `tensors`: parameters and buffers to be used in the place of the model's own.
+    `tensors`: parameters and buffers that replace the model's own in this call.
     """
     args, kwargs = ((), dict(inputs)) if isinstance(inputs, Mapping) else ((inputs,), {})
     output = model(*args, **kwargs) if tensors is None else functional_call(model, tensors, args, kwargs)
@@ -88,22 +90,42 @@ def call(model: nn.Module, inputs: Inputs, tensors: dict[str, Tensor] | None = N
     return output
 
 
+def as_logits(output: Tensor, rows: int | None = None) -> Tensor:
+    """The model's output as (n, k), where n = `rows` if given.
+
+    Some models return one logit as (n,), or one point as (k,) or ().
+
+    >>> import torch
+    >>> one, many = torch.zeros(3), torch.zeros(3, 2)
+    >>> as_logits(one).shape, as_logits(one, 3).shape, as_logits(one, 1).shape, as_logits(many, 3).shape
+    (torch.Size([3, 1]), torch.Size([3, 1]), torch.Size([1, 3]), torch.Size([3, 2]))
+    """
+    if rows == 1 and output.dim() < 2:
+        return output.reshape(1, -1)
+    if output.dim() == 1:
+        output = output[:, None]
+    if output.dim() != 2 or len(output) != (len(output) if rows is None else rows):
+        given = "" if rows is None else f" for {rows} points"
+        raise ModelError(f"the model's output has shape {tuple(output.shape)}{given}: expected (n, k)")
+    return output
+
+
 def find_head(model: nn.Module, inputs: Inputs, name: str | None = None) -> Head:
-    """The linear layer that gives the model's output; `name` if given, once it is checked to be that."""
+    """The linear layer whose output is the model's output. If `name` is given, it must be that layer."""
     layers = {key: module for key, module in model.named_modules() if isinstance(module, nn.Linear)}
     if name is not None and name not in layers:
         found = ", ".join(repr(key) for key in layers) or "none"
         raise ModelError(f"head={name!r} is no linear layer of the model: its linear layers are {found}")
     if not layers:
         raise ModelError(
-            f"the model has no linear layer to be Bayesian about: its modules are {_modules(model)}"
+            f"the model has no linear layer to be Bayesian about: its modules are {_describe_modules(model)}"
         )
 
     calls: list[tuple[str, Tensor, Tensor]] = []
-    with watching(layers, lambda *call: calls.append(call)):
+    with call_hooks(layers, lambda *call: calls.append(call)):
         output = call(model, inputs)
     for key, features, result in reversed(calls):
-        if name in (None, key) and _same(result, output):
+        if name in (None, key) and _equal_values(result, output):
             if features.dim() != 2:
                 raise ModelError(
                     f"the head {key!r} sees features of shape {tuple(features.shape)}: expected "
@@ -122,30 +144,32 @@ def find_head(model: nn.Module, inputs: Inputs, name: str | None = None) -> Head
 
 
 def _check_linear(name: str, layer: nn.Linear, features: Tensor, result: Tensor) -> None:
-    """Raise on a layer that is called linear and does something else: cosines, a low-rank part, a hook."""
+    """Raise if the layer does not compute W·x + b: a subclass or a hook may compute something else."""
     if not bool(result.isfinite().all()):
-        return  # others say what is wrong then
+        return  # callers check this, and say what is not finite
     x, weight = precise(features.detach()), precise(layer.weight.detach())
     bias = precise(weight.new_zeros(len(weight)) if layer.bias is None else layer.bias.detach())
     gap = (precise(result.detach()) - functional.linear(x, weight, bias)).abs()
-    # Of the sum of all products' sizes, in the coarsest arithmetic there is: a matrix unit may multiply
-    # float32 with 8 bits of precision. A layer that does something else is off by the whole of it.
+    # Relative to Σ |W||x| + |b|, because the terms may cancel. The tolerance is that of bfloat16 in every
+    # precision: a GPU may multiply float32 numbers with 8 bits. A different formula is off by much more.
     size = functional.linear(x.abs(), weight.abs(), bias.abs())
-    if bool((gap > COARSEST * size).any()):
+    if bool((gap > LINEAR_RELATIVE_ERROR * size).any()):
         raise ModelError(
             f"the head {name!r} ({type(layer).__name__}) does not compute W·x + b of its own weights. Use "
             "layers='all', or give the model a plain nn.Linear"
         )
 
 
-def _same(result: Tensor, output: Tensor) -> bool:
+def _equal_values(result: Tensor, output: Tensor) -> bool:
+    """Whether both hold the same numbers in the same order, whatever their shapes."""
     if result.numel() != output.numel():
         return False
     a, b = result.detach().flatten(), output.detach().flatten()
     return bool(((a == b) | (a.isnan() & b.isnan())).all())
 
 
-def _modules(model: nn.Module, most: int = 12) -> str:
+def _describe_modules(model: nn.Module, most: int = 12) -> str:
+    """The modules without children, at most `most` of them, for messages."""
     leaves = [
         f"{name or '(itself)'}: {type(module).__name__}"
         for name, module in model.named_modules()

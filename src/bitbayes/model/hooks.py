@@ -1,4 +1,8 @@
-"""Watching modules while a model runs: what each is called with and what it returns."""
+"""Hooks on modules: what each module is called with, and what it returns, while a model runs.
+
+All hooks here are removed when their `with` block ends, and hear only the calls that their own thread makes:
+another thread may run the same model at the same time.
+"""
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -6,80 +10,85 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.utils.hooks import RemovableHandle
 
-# See(name, input, output).
-See = Callable[[str, Tensor, Tensor], None]
-
 
 @contextmanager
-def watching(modules: Mapping[str, nn.Module], see: See) -> Iterator[None]:
-    """`see` hears of every call of these modules, while it lasts, that this thread makes.
+def call_hooks(modules: Mapping[str, nn.Module], on_call: Callable[[str, Any, Any], None]) -> Iterator[None]:
+    """After every call of one of the modules, call `on_call(name, input, output)`.
 
-    Hooks sit on modules, which other threads may be running at the same time: their calls are theirs.
+    The input is the first positional argument, or else the keyword argument "input", or else None.
 
-    >>> layer, heard = nn.Linear(2, 1), []
-    >>> with watching({"layer": layer}, lambda name, inputs, output: heard.append((name, inputs.shape))):
-    ...     _ = layer(input=Tensor(3, 2).zero_())
-    >>> heard
+    >>> layer, shapes = nn.Linear(2, 1), []
+    >>> with call_hooks({"layer": layer}, lambda name, inputs, output: shapes.append((name, inputs.shape))):
+    ...     _ = layer(input=torch.zeros(3, 2))
+    >>> shapes
     [('layer', torch.Size([3, 2]))]
     """
-    own = _thread()
+    own = _thread_id()
 
     def hook(name: str) -> Callable[..., None]:
-        def remember(_: nn.Module, args: tuple[Any, ...], *rest: Any) -> None:
-            if _thread() == own:
-                # While another thread takes its own hooks away, torch may leave the keywords out.
+        def after_call(_: nn.Module, args: tuple[Any, ...], *rest: Any) -> None:
+            if _thread_id() == own:
+                # torch may leave the keyword arguments out while another thread removes its own hooks.
                 *keywords, output = rest
-                see(name, args[0] if args else keywords[0]["input"], output)
+                on_call(name, args[0] if args else dict(*keywords).get("input"), output)
 
-        return remember
+        return after_call
 
-    with _removed(each.register_forward_hook(hook(name), with_kwargs=True) for name, each in modules.items()):
-        yield
-
-
-@contextmanager
-def entering(modules: Mapping[str, nn.Module], see: Callable[[str, Any], None]) -> Iterator[None]:
-    """The same as they are called: `see(name, input)`, before a module that works in place changes it."""
-    own = _thread()
-
-    def hook(name: str) -> Callable[..., None]:
-        def remember(_: nn.Module, args: tuple[Any, ...], *keywords: Any) -> None:
-            if _thread() == own:
-                see(name, args[0] if args else keywords[0]["input"])
-
-        return remember
-
-    with _removed(
-        each.register_forward_pre_hook(hook(name), with_kwargs=True) for name, each in modules.items()
+    with _removed_at_exit(
+        module.register_forward_hook(hook(name), with_kwargs=True) for name, module in modules.items()
     ):
         yield
 
 
 @contextmanager
-def inputs_seen(
-    model: nn.Module, names: Iterable[str], take: Callable[[Any], Any] = lambda value: value
-) -> Iterator[dict[str, list[Any]]]:
-    """The inputs of the named layers, call by call, while it lasts; `take` is applied as they go in."""
-    seen: dict[str, list[Any]] = {name: [] for name in names}
-    modules = {name: model.get_submodule(name) for name in seen}
-    with entering(modules, lambda name, value: seen[name].append(take(value))):
-        yield seen
+def input_hooks(modules: Mapping[str, nn.Module], on_input: Callable[[str, Any], None]) -> Iterator[None]:
+    """Before every call of one of the modules, call `on_input(name, input)`.
+
+    A module that works in place overwrites its input: these hooks see the input before that.
+    """
+    own = _thread_id()
+
+    def hook(name: str) -> Callable[..., None]:
+        def before_call(_: nn.Module, args: tuple[Any, ...], *keywords: Any) -> None:
+            if _thread_id() == own:
+                on_input(name, args[0] if args else keywords[0]["input"])
+
+        return before_call
+
+    with _removed_at_exit(
+        module.register_forward_pre_hook(hook(name), with_kwargs=True) for name, module in modules.items()
+    ):
+        yield
 
 
 @contextmanager
-def _removed(handles: Iterable[RemovableHandle]) -> Iterator[None]:
-    """Hooks, taken away at the end."""
-    made = list(handles)
+def recorded_inputs(
+    model: nn.Module, names: Iterable[str], take: Callable[[Any], Any] = lambda value: value
+) -> Iterator[dict[str, list[Any]]]:
+    """`take(input)` for every call of the named modules: a list for each name, in the order of the calls.
+
+    The lists fill up while the model runs. `take` is called before the module is.
+    """
+    recorded: dict[str, list[Any]] = {name: [] for name in names}
+    modules = {name: model.get_submodule(name) for name in recorded}
+    with input_hooks(modules, lambda name, value: recorded[name].append(take(value))):
+        yield recorded
+
+
+@contextmanager
+def _removed_at_exit(handles: Iterable[RemovableHandle]) -> Iterator[None]:
+    """Register the hooks, by going through `handles`, and remove them when the `with` block ends."""
+    registered = list(handles)
     try:
         yield
     finally:
-        for handle in made:
+        for handle in registered:
             handle.remove()
 
 
-def _thread() -> int:
-    """Which thread this is; the same for all within a compiled graph, which cannot ask."""
+def _thread_id() -> int:
+    """The id of this thread; 0 inside a compiled graph, which cannot ask for it."""
     return 0 if torch.compiler.is_compiling() else threading.get_ident()

@@ -1,8 +1,11 @@
-"""The derivatives of some points in one layer's parameters, formed as far as they have to be.
+"""The Jacobian of one layer: the derivatives of some points in the layer's parameters.
 
-A matrix layer with T positions has J = Σₜ gₜaₜᵀ. Sums of products of J's can be had in two ways: form J, in
-chunks that fit into the cache, or never form it: with few positions the products of pairs aₜaₜ' and gₜgₜ' are
-fewer, and what remains is one product of large matrices.
+The Jacobian of a matrix layer is J = Σₜ gₜaₜᵀ over its T positions. There are two ways to compute sums over
+products of entries of J:
+
+- Form J, in chunks that fit into the cache (`chunks`, `part`, `dense`).
+- Do not form J. Multiply pairs of positions, aₜaₜ' and gₜgₜ' (`input_pairs`, `gradient_pairs`); what remains
+  is one product of large matrices. This is faster if there are few positions (`few_positions`).
 """
 
 from __future__ import annotations
@@ -13,15 +16,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-# Numbers that a chunk may hold: on a CPU few enough to stay in its cache.
-CPU_CHUNK, DEVICE_CHUNK = 2**20, 2**27
-# Squaring and adding up a derivative takes about as long as this many of the products it is made of.
-TRAFFIC = 16
+# How many numbers a chunk may hold. On a CPU they should fit into its cache.
+CPU_CHUNK_NUMBERS, DEVICE_CHUNK_NUMBERS = 2**20, 2**27
+# To square an entry of J and add it to a sum takes about as long as this many products gₜaₜ.
+SQUARE_COST_IN_PRODUCTS = 16
 
 
 @dataclass(frozen=True)
 class MatrixJacobian:
-    """A matrix layer's inputs a (n, groups, i, T) and derivatives at its outputs g (n, groups, c, o, T)."""
+    """J = Σₜ gₜaₜᵀ as its factors: inputs a (n, groups, i, T) and gradients g (n, groups, c, o, T)."""
 
     inputs: Tensor
     gradients: Tensor
@@ -30,54 +33,58 @@ class MatrixJacobian:
         return MatrixJacobian(self.inputs[rows], self.gradients[rows])
 
     def dense(self) -> Tensor:
-        """Σₜ g aᵀ, (n, c, P)."""
+        """J = Σₜ gₜaₜᵀ, (n, c, P)."""
         c, o = self.gradients.shape[2:4]
         jacobian = self.gradients.flatten(2, 3) @ self.inputs.mT  # (n, groups, c·o, i)
         return jacobian.reshape(*jacobian.shape[:2], c, o, jacobian.shape[3]).transpose(1, 2).flatten(2)
 
     @property
     def few_positions(self) -> bool:
-        """Whether pairs of positions are cheaper than J."""
+        """Whether it is cheaper to multiply pairs of positions than to form J."""
         c, positions = self.gradients.shape[2], self.gradients.shape[4]
-        return positions * (positions + 1) // 2 <= c * (positions + TRAFFIC)
+        return positions * (positions + 1) // 2 <= c * (positions + SQUARE_COST_IN_PRODUCTS)
 
     def chunks(self) -> Iterator[tuple[slice, slice]]:
-        """Points and outputs whose J is small enough."""
+        """Slices of points and outputs: the J of each `part` of them fits into a chunk."""
         n, groups, c, o, _ = self.gradients.shape
-        outputs = max(1, _limit(self.inputs) // (groups * c * self.inputs.shape[2]))  # of one point
+        outputs = max(1, _chunk_numbers(self.inputs) // (groups * c * self.inputs.shape[2]))  # of one point
         points = max(1, outputs // o)
         for start in range(0, n, points):
             for first in range(0, o, outputs):
                 yield slice(start, start + points), slice(first, first + outputs)
 
     def part(self, points: slice, outputs: slice) -> MatrixJacobian:
+        """The Jacobian of these points in the weights of these outputs."""
         return MatrixJacobian(self.inputs[points], self.gradients[points, :, :, outputs])
 
     def pair_chunks(self) -> Iterator[MatrixJacobian]:
-        """Points whose pairs are few enough."""
+        """The Jacobian in chunks of points whose pairs fit into memory."""
         n, groups, inputs, positions = self.inputs.shape
         numbers = groups * (inputs + self.gradients.shape[2] * self.gradients.shape[3]) * positions**2
-        points = max(1, 4 * _limit(self.inputs) // numbers)
-        for start in range(0, max(1, n), points):  # no points are a chunk, too
+        points = max(1, 4 * _chunk_numbers(self.inputs) // numbers)
+        for start in range(0, max(1, n), points):  # without any points there is one empty chunk
             yield self[start : start + points]
 
     def input_pairs(self) -> Tensor:
-        """aₜaₜ' for t ≤ t', (groups, i, n, pairs)."""
+        """aₜaₜ' for all pairs t ≤ t', (groups, i, n, pairs)."""
         inputs = self.inputs.permute(1, 2, 0, 3)
-        first, second = _pairs(inputs)
+        first, second = _pair_indices(inputs)
         return inputs[..., first] * inputs[..., second]
 
     def gradient_pairs(self) -> Tensor:
-        """Σ over directions of gₜgₜ' for t ≤ t', twice for t < t', (groups, o, n, pairs)."""
+        """Σ gₜgₜ' over the directions, for all pairs t ≤ t', (groups, o, n, pairs).
+
+        A pair t < t' counts twice, because it also stands for the pair (t', t).
+        """
         gradients = self.gradients.permute(1, 3, 0, 2, 4)  # (groups, o, n, c, T)
-        first, second = _pairs(gradients)
+        first, second = _pair_indices(gradients)
         both = (gradients[..., first] * gradients[..., second]).sum(3)
         return both.mul_(2 - (first == second).to(both))
 
 
 @dataclass(frozen=True)
 class DenseJacobian:
-    """The derivatives in a layer's P parameters as they are, (n, c, P)."""
+    """J as one tensor of derivatives in the layer's P parameters, (n, c, P)."""
 
     derivatives: Tensor
 
@@ -88,10 +95,10 @@ class DenseJacobian:
         return self.derivatives
 
     def chunks(self) -> Iterator[DenseJacobian]:
-        """Points whose derivatives are few enough."""
+        """The Jacobian in chunks of points."""
         n, c, size = self.derivatives.shape
-        points = max(1, _limit(self.derivatives) // (c * size))
-        for start in range(0, max(1, n), points):  # no points are a chunk, too
+        points = max(1, _chunk_numbers(self.derivatives) // (c * size))
+        for start in range(0, max(1, n), points):  # without any points there is one empty chunk
             yield self[start : start + points]
 
 
@@ -99,17 +106,18 @@ LayerJacobian = MatrixJacobian | DenseJacobian
 
 
 def from_pairs(values: Tensor, positions: int) -> Tensor:
-    """(…, pairs) → symmetric matrices (…, T, T)."""
-    first, second = _pairs(values, positions)
+    """(…, pairs) → symmetric matrices (…, T, T), from the entries at all pairs t ≤ t'."""
+    first, second = _pair_indices(values, positions)
     where = torch.empty(positions, positions, dtype=torch.long, device=values.device)
     where[first, second] = where[second, first] = torch.arange(len(first), device=values.device)
     return values[..., where]
 
 
-def _pairs(values: Tensor, positions: int | None = None) -> Tensor:
+def _pair_indices(values: Tensor, positions: int | None = None) -> Tensor:
+    """The indices t and t' of all pairs t ≤ t' of positions, (2, pairs)."""
     size = values.shape[-1] if positions is None else positions
     return torch.triu_indices(size, size, device=values.device)
 
 
-def _limit(values: Tensor) -> int:
-    return CPU_CHUNK if values.device.type == "cpu" else DEVICE_CHUNK
+def _chunk_numbers(values: Tensor) -> int:
+    return CPU_CHUNK_NUMBERS if values.device.type == "cpu" else DEVICE_CHUNK_NUMBERS

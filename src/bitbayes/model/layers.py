@@ -1,9 +1,12 @@
-"""The layers of a network: which parameters are uncertain, and how each of them enters the output.
+"""The layers of a network: which parameters are uncertain, and how the output depends on them.
 
-- A *matrix* layer (linear, convolution) gives z = W a + b at each of its T positions. With the bias's 1
-  folded into a, its derivatives are sums over positions of outer products: Σₜ gₜ aₜᵀ, g the derivative at z.
-- A *norm* layer gives z = w ∘ x̂ + b: the derivatives are Σₜ gₜ ∘ x̂ₜ and Σₜ gₜ.
-- The parameters of every *other* module are differentiated one by one.
+There are three kinds. z is a layer's output, g the derivative of a logit in z, t a position in a sequence or
+an image.
+
+- A *matrix* layer (linear, convolution): zₜ = W aₜ + b. With a 1 appended to aₜ for the bias, the derivatives
+  in the parameters are Σₜ gₜaₜᵀ.
+- A *norm* layer: zₜ = w ∘ x̂ₜ + b, x̂ the normalised inputs. The derivatives are Σₜ gₜ ∘ x̂ₜ and Σₜ gₜ.
+- Every *other* layer: no formula is known, and its parameters are differentiated through the whole network.
 """
 
 from __future__ import annotations
@@ -20,18 +23,19 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from bitbayes.errors import ModelError
 
-# Exact types: a subclass may compute something else, or hand its weights to a fused function.
-MATRIX = (nn.Linear, nn.Conv1d, nn.Conv2d)
-NORM = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.LayerNorm, nn.GroupNorm)
+# Exact types, without their subclasses: a subclass may compute something else, or give its weights to a fused
+# function.
+MATRIX_TYPES = (nn.Linear, nn.Conv1d, nn.Conv2d)
+NORM_TYPES = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.LayerNorm, nn.GroupNorm)
 
 
 @dataclass(frozen=True)
 class Layer:
     """The trainable parameters of the module `name`: their `names` in the model, and their `shapes`.
 
-    `kind`: "matrix", "norm" or "other". All of a layer's parameters make one vector of P numbers: for a
-    matrix layer group by group, output by output, the inputs' weights and then the bias; otherwise one
-    parameter after the other.
+    `kind` is "matrix", "norm" or "other". All parameters of a layer form one vector of P numbers. In a matrix
+    layer they are ordered by group, then by output, and for each output its weights come before its bias. In
+    all other layers one parameter follows the other.
     """
 
     name: str
@@ -42,7 +46,7 @@ class Layer:
 
     @classmethod
     def read(cls, saved: dict[str, Any]) -> Layer:
-        """From what `dataclasses.asdict` and JSON made of it."""
+        """From a dictionary that `dataclasses.asdict` made, and that may have been through JSON."""
         shapes = tuple(tuple(int(size) for size in shape) for shape in saved["shapes"])
         return cls(saved["name"], saved["kind"], tuple(saved["names"]), shapes, int(saved["groups"]))
 
@@ -87,7 +91,9 @@ class TrainableLayers:
 
 
 def find_layers(model: nn.Module) -> tuple[Layer, ...]:
-    """The layers whose parameters require gradients, in the model's order; looks at types alone.
+    """The layers with parameters that require gradients, in the order of `model.named_modules()`.
+
+    The kind of a layer follows from its type alone. `verify_layers` checks it by running the model.
 
     >>> model = nn.Sequential(nn.Conv2d(1, 4, 3, bias=False), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten())
     >>> [(layer.name, layer.kind, layer.size) for layer in find_layers(model)]
@@ -131,13 +137,13 @@ def find_layers(model: nn.Module) -> tuple[Layer, ...]:
 
 
 def tied_to(model: nn.Module, layer: Layer) -> list[str]:
-    """Every other name under which the model holds a parameter of this layer."""
+    """The other names of this layer's parameters, where modules share them (tied weights)."""
     own = {id(model.get_parameter(name)) for name in layer.names}
     named = model.named_parameters(remove_duplicate=False)
     return [name for name, parameter in named if id(parameter) in own and name not in layer.names]
 
 
 def _kind(module: nn.Module) -> str:
-    if type(module) in MATRIX:
+    if type(module) in MATRIX_TYPES:
         return "matrix"
-    return "norm" if type(module) in NORM else "other"
+    return "norm" if type(module) in NORM_TYPES else "other"

@@ -1,6 +1,4 @@
-"""A norm layer's x̂: the module without its own weight and bias."""
-
-from __future__ import annotations
+"""The normalised inputs x̂ of a norm layer, whose output is w ∘ x̂ + b."""
 
 from torch import Tensor, nn
 from torch.nn import functional
@@ -8,7 +6,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 
 def normalised(module: nn.Module, inputs: Tensor) -> Tensor:
-    """x̂, of the shape of the inputs."""
+    """x̂: what the module returns without its weight and bias. It has the shape of the inputs."""
     if isinstance(module, _BatchNorm):
         assert module.running_mean is not None and module.running_var is not None
         statistics = module.running_mean.to(inputs), module.running_var.to(inputs)
@@ -19,10 +17,10 @@ def normalised(module: nn.Module, inputs: Tensor) -> Tensor:
     return functional.layer_norm(inputs, module.normalized_shape, eps=module.eps)
 
 
-def by_parameter(module: nn.Module, values: Tensor, lead: int) -> Tensor:
-    """(…, features, T): the axes of the weight made one, those it is shared over made the last.
+def features_by_positions(module: nn.Module, values: Tensor, lead: int) -> Tensor:
+    """(…, features, T): one feature for each entry of the weight, and the T positions that share the weight.
 
-    `lead`: the number of axes (points, directions) before the layer's own.
+    `lead`: how many axes (points, directions) come before those of the layer. They are kept.
     """
     if isinstance(module, nn.LayerNorm):
         inside = len(module.normalized_shape)

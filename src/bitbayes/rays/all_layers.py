@@ -28,7 +28,7 @@ from bitbayes.model import (
     find_head,
     points_at_once,
 )
-from bitbayes.model.hooks import inputs_seen
+from bitbayes.model.hooks import recorded_inputs
 from bitbayes.prior import Prior
 from bitbayes.rays.final_region import FinalRegion, check_rays, final_region
 from bitbayes.rays.ray_gaussian import INFINITE, RayGaussian
@@ -102,7 +102,7 @@ def inside(piece: FinalRegion) -> Tensor:
 
 def _path(network: ExactNetwork, x: Tensor, settle: bool, tolerance: float) -> RayGaussian:
     known = [layer.name for layer in network.layers if layer.kind != "other"]
-    with inputs_seen(network.model, known) as seen:
+    with recorded_inputs(network.model, known) as seen:
         piece = network_piece(network.model, x, tolerance)
     start = inside(piece)  # (n,)
     recorded, later = _derivatives(network, x.to(start), start)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from bitbayes.errors import ModelError
 from bitbayes.model import Inputs, call, eval_mode, model_device
-from bitbayes.model.hooks import inputs_seen
+from bitbayes.model.hooks import recorded_inputs
 from bitbayes.residual.kernel import InputMoments, as_rows
 
 
@@ -25,7 +25,7 @@ def levels(model: nn.Module, layers: tuple[str, ...], inputs: Inputs) -> list[Te
         return [rows]
     assert isinstance(inputs, Tensor)
     # Copies, because a layer may work in place.
-    with inputs_seen(model, layers, torch.clone) as seen, eval_mode(model):
+    with recorded_inputs(model, layers, torch.clone) as seen, eval_mode(model):
         call(model, inputs.to(model_device(model)))
     if missing := [name for name in layers if not seen[name]]:
         raise ModelError(f"residual={layers!r}: the model does not call {missing}")

@@ -1,0 +1,48 @@
+"""How many points can be differentiated at once within a limit of memory."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bitbayes.model.batches import Inputs
+from bitbayes.model.head import call
+from bitbayes.model.hooks import call_hooks
+from bitbayes.model.layers import Layer
+from bitbayes.model.working_precision import working_dtype
+
+# The memory that one call of `differentiate` may use. On a GPU it is a fraction of all memory, not of the
+# free memory, so that the same data are always cut into the same parts.
+CPU_PASS_BYTES = 2**29
+GPU_PASS_FRACTION = 1 / 8
+
+
+def points_at_once(model: nn.Module, layers: tuple[Layer, ...], inputs: Inputs, directions: int) -> int:
+    """How many points `differentiate` may be given at once, with that many directions for each point.
+
+    One point is run through the model, and what `differentiate` would keep of it is counted: the outputs of
+    all modules, their gradients in every direction, and the unfolded inputs of the largest convolution.
+    """
+    if not isinstance(inputs, Tensor):
+        return 1  # a mapping is never cut
+    modules = dict(model.named_modules())
+    names = {layer.name for layer in layers}
+    kept = unfolded = 0  # numbers for one point
+
+    def count(name: str, _: Any, output: Any) -> None:
+        nonlocal kept, unfolded
+        if not isinstance(output, Tensor):
+            return
+        kept += output.numel() * (2 + directions * (name in names))
+        module = modules[name]
+        if isinstance(module, (nn.Conv1d, nn.Conv2d)):
+            unfolded = max(unfolded, output.numel() // output.shape[1] * module.weight[0].numel())
+
+    with call_hooks(modules, count), torch.no_grad():
+        call(model, inputs[:1])
+    others = sum(layer.size for layer in layers if layer.kind == "other")
+    numbers = kept + 3 * unfolded + 2 * directions * others
+    limit = CPU_PASS_BYTES
+    if inputs.device.type == "cuda":
+        limit = int(torch.cuda.get_device_properties(inputs.device).total_memory * GPU_PASS_FRACTION)
+    return max(1, limit // (numbers * working_dtype(model).itemsize))
