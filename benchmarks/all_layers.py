@@ -39,7 +39,7 @@ def lenet5() -> nn.Module:
 def ours(model: nn.Module, blocks: list[Batches], structure: str) -> None:
     floor = peak_megabytes()
     options = {"layers": "all", "structure": structure, "prior_variance": 1e-3}
-    fisher = bb.Laplace(model, estimate="fisher", **options)
+    fisher = bb.Laplace(model, curvature="fisher", **options)
     show(f"{structure}: fit, Fisher with one draw", ratio(model, blocks, fisher.fit))
     bayes = bb.Laplace(model, **options)
     show(f"{structure}: fit, exact", ratio(model, blocks, bayes.fit))
@@ -53,7 +53,7 @@ def ours(model: nn.Module, blocks: list[Batches], structure: str) -> None:
         ratio(model, blocks, lambda b: bayes.predict_proba(b, method="weights")),
     )
     tuned = ratio(model, blocks, lambda b: bayes.tune(b, objective="nll"))
-    show(f"{structure}: tune, {len(bayes._part.candidates())} candidates, in predictions", tuned / linearised)
+    show(f"{structure}: tune, {len(bayes._posterior.candidates())} candidates, in predictions", tuned / linearised)
     print(f"{structure}: {peak_megabytes() - floor:.0f} MB", flush=True)
 
 

@@ -48,7 +48,7 @@ def loader(x, y, batch=7):
 
 def options(case):
     """Of a Laplace, for a structure, or for "paper"."""
-    return {"structure": "kron", "variant": "paper"} if case == "paper" else {"structure": case}
+    return {"structure": "kron", "curvature": "paper"} if case == "paper" else {"structure": case}
 
 
 def fitted(k=3, bias=True, dtype=torch.float64, n=30, model=None, **options):

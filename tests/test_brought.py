@@ -270,14 +270,14 @@ def test_a_mapping_of_priors_loads_whatever_is_frozen_now(grad, tmp_path):
 def test_sums_follow_the_model_to_another_device(layers, structure):
     """There is none here but "meta", which has no numbers and does tell where tensors are."""
     x, y = data()
-    fitted = bb.Laplace(mlp(), layers=layers, structure=structure, residual=True).fit([(x, y)])._fitted
-    sums = fitted.curvature.sums if layers == "all" else vars(fitted.curvature)
-    away = {name: value.to("meta") for name, value in sums.items()}
-    curvature = replace(fitted.curvature, **({"sums": away} if layers == "all" else away))
-    inputs = replace(fitted.inputs, **{name: each.to("meta") for name, each in vars(fitted.inputs).items()})
-    both = fitted + replace(fitted, curvature=curvature, inputs=inputs)
-    found = both.curvature.sums if layers == "all" else vars(both.curvature)
-    assert {value.device.type for value in (*found.values(), both.inputs.mean)} == {"meta"}
+    fitted = (
+        bb.Laplace(mlp(), layers=layers, structure=structure, residual=True).fit([(x, y)])._posterior.fitted
+    )
+    meta = torch.device("meta")
+    away = {name: each.to(meta) for name, each in fitted.curvature.items()}
+    both = fitted + replace(fitted, curvature=away, inputs=fitted.inputs.to(meta))
+    found = [tensor for each in both.curvature.values() for tensor in each.tensors().values()]
+    assert {value.device.type for value in (*found, both.inputs.mean)} == {"meta"}
 
 
 @pytest.mark.parametrize("k", [1, 3])

@@ -113,7 +113,7 @@ def test_large_logits_of_small_features(case, k, method):
     with torch.no_grad():
         model.weight *= 1e37
     x, y = reference.data(k, dtype=torch.float32)
-    options = {"structure": "kron", "variant": "paper"} if case == "paper" else {"structure": case}
+    options = {"structure": "kron", "curvature": "paper"} if case == "paper" else {"structure": case}
     check(bb.Laplace(model, **options).fit([(x, y)]), x, method, k)
 
 
@@ -138,7 +138,7 @@ def test_training_data_of_any_size(case, k, training_scale):
 
 @pytest.mark.parametrize("case, k", list(itertools.product(CASES, (1, 3))))
 def test_large_training_data_in_float64(case, k):
-    options = {"structure": "kron", "variant": "paper"} if case == "paper" else {"structure": case}
+    options = {"structure": "kron", "curvature": "paper"} if case == "paper" else {"structure": case}
     x, y = training(k)
     x = 1e30 * x.double()
     p = bb.Laplace(nn.Linear(3, k).double(), **options).fit([(x, y)]).predict_proba(x)
@@ -170,7 +170,7 @@ def test_far_away_float32_is_float64(case, k, method):
     exact = bb.Laplace(
         copy.deepcopy(bayes.model).double(),
         structure=bayes.structure,
-        variant=bayes.variant,
+        curvature=bayes.curvature,
         prior_variance=3.0,
     )
     data, labels = training(k)
@@ -259,7 +259,7 @@ def test_fewer_points_than_features(n):
     # H has rank n at most: the eigenvalues that are zero come out as ±1e-17.
     torch.manual_seed(n)
     for case in CASES:
-        options = {"structure": "kron", "variant": "paper"} if case == "paper" else {"structure": case}
+        options = {"structure": "kron", "curvature": "paper"} if case == "paper" else {"structure": case}
         bayes = bb.Laplace(nn.Linear(20, 3), prior_variance=1e12, **options)
         x = torch.randn(n, 20)
         bayes.fit([(x, torch.arange(n) % 3)])

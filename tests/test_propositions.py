@@ -137,7 +137,7 @@ def shifted(bayes, x, change):
     with torch.no_grad():
         change(model.head)
     other = bb.Laplace(
-        model, structure=bayes.structure, variant=bayes.variant, prior_variance=bayes.prior_variance
+        model, structure=bayes.structure, curvature=bayes.curvature, prior_variance=bayes.prior_variance
     )
     return other.fit([(x, torch.arange(len(x)) % model.head.out_features)])
 

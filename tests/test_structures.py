@@ -122,7 +122,7 @@ def test_isotropic_has_no_evidence_and_says_so():
 def test_the_papers_variant_differs_for_kron_alone(structure, k):
     bayes, _ = fitted(structure, k, True)
     x, y = reference.data(k)
-    paper = bb.Laplace(bayes.model, structure=structure, variant="paper").fit(reference.loader(x, y))
+    paper = bb.Laplace(bayes.model, structure=structure, curvature="paper").fit(reference.loader(x, y))
     exact = bb.Laplace(bayes.model, structure=structure).fit(reference.loader(x, y))
     assert torch.equal(paper.logits(x).covariance, exact.logits(x).covariance)
 
@@ -178,7 +178,7 @@ def test_float32_agrees_with_float64_to_its_digits(case, k):
     x, _ = reference.data(k)
     double = bayes.fit(reference.loader(x, y)).predict_proba(x)
     single = bb.Laplace(
-        bayes.model.float(), structure=bayes.structure, variant=bayes.variant, prior_variance=10.0
+        bayes.model.float(), structure=bayes.structure, curvature=bayes.curvature, prior_variance=10.0
     )
     single = single.fit(reference.loader(x.float(), y)).predict_proba(x.float())
     assert single.dtype == torch.float32

@@ -9,6 +9,7 @@ from bitbayes.baselines import TemperatureScaling
 from bitbayes.errors import BitbayesError
 from bitbayes.laplace import Laplace
 from bitbayes.logits import LogitGaussian
+from bitbayes.options import Fisher
 
 if TYPE_CHECKING:
     from bitbayes import data, networks, paper, training
@@ -18,6 +19,7 @@ _LOADED_WHEN_ASKED_FOR = ("data", "networks", "paper", "training")
 
 __all__ = [
     "BitbayesError",
+    "Fisher",
     "Laplace",
     "LogitGaussian",
     "TemperatureScaling",

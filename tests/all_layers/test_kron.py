@@ -6,6 +6,7 @@ from torch import nn
 
 import bitbayes as bb
 import dense
+from bitbayes.structures import DiagCurvature
 from dense import close, fitted, loader
 from reference import logit_hessians
 
@@ -67,12 +68,11 @@ CASES = {
 
 def joint(parts):
     """Rows of [weight, bias] by output, (P, P), from a curvature's factors."""
-    return torch.kron(parts["outputs"][0], parts["inputs"][0]) / parts["positions"]
+    return torch.kron(parts.outputs[0], parts.inputs[0]) / parts.count
 
 
 def factors(bayes, name):
-    sums = bayes._part.curvature.sums
-    return {factor: sums[f"{name}.{factor}"] for factor in ("outputs", "inputs", "positions")}
+    return bayes._posterior.fitted.curvature[name]
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -81,7 +81,7 @@ def test_factors_are_sums_over_points_and_positions(case):
     model = make()
     x, y = torch.randn(9, *shape, dtype=torch.float64), torch.arange(9) % 3
     bayes = bb.Laplace(model, layers="all", structure="kron").fit(loader(x, y))
-    for name in bayes._part.network.names:
+    for name in bayes._posterior.names:
         close(joint(factors(bayes, name)), kron_block(model, name, x, y), 1e-10)
 
 
@@ -104,7 +104,7 @@ def test_factors_are_those_of_curvlinops(case):
     )
     matrix = theirs @ torch.eye(theirs.shape[1], dtype=torch.float64)
     start = 0
-    for layer in bayes._part.network.layers:
+    for layer in bayes._posterior.layers:
         order = torch.arange(layer.size)[None]
         ours_at = torch.cat([part.flatten() for part in layer.split(order).values()])
         block = joint(factors(bayes, layer.name))[ours_at][:, ours_at]
@@ -128,7 +128,7 @@ def test_one_point_and_one_linear_layer_are_exact():
 def test_logits_are_those_of_the_dense_product(name):
     """With the factors taken as they are: basis, prior, groups and norms."""
     bayes, model, x, y = fitted(name, "kron", prior_variance=0.3)
-    sums = bayes._part.curvature.sums
+    curvature = bayes._posterior.fitted.curvature
     total = 0
     own = dense.parameters(model)
     place, spans = 0, {}
@@ -136,22 +136,22 @@ def test_logits_are_those_of_the_dense_product(name):
         spans[key] = torch.arange(place, place + value.numel())
         place += value.numel()
     j = dense.jacobians(model, x)
-    for layer in bayes._part.network.layers:
+    for layer in bayes._posterior.layers:
         order = layer.split(torch.arange(layer.size)[None])
         ours_at = torch.cat([order[key].flatten() for key in layer.names])
         theirs_at = torch.cat([spans[key] for key in layer.names])
-        if f"{layer.name}.diagonal" in sums:
-            h = torch.diag(sums[f"{layer.name}.diagonal"])
+        parts = curvature[layer.name]
+        if isinstance(parts, DiagCurvature):
+            h = torch.diag(parts.diagonal)
         else:
-            parts = factors(bayes, layer.name)
-            blocks = [torch.kron(b, a) for b, a in zip(parts["outputs"], parts["inputs"], strict=True)]
-            h = torch.block_diag(*blocks) / parts["positions"]
+            blocks = [torch.kron(b, a) for b, a in zip(parts.outputs, parts.inputs, strict=True)]
+            h = torch.block_diag(*blocks) / parts.count
         sigma = torch.linalg.inv(h + torch.eye(len(h), dtype=h.dtype) / 0.3)[ours_at][:, ours_at]
         part = j[:, :, theirs_at]
         total = total + part @ sigma @ part.mT
     close(bayes.logits(x).covariance, total, 1e-9)
     # A norm's own parameters are the exact diagonal.
-    exact = bb.Laplace(model, layers="all", structure="diag").fit(loader(x, y))._part.curvature.sums
-    for key in sums:
-        if key.endswith(".diagonal"):
-            close(sums[key], exact[key], 1e-12)
+    exact = bb.Laplace(model, layers="all", structure="diag").fit(loader(x, y))._posterior.fitted.curvature
+    for name, parts in curvature.items():
+        if isinstance(parts, DiagCurvature):
+            close(parts.diagonal, exact[name].diagonal, 1e-12)

@@ -22,7 +22,7 @@ def test_the_fisher_estimate_is_that_of_the_labels_it_drew(name, structure, draw
     """V with columns (e_y − p)/√draws stands where the root of Λ stood; that these average to Λ, see
     test_derivatives."""
     exact, model, x, y = fitted(name, structure)
-    likelihood = exact._part.fitted.likelihood
+    likelihood = exact._posterior.fitted.likelihood
     drawn = []
 
     def draw(self, logits, generator):
@@ -31,13 +31,14 @@ def test_the_fisher_estimate_is_that_of_the_labels_it_drew(name, structure, draw
 
     plain_draw = type(likelihood).draw
     monkeypatch.setattr(type(likelihood), "draw", draw)
-    bayes = bb.Laplace(model, layers="all", structure=structure, estimate="fisher").fit([(x, y)], draws=draws)
+    bayes = bb.Laplace(model, layers="all", structure=structure, curvature=bb.Fisher(draws)).fit([(x, y)])
     assert len(drawn) == draws
     columns = torch.stack(drawn, 2) / math.sqrt(draws)  # (n, k, draws)
     monkeypatch.setattr(type(likelihood), "root", lambda *_: columns)
     expected = bb.Laplace(model, layers="all", structure=structure).fit([(x, y)])
-    for key, sums in expected._part.curvature.sums.items():
-        close(bayes._part.curvature.sums[key], sums, 1e-12)
+    for layer, sums in expected._posterior.fitted.curvature.items():
+        for name, value in sums.tensors().items():
+            close(bayes._posterior.fitted.curvature[layer].tensors()[name], value, 1e-12)
     if structure != "kron":  # and in the plainest way
         jacobians = dense.jacobians(model, x)
         along = torch.einsum("nkp,nkd->ndp", jacobians, columns).flatten(0, 1)
@@ -49,28 +50,27 @@ def test_the_fisher_estimate_is_that_of_the_labels_it_drew(name, structure, draw
 def test_the_fisher_estimate_is_seeded():
     model, x, y = dense.case("mlp")
 
-    def covariance(**options):
-        bayes = bb.Laplace(model, layers="all", estimate="fisher").fit(loader(x, y), **options)
-        return bayes.logits(x).covariance
+    def covariance(curvature):
+        return bb.Laplace(model, layers="all", curvature=curvature).fit(loader(x, y)).logits(x).covariance
 
-    assert torch.equal(covariance(), covariance())
-    one, two = (covariance(generator=torch.Generator().manual_seed(7)) for _ in range(2))
-    assert torch.equal(one, two) and not torch.equal(one, covariance())
-    with pytest.raises(ArgumentError, match="draws=0"):
-        covariance(draws=0)
-    with pytest.raises(ArgumentError, match="estimate='fisher'"):
-        bb.Laplace(model, layers="all").fit(loader(x, y), draws=2)
+    plain = covariance("fisher")
+    assert torch.equal(plain, covariance(bb.Fisher())) and torch.equal(plain, covariance(bb.Fisher(1, 0)))
+    one, two = (covariance(bb.Fisher(seed=7)) for _ in range(2))
+    assert torch.equal(one, two) and not torch.equal(one, plain)
+    for wrong in ({"draws": 0}, {"draws": 1.5}, {"seed": "7"}):
+        with pytest.raises(ArgumentError, match=r"Fisher\(.*positive number of draws"):
+            bb.Fisher(**wrong)
 
 
 # ---- the paper's variants
 
 
 def test_the_papers_kronecker_factors_are_damped_one_by_one():
-    bayes, model, x, _ = fitted("mlp", "kron", prior_variance=0.2, variant="paper")
-    sums, total = bayes._part.curvature.sums, 0
+    bayes, model, x, _ = fitted("mlp", "kron", prior_variance=0.2, curvature="paper")
+    curvature, total = bayes._posterior.fitted.curvature, 0
     derivatives, place = dense.jacobians(model, x), 0
-    for layer in bayes._part.network.layers:
-        outputs, inputs, positions = (sums[f"{layer.name}.{f}"] for f in ("outputs", "inputs", "positions"))
+    for layer in bayes._posterior.layers:
+        outputs, inputs, positions = curvature[layer.name].tensors().values()
         width, root = layer.shapes[0][1], positions.sqrt()
         left = torch.linalg.inv(outputs[0] / root + torch.eye(len(outputs[0])) / 0.2)
         right = torch.linalg.inv(inputs[0, :width, :width] / root + torch.eye(width) / 0.2)
@@ -84,8 +84,8 @@ def test_the_papers_kronecker_factors_are_damped_one_by_one():
 
 def test_the_papers_diagonal_is_a_fisher_estimate():
     model, x, y = dense.case("mlp")
-    paper = bb.Laplace(model, layers="all", structure="diag", variant="paper").fit(loader(x, y))
-    fisher = bb.Laplace(model, layers="all", structure="diag", estimate="fisher").fit(loader(x, y))
+    paper = bb.Laplace(model, layers="all", structure="diag", curvature="paper").fit(loader(x, y))
+    fisher = bb.Laplace(model, layers="all", structure="diag", curvature="fisher").fit(loader(x, y))
     assert torch.equal(paper.logits(x).covariance, fisher.logits(x).covariance)
 
 
@@ -95,7 +95,7 @@ def test_the_papers_diagonal_is_a_fisher_estimate():
 @pytest.mark.parametrize("structure", ["diag", "kron"])
 def test_a_prior_for_each_layer(structure):
     bayes, model, x, _ = fitted("convnet", structure)
-    names = bayes._part.network.names
+    names = bayes._posterior.names
     together = bayes.logits(x).covariance
     bayes.prior_variance = dict.fromkeys(names, 1.0)
     assert torch.equal(bayes.logits(x).covariance, together)
@@ -111,7 +111,7 @@ def test_a_prior_for_each_layer(structure):
 @pytest.mark.parametrize("structure", ["diag", "kron"])
 def test_the_evidence_tunes_each_layers_prior(structure, tmp_path):
     bayes, model, x, _ = fitted("mlp", structure, n=40)
-    bayes.prior_variance = dict.fromkeys(bayes._part.network.names, 1.0)
+    bayes.prior_variance = dict.fromkeys(bayes._posterior.names, 1.0)
     bayes.tune(objective="evidence")
     best = float(bayes.log_evidence())
     for name, value in bayes.prior_variance.items():
@@ -172,7 +172,7 @@ def test_tuning_finds_the_optimum_that_exact_covariances_have(structure, objecti
         return float(loss - (0.25 * entropy if objective == "ood" else 0))
 
     chosen = bayes.prior_variance
-    grid = bayes._part.candidates()
+    grid = bayes._posterior.candidates()
     costs = [cost(value) for value in grid]
     spread = max(costs) - min(costs)
     assert 1 < costs.index(min(costs)) < len(costs) - 1
@@ -304,7 +304,7 @@ def test_options_that_do_not_fit():
     with pytest.raises(ArgumentError, match="isotropic"):
         bb.Laplace(model, layers="all", structure="isotropic")
     with pytest.raises(ArgumentError, match="fisher"):
-        bb.Laplace(model, estimate="fisher")
+        bb.Laplace(model, curvature="fisher")
     with pytest.raises(ArgumentError, match="weights"):
         bb.Laplace(model, predictive="weights")
     with pytest.raises(ArgumentError, match="weights"):

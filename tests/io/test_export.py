@@ -12,7 +12,7 @@ from bitbayes.errors import ArgumentError, FileError, ModelError, NotFittedError
 
 CASES = {
     "kron": (3, {}),
-    "paper": (3, {"variant": "paper"}),
+    "paper": (3, {"curvature": "paper"}),
     "diag": (3, {"structure": "diag"}),
     "isotropic": (3, {"structure": "isotropic"}),
     "probit": (3, {"predictive": "probit"}),

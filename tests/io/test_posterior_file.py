@@ -56,7 +56,7 @@ def test_round_trip_is_bit_for_bit(tmp_path, structure, k, dtype):
 def test_options_come_back(tmp_path, bias):
     options = {
         "structure": "kron",
-        "variant": "paper",
+        "curvature": "paper",
         "predictive": "bridge",
         "likelihood": "categorical",
         "head": "head",

@@ -1,19 +1,31 @@
 """Loaders as users have them."""
 
+from operator import length_hint
+
 import pytest
 import torch
+from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+import bitbayes as bb
 from bitbayes.errors import DataError
-from bitbayes.model import PreviewedLoader, check_loader, grouped, items, model_device
-from bitbayes.model.batches import batches
+from bitbayes.model import (
+    Batch,
+    PreviewedLoader,
+    check_loader,
+    grouped,
+    input_batches,
+    labelled_batches,
+    model_device,
+    row_count,
+)
 
 CPU = torch.device("cpu")
 X, Y = torch.arange(10.0).reshape(5, 2), torch.arange(5)
 
 
 def parts(loader):
-    return [(x.tolist(), y.tolist()) for x, y in batches(loader, CPU)]
+    return [(each.inputs.tolist(), each.labels.tolist()) for each in labelled_batches(loader, CPU)]
 
 
 EXPECTED = [(X[:3].tolist(), Y[:3].tolist()), (X[3:].tolist(), Y[3:].tolist())]
@@ -35,20 +47,20 @@ def test_pairs(loader):
 
 @pytest.mark.parametrize("key", ["labels", "label"])
 def test_mappings_give_up_their_labels(key):
-    ((inputs, labels),) = batches([{"input_ids": X, "attention_mask": X + 1, key: Y}], CPU)
-    assert set(inputs) == {"input_ids", "attention_mask"} and torch.equal(labels, Y)
+    (batch,) = labelled_batches([{"input_ids": X, "attention_mask": X + 1, key: Y}], CPU)
+    assert set(batch.inputs) == {"input_ids", "attention_mask"} and torch.equal(batch.labels, Y)
 
 
 def test_mappings_inside_pairs():
-    ((inputs, labels),) = batches([({"input_ids": X, "note": "kept"}, Y)], CPU)
-    assert inputs["note"] == "kept" and torch.equal(labels, Y)
+    (batch,) = labelled_batches([({"input_ids": X, "note": "kept"}, Y)], CPU)
+    assert batch.inputs["note"] == "kept" and torch.equal(batch.labels, Y)
 
 
 def test_errors_count_batches_from_zero():
     with pytest.raises(DataError, match="batch 1 is a list of"):
-        list(batches([(X, Y), [X]], CPU))
+        list(labelled_batches([(X, Y), [X]], CPU))
     with pytest.raises(DataError, match="empty"):
-        list(batches([], CPU))
+        list(labelled_batches([], CPU))
 
 
 @pytest.mark.parametrize(
@@ -63,33 +75,37 @@ def test_errors_count_batches_from_zero():
         ([{"x": X, "labels": Y}], 1),
     ],
 )
-def test_items_are_inputs_alone(data, count):
-    inputs = list(items(data, CPU))
-    assert len(inputs) == count
-    for one in inputs:
-        assert set(one) == {"x"} if isinstance(one, dict) else torch.equal(one, X)
+def test_batches_of_inputs_alone(data, count):
+    batches = list(input_batches(data, CPU))
+    assert len(batches) == count
+    for number, batch in enumerate(batches):
+        inputs = batch.inputs
+        assert set(inputs) == {"x"} if isinstance(inputs, dict) else torch.equal(inputs, X)
+        assert batch.labels is None
+        assert batch.name == ("the input" if isinstance(data, (torch.Tensor, dict)) else f"batch {number}")
 
 
-def test_items_refuse_what_is_no_input():
+def test_what_is_no_input_is_refused():
     for data, says in ((3, "int"), ([3], "batch 0 is a int"), ([("a", "b")], r"\(str, str\)"), ([], "empty")):
         with pytest.raises(DataError, match=says):
-            list(items(data, CPU))
+            list(input_batches(data, CPU))
 
 
-def test_a_peek_takes_nothing_away():
+def test_a_preview_takes_nothing_away():
     def stream():
         yield X, Y
         yield X + 1, Y
 
-    peeked = PreviewedLoader(stream(), CPU)
-    assert torch.equal(peeked.few, X[:2])
-    assert [float(x[0, 0]) for x, _ in peeked] == [0.0, 1.0]
-    assert len(PreviewedLoader([(X, Y)] * 3, CPU)) == 3
+    previewed = PreviewedLoader(stream(), CPU)
+    assert torch.equal(previewed.preview, X[:2])
+    assert [float(x[0, 0]) for x, _ in previewed] == [0.0, 1.0]
+    assert length_hint(PreviewedLoader([(X, Y)] * 3, CPU)) == 3
+    assert length_hint(PreviewedLoader(stream(), CPU)) == 0  # unknown
     with pytest.raises(DataError, match="empty"):
         PreviewedLoader([], CPU)
 
 
-def test_a_peek_reads_one_batch_only():
+def test_a_preview_reads_one_batch_only():
     read = []
 
     def stream():
@@ -122,3 +138,72 @@ def test_the_models_device():
     assert model_device(torch.nn.Linear(2, 2)) == CPU
     assert model_device(torch.nn.ReLU()) == CPU
     assert model_device(torch.nn.Linear(2, 2, device="meta")).type == "meta"
+
+
+@pytest.mark.parametrize("rows", [1, 2, 5, 100])
+def test_splitting_keeps_rows_together(rows):
+    mask = torch.ones(3, 3)  # for all points: it has no row for each
+    batch = Batch({"x": X, "mask": mask, "flag": True}, Y, "batch 7")
+    parts = list(batch.split(rows))
+    assert [len(part) for part in parts] == [len(each) for each in torch.split(Y, rows)]
+    assert torch.equal(torch.cat([part.inputs["x"] for part in parts]), X)
+    assert torch.equal(torch.cat([part.labels for part in parts]), Y)
+    assert all(torch.equal(part.inputs["mask"], mask) and part.inputs["flag"] for part in parts)
+    assert {part.name for part in parts} == {"batch 7"}
+
+
+class Named(nn.Module):
+    """Called by the name of its input, and by no other."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(2, 5)
+
+    def forward(self, input_ids):
+        return self.head(input_ids)
+
+
+@pytest.mark.parametrize("key", ["labels", "label"])
+def test_a_mapping_given_directly_gives_up_its_labels(key):
+    (batch,) = input_batches({"input_ids": X, key: Y}, CPU)
+    assert set(batch.inputs) == {"input_ids"}
+
+
+@pytest.mark.parametrize("layers", ["last", "all"])
+def test_a_batch_as_it_was_fitted_can_be_predicted(layers):
+    batch = {"input_ids": X, "labels": Y}
+    bayes = bb.Laplace(Named(), layers=layers).fit([batch])
+    assert torch.equal(bayes.predict_proba(batch), bayes.predict_proba({"input_ids": X}))
+
+
+@pytest.mark.parametrize(
+    "batch", [(X[:1], Y[0]), {"input_ids": X[:1], "labels": Y[0]}], ids=["pair", "mapping"]
+)
+@pytest.mark.parametrize("layers", ["last", "all"])
+def test_one_number_is_no_label_for_each_row(batch, layers):
+    with pytest.raises(DataError, match=r"batch 0 has labels of shape \(\).*\(n,\)"):
+        bb.Laplace(Named(), layers=layers).fit([batch])
+    with pytest.raises(DataError, match=r"batch 1 has labels of shape \(\)"):
+        list(labelled_batches([(X, Y), batch], CPU))
+
+
+@pytest.mark.parametrize("batch", [(X[:0], Y[:0]), (X[:0], Y), ({"input_ids": X[:0]}, Y[:0])])
+@pytest.mark.parametrize("layers", ["last", "all"])
+def test_an_empty_batch_is_said_to_be_empty(batch, layers):
+    with pytest.raises(DataError, match="batch 0 is empty"):
+        bb.Laplace(Named(), layers=layers).fit([batch, (X, Y)])
+    with pytest.raises(DataError, match="batch 0 is empty"):
+        PreviewedLoader([batch], CPU)
+    with pytest.raises(DataError, match="batch 1 is empty"):
+        list(labelled_batches([(X, Y), batch], CPU))
+
+
+@pytest.mark.parametrize("first", [None, True, "note", torch.tensor(3.0)])
+def test_the_first_tensor_with_rows_counts_them(first):
+    assert row_count({"first": first, "input_ids": X}) == 5
+
+
+def test_an_input_without_rows_is_refused():
+    for inputs, says in ((torch.tensor(3.0), r"shape \(\)"), ({"note": "a", "flag": True}, "'note', 'flag'")):
+        with pytest.raises(DataError, match=says):
+            row_count(inputs)

@@ -14,15 +14,20 @@ from bitbayes.logits import with_bias
 from bitbayes.model import forward
 from bitbayes.networks import MLP
 from bitbayes.rays import prior_limits
-from bitbayes.rays.bound import largest_precision
 from reference import KAPPA, covariance, hessian
 
 CASES = [(1, "probit"), (1, "quadrature"), (2, "pairwise"), (2, "probit"), (4, "pairwise"), (4, "probit")]
 STRUCTURES = ("full", "kron", "diag", "isotropic", "paper")
 
 
+def head_gaussian(bayes):
+    """The Gaussian over the last layer's weights."""
+    (gaussian,) = bayes._fitted_posterior().decomposed().values()
+    return gaussian
+
+
 def options(structure):
-    return {"structure": "kron", "variant": "paper"} if structure == "paper" else {"structure": structure}
+    return {"structure": "kron", "curvature": "paper"} if structure == "paper" else {"structure": structure}
 
 
 def parts(bayes, x, labels):
@@ -57,7 +62,7 @@ def test_one_logit_is_the_theorem(structure):
 def test_smallest_eigenvalue_of_a_difference_is_at_least_twice_that_of_sigma(structure, k):
     bayes, x, labels = fitted(k, structure, "pairwise", 5.0)
     _, features, sigma = parts(bayes, x, labels)
-    smallest = 1 / largest_precision(bayes._need_fit()._decompose(), 5.0)
+    smallest = 1 / head_gaussian(bayes).largest_precision(1 / 5.0)
     torch.testing.assert_close(torch.linalg.eigvalsh(sigma)[0], smallest, rtol=1e-6, atol=0)
     width = features.shape[1]
     difference = torch.zeros(width, k, width, dtype=torch.float64)
@@ -96,10 +101,10 @@ def test_nothing_exceeds_the_bound(case, structure, prior_variance, seed):
 @pytest.mark.parametrize("structure", STRUCTURES)
 def test_prior_variance_limits(k, method, structure):
     bayes, x, _ = fitted(k, structure, method)
-    fit = bayes._need_fit()
+    fit = bayes._fitted_posterior()
     with torch.no_grad():
         features, logits, _ = forward(bayes.model, fit.head, x)
-    limits = prior_limits(with_bias(features, True), logits, fit._decompose(), method)
+    limits = prior_limits(with_bias(features, True), logits, head_gaussian(bayes), method)
     confidences = []
     for value in (1e-12, 1e-2, 1.0, 1e2, 1e5, 1e12):
         bayes.prior_variance = value
@@ -120,7 +125,7 @@ def test_the_printed_prior_variance_limit_is_below_the_truth():
     logits = (features @ weights.T)[:, 0].abs()
     right = (logits / (1 + KAPPA * features.square().sum(1) / largest).sqrt()).sigmoid()
     torch.testing.assert_close(
-        prior_limits(features, features @ weights.T, bayes._need_fit()._decompose(), "probit").flat,
+        prior_limits(features, features @ weights.T, head_gaussian(bayes), "probit").flat,
         right,
     )
     # One feature, one weight: the limit is reached, and lies above the printed one.

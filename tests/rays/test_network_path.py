@@ -58,11 +58,11 @@ def test_the_full_matrix(k, method):
 def test_the_shipped_lenet(structure):
     """In its own float32, against predictions of its copy in float64."""
     images, labels = digits().test_images, digits().test_labels
-    options = {"layers": "all", "structure": structure, "prior_variance": 1e-3, "estimate": "fisher"}
+    options = {"layers": "all", "structure": structure, "prior_variance": 1e-3, "curvature": "fisher"}
     model = digits_lenet()
     bayes = bb.Laplace(model, **options).fit([(images[:8], labels[:8])])
     limit = bayes.limit(images[8:11])
-    bayes._part.model = digits_lenet().double()  # with the same Gaussian over its weights
+    bayes._posterior.model = digits_lenet().double()  # with the same Gaussian over its weights
     far = bayes.predict_proba(1e9 * images[8:11].double()).max(1)
     torch.testing.assert_close(limit.confidence, far.values, rtol=0, atol=1e-5)
     assert torch.equal(limit.label, far.indices)

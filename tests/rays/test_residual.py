@@ -9,8 +9,7 @@ from bitbayes import metrics
 from bitbayes.data import digits, digits_lenet, validation_split
 from bitbayes.errors import ArgumentError, DataError
 from bitbayes.networks import MLP
-from bitbayes.rays import InputMoments
-from bitbayes.residual.kernel import widened
+from bitbayes.residual import InputMoments, as_rows
 
 
 def kernel(x, train):
@@ -24,7 +23,7 @@ def kernel(x, train):
 def test_kernel():
     train = 5 + torch.randn(50, 2, 3) * torch.tensor([0.0, 1.0, 3.0])
     x = 10 * torch.randn(7, 2, 3)
-    root = InputMoments.of(train).root_kernel(x)
+    root = InputMoments.of(as_rows(train)).root_kernel(as_rows(x))
     torch.testing.assert_close(root.square(), kernel(x, train), rtol=1e-12, atol=0)
 
 
@@ -155,10 +154,10 @@ def test_inputs_for_which_it_means_nothing():
         InputMoments.of(torch.ones(3, 2)) + InputMoments.of(torch.ones(3, 4))
 
 
-def test_widening_leaves_a_diagonal_diagonal():
+def test_an_independent_variance_leaves_a_diagonal_diagonal():
     bayes, x = laplace("mlp", 3, structure="diag")
     gaussian = bayes.logits(x)
-    wide = widened(gaussian, torch.full((len(x),), 2.0, dtype=torch.float64), 0.5, 1.0)
+    wide = gaussian.plus_independent(torch.full((len(x),), 1.5**0.5, dtype=torch.float64))
     more = (wide.covariance - gaussian.covariance).diagonal(dim1=1, dim2=2)
     torch.testing.assert_close(more, torch.full_like(more, 1.5))
 
