@@ -101,8 +101,8 @@ def test_an_audit_of_my_own_classifier(folder: Path) -> None:
         (["blobs_target:nothing"], "has no function 'nothing'"),
         (["no_such_module:f"], "no module 'no_such_module'"),
         (["blobs_target:unpaired"], "'validation': batch 0 is a Tensor: expected a pair"),
-        (["blobs_target:classifier", "--output", "nowhere/page.html"], "there is no directory nowhere"),
-        (["blobs_target:classifier", "--json", "."], "is a directory"),
+        (["blobs_target:classifier", "--output", "nowhere/page.html"], "there is no folder nowhere"),
+        (["blobs_target:classifier", "--json", "."], "is a folder"),
     ],
 )
 def test_an_error_is_one_line_on_stderr(folder: Path, arguments: list[str], message: str) -> None:

@@ -102,7 +102,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path):
 
 
 def test_what_cannot_be_written_says_why(tmp_path):
-    with pytest.raises(FileError, match="there is no directory"):
+    with pytest.raises(FileError, match="there is no folder"):
         check_writable(tmp_path / "nowhere" / "page.html")
-    with pytest.raises(FileError, match="is a directory"):
+    with pytest.raises(FileError, match="is a folder"):
         check_writable(tmp_path)
