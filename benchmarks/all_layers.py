@@ -53,7 +53,10 @@ def ours(model: nn.Module, blocks: list[Batches], structure: str) -> None:
         ratio(model, blocks, lambda b: bayes.predict_proba(b, method="weights")),
     )
     tuned = ratio(model, blocks, lambda b: bayes.tune(b, objective="nll"))
-    show(f"{structure}: tune, {len(bayes._posterior.candidates())} candidates, in predictions", tuned / linearised)
+    show(
+        f"{structure}: tune, {len(bayes._posterior.candidates())} candidates, in predictions",
+        tuned / linearised,
+    )
     print(f"{structure}: {peak_megabytes() - floor:.0f} MB", flush=True)
 
 

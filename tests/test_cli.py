@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 import bitbayes
-from bitbayes.auditing.findings import METHODS
+from bitbayes.auditing.findings import AUDITED_METHODS
 from bitbayes.cli import app
 
 TARGET = """
@@ -83,7 +83,7 @@ def test_an_audit_of_my_own_classifier(folder: Path) -> None:
     found = json.loads((folder / "numbers.json").read_text("utf-8"))
     assert found["schema"] == 1
     assert (found["subject"], found["classes"], found["seed"]) == ("blobs_target:classifier", 2, 3)
-    assert set(found["test"]) == set(METHODS)
+    assert set(found["test"]) == set(AUDITED_METHODS)
     assert [outlier["kind"] for outlier in found["outliers"]] == ["given", "noise", "far", "far", "far"]
     assert found["sizes"] == {"train": 80, "validation": 80, "test": 80}
     assert set(found["cost"]) == {"fit", "tune", "predict", "forward_milliseconds"}
@@ -101,8 +101,8 @@ def test_an_audit_of_my_own_classifier(folder: Path) -> None:
         (["blobs_target:nothing"], "has no function 'nothing'"),
         (["no_such_module:f"], "no module 'no_such_module'"),
         (["blobs_target:unpaired"], "'validation': batch 0 is a Tensor: expected a pair"),
-        (["blobs_target:classifier", "--output", "nowhere/page.html"], "there is no directory nowhere"),
-        (["blobs_target:classifier", "--json", "."], "is a directory"),
+        (["blobs_target:classifier", "--output", "nowhere/page.html"], "there is no folder nowhere"),
+        (["blobs_target:classifier", "--json", "."], "is a folder"),
     ],
 )
 def test_an_error_is_one_line_on_stderr(folder: Path, arguments: list[str], message: str) -> None:

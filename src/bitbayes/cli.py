@@ -1,6 +1,4 @@
-"""The command line: `bitbayes audit`, and whatever other commands join it."""
-
-from __future__ import annotations
+"""The command line: `bitbayes audit` and `bitbayes reproduce`."""
 
 import json
 from pathlib import Path
@@ -12,7 +10,7 @@ from rich.console import Console
 from typer.core import TyperGroup
 
 from bitbayes._version import __version__
-from bitbayes.auditing import Bars, embedded_target, load_target, render_page, terminal_table
+from bitbayes.auditing import ProgressBars, embedded_target, load_target, render_page, terminal_table
 from bitbayes.auditing import audit as run_audit
 from bitbayes.errors import BitbayesError
 from bitbayes.io.whole_file import check_writable, write_text
@@ -21,8 +19,8 @@ from bitbayes.reproduction.paper import Options
 from bitbayes.reproduction.paper import reproduce as run_reproduce
 
 
-class _Group(TyperGroup):
-    """A command's own errors are a line on stderr and exit code 1; no traceback."""
+class _CommandGroup(TyperGroup):
+    """A group of commands that print an error of bitbayes as one line on stderr and exit with 1."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -33,7 +31,7 @@ class _Group(TyperGroup):
 
 
 app = typer.Typer(
-    cls=_Group,
+    cls=_CommandGroup,
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
@@ -42,11 +40,11 @@ app = typer.Typer(
 
 
 def main() -> None:
-    """The `bitbayes` command."""
+    """Run the `bitbayes` command."""
     app(prog_name="bitbayes")
 
 
-def _show_version(wanted: bool) -> None:
+def _print_version(wanted: bool) -> None:
     if wanted:
         typer.echo(f"bitbayes {__version__}")
         raise typer.Exit
@@ -55,7 +53,7 @@ def _show_version(wanted: bool) -> None:
 @app.callback()
 def bitbayes(
     _: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
     """Honest confidence for any trained PyTorch classifier, after training."""
@@ -109,8 +107,8 @@ def audit(
         check_writable(path)
     torch.manual_seed(seed)
     chosen = load_target(target) if target else embedded_target(seed)
-    model = chosen.model.to(_device(device)) if device else chosen.model
-    with Bars() as bars:
+    model = chosen.model.to(_parse_device(device)) if device else chosen.model
+    with ProgressBars() as bars:
         found = run_audit(
             model,
             chosen.train,
@@ -170,7 +168,7 @@ def reproduce(
         train=train,
         data=data,
         trials=trials,
-        device=_device(device),
+        device=_parse_device(device),
         output=output,
         cache=cache,
         quick=quick,
@@ -180,12 +178,12 @@ def reproduce(
     )
     chosen = PAPER_NAMES if "all" in names else names
 
-    def tell(name: str, files: list[Path]) -> None:
+    def print_files(name: str, files: list[Path]) -> None:
         for file in files:
             typer.echo(f"{name}: {file}")
 
     try:
-        run_reproduce(chosen, options, tell)
+        run_reproduce(chosen, options, print_files)
     except KeyboardInterrupt:
         typer.echo(
             f"bitbayes: stopped; what was trained is in {cache}, and the same command goes on", err=True
@@ -193,7 +191,7 @@ def reproduce(
         raise typer.Exit(130) from None
 
 
-def _device(name: str) -> torch.device:
+def _parse_device(name: str) -> torch.device:
     try:
         return torch.empty(0, device=name).device
     except (RuntimeError, AssertionError) as error:

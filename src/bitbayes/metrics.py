@@ -1,11 +1,9 @@
-"""How good and how honest are these probabilities? Plain functions on tensors, each giving one float.
+"""How good are predicted probabilities, and how well do they fit the facts? Functions on tensors.
 
-`probs` is (n, k): one row of k class probabilities per point, rows that sum to one (a single-logit network
-gives (n, 2)). `labels` is (n,): whole numbers from 0 to k − 1. The *confidence* of a point is its largest
-probability. Every sum is taken in float64 on the CPU, so that the device and its dtypes play no part.
+`probs` is (n, k): one row of k class probabilities per point. Each row sums to one. A network with a single
+logit gives (n, 2). `labels` is (n,): whole numbers from 0 to k − 1. The *confidence* of a point is its
+largest probability. All sums are taken in float64 on the CPU, so the result does not depend on the device.
 """
-
-from __future__ import annotations
 
 from dataclasses import dataclass
 
@@ -17,7 +15,7 @@ from bitbayes.errors import ArgumentError, DataError
 
 @dataclass(frozen=True)
 class Reliability:
-    """What each confidence bin holds; see `reliability`."""
+    """The points in each bin of confidence. `reliability` computes it."""
 
     count: Tensor  # (bins,) number of points, int64
     confidence: Tensor  # (bins,) mean confidence, NaN where the bin is empty
@@ -25,77 +23,94 @@ class Reliability:
 
 
 def accuracy(probs: Tensor, labels: Tensor) -> float:
-    """Share of points whose most probable class is the label: 1/n Σ [arg max pₙ = yₙ].
+    """Return the share of points whose most probable class is the label: 1/n Σ [arg max pₙ = yₙ].
 
-    `probs` (n, k), `labels` (n,). Of equal largest probabilities the first class counts.
+    If several classes are most probable, the first of them counts.
+
+    Args:
+        probs: probabilities (n, k).
+        labels: class numbers (n,).
 
     >>> accuracy(torch.tensor([[0.9, 0.1], [0.3, 0.7]]), torch.tensor([0, 0]))
     0.5
     """
-    probs = _checked_probs(probs)
-    labels = _checked_labels(labels, probs)
+    probs = _check_probs(probs)
+    labels = _check_labels(labels, probs)
     return _correct(probs, labels).mean().item()
 
 
 def mmc(probs: Tensor) -> float:
-    """Mean maximum confidence: 1/n Σ maxᵢ pₙᵢ, with `probs` (n, k).
+    """Return the mean maximum confidence, 1/n Σ maxᵢ pₙᵢ, of `probs` (n, k).
 
     >>> mmc(torch.tensor([[0.75, 0.25], [0.5, 0.5]]))
     0.625
     """
-    return _confidence(_checked_probs(probs)).mean().item()
+    return _confidence(_check_probs(probs)).mean().item()
 
 
 def entropy(probs: Tensor) -> float:
-    """Mean predictive entropy in nats: −1/n Σₙ Σᵢ pₙᵢ log pₙᵢ, where 0 log 0 = 0; `probs` (n, k).
+    """Return the mean predictive entropy of `probs` (n, k) in nats: −1/n Σₙ Σᵢ pₙᵢ log pₙᵢ, with 0 log 0 = 0.
 
     >>> round(entropy(torch.tensor([[1.0, 0.0], [0.5, 0.5]])), 4)  # half of log 2
     0.3466
     """
-    per_point: Tensor = torch.special.entr(_checked_probs(probs)).sum(-1)  # (n,)
+    per_point: Tensor = torch.special.entr(_check_probs(probs)).sum(-1)  # (n,)
     return per_point.mean().item()
 
 
 def auroc(probs_in: Tensor, probs_out: Tensor) -> float:
-    """Area under the ROC curve: P(score_in > score_out) + ½ P(score_in = score_out).
+    """Return the area under the ROC curve: P(score_in > score_out) + ½ P(score_in = score_out).
 
-    `probs_in` (n, k) are in-distribution and the positive class, `probs_out` (m, k) are outliers; the score
-    is the confidence. 1 means told apart, ½ means not at all, below ½ that outliers get more confidence.
+    The score is the confidence. The area is 1 if it separates the two sets perfectly and ½ if it does not
+    separate them at all. It is below ½ if outliers get more confidence.
+
+    Args:
+        probs_in: probabilities (n, k) of in-distribution points, the positive class.
+        probs_out: probabilities (m, k) of outliers.
 
     >>> auroc(torch.tensor([[0.9, 0.1], [0.6, 0.4]]), torch.tensor([[0.6, 0.4], [0.5, 0.5]]))
     0.875
     """
-    score_in = _confidence(_checked_probs(probs_in, "probs_in"))  # (n,)
-    score_out = _confidence(_checked_probs(probs_out, "probs_out")).sort().values  # (m,)
-    below = torch.searchsorted(score_out, score_in)  # (n,) outliers with a smaller score
-    up_to = torch.searchsorted(score_out, score_in, right=True)  # (n,) with a smaller or equal one
-    return ((below + up_to).double().mean() / (2 * len(score_out))).item()
+    score_in = _confidence(_check_probs(probs_in, "probs_in"))  # (n,)
+    score_out = _confidence(_check_probs(probs_out, "probs_out")).sort().values  # (m,)
+    # (n,) for each in-distribution point the number of outliers with a smaller, or smaller or equal, score.
+    smaller = torch.searchsorted(score_out, score_in)
+    smaller_or_equal = torch.searchsorted(score_out, score_in, right=True)
+    return ((smaller + smaller_or_equal).double().mean() / (2 * len(score_out))).item()
 
 
 def fpr95(probs_in: Tensor, probs_out: Tensor) -> float:
-    """False positive rate at 95 % true positives: share of outliers with score ≥ t.
+    """Return the false positive rate at 95 % true positives: the share of outliers with score ≥ t.
 
-    t = the largest in-distribution score for which at least 95 % of the n in-distribution points have
-    score ≥ t, that is, the ⌈0.95 n⌉-th largest. A point whose score equals t is kept, on both sides. As in
-    `auroc`, the score is the confidence, and `probs_in` (n, k) is the positive class; `probs_out` (m, k).
-    0 means told apart, 1 that no outlier is found.
+    The score is the confidence. The threshold t is the largest score for which at least 95 % of the n
+    in-distribution points have score ≥ t. So t is the ⌈0.95 n⌉-th largest in-distribution score. The rate is
+    0 if all outliers have a score < t, and 1 if none has.
+
+    Args:
+        probs_in: probabilities (n, k) of in-distribution points, the positive class.
+        probs_out: probabilities (m, k) of outliers.
 
     >>> fpr95(torch.tensor([[0.9, 0.1], [0.6, 0.4]]), torch.tensor([[0.6, 0.4], [0.5, 0.5]]))
     0.5
     """
-    score_in = _confidence(_checked_probs(probs_in, "probs_in")).sort(descending=True).values  # (n,)
-    score_out = _confidence(_checked_probs(probs_out, "probs_out"))  # (m,)
-    # In whole numbers, because 0.95 · n in floating point can land on the wrong side of a whole number.
+    score_in = _confidence(_check_probs(probs_in, "probs_in")).sort(descending=True).values  # (n,)
+    score_out = _confidence(_check_probs(probs_out, "probs_out"))  # (m,)
+    # ⌈0.95 n⌉ in whole numbers: the product 0.95 · n could be rounded across a whole number.
     kept = (19 * len(score_in) + 19) // 20
     return (score_out >= score_in[kept - 1]).double().mean().item()
 
 
 def reliability(probs: Tensor, labels: Tensor, bins: int = 15) -> Reliability:
-    """Points by confidence in `bins` bins of equal width: what a reliability diagram draws.
+    """Sort points by confidence into bins of equal width, for a reliability diagram.
 
-    Bin b = 0, …, bins − 1 is b/bins ≤ confidence < (b+1)/bins; the top bin is closed, so a confidence of
-    exactly 1 belongs to it. `probs` (n, k), `labels` (n,) → three tensors (bins,): the number of points,
-    their mean confidence and their accuracy, the last two NaN where there is no point.
+    Bin b = 0, …, bins − 1 holds the points with b/bins ≤ confidence < (b+1)/bins. The top bin also holds a
+    confidence of exactly 1. The result has three tensors (bins,): the number of points, their mean confidence
+    and their accuracy. The last two are NaN in an empty bin.
+
+    Args:
+        probs: probabilities (n, k).
+        labels: class numbers (n,).
+        bins: the number of bins.
 
     >>> reliability(torch.tensor([[1.0, 0.0], [0.75, 0.25]]), torch.tensor([0, 1]), bins=2)
     Reliability(count=tensor([0, 2]), confidence=tensor([   nan, 0.8750], dtype=torch.float64),
@@ -103,69 +118,88 @@ def reliability(probs: Tensor, labels: Tensor, bins: int = 15) -> Reliability:
     """
     if not isinstance(bins, int) or bins < 1:
         raise ArgumentError(f"bins={bins!r}: give a whole number of bins, at least 1")
-    probs = _checked_probs(probs)
-    labels = _checked_labels(labels, probs)
+    probs = _check_probs(probs)
+    labels = _check_labels(labels, probs)
     confidence = _confidence(probs)  # (n,)
-    # Only the inner edges: whatever lies above the last, 1 and a rounding error more included, is top bin.
+    # Only the inner edges. So a confidence of 1, or slightly more by rounding, falls into the top bin.
     inner_edges = torch.arange(1, bins, dtype=torch.float64) / bins
     bin_of = torch.bucketize(confidence, inner_edges, right=True)  # (n,)
     count = torch.bincount(bin_of, minlength=bins)  # (bins,)
 
     def mean_per_bin(values: Tensor) -> Tensor:
-        return torch.bincount(bin_of, weights=values, minlength=bins) / count  # 0/0 = NaN in an empty bin
+        return torch.bincount(bin_of, weights=values, minlength=bins) / count  # an empty bin gives 0/0 = NaN
 
     return Reliability(count, mean_per_bin(confidence), mean_per_bin(_correct(probs, labels)))
 
 
 def ece(probs: Tensor, labels: Tensor, bins: int = 15) -> float:
-    """Expected calibration error: Σ_b count_b/n · |accuracy_b − confidence_b| over the bins of `reliability`.
+    """Return the expected calibration error: Σ_b count_b/n · |accuracy_b − confidence_b|.
 
-    `probs` (n, k), `labels` (n,).
+    The sum is over the bins of `reliability`.
+
+    Args:
+        probs: probabilities (n, k).
+        labels: class numbers (n,).
+        bins: the number of bins.
 
     >>> ece(torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.75, 0.25], [0.75, 0.25]]), torch.tensor([0, 1, 0, 0]))
     0.375
     """
-    count, gap = _gaps(probs, labels, bins)
+    count, gap = _gap_per_bin(probs, labels, bins)
     return ((count * gap).sum() / count.sum()).item()
 
 
 def mce(probs: Tensor, labels: Tensor, bins: int = 15) -> float:
-    """Maximum calibration error: max_b |accuracy_b − confidence_b| over the non-empty bins of `reliability`.
+    """Return the maximum calibration error: max_b |accuracy_b − confidence_b|.
 
-    `probs` (n, k), `labels` (n,).
+    The maximum is over the non-empty bins of `reliability`.
+
+    Args:
+        probs: probabilities (n, k).
+        labels: class numbers (n,).
+        bins: the number of bins.
 
     >>> mce(torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.75, 0.25], [0.75, 0.25]]), torch.tensor([0, 1, 0, 0]))
     0.5
     """
-    _, gap = _gaps(probs, labels, bins)
+    _, gap = _gap_per_bin(probs, labels, bins)
     return gap.max().item()
 
 
 def brier(probs: Tensor, labels: Tensor) -> float:
-    """Brier score: 1/n Σₙ Σᵢ (pₙᵢ − [yₙ = i])²: summed over classes, so between 0 and 2.
+    """Return the Brier score: 1/n Σₙ Σᵢ (pₙᵢ − [yₙ = i])².
 
-    `probs` (n, k), `labels` (n,). Some libraries halve it for two classes.
+    The sum over classes makes it a number between 0 and 2. Some libraries halve it for two classes.
+
+    Args:
+        probs: probabilities (n, k).
+        labels: class numbers (n,).
 
     >>> brier(torch.tensor([[0.75, 0.25], [1.0, 0.0]]), torch.tensor([0, 0]))
     0.0625
     """
-    probs = _checked_probs(probs)
-    labels = _checked_labels(labels, probs)
+    probs = _check_probs(probs)
+    labels = _check_labels(labels, probs)
     one_hot = torch.nn.functional.one_hot(labels, probs.shape[1])  # (n, k)
     return (probs - one_hot).square().sum(-1).mean().item()
 
 
 def nll(probs: Tensor, labels: Tensor) -> float:
-    """Negative log-likelihood in nats: −1/n Σ log pₙ,yₙ, with `probs` (n, k) and `labels` (n,).
+    """Return the negative log-likelihood in nats: −1/n Σ log pₙ,yₙ.
 
-    Always finite: a probability below the smallest normal number of its dtype (half precisions: of float32)
-    counts as that number. So a zero for the true label costs 87.3 nats, in float64 708.4, and not infinity.
+    The result is always finite. A probability below the smallest normal number of its dtype counts as that
+    number; for half precision that of float32 is taken. So a zero for the true label costs 87.3 nats, or
+    708.4 nats in float64.
+
+    Args:
+        probs: probabilities (n, k).
+        labels: class numbers (n,).
 
     >>> round(nll(torch.tensor([[0.5, 0.5], [0.0, 1.0]]), torch.tensor([0, 1])), 4)  # half of log 2
     0.3466
     """
-    p = _checked_probs(probs)
-    labels = _checked_labels(labels, p)
+    p = _check_probs(probs)
+    labels = _check_labels(labels, p)
     floor = torch.finfo(torch.promote_types(probs.dtype, torch.float32)).tiny
     return -p.gather(1, labels[:, None]).clamp(min=floor).log().mean().item()
 
@@ -178,15 +212,15 @@ def _correct(probs: Tensor, labels: Tensor) -> Tensor:
     return (probs.argmax(-1) == labels).double()  # (n,)
 
 
-def _gaps(probs: Tensor, labels: Tensor, bins: int) -> tuple[Tensor, Tensor]:
-    """Count and |accuracy − confidence| of the non-empty bins."""
+def _gap_per_bin(probs: Tensor, labels: Tensor, bins: int) -> tuple[Tensor, Tensor]:
+    """Return the count and |accuracy − confidence| of each non-empty bin."""
     per_bin = reliability(probs, labels, bins)
     occupied = per_bin.count > 0
     return per_bin.count[occupied], (per_bin.accuracy - per_bin.confidence)[occupied].abs()
 
 
-def _checked_probs(probs: Tensor, name: str = "probs") -> Tensor:
-    """`probs` in float64 on the CPU, after a check that they are probabilities."""
+def _check_probs(probs: Tensor, name: str = "probs") -> Tensor:
+    """Check that `probs` are probabilities, and return them in float64 on the CPU."""
     if not isinstance(probs, Tensor) or not probs.is_floating_point():
         kind = probs.dtype if isinstance(probs, Tensor) else type(probs).__name__
         raise DataError(f"{name} must be a floating-point tensor of probabilities (n, k), but is {kind}")
@@ -202,29 +236,30 @@ def _checked_probs(probs: Tensor, name: str = "probs") -> Tensor:
     if p.min() < 0:
         raise DataError(f"{name} holds {p.min().item():.3g} < 0: give probabilities, not logits")
     off = (p.sum(-1) - 1).abs().max().item()
-    if off > _tolerance(probs):
+    if off > _sum_tolerance(probs):
         raise DataError(
             f"rows of {name} must sum to one, but one is off by {off:.3g}, more than rounding in "
-            f"{probs.dtype} explains ({_tolerance(probs):.2g}): give probabilities, not logits or scores"
+            f"{probs.dtype} explains ({_sum_tolerance(probs):.2g}): give probabilities, not logits or scores"
         )
     return p
 
 
-def _tolerance(probs: Tensor) -> float:
-    """How far from one rounding can bring the sum of a row.
+def _sum_tolerance(probs: Tensor) -> float:
+    """Return how far the sum of a row can be from one because of rounding.
 
-    Non-negative entries with relative errors ≤ r have a sum with relative error ≤ r. Rounding an entry to its
-    dtype loses ε/2. If its logarithm was rounded to that dtype, that loses |log p| · ε/2, and the row's sum
-    entropy · ε/2, at most 3.5 ε for a thousand classes: together 4 ε. The normalising sum over k classes and
-    an average over 100 draws add their terms in float32 or better, one ε of float32 a term at worst; float64
-    gets the same, as its numbers often were float32 before.
+    A sum of non-negative entries with relative errors ≤ r has a relative error ≤ r. Rounding an entry to its
+    dtype costs ε/2. If the logarithm of an entry was rounded to that dtype, the entry loses |log p| · ε/2 and
+    the row loses entropy · ε/2, which is at most 3.5 ε for a thousand classes. Together that is 4 ε. The
+    normalising sum over k classes and an average over 100 draws are taken in float32 or better. They cost at
+    most one ε of float32 per term. The bound for float64 includes them, because its numbers often were
+    float32 before.
     """
-    single = torch.finfo(torch.float32).eps
-    return 4 * torch.finfo(probs.dtype).eps + (probs.shape[1] + 100) * single
+    float32_eps = torch.finfo(torch.float32).eps
+    return 4 * torch.finfo(probs.dtype).eps + (probs.shape[1] + 100) * float32_eps
 
 
-def _checked_labels(labels: Tensor, probs: Tensor) -> Tensor:
-    """`labels` as int64 on the CPU, after a check that they are classes of these `probs`."""
+def _check_labels(labels: Tensor, probs: Tensor) -> Tensor:
+    """Check that `labels` are class numbers for `probs`, and return them in int64 on the CPU."""
     n, k = probs.shape
     if not isinstance(labels, Tensor) or labels.is_floating_point() or labels.is_complex():
         kind = labels.dtype if isinstance(labels, Tensor) else type(labels).__name__

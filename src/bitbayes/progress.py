@@ -1,4 +1,4 @@
-"""A progress bar for whatever takes longer than a second."""
+"""A progress bar for work that takes longer than a second."""
 
 import sys
 import time
@@ -10,9 +10,12 @@ T = TypeVar("T")
 
 
 def track(steps: Iterable[T], what: str, show: bool | None = None) -> Iterator[T]:
-    """Yield from `steps`, with a bar on stderr from the first second on.
+    """Yield from `steps`, and show a progress bar on stderr after the first second.
 
-    `show=None` shows it on a terminal only, `True` always, `False` never.
+    Args:
+        steps: any iterable. If it has a length, the bar shows the remaining time.
+        what: the name of the work, beside the bar.
+        show: True for always, False for never, None for "only if stderr is a terminal".
     """
     if show is False or (show is None and not sys.stderr.isatty()):
         yield from steps

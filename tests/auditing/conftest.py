@@ -1,38 +1,38 @@
-"""An audit made of round numbers, so that what the report says of it can be checked by eye."""
+"""An audit with round numbers, so that a reader can check what the report says about it."""
 
 from dataclasses import replace
 
 import pytest
 
 from bitbayes.auditing.findings import (
-    METHODS,
-    AtInfinity,
+    AUDITED_METHODS,
     Audit,
+    ClassLimits,
     Cost,
     OutlierScores,
     OutlierSet,
-    Ray,
-    Reliability,
+    RayConfidence,
+    ReliabilityDiagram,
     TestScores,
 )
 
 
 def scores_on_test(accuracy: float, confidence: float, ece: float) -> TestScores:
-    bins = Reliability([0] * 14 + [400], [None] * 14 + [confidence], [None] * 14 + [accuracy])
+    bins = ReliabilityDiagram([0] * 14 + [400], [None] * 14 + [confidence], [None] * 14 + [accuracy])
     return TestScores(accuracy, confidence, 0.25, ece, 0.125, bins, [0] * 19 + [400])
 
 
 def outlier_set(name: str, kind: str, *confidences: float) -> OutlierSet:
     scores = {
         method: OutlierScores(confidence, 0.5, 0.95, [0] * 10 + [100] + [0] * 9)
-        for method, confidence in zip(METHODS, confidences, strict=True)
+        for method, confidence in zip(AUDITED_METHODS, confidences, strict=True)
     }
     return OutlierSet(name, kind, 100, scores)
 
 
 @pytest.fixture(scope="session")
 def audit() -> Audit:
-    line = {method: [0.9, 0.8] for method in METHODS}
+    line = {method: [0.9, 0.8] for method in AUDITED_METHODS}
     return Audit(
         subject="zoo:animals",
         classes=4,
@@ -47,7 +47,7 @@ def audit() -> Audit:
             outlier_set("<ships>", "given", 0.9, 0.7, 0.5),
             outlier_set("Uniform noise", "noise", 1.0, 1.0, 0.3),
         ],
-        ray=Ray([1.0, 10000.0], 200, mean=line, low=line, high=line),
+        ray=RayConfidence([1.0, 10000.0], 200, mean=line, low=line, high=line),
         changed_labels=3,
         prior_variance=12.5,
         temperature=1.75,
@@ -57,13 +57,13 @@ def audit() -> Audit:
         seed=7,
         versions={"bitbayes": "0.1.0", "torch": "2.6", "python": "3.11", "device": "cpu", "threads": "2"},
         notes=["a note of <importance>"],
-        infinity=[AtInfinity(label, 50, 0.625, 0.725) for label in range(4)],
+        infinity=[ClassLimits(label, 50, 0.625, 0.725) for label in range(4)],
     )
 
 
 @pytest.fixture
 def worse(audit: Audit) -> Audit:
-    """The same, but being Bayesian harms: it is less sure of what it knows and more sure of cars."""
+    """An audit in which the Bayesian version is worse: less sure of test inputs and more sure of cars."""
     return replace(
         audit,
         test={

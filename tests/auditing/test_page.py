@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from bitbayes.auditing import render_page, sections, sentences
+from bitbayes.auditing import render_page, summarise, table_sections
 from bitbayes.auditing.findings import Audit
 
 VOID = {"meta", "img", "br"}
@@ -42,9 +42,9 @@ def text(audit: Audit) -> str:
 
 def test_the_page_has_the_sentences_the_numbers_and_the_notes(audit: Audit, text: str) -> None:
     page = Reader(text)
-    for sentence in sentences(audit):
+    for sentence in summarise(audit):
         assert sentence in page.text
-    for section in sections(audit):
+    for section in table_sections(audit):
         assert section.title in page.text
         for row in section.rows:
             assert row.label in page.text
@@ -53,7 +53,7 @@ def test_the_page_has_the_sentences_the_numbers_and_the_notes(audit: Audit, text
     assert "prior_variance=12.5" in page.text
     assert "finished 2020-02-02 02:02:02 UTC" in page.text
     best = [attributes for tag, attributes in page.tags if tag == "td" and attributes.get("class") == "best"]
-    assert len(best) == sum(sum(row.best) for section in sections(audit) for row in section.rows)
+    assert len(best) == sum(sum(row.best) for section in table_sections(audit) for row in section.rows)
 
 
 def test_the_page_loads_nothing_and_runs_nothing(text: str) -> None:

@@ -2,13 +2,13 @@ from dataclasses import replace
 
 import pytest
 
-from bitbayes.auditing import sentences
+from bitbayes.auditing import summarise
 from bitbayes.auditing.findings import Audit, TestScores
-from bitbayes.auditing.sentences import familiar_gap
+from bitbayes.auditing.sentences import calibration_gap
 
 
 def test_three_sentences_written_from_the_numbers(audit: Audit) -> None:
-    assert sentences(audit) == [
+    assert summarise(audit) == [
         "On 400 test inputs of the kind it was trained for, the plain network is right 90.0 % of the time "
         "and claims to be 99.0 % sure on average: it is overconfident by 9.0 percentage points.",
         # The mean of the given sets, 80 and 90, and 40 and 50; the noise is not among them.
@@ -22,7 +22,7 @@ def test_three_sentences_written_from_the_numbers(audit: Audit) -> None:
 
 
 def test_they_say_so_when_the_bayesian_version_is_worse(worse: Audit) -> None:
-    familiar, unfamiliar, price = sentences(worse)
+    familiar, unfamiliar, price = summarise(worse)
     assert familiar.endswith("that is as sure as it deserves to be.")
     assert "a bit of Bayes makes that worse, 70.0 %" in unfamiliar
     assert "changes none of 400 answers, is right 80.0 %" in price
@@ -31,8 +31,8 @@ def test_they_say_so_when_the_bayesian_version_is_worse(worse: Audit) -> None:
 
 def test_without_given_outliers_the_made_ones_count(audit: Audit) -> None:
     noise_only = replace(audit, outliers=audit.outliers[2:])
-    assert "(Uniform noise), the plain network still claims to be 100.0 %" in sentences(noise_only)[1]
-    assert "no unfamiliar inputs" in sentences(replace(audit, outliers=[]))[1]
+    assert "(Uniform noise), the plain network still claims to be 100.0 %" in summarise(noise_only)[1]
+    assert "no unfamiliar inputs" in summarise(replace(audit, outliers=[]))[1]
 
 
 @pytest.mark.parametrize(
@@ -49,4 +49,4 @@ def test_a_gap_counts_only_where_the_data_show_it(
     audit: Audit, accuracy: float, confidence: float, n: int, expected: float
 ) -> None:
     scores: TestScores = replace(audit.test["plain"], accuracy=accuracy, confidence=confidence)
-    assert familiar_gap(scores, n) == pytest.approx(expected)
+    assert calibration_gap(scores, n) == pytest.approx(expected)

@@ -1,25 +1,25 @@
-"""How overconfident is a classifier? `audit` measures it; a table, a page and sentences say it."""
+"""How overconfident is a classifier? `audit` measures it; a table, a page and sentences report it."""
 
 from bitbayes.auditing.findings import Audit
 from bitbayes.auditing.measure import audit
 from bitbayes.auditing.page import render_page
-from bitbayes.auditing.progress import Bars
-from bitbayes.auditing.sentences import sentences
-from bitbayes.auditing.table import Row, Section, sections
+from bitbayes.auditing.progress import ProgressBars
+from bitbayes.auditing.sentences import summarise
+from bitbayes.auditing.table import TableRow, TableSection, table_sections
 from bitbayes.auditing.target import Target, embedded_target, load_target
 from bitbayes.auditing.terminal import terminal_table
 
 __all__ = [
     "Audit",
-    "Bars",
-    "Row",
-    "Section",
+    "ProgressBars",
+    "TableRow",
+    "TableSection",
     "Target",
     "audit",
     "embedded_target",
     "load_target",
     "render_page",
-    "sections",
-    "sentences",
+    "summarise",
+    "table_sections",
     "terminal_table",
 ]

@@ -1,6 +1,4 @@
-"""The report's pictures, as SVG. One colour and one marker for each method, in every picture."""
-
-from __future__ import annotations
+"""The pictures of the report, as SVG. A method has the same colour and marker in all of them."""
 
 import base64
 import io
@@ -12,67 +10,67 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from bitbayes.auditing.findings import METHODS, Audit
-from bitbayes.auditing.words import NAMES
+from bitbayes.auditing.findings import AUDITED_METHODS, Audit, OutlierScores, RayConfidence, TestScores
+from bitbayes.auditing.words import METHOD_TITLES
 
-# Three of Okabe and Ito's colours, which people of all kinds of colour vision tell apart.
-COLOURS = {"plain": "#D55E00", "temperature": "#009E73", "bayesian": "#0072B2"}
-MARKERS = {"plain": "o", "temperature": "^", "bayesian": "s"}
-WIDTHS = {"plain": 4.5, "temperature": 2.5, "bayesian": 1.5}  # lines on top of each other all show
-INK, FAINT = "#333333", "#8a8a8a"
-STYLE: dict[Any, Any] = {
+# From the palette of Okabe and Ito, whose colours colour-blind people can tell apart.
+METHOD_COLOURS = {"plain": "#D55E00", "temperature": "#009E73", "bayesian": "#0072B2"}
+METHOD_MARKERS = {"plain": "o", "temperature": "^", "bayesian": "s"}
+# In points. The widths differ so that lines on top of each other stay visible.
+LINE_WIDTHS = {"plain": 4.5, "temperature": 2.5, "bayesian": 1.5}
+TEXT_COLOUR, FAINT_COLOUR = "#333333", "#8a8a8a"
+FIGURE_STYLE: dict[Any, Any] = {
     "font.size": 10,
-    "text.color": INK,
-    "axes.edgecolor": FAINT,
-    "axes.labelcolor": INK,
-    "xtick.color": INK,
-    "ytick.color": INK,
+    "text.color": TEXT_COLOUR,
+    "axes.edgecolor": FAINT_COLOUR,
+    "axes.labelcolor": TEXT_COLOUR,
+    "xtick.color": TEXT_COLOUR,
+    "ytick.color": TEXT_COLOUR,
     "axes.spines.top": False,
     "axes.spines.right": False,
-    "svg.hashsalt": "bitbayes",  # the same numbers give the same file
-    "svg.fonttype": "none",  # letters stay letters: a smaller file, and the reader's own fonts
+    "svg.hashsalt": "bitbayes",  # equal numbers give equal files
+    "svg.fonttype": "none",  # text stays text: the file is smaller, and the reader's fonts are used
 }
 
 P = ParamSpec("P")
 
 
-def _svg(draw: Callable[P, Figure]) -> Callable[P, str]:
-    """The drawn figure as a data URI: a picture of its own, so that no two pictures' ids can clash."""
+def _as_data_uri(draw: Callable[P, Figure]) -> Callable[P, str]:
+    """Make a drawing function return its figure as a data URI.
+
+    As a data URI each SVG has its own ids. Inside the HTML of the page, the ids of two pictures could clash.
+    """
 
     def drawn(*args: P.args, **kwargs: P.kwargs) -> str:
-        with matplotlib.rc_context(STYLE), warnings.catch_warnings():
-            # A name in a script that matplotlib's font lacks: the browser has a font for it.
+        with matplotlib.rc_context(FIGURE_STYLE), warnings.catch_warnings():
+            # Matplotlib's font may lack a letter of a name. The browser has a font for it.
             warnings.filterwarnings("ignore", "Glyph")
             file = io.BytesIO()
-            nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-            draw(*args, **kwargs).savefig(file, format="svg", transparent=True, metadata=nothing)
+            no_metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+            draw(*args, **kwargs).savefig(file, format="svg", transparent=True, metadata=no_metadata)
         return "data:image/svg+xml;base64," + base64.b64encode(file.getvalue()).decode()
 
     return drawn
 
 
-@_svg
-def ray_picture(audit: Audit) -> Figure:
-    """Confidence against δ: mean lines in bands from the 10 % to the 90 % quantile, and 1/k."""
-    assert audit.ray is not None
-    figure, axes = _blank(6.4, 3.7)
-    for method in METHODS:
-        low, mean, high = (
-            [100 * value for value in part[method]]
-            for part in (audit.ray.low, audit.ray.mean, audit.ray.high)
-        )
-        axes.fill_between(audit.ray.delta, low, high, color=COLOURS[method], alpha=0.13, linewidth=0)
+@_as_data_uri
+def draw_ray(ray: RayConfidence, classes: int) -> Figure:
+    """Draw the mean confidence against δ, bands from the 10 % to the 90 % quantile, and a line at 1/k."""
+    figure, axes = _new_figure(6.4, 3.7)
+    for method in AUDITED_METHODS:
+        low, mean, high = ([100 * value for value in part[method]] for part in (ray.low, ray.mean, ray.high))
+        axes.fill_between(ray.delta, low, high, color=METHOD_COLOURS[method], alpha=0.13, linewidth=0)
         axes.plot(
-            audit.ray.delta,
+            ray.delta,
             mean,
-            color=COLOURS[method],
-            marker=MARKERS[method],
-            linewidth=WIDTHS[method],
-            markersize=3 + WIDTHS[method],
-            label=NAMES[method],
+            color=METHOD_COLOURS[method],
+            marker=METHOD_MARKERS[method],
+            linewidth=LINE_WIDTHS[method],
+            markersize=3 + LINE_WIDTHS[method],
+            label=METHOD_TITLES[method],
         )
-    guess = 100 / audit.classes
-    axes.axhline(guess, color=INK, linestyle="--", linewidth=1, label=f"Blind guess, 1/{audit.classes}")
+    guess = 100 / classes
+    axes.axhline(guess, color=TEXT_COLOUR, linestyle="--", linewidth=1, label=f"Blind guess, 1/{classes}")
     axes.set(
         xscale="log", xlabel="δ: test inputs are multiplied by this", ylabel="Confidence, %", ylim=(0, 103)
     )
@@ -81,12 +79,12 @@ def ray_picture(audit: Audit) -> Figure:
     return figure
 
 
-@_svg
-def reliability_picture(audit: Audit, method: str) -> Figure:
-    """Accuracy against confidence, bin by bin; a marker's area goes with its number of inputs."""
+@_as_data_uri
+def draw_reliability(audit: Audit, method: str) -> Figure:
+    """Draw the accuracy against the confidence of each bin. Bins with more inputs have larger markers."""
     bins = audit.test[method].reliability
-    figure, axes = _blank(3.1, 3.1)
-    axes.plot([0, 100], [0, 100], color=FAINT, linestyle="--", linewidth=1)
+    figure, axes = _new_figure(3.1, 3.1)
+    axes.plot([0, 100], [0, 100], color=FAINT_COLOUR, linestyle="--", linewidth=1)
     points = [
         (100 * confidence, 100 * accuracy, count)
         for count, confidence, accuracy in zip(bins.count, bins.confidence, bins.accuracy, strict=True)
@@ -94,41 +92,38 @@ def reliability_picture(audit: Audit, method: str) -> Figure:
     ]
     x, y, counts = zip(*points, strict=True)
     areas = [12 + 200 * count / sum(counts) for count in counts]
-    axes.scatter(
-        x, y, s=areas, color=COLOURS[method], marker=MARKERS[method], alpha=0.85, clip_on=False, zorder=3
-    )
+    colour, marker = METHOD_COLOURS[method], METHOD_MARKERS[method]
+    axes.scatter(x, y, s=areas, color=colour, marker=marker, alpha=0.85, clip_on=False, zorder=3)
     axes.set(xlabel="Confidence, %", ylabel="Right, %", xlim=(0, 100), ylim=(0, 100), aspect="equal")
     return figure
 
 
-@_svg
-def histogram_picture(audit: Audit, method: str) -> Figure:
-    """One small histogram of confidences for each set, the test data on top; a line marks the mean."""
-    scores = audit.test[method]
-    sets = [("Test data", scores.histogram, scores.confidence, INK)]
-    for outlier in audit.outliers:
-        found = outlier.scores[method]
-        sets.append((outlier.name, found.histogram, found.confidence, COLOURS[method]))
+@_as_data_uri
+def draw_histograms(audit: Audit, method: str) -> Figure:
+    """Draw a histogram of confidences for each data set, the test data on top. A line marks the mean."""
+    sets: list[tuple[str, TestScores | OutlierScores, str]] = [("Test data", audit.test[method], TEXT_COLOUR)]
+    sets += [(outlier.name, outlier.scores[method], METHOD_COLOURS[method]) for outlier in audit.outliers]
     with matplotlib.rc_context({"axes.spines.left": False}):
         figure = Figure(figsize=(3.1, 0.5 + 0.62 * len(sets)), layout="constrained")
         rows = figure.subplots(len(sets), 1, sharex=True, squeeze=False)[:, 0]
-    for axes, (name, counts, mean, colour) in zip(rows, sets, strict=True):
+    for axes, (name, scores, colour) in zip(rows, sets, strict=True):
+        counts = scores.histogram
         width = 100 / len(counts)
-        edges = [width * (b + 0.5) for b in range(len(counts))]
-        axes.bar(edges, counts, width=0.9 * width, color=colour, alpha=0.8)
-        axes.axvline(100 * mean, color=colour, linewidth=1.2, linestyle=":")
+        centres = [width * (b + 0.5) for b in range(len(counts))]
+        axes.bar(centres, counts, width=0.9 * width, color=colour, alpha=0.8)
+        axes.axvline(100 * scores.confidence, color=colour, linewidth=1.2, linestyle=":")
         axes.set(xlim=(0, 100), yticks=[], ylim=(0, 1.05 * max(counts)))
-        axes.set_title(_short(name), loc="left", fontsize=9, pad=2)
+        axes.set_title(_shorten(name), loc="left", fontsize=9, pad=2)
         axes.tick_params(bottom=False)
     rows[-1].set_xlabel("Confidence, %")
     return figure
 
 
-def _blank(width: float, height: float) -> tuple[Figure, Axes]:
+def _new_figure(width: float, height: float) -> tuple[Figure, Axes]:
     figure = Figure(figsize=(width, height), layout="constrained")
     return figure, figure.subplots()
 
 
-def _short(name: str, most: int = 36) -> str:
-    # A dollar sign would begin a formula.
-    return (name if len(name) <= most else name[: most - 1] + "…").replace("$", r"\$")
+def _shorten(name: str, longest: int = 36) -> str:
+    # Matplotlib takes a dollar sign for the start of a formula.
+    return (name if len(name) <= longest else name[: longest - 1] + "…").replace("$", r"\$")

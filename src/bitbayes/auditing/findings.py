@@ -1,17 +1,19 @@
-"""What an audit finds, in plain numbers: no tensors, no models, and nothing that JSON cannot hold."""
+"""The results of an audit: plain numbers, strings, lists and dicts, all of which JSON can hold."""
 
-from __future__ import annotations
-
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any
 
-SCHEMA = 1
-METHODS = ("plain", "temperature", "bayesian")
+SCHEMA_VERSION = 1
+AUDITED_METHODS = ("plain", "temperature", "bayesian")
 
 
 @dataclass(frozen=True)
-class Reliability:
-    """For each of 15 bins of confidence: how many inputs, their mean confidence, how often they are right."""
+class ReliabilityDiagram:
+    """The test inputs in 15 bins of confidence.
+
+    Each list has one entry per bin: the number of inputs, their mean confidence, and the share of them that
+    is classified correctly. The last two are None in an empty bin.
+    """
 
     count: list[int]
     confidence: list[float | None]
@@ -20,22 +22,29 @@ class Reliability:
 
 @dataclass(frozen=True)
 class TestScores:
-    """One method on the test data; `histogram` counts confidences in 20 equal bins from 0 to 1."""
+    """The scores of one method on the test data.
 
-    __test__ = False  # no test class, whatever its name makes pytest think
+    `confidence` is the mean over the inputs. `histogram` counts confidences in 20 equal bins from 0 to 1.
+    """
+
+    __test__ = False  # pytest would take this class for a test because of its name
 
     accuracy: float
     confidence: float
     nll: float
     ece: float
     brier: float
-    reliability: Reliability
+    reliability: ReliabilityDiagram
     histogram: list[int]
 
 
 @dataclass(frozen=True)
 class OutlierScores:
-    """One method on one set of outliers: mean confidence, and how well that tells them from test data."""
+    """The scores of one method on one set of outliers.
+
+    `confidence` is the mean over the outliers. `auroc` and `fpr95` measure how well the confidence separates
+    the outliers from the test data.
+    """
 
     confidence: float
     auroc: float
@@ -45,7 +54,10 @@ class OutlierScores:
 
 @dataclass(frozen=True)
 class OutlierSet:
-    """A set of outliers with each method's scores. `kind`: "given" by the user, "noise" or "far"."""
+    """A set of outliers with the scores of each method.
+
+    `kind` is "given" for a set from the user, "noise" for uniform noise, and "far" for scaled inputs.
+    """
 
     name: str
     kind: str
@@ -54,8 +66,12 @@ class OutlierSet:
 
 
 @dataclass(frozen=True)
-class Ray:
-    """Confidence at δ·x over test inputs x, by method: mean, 10 % and 90 % quantile for each δ."""
+class RayConfidence:
+    """The confidence at δ·x over `size` test inputs x, for each δ.
+
+    `mean`, `low` and `high` map a method to one number per δ: the mean, the 10 % quantile and the 90 %
+    quantile.
+    """
 
     delta: list[float]
     size: int
@@ -65,8 +81,8 @@ class Ray:
 
 
 @dataclass(frozen=True)
-class AtInfinity:
-    """Test inputs x of one class: what the Bayesian confidence at δ·x tends to as δ → ∞, exactly."""
+class ClassLimits:
+    """The exact limits of the Bayesian confidence at δ·x as δ → ∞, for `size` test inputs x of one class."""
 
     label: int
     size: int
@@ -76,35 +92,38 @@ class AtInfinity:
 
 @dataclass(frozen=True)
 class Cost:
-    """What the Bayesian steps cost, in plain forward passes over the same data; loading is not counted."""
+    """The time of the Bayesian steps, relative to a plain forward pass over the same data.
+
+    The time for loading data is not counted.
+    """
 
     fit: float
     tune: float
     predict: float
-    forward_milliseconds: float  # one test input through the plain network
+    forward_milliseconds: float  # the plain network on one test input
 
 
 @dataclass(frozen=True)
 class Audit:
-    """Everything that `bitbayes.auditing.measure.audit` found. Rates are fractions, not per cent."""
+    """Everything that `bitbayes.auditing.audit` measures. All rates are fractions between 0 and 1."""
 
     subject: str
     classes: int
     sizes: dict[str, int]
     test: dict[str, TestScores]
     outliers: list[OutlierSet]
-    ray: Ray | None
+    ray: RayConfidence | None
     changed_labels: int
     prior_variance: float
     temperature: float
     cost: Cost
     seconds: float
-    finished: str  # UTC
+    finished: str  # UTC, in ISO format
     seed: int
     versions: dict[str, str]
     notes: list[str]
-    infinity: list[AtInfinity] = field(default_factory=list)  # empty where it is not known
+    infinity: list[ClassLimits]  # empty if the limits are not known
 
     def as_dict(self) -> dict[str, Any]:
-        """Nested dicts and lists for JSON, with the version of this layout under "schema"."""
-        return {"schema": SCHEMA, **asdict(self)}
+        """Return nested dicts and lists for JSON. The key "schema" holds the version of the layout."""
+        return {"schema": SCHEMA_VERSION, **asdict(self)}

@@ -1,77 +1,75 @@
-"""The page: one HTML file that needs no network and no script."""
-
-from __future__ import annotations
+"""The report as one HTML file. It needs no internet connection and contains no script."""
 
 from importlib.resources import files
 
 from jinja2 import Environment, StrictUndefined
 
 from bitbayes.auditing import figures
-from bitbayes.auditing.findings import METHODS, AtInfinity, Audit
-from bitbayes.auditing.sentences import familiar_gap, sentences
-from bitbayes.auditing.table import sections
-from bitbayes.auditing.words import NAMES, percent
+from bitbayes.auditing.findings import AUDITED_METHODS, Audit, ClassLimits
+from bitbayes.auditing.sentences import calibration_gap, summarise
+from bitbayes.auditing.table import table_sections
+from bitbayes.auditing.words import METHOD_TITLES, percent
 
-MOST_CLASSES = 20  # in the table of limits
+MOST_CLASSES_IN_TABLE = 20  # of limits at infinity
 
 
 def render_page(audit: Audit) -> str:
-    """The whole page as text: sentences, table, pictures, what was run, and a glossary."""
+    """Return the page as text: sentences, a table, pictures, what was run, and a glossary."""
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     template = environment.from_string(files(__package__).joinpath("page.html").read_text("utf-8"))
     return template.render(
         audit=audit,
-        sentences=sentences(audit),
-        sections=sections(audit),
-        methods=METHODS,
-        names=NAMES,
-        colours=figures.COLOURS,
+        sentences=summarise(audit),
+        sections=table_sections(audit),
+        methods=AUDITED_METHODS,
+        names=METHOD_TITLES,
+        colours=figures.METHOD_COLOURS,
         percent=percent,
-        ray=_ray(audit),
+        ray=_ray_picture(audit),
         infinity=_largest_limits(audit),
-        reliability=[_reliability(audit, method) for method in METHODS],
-        histograms=[_histogram(audit, method) for method in METHODS],
+        reliability=[_reliability_picture(audit, method) for method in AUDITED_METHODS],
+        histograms=[_histogram_picture(audit, method) for method in AUDITED_METHODS],
     )
 
 
-def _ray(audit: Audit) -> tuple[str, str] | None:
-    """A picture and what it shows, for those who cannot see it."""
+def _ray_picture(audit: Audit) -> tuple[str, str] | None:
+    """Return the picture and a text for readers who cannot see it."""
     if audit.ray is None:
         return None
     ends = ", ".join(
-        f"{NAMES[m]} from {percent(audit.ray.mean[m][0])} to {percent(audit.ray.mean[m][-1])} %"
-        for m in METHODS
+        f"{METHOD_TITLES[m]} from {percent(audit.ray.mean[m][0])} to {percent(audit.ray.mean[m][-1])} %"
+        for m in AUDITED_METHODS
     )
-    return figures.ray_picture(audit), (
+    return figures.draw_ray(audit.ray, audit.classes), (
         f"Mean confidence as test inputs are multiplied by 1 to {audit.ray.delta[-1]:,.0f}: {ends}."
     )
 
 
-def _largest_limits(audit: Audit) -> list[AtInfinity]:
-    """The classes in their order; of many those whose limits are largest."""
-    if len(audit.infinity) <= MOST_CLASSES:
+def _largest_limits(audit: Audit) -> list[ClassLimits]:
+    """Return the limits of all classes, or of the classes with the largest limits if there are many."""
+    if len(audit.infinity) <= MOST_CLASSES_IN_TABLE:
         return audit.infinity
-    return sorted(audit.infinity, key=lambda row: -row.largest)[:MOST_CLASSES]
+    return sorted(audit.infinity, key=lambda row: -row.largest)[:MOST_CLASSES_IN_TABLE]
 
 
-def _reliability(audit: Audit, method: str) -> tuple[str, str, str]:
+def _reliability_picture(audit: Audit, method: str) -> tuple[str, str, str]:
+    """Return the picture, a text for readers who cannot see it, and a verdict."""
     scores = audit.test[method]
-    gap = familiar_gap(scores, audit.sizes["test"])
+    gap = calibration_gap(scores, audit.sizes["test"])
     verdict = "fits" if gap == 0 else "overconfident" if gap > 0 else "underconfident"
-    alt = (
-        f"Reliability diagram, {NAMES[method]}: mean confidence {percent(scores.confidence)} %, "
+    text = (
+        f"Reliability diagram, {METHOD_TITLES[method]}: mean confidence {percent(scores.confidence)} %, "
         f"right {percent(scores.accuracy)} %."
     )
-    return figures.reliability_picture(audit, method), alt, verdict
+    return figures.draw_reliability(audit, method), text, verdict
 
 
-def _histogram(audit: Audit, method: str) -> tuple[str, str]:
+def _histogram_picture(audit: Audit, method: str) -> tuple[str, str]:
+    """Return the picture and a text for readers who cannot see it."""
     means = [("test data", audit.test[method].confidence)]
     means += [(outlier.name, outlier.scores[method].confidence) for outlier in audit.outliers]
     listing = ", ".join(f"{name} {percent(mean)} %" for name, mean in means)
-    return (
-        figures.histogram_picture(audit, method),
-        f"Histograms of confidence, {NAMES[method]}; means: {listing}.",
-    )
+    text = f"Histograms of confidence, {METHOD_TITLES[method]}; means: {listing}."
+    return figures.draw_histograms(audit, method), text

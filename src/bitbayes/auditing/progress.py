@@ -1,15 +1,17 @@
-"""A bar on stderr for each stage of an audit."""
+"""How an audit reports its progress, and progress bars that show it on stderr."""
 
-from __future__ import annotations
-
-from types import TracebackType
+from collections.abc import Callable
+from typing import Self
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
+# Called with the name of a stage, the steps done, and the number of all its steps (None if unknown).
+ReportProgress = Callable[[str, int, int | None], None]
 
-class Bars:
-    """Called with a stage, the steps done and the steps in all: starts that stage's bar or moves it on."""
+
+class ProgressBars:
+    """One progress bar on stderr for each stage of an audit. An instance is a `ReportProgress`."""
 
     def __init__(self) -> None:
         columns = (TextColumn("{task.description:16}"), BarColumn(), TimeElapsedColumn())
@@ -21,11 +23,9 @@ class Bars:
             self.tasks[stage] = self.progress.add_task(stage, total=total)
         self.progress.update(self.tasks[stage], completed=done, total=total)
 
-    def __enter__(self) -> Bars:
+    def __enter__(self) -> Self:
         self.progress.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.progress.stop()

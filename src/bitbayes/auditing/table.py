@@ -1,17 +1,15 @@
-"""The rows of the audit's table, in words: the same for the terminal and the page."""
-
-from __future__ import annotations
+"""The rows of the audit's table as text, for the terminal and for the page."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from bitbayes.auditing.findings import METHODS, Audit
+from bitbayes.auditing.findings import AUDITED_METHODS, Audit
 from bitbayes.auditing.words import percent
 
 
 @dataclass(frozen=True)
-class Row:
-    """A label, a number for each method in the order of `METHODS`, and which of the numbers are best."""
+class TableRow:
+    """A label and one number per method, in the order of `AUDITED_METHODS`. `best` marks the best numbers."""
 
     label: str
     values: list[str]
@@ -19,51 +17,51 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Section:
-    """Rows that measure the same; `better`: "higher", "lower", or "" where it depends."""
+class TableSection:
+    """Rows under one title. `better` is "higher" or "lower", or "" if that differs from row to row."""
 
     title: str
     better: str
-    rows: list[Row]
+    rows: list[TableRow]
 
 
-def sections(audit: Audit) -> list[Section]:
-    """Scores on the test data, then mean confidence, AUROC and FPR95 on each set of outliers."""
-    test = [audit.test[method] for method in METHODS]
+def table_sections(audit: Audit) -> list[TableSection]:
+    """Return the scores on the test data, then the confidence, AUROC and FPR95 on each set of outliers."""
+    test = [audit.test[method] for method in AUDITED_METHODS]
     on_test = [
-        _row("Accuracy, %", [s.accuracy for s in test], percent, max),
-        _row("Mean confidence, %", [s.confidence for s in test], percent, None),
-        _row("Calibration error (ECE), %", [s.ece for s in test], percent, min),
-        _row("Log loss (NLL)", [s.nll for s in test], "{:z.3f}".format, min),
-        _row("Brier score", [s.brier for s in test], "{:z.3f}".format, min),
+        _make_row("Accuracy, %", [s.accuracy for s in test], percent, max),
+        _make_row("Mean confidence, %", [s.confidence for s in test], percent, None),
+        _make_row("Calibration error (ECE), %", [s.ece for s in test], percent, min),
+        _make_row("Log loss (NLL)", [s.nll for s in test], "{:z.3f}".format, min),
+        _make_row("Brier score", [s.brier for s in test], "{:z.3f}".format, min),
     ]
-    parts = [Section("Test data", "", on_test)]
+    sections = [TableSection("Test data", "", on_test)]
     if audit.outliers:
-        parts += [
-            _outlier_section(audit, "Confidence on outliers, %", "lower", "confidence", min),
-            _outlier_section(audit, "AUROC on outliers, %", "higher", "auroc", max),
-            _outlier_section(audit, "FPR95 on outliers, %", "lower", "fpr95", min),
+        sections += [
+            _make_outlier_section(audit, "Confidence on outliers, %", "lower", "confidence"),
+            _make_outlier_section(audit, "AUROC on outliers, %", "higher", "auroc"),
+            _make_outlier_section(audit, "FPR95 on outliers, %", "lower", "fpr95"),
         ]
-    return parts
+    return sections
 
 
-def _outlier_section(
-    audit: Audit, title: str, better: str, score: str, best: Callable[[Sequence[float]], float]
-) -> Section:
+def _make_outlier_section(audit: Audit, title: str, better: str, score: str) -> TableSection:
+    best = min if better == "lower" else max
     rows = [
-        _row(outlier.name, [getattr(outlier.scores[m], score) for m in METHODS], percent, best)
+        _make_row(outlier.name, [getattr(outlier.scores[m], score) for m in AUDITED_METHODS], percent, best)
         for outlier in audit.outliers
     ]
-    return Section(title, better, rows)
+    return TableSection(title, better, rows)
 
 
-def _row(
+def _make_row(
     label: str,
     numbers: list[float],
-    show: Callable[[float], str],
+    write: Callable[[float], str],
     best: Callable[[Sequence[float]], float] | None,
-) -> Row:
-    values = [show(number) for number in numbers]
-    # As shown: a difference that rounding hides is none, and where all are equal none is best.
-    winner = None if best is None or len(set(values)) == 1 else show(best(numbers))
-    return Row(label, values, [value == winner for value in values])
+) -> TableRow:
+    values = [write(number) for number in numbers]
+    # The written numbers are compared: a difference that rounding hides does not count, and if all numbers
+    # are equal, none of them is best.
+    winner = None if best is None or len(set(values)) == 1 else write(best(numbers))
+    return TableRow(label, values, [value == winner for value in values])

@@ -1,12 +1,10 @@
-"""What to audit: the user's `package.module:function`, or the embedded digits."""
-
-from __future__ import annotations
+"""What is audited: the model and data that a function of the user returns, or the embedded digits."""
 
 import importlib
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,59 +14,61 @@ from torch.utils.data import DataLoader, TensorDataset
 from bitbayes.errors import ArgumentError, DataError, ModelError
 from bitbayes.reproduction.data import digits, digits_lenet, validation_split
 
-REQUIRED = ("model", "train", "validation", "test")
-KEYS = (*REQUIRED, "outliers")
+REQUIRED_KEYS = ("model", "train", "validation", "test")
+ALLOWED_KEYS = (*REQUIRED_KEYS, "outliers")
 
 
 @dataclass(frozen=True)
 class Target:
-    """A model, its loaders of (x, y), and inputs that belong to none of its classes, by name."""
+    """A model, loaders of (x, y), and outliers: inputs by name that belong to none of the classes."""
 
     subject: str
     model: nn.Module
     train: Iterable[Any]
     validation: Iterable[Any]
     test: Iterable[Any]
-    outliers: Mapping[str, Iterable[Any] | Tensor] = field(default_factory=dict)
+    outliers: Mapping[str, Iterable[Any] | Tensor]
 
 
 def embedded_target(seed: int) -> Target:
-    """The embedded digits and their LeNet; the test digits are split by `seed` into validation and test."""
+    """Return the embedded digits and their LeNet. `seed` splits the test digits into validation and test."""
     data = digits()
     validation, test = validation_split(data.test_images, data.test_labels, 1000, seed)
     return Target(
         subject="LeNet on the embedded MNIST digits",
         model=digits_lenet(),
-        train=_loader(data.train_images, data.train_labels),
-        validation=_loader(*validation),
-        test=_loader(*test),
+        train=_make_loader(data.train_images, data.train_labels),
+        validation=_make_loader(*validation),
+        test=_make_loader(*test),
         outliers={"Fashion-MNIST": data.fashion_images, "Letters (A–Z)": data.letters_images},
     )
 
 
 def load_target(name: str) -> Target:
-    """Import `package.module:function`, from the current directory too, call it, and check what it returns.
+    """Import `package.module:function`, call it, and check what it returns.
+
+    The module may lie in the current directory.
 
     >>> load_target("math:sqrt")
     Traceback (most recent call last):
     ...
     bitbayes.errors.DataError: math:sqrt raised TypeError: ...
     """
-    function = _find(name)
+    function = _find_function(name)
     try:
         returned = function()
     except Exception as error:
         raise DataError(f"{name} raised {_describe(error)}") from error
-    return _checked(name, returned)
+    return _check_returned(name, returned)
 
 
-def _find(name: str) -> Callable[[], Any]:
+def _find_function(name: str) -> Callable[[], Any]:
     module_name, colon, function_name = name.partition(":")
     if not (module_name and colon and function_name):
         raise ArgumentError(f"{name!r} is no target: write package.module:function, such as digits:audit")
     if (here := str(Path.cwd())) not in sys.path:
         sys.path.insert(0, here)
-    importlib.invalidate_caches()  # the file may be younger than this process
+    importlib.invalidate_caches()  # the file may be newer than this process
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
@@ -88,16 +88,16 @@ def _find(name: str) -> Callable[[], Any]:
     return function  # type: ignore[no-any-return]
 
 
-def _checked(name: str, returned: Any) -> Target:
+def _check_returned(name: str, returned: Any) -> Target:
+    allowed = _quote(ALLOWED_KEYS)
     if not isinstance(returned, Mapping):
+        kind = type(returned).__name__
+        raise DataError(f"{name} returned a {kind}: it must return a dict with the keys {allowed}")
+    if missing := [key for key in REQUIRED_KEYS if key not in returned]:
+        raise DataError(f"{name} returned a dict without {_quote(missing)}: it has {_quote(returned)}")
+    if unknown := [key for key in returned if key not in ALLOWED_KEYS]:
         raise DataError(
-            f"{name} returned a {type(returned).__name__}: it must return a dict with the keys {_list(KEYS)}"
-        )
-    if missing := [key for key in REQUIRED if key not in returned]:
-        raise DataError(f"{name} returned a dict without {_list(missing)}: it has {_list(returned)}")
-    if unknown := [key for key in returned if key not in KEYS]:
-        raise DataError(
-            f"{name} returned a dict with {_list(unknown)}: the keys that mean something are {_list(KEYS)}"
+            f"{name} returned a dict with {_quote(unknown)}: the keys that mean something are {allowed}"
         )
     if not isinstance(returned["model"], nn.Module):
         kind = type(returned["model"]).__name__
@@ -108,24 +108,21 @@ def _checked(name: str, returned: Any) -> Target:
             f'{name}: "outliers" is a {type(outliers).__name__}: '
             "it must be a dict from a name to a tensor of inputs or a loader"
         )
-    return Target(name, **{key: returned[key] for key in REQUIRED}, outliers=outliers)
+    return Target(name, **{key: returned[key] for key in REQUIRED_KEYS}, outliers=outliers)
 
 
 def _describe(error: Exception) -> str:
-    """The error's kind and text, and the last line of code it passed that is not a library's."""
+    """Return the type and text of an error, and the last line of the user's own code that it came from."""
     frames = traceback.extract_tb(error.__traceback__)[1:]
-    own = [
-        frame
-        for frame in frames
-        if not any(part in frame.filename for part in ("site-packages", "importlib"))
-    ]
+    libraries = ("site-packages", "importlib")
+    own = [frame for frame in frames if not any(name in frame.filename for name in libraries)]
     where = f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
     return f"{type(error).__name__}: {error}{where}"
 
 
-def _list(names: Iterable[Any]) -> str:
+def _quote(names: Iterable[Any]) -> str:
     return ", ".join(f'"{name}"' for name in names)
 
 
-def _loader(images: Tensor, labels: Tensor) -> DataLoader[tuple[Tensor, ...]]:
+def _make_loader(images: Tensor, labels: Tensor) -> DataLoader[tuple[Tensor, ...]]:
     return DataLoader(TensorDataset(images, labels), batch_size=250)

@@ -1,4 +1,4 @@
-"""Temperature scaling: softmax(f / T), with the one T > 0 that fits held-out labels best."""
+"""Temperature scaling: softmax(f / T), with the T > 0 that fits the validation labels best."""
 
 from __future__ import annotations
 
@@ -29,10 +29,14 @@ COLDEST, HOTTEST = 1e-3, 1e3
 
 
 class TemperatureScaling(nn.Module):
-    """p(y | x) = softmax(f(x) / T), one logit: σ(f(x) / T).
+    """A classifier whose logits are divided by a temperature T: p(y | x) = softmax(f(x) / T).
 
-    The labels' log-likelihood is concave in 1/T, so its derivative, Σₙ (f_y − E_p f), is followed to its one
-    zero by bisection in log T: no step size, no number of iterations to choose, and T stays positive.
+    A network with one logit gives σ(f(x) / T). `fit` chooses T. The log-likelihood of the labels is concave
+    in 1/T, so its derivative Σₙ (f_y − E_p f) has one zero, and bisection in log T finds it. There is no step
+    size to choose, and T stays positive.
+
+    Args:
+        model: a trained network that returns logits. It is not changed.
 
     >>> import bitbayes as bb
     >>> from torch.utils.data import DataLoader, TensorDataset
@@ -56,7 +60,14 @@ class TemperatureScaling(nn.Module):
 
     @torch.no_grad()
     def fit(self, val_loader: Iterable[Any], *, progress: bool | None = None) -> Self:
-        """Choose T on validation data: one forward pass. Warns where the labels ask for T = 0 or ∞."""
+        """Choose T on validation data, with one forward pass.
+
+        Warns with an `EdgeWarning` if the best T lies outside the searched range.
+
+        Args:
+            val_loader: a loader of (x, y).
+            progress: True shows a progress bar, False does not, None shows it on a terminal only.
+        """
         outputs, targets = [], []
         steps = track(check_loader(val_loader), "temperature scaling", progress)
         likelihood: Likelihood | None = None
@@ -73,27 +84,27 @@ class TemperatureScaling(nn.Module):
         return self
 
     def forward(self, x: Any) -> Tensor:
-        """Drop-in logits f(x) / T."""
+        """Return the logits f(x) / T, in the shape of the model's own output."""
         with eval_mode(self.model):
             return call(self.model, x) / self.temperature
 
     @torch.no_grad()
     def predict_proba(self, x: Data) -> Tensor:
-        """Probabilities (n, k), rows sum to one; (n, 2) for a network with one logit. x may be a loader."""
+        """Return probabilities (n, k), or (n, 2) for a network with one logit. x may be a loader."""
         if self._likelihood is None:
             raise NotFittedError("this TemperatureScaling is not fitted yet: call `fit(val_loader)` first")
         parts = []
         with eval_mode(self.model):
             for batch in input_batches(x, model_device(self.model)):
                 logits = self._logits(batch.inputs, batch.name)
-                # The largest logit becomes 0 first: dividing it by a small T could overflow.
+                # Division by a small T could overflow, so the largest logit is moved to 0 first.
                 if logits.shape[1] > 1:
                     logits = logits - logits.amax(1, keepdim=True)
                 parts.append(self._likelihood.log_probabilities(logits / self.temperature).exp())
         return torch.cat(parts)
 
     def _logits(self, inputs: Inputs, where: str) -> Tensor:
-        """(n, k), checked, in the working precision."""
+        """Return the model's logits, (n, k), after checks and in the working precision."""
         output = call(self.model, inputs)
         if output.dim() == 1:
             output = output[:, None]
@@ -106,11 +117,11 @@ class TemperatureScaling(nn.Module):
 
 def _best_temperature(logits: Tensor, labels: Tensor, likelihood: Likelihood) -> float:
     if logits.shape[1] == 1:
-        logits = torch.cat([torch.zeros_like(logits), logits], dim=1)  # the same two probabilities
+        logits = torch.cat([torch.zeros_like(logits), logits], dim=1)  # softmax of (0, f) is (1 − σ(f), σ(f))
     chosen = logits.gather(1, labels[:, None])[:, 0]
 
     def too_cold(log_temperature: float) -> bool:
-        """Does the likelihood still grow with T? Its derivative in 1/T is negative then."""
+        """Return whether the likelihood grows with T: its derivative in 1/T is negative."""
         p = (logits * math.exp(-log_temperature)).softmax(1)
         return float((chosen - (p * logits).sum(1)).sum()) < 0
 
@@ -124,7 +135,7 @@ def _best_temperature(logits: Tensor, labels: Tensor, likelihood: Likelihood) ->
                 stacklevel=3,
             )
             return math.exp(edge)
-    for _ in range(60):  # 14 nats halved to below float64's resolution
+    for _ in range(60):  # the range, 14 in log T, shrinks below the resolution of float64
         middle = (low + high) / 2
         low, high = (middle, high) if too_cold(middle) else (low, middle)
     return math.exp((low + high) / 2)

@@ -1,6 +1,4 @@
-"""The drop-in as a graph that runs without bitbayes: ONNX, or torch's own format."""
-
-from __future__ import annotations
+"""Export a fitted model as a graph that runs without bitbayes, in ONNX or in the format of torch.export."""
 
 import logging
 import threading
@@ -16,39 +14,44 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
-from bitbayes.errors import ArgumentError, FileError, ModelError
-from bitbayes.io.whole_file import whole
+from bitbayes.errors import ArgumentError, ModelError
+from bitbayes.io.whole_file import check_writable, whole
 from bitbayes.model import Inputs, row_count
 from bitbayes.model.batches import LABELS, describe
 from bitbayes.precision import without_autocast
 
-FORMATS = (".onnx", ".pt2")
-OUTPUT = "logits"
-# Neither torch's exporter nor the filters of warnings are made for several threads.
-ONE_AT_A_TIME = threading.Lock()
+EXPORT_SUFFIXES = (".onnx", ".pt2")
+ONNX_OUTPUT_NAME = "logits"
+# Neither torch's exporter nor Python's warning filters are safe in several threads.
+EXPORT_LOCK = threading.Lock()
 
 
 def check_path(path: str | PathLike[str]) -> Path:
-    """The path; raises, before any work, if nothing of a known format can be written there."""
+    """Return the path. Raise, before any work, if its format is not known or it cannot be written."""
     path = Path(path)
-    if path.suffix not in FORMATS:
+    if path.suffix not in EXPORT_SUFFIXES:
         raise ArgumentError(
             f"path={str(path)!r}: expected a name that ends in '.onnx', or in '.pt2' for torch.export"
         )
-    if path.is_dir() or not path.parent.is_dir():
-        raise FileError(f"cannot write {path}: it is a folder, or there is no folder {path.parent}")
+    check_writable(path)
     if path.suffix == ".onnx" and not find_spec("onnxscript"):
         raise ArgumentError("ONNX needs onnxscript: install bitbayes with its extra 'onnx', or export '.pt2'")
     return path
 
 
 def write(module: nn.Module, path: Path, example: Inputs) -> None:
-    """Trace `module` at inputs like the example, with any number of rows, and write the graph."""
-    example = _rows(example)
-    with ONE_AT_A_TIME, torch.no_grad(), without_autocast(next(module.parameters()).device):
-        module(example)  # what is made at the first prediction is made now, of real numbers
-        with _quiet():
-            program = _graph(module, example)
+    """Trace `module` and write the graph, which takes any number of rows.
+
+    Args:
+        module: the module to trace. Its forward pass takes inputs like the example.
+        path: the file, checked by `check_path`.
+        example: inputs with one row or more.
+    """
+    example = _with_two_rows(example)
+    with EXPORT_LOCK, torch.no_grad(), without_autocast(next(module.parameters()).device):
+        module(example)  # computes what the first prediction caches, before the trace
+        with _silence_exporter():
+            program = _trace(module, example)
             with whole(path) as part:
                 if path.suffix == ".pt2":
                     torch.export.save(program, part)
@@ -56,37 +59,37 @@ def write(module: nn.Module, path: Path, example: Inputs) -> None:
                     _write_onnx(program, part, [*example] if isinstance(example, dict) else ["x"])
 
 
-def _rows(example: Inputs) -> Inputs:
-    """The example with two rows at least: of one row the trace would take the number for a constant."""
+def _with_two_rows(example: Inputs) -> Inputs:
+    """Return the example with at least two rows. With one row the trace would take their number as fixed."""
     if not isinstance(example, (Tensor, Mapping)) or not row_count(example):
         raise ArgumentError(
             f"example is {describe(example)}: expected inputs as the model takes them, with one row or more"
         )
     rows = row_count(example)
 
-    def twice(value: Any) -> Any:
-        return torch.cat([value, value]) if rows == 1 and _has(rows, value) else value
+    def doubled(value: Any) -> Any:
+        return torch.cat([value, value]) if rows == 1 and _has_rows(value, rows) else value
 
     if isinstance(example, Tensor):
-        return twice(example)  # type: ignore[no-any-return]
-    return {name: twice(value) for name, value in example.items() if name not in LABELS}
+        return doubled(example)  # type: ignore[no-any-return]
+    return {name: doubled(value) for name, value in example.items() if name not in LABELS}
 
 
-def _has(rows: int, value: Any) -> bool:
-    """Whether it is a tensor with one row for each point, and no mask or flag for all of them."""
+def _has_rows(value: Any, rows: int) -> bool:
+    """Return whether `value` is a tensor with one row per point. A flag or a shared mask is not."""
     return isinstance(value, Tensor) and value.dim() > 0 and len(value) == rows
 
 
-def _graph(module: nn.Module, example: Inputs) -> ExportedProgram:
+def _trace(module: nn.Module, example: Inputs) -> ExportedProgram:
     rows, dynamic = row_count(example), {0: Dim("rows")}
     shapes: Any = dynamic
     if isinstance(example, Mapping):
-        shapes = {name: dynamic if _has(rows, value) else None for name, value in example.items()}
+        shapes = {name: dynamic if _has_rows(value, rows) else None for name, value in example.items()}
     try:
         return torch.export.export(module, (example,), dynamic_shapes=(shapes,), strict=False)
-    except Exception as error:  # torch raises many kinds
+    except Exception as error:  # torch raises errors of many types
         raise ModelError(
-            f"torch.export cannot trace this model: {_cause(error)}. If it traces the model alone "
+            f"torch.export cannot trace this model: {_root_cause(error)}. If it traces the model alone "
             "(torch.export.export), this is a fault of bitbayes"
         ) from error
 
@@ -94,19 +97,19 @@ def _graph(module: nn.Module, example: Inputs) -> ExportedProgram:
 def _write_onnx(program: ExportedProgram, path: Path, names: list[str]) -> None:
     try:
         made = torch.onnx.export(
-            program, dynamo=True, input_names=names, output_names=[OUTPUT], verbose=False
+            program, dynamo=True, input_names=names, output_names=[ONNX_OUTPUT_NAME], verbose=False
         )
     except torch.onnx.OnnxExporterError as error:
         raise ModelError(
-            f"ONNX has no counterpart for a part of this model or of its posterior: {_cause(error)}. "
+            f"ONNX has no counterpart for a part of this model or of its posterior: {_root_cause(error)}. "
             "Export to '.pt2' instead, or do without that part"
         ) from error
     assert made is not None
     made.save(path, external_data=False)
 
 
-def _cause(error: BaseException) -> str:
-    """The first line of what was wrong in the first place."""
+def _root_cause(error: BaseException) -> str:
+    """Return the first line of the error that caused all others."""
     while error.__cause__ is not None:
         error = error.__cause__
     lines = [line for line in str(error).splitlines() if line.strip()]
@@ -114,8 +117,8 @@ def _cause(error: BaseException) -> str:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """Without the exporter's remarks on torchvision, and on torch's own changes to come."""
+def _silence_exporter() -> Iterator[None]:
+    """Hide the exporter's messages: on torchvision, and on deprecations inside torch."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)

@@ -1,6 +1,4 @@
-"""Files that are there whole or not at all."""
-
-from __future__ import annotations
+"""Write files so that a failure leaves no incomplete file."""
 
 import os
 import stat
@@ -17,9 +15,9 @@ from bitbayes.errors import FileError
 
 @contextmanager
 def whole(path: Path) -> Iterator[Path]:
-    """Where to write what becomes the file `path` at the end; a failure leaves the old file as it was.
+    """Yield a temporary path. What is written there becomes the file `path` at the end.
 
-    Its mode is that of any new file, by the umask.
+    A failure leaves the old file as it was. The new file gets the usual permissions, as the umask says.
 
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     with whole(Path(folder) / "notes") as part:
@@ -32,12 +30,18 @@ def whole(path: Path) -> Iterator[Path]:
         part.touch()
         mode = stat.S_IMODE(part.stat().st_mode)
         yield part
-        part.chmod(mode)  # safetensors makes a file of its own, for the owner's eyes only
+        part.chmod(mode)  # safetensors makes a new file that only its owner may read
         os.replace(part, path)
 
 
 def write_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
-    """A safetensors file, and its folder where there is none."""
+    """Write a safetensors file. Its folder is created if it does not exist.
+
+    Args:
+        path: the file.
+        tensors: the tensors by name, on any device.
+        metadata: text that is stored in the header of the file.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     with whole(path) as part:
         contents = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
@@ -45,17 +49,17 @@ def write_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, st
 
 
 def check_writable(path: Path) -> None:
-    """Raise if no file can be written at `path`: worth knowing before an hour of work, not after it."""
+    """Raise `FileError` if no file can be written at `path`. Call it before long work, not after it."""
     if path.is_dir():
-        raise FileError(f"{path} is a directory: give the name of a file")
+        raise FileError(f"{path} is a folder: give the name of a file")
     if not path.parent.is_dir():
-        raise FileError(f"cannot write {path}: there is no directory {path.parent}")
+        raise FileError(f"cannot write {path}: there is no folder {path.parent}")
     if not os.access(path.parent, os.W_OK):
-        raise FileError(f"cannot write {path}: the directory {path.parent} is not writable")
+        raise FileError(f"cannot write {path}: the folder {path.parent} is not writable")
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write `text` as the file `path`; a failure leaves the old file as it was."""
+    """Write `text` to the file `path` in UTF-8. A failure leaves the old file as it was."""
     check_writable(path)
     with whole(path) as part:
         part.write_text(text, encoding="utf-8")

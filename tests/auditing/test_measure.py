@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from bitbayes import Laplace, TemperatureScaling, metrics
-from bitbayes.auditing.findings import METHODS, Audit
+from bitbayes.auditing.findings import AUDITED_METHODS, Audit
 from bitbayes.auditing.measure import audit
 from bitbayes.errors import DataError, EdgeWarning
 
@@ -79,7 +79,9 @@ def test_every_score_is_what_the_parts_give_by_hand(k: int, outputs: int) -> Non
         return logits.softmax(1)
 
     ring_scores = found.outliers[0].scores
-    for method, predict in zip(METHODS, (plain, scaled.predict_proba, bayes.predict_proba), strict=True):
+    for method, predict in zip(
+        AUDITED_METHODS, (plain, scaled.predict_proba, bayes.predict_proba), strict=True
+    ):
         inside, outside, scores = predict(x), predict(ring), found.test[method]
         near = {"rel": 1e-9, "abs": 1e-12}  # batches of 40 instead of 150 change the last bits
         assert scores.accuracy == metrics.accuracy(inside, y)
@@ -121,7 +123,7 @@ def test_a_shuffling_test_loader_changes_nothing() -> None:
     model = trained(3, 3)
     straight, shuffled = (run(model, loaders(3, shuffle=shuffle)) for shuffle in (False, True))
     assert shuffled.changed_labels == straight.changed_labels
-    for method in METHODS:
+    for method in AUDITED_METHODS:
         assert shuffled.test[method].accuracy == straight.test[method].accuracy
         assert shuffled.test[method].nll == pytest.approx(straight.test[method].nll, rel=1e-4)
 
@@ -282,7 +284,7 @@ def test_outliers_that_will_not_do_are_named() -> None:
 
 @pytest.mark.parametrize("k, outputs", [(3, 3), (2, 1)])
 def test_limits_of_each_class(k: int, outputs: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bitbayes.auditing.measure.MOST_A_CLASS", 20)
+    monkeypatch.setattr("bitbayes.auditing.scores.MOST_LIMITS_PER_CLASS", 20)
     model, data = trained(k, outputs), loaders(k)
     found = run(model, data)
     bayes = Laplace(model, prior_variance=found.prior_variance).fit(data["train"])
