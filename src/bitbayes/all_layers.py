@@ -37,7 +37,7 @@ from bitbayes.model import (
 from bitbayes.posterior import NetworkPosterior, gram_root
 from bitbayes.precision import without_autocast, working
 from bitbayes.prior import candidates
-from bitbayes.rays import ExactNetwork, Path
+from bitbayes.rays import ExactNetwork, RayGaussian
 
 # Candidates that are compared, and the priors at which their covariances are computed: see `interpolation`.
 NODES, CANDIDATES = 18, 55
@@ -152,15 +152,15 @@ class AllLayers:
 
     # ---- at infinity
 
-    def paths(self, x: Tensor, priors: Priors, *, settle: bool, tolerance: float) -> Iterator[Path]:
-        """The Gaussian over logits along the rays of x, final piece by final piece."""
-        return infinity.network_paths(self._exact(priors), x, settle=settle, tolerance=tolerance)
+    def rays(self, x: Tensor, priors: Priors, *, find_alpha: bool, tolerance: float) -> Iterator[RayGaussian]:
+        """The Gaussian over logits along the rays δ·x; without `find_alpha` only at infinity."""
+        return infinity.all_layers_rays(self._exact(priors), x, find_alpha=find_alpha, tolerance=tolerance)
 
     def bound(self, x: Tensor | None, priors: Priors, method: str) -> Tensor:
         """The theorem's bound, (n,)."""
         if x is None:
             raise ArgumentError("over all layers each ray has a bound of its own: give its x, `bound(x)`")
-        return infinity.network_bound(self._exact(priors), x, method)
+        return infinity.all_layers_bound(self._exact(priors), x, method)
 
     # ---- inside
 

@@ -35,7 +35,7 @@ from bitbayes.model import (
     unwrapped,
 )
 from bitbayes.predictive import METHODS
-from bitbayes.rays import Certificate, Limit, Path, Residual
+from bitbayes.rays import Certificate, Limit, RayGaussian, Residual
 from bitbayes.residual.kernel import MomentsSum, Roots, Watched, shown, widened
 from bitbayes.tuning import Tuning, by_evidence
 
@@ -381,7 +381,7 @@ class Laplace(nn.Module):
         (True, True)
         """
         x, _ = infinity.unit_rays(x)
-        found = infinity.limit(self._paths(x, settle=False, tolerance=tolerance), self._method(None))
+        found = infinity.limit(self._rays(x, find_alpha=False, tolerance=tolerance), self._method(None))
         return infinity.ApproximateLimit(*found) if tolerance else found
 
     def bound(self, x: Tensor | None = None) -> Tensor:
@@ -434,7 +434,7 @@ class Laplace(nn.Module):
         True
         """
         x, size = infinity.unit_rays(x)
-        found = infinity.certify(self._paths(x, settle=True, tolerance=tolerance), self._method(None))
+        found = infinity.certify(self._rays(x, find_alpha=True, tolerance=tolerance), self._method(None))
         kind = infinity.ApproximateCertificate if tolerance else Certificate
         return kind(found.alpha / size.to(found.alpha.device), found.limit, found.confidence)
 
@@ -502,12 +502,12 @@ class Laplace(nn.Module):
 
     # ---- inside
 
-    def _paths(self, x: Tensor, *, settle: bool, tolerance: float) -> Iterator[Path]:
+    def _rays(self, x: Tensor, *, find_alpha: bool, tolerance: float) -> Iterator[RayGaussian]:
         part = self._need_fit()
         if not isinstance(tolerance, (int, float)) or not 0 <= tolerance < 1:
             raise ArgumentError(f"tolerance={tolerance!r}: expected a number from 0 (exact) to below 1")
-        paths = part.paths(x, self._priors(), settle=settle, tolerance=tolerance)
-        return infinity.residual_paths(paths, x, self._residual()) if self.residual else paths
+        rays = part.rays(x, self._priors(), find_alpha=find_alpha, tolerance=tolerance)
+        return infinity.with_residual(rays, x, self._residual()) if self.residual else rays
 
     def _see(self, moments: MomentsSum) -> Callable[[Inputs], None]:
         """Shows moments what the residual looks at."""

@@ -25,7 +25,7 @@ from bitbayes.posterior import Posterior, posterior_of
 from bitbayes.precision import widest, without_autocast, working
 from bitbayes.predictive import FEW
 from bitbayes.prior import candidates
-from bitbayes.rays import Path
+from bitbayes.rays import RayGaussian
 
 # Features wait until they are worth one matrix product. Bytes, not batches, so that memory is bounded.
 TUNE_BYTES = 2**22
@@ -111,10 +111,12 @@ class LastLayer:
 
     # ---- at infinity
 
-    def paths(self, x: Tensor, prior_variance: float, *, settle: bool, tolerance: float) -> Iterator[Path]:
-        """The Gaussian over logits along the rays δ·x; `settle`: with alpha."""
+    def rays(
+        self, x: Tensor, prior_variance: float, *, find_alpha: bool, tolerance: float
+    ) -> Iterator[RayGaussian]:
+        """The Gaussian over logits along the rays δ·x; without `find_alpha` only at infinity."""
         parts = self.model, self.head, self._decompose(), prior_variance
-        return infinity.last_layer_paths(*parts, x, settle=settle, tolerance=tolerance)
+        return infinity.last_layer_rays(*parts, x, find_alpha=find_alpha, tolerance=tolerance)
 
     def bound(self, x: Tensor | None, prior_variance: float, method: str) -> Tensor:
         """A confidence that no ray's limit exceeds, whatever its x."""

@@ -4,7 +4,7 @@ In the ray's final region the derivative g at a layer's outputs is the same ever
 is slope·δ + intercept. So J(δ) = δ·J∞ + J₀, both from one pass back and the values at infinity that went
 through the layers: J∞ has the slopes for inputs, and 0 for the bias's 1. The limit is that of J∞ Σ J∞ᵀ. From
 start ≥ alpha on J(δ)/δ lies on the segment from J∞ to J(start)/start, at u = start/δ, and its covariance is a
-quadratic in u: three points determine it. In units of scale = δ this is a path.
+quadratic in u: three points determine it. In units of scale = δ this is a `RayGaussian`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from bitbayes.model import (
 from bitbayes.model.hooks import inputs_seen
 from bitbayes.posterior import NetworkPosterior
 from bitbayes.rays.final_region import FinalRegion, check_rays, final_region
-from bitbayes.rays.ray_gaussian import INFINITE, Path
+from bitbayes.rays.ray_gaussian import INFINITE_SCALE, RayGaussian
 from bitbayes.rays.ray_tensor import RayTensor
 
 # A little beyond alpha, where a unit is at 0 and has no derivative; and where no unit ever changes its mind.
@@ -76,22 +76,24 @@ class _Along(NamedTuple):
 
 
 @torch.no_grad()
-def network_paths(network: ExactNetwork, x: Tensor, *, settle: bool, tolerance: float) -> Iterator[Path]:
-    """Paths for the rows of x, of a model that ends in a linear layer.
+def all_layers_rays(
+    network: ExactNetwork, x: Tensor, *, find_alpha: bool, tolerance: float
+) -> Iterator[RayGaussian]:
+    """The Gaussians along the rays of x under a posterior over all layers, a batch of rows at a time.
 
-    Alpha is up to a thousandth later than that of the network. Without `settle` only the end at infinity
-    means anything.
+    The model must end in a linear layer. Alpha is up to a thousandth larger than that of the network. Without
+    `find_alpha` only u = 0 is meaningful.
     """
     check_rays(x)
     with eval_mode(network.model):
         one = x[:1].to(next(network.model.parameters()))
         rows = points_at_once(network.model, network.layers, one, network.contrasts.shape[0])
     for part in torch.split(x, rows):
-        yield _path(network, part, settle, tolerance)
+        yield _gaussian(network, part, find_alpha, tolerance)
 
 
-def network_piece(model: nn.Module, x: Tensor, tolerance: float = 0.0) -> FinalRegion:
-    """What a model that ends in a linear layer is along the rays of x."""
+def model_final_region(model: nn.Module, x: Tensor, tolerance: float = 0.0) -> FinalRegion:
+    """The final region of a model that ends in a linear layer, along the rays of x."""
     check_rays(x)
     x = x.to(next(model.parameters()))
     with eval_mode(model):
@@ -99,43 +101,43 @@ def network_piece(model: nn.Module, x: Tensor, tolerance: float = 0.0) -> FinalR
     return final_region(model, head, x, tolerance=tolerance)
 
 
-def inside(piece: FinalRegion) -> Tensor:
+def delta_inside(region: FinalRegion) -> Tensor:
     """A δ for each ray, (n,), at which it is inside its final region."""
-    return torch.where(piece.alpha > 0, BEYOND * piece.alpha, NEAREST)
+    return torch.where(region.alpha > 0, BEYOND * region.alpha, NEAREST)
 
 
-def _path(network: ExactNetwork, x: Tensor, settle: bool, tolerance: float) -> Path:
+def _gaussian(network: ExactNetwork, x: Tensor, find_alpha: bool, tolerance: float) -> RayGaussian:
     known = [layer.name for layer in network.layers if layer.kind != "other"]
     with inputs_seen(network.model, known) as seen:
-        piece = network_piece(network.model, x, tolerance)
-    start = inside(piece)  # (n,)
+        region = model_final_region(network.model, x, tolerance)
+    start = delta_inside(region)  # (n,)
     recorded, later = _derivatives(network, x.to(start), start)
     far = {each.layer.name: _slope(each, later.get(each.layer.name), start, seen) for each in recorded}
     limit = network.covariance(far)
-    # Where neither f nor J grows the path is one point, that at its start.
-    still = ~piece.logits.slope.any(1)
+    # Where neither f nor J grows the segment is one point, that at its start.
+    still = ~region.logits.slope.any(1)
     middle = first = limit
-    if settle or bool(still.any()):
+    if find_alpha or bool(still.any()):
         near = {each.layer.name: _scaled(each.jacobian(), start) for each in recorded}
         middle = first = network.covariance(near)
         still &= limit.abs().amax((1, 2)) <= NOTHING * first.abs().amax((1, 2))
-    if settle:
+    if find_alpha:
         middle = network.covariance({name: _mean(far[name], near[name]) for name in far})
-    far_scale = torch.where(still, start, INFINITE)
+    far_scale = torch.where(still, start, INFINITE_SCALE)
     directions = network.contrasts.to(limit)
 
     def at(u: float) -> LogitGaussian:
         place = torch.where(still, 1.0, torch.full_like(start, u))
         values, vectors = torch.linalg.eigh(_quadratic(limit, middle, first, place[:, None, None]))
         scale = 1 / ((1 - u) / far_scale + u / start)
-        mean = piece.logits.slope + piece.logits.intercept * (place / start)[:, None]
+        mean = region.logits.slope + region.logits.intercept * (place / start)[:, None]
         spread = CovarianceFactors(values.clamp_min(0), directions @ vectors, torch.zeros_like(start))
         return LogitGaussian(mean * scale[:, None], spread, scale)
 
     def delta(row: Tensor, u: Tensor) -> Tensor:
-        return start[row] / u.clamp_min(1 / INFINITE)
+        return start[row] / u.clamp_min(1 / INFINITE_SCALE)
 
-    return Path(start, at, far_scale, start, delta)
+    return RayGaussian(start, at, far_scale, start, delta)
 
 
 def _derivatives(

@@ -25,8 +25,8 @@ from bitbayes.posterior import (
 )
 from bitbayes.precision import precise
 from bitbayes.predictive import KAPPA
-from bitbayes.rays.largest_probability import pairwise_share, probit_share
-from bitbayes.rays.limit import closed_form
+from bitbayes.rays.largest_probability import largest_pairwise_probability, largest_probit_probability
+from bitbayes.rays.limit import require_closed_form
 
 BOUNDED = ("probit", "pairwise", "quadrature")
 
@@ -45,7 +45,7 @@ def bound(model: nn.Module, head: Head, posterior: Posterior, prior_variance: fl
     One logit: σ(‖μ‖/√(κ λ_min(Σ))), or with "quadrature" Φ(‖μ‖/√λ_min(Σ)). k logits, "pairwise": every
     |zᵢⱼ| ≤ Zᵢⱼ = ‖μᵢ − μⱼ‖/√(2κ λ_min); "probit": |zᵢ| ≤ ‖μᵢ − μ̄‖/√(κ(1 − 1/k) λ_min).
     """
-    closed_form(method, BOUNDED, "bound")
+    require_closed_form(method, BOUNDED, "bound")
     weights = _weights(model, head)  # (k, D)
     smallest = 1 / largest_precision(posterior, prior_variance)
     gaps = _gaps(weights[None], method).norm(dim=-1)  # (1, k) or (1, k, k)
@@ -67,7 +67,7 @@ def prior_limits(features: Tensor, logits: Tensor, posterior: Posterior, method:
     >>> print(f"{limits.certain.item():.3f} {limits.flat.item():.3f}")
     0.953 0.921
     """
-    closed_form(method, ("probit", "pairwise"), "bound")
+    require_closed_form(method, ("probit", "pairwise"), "bound")
     features, logits = precise(features), precise(logits)
     gaps = _gaps(logits[..., None], method)[..., 0].abs()
     squared_norm = features.square().sum(1)
@@ -121,4 +121,5 @@ def largest_confidence(gaps: Tensor, variances: Tensor, floor: float, method: st
         probability: Tensor = torch.special.ndtr(gaps[:, 0] / variances[:, 0].sqrt())
         return probability
     z = gaps / (floor + KAPPA * variances).sqrt()
-    return pairwise_share(-z, z) if method == "pairwise" else probit_share(-z, z)
+    largest = largest_pairwise_probability if method == "pairwise" else largest_probit_probability
+    return largest(-z, z)

@@ -1,4 +1,4 @@
-"""The last linear piece of a network along each ray δ·x, in one pass."""
+"""The last linear region of a network along each ray δ·x, in one pass."""
 
 from __future__ import annotations
 
@@ -35,25 +35,25 @@ class FinalRegion(NamedTuple):
 
 @torch.no_grad()
 def final_region(
-    model: nn.Module, head: Head, x: Tensor, *, settle: bool = True, tolerance: float = 0.0
+    model: nn.Module, head: Head, x: Tensor, *, find_alpha: bool = True, tolerance: float = 0.0
 ) -> FinalRegion:
     """φ(δ·x) = slope·δ + intercept for every δ ≥ alpha, for each row of x, and the logits likewise.
 
     alpha is the last δ at which a unit of the network changes its mind (a ReLU its sign, a max pooling its
-    choice); 0 if none does. Without `settle` only the slopes are computed, at half the price: alpha and the
-    intercepts are infinite. A `tolerance` above 0 is approximate: units whose slope is less than that,
+    choice); 0 if none does. Without `find_alpha` only the slopes are computed, at half the price: alpha and
+    the intercepts are infinite. A `tolerance` above 0 is approximate: units whose slope is less than that,
     relative to their layer's largest, count as settled where they are.
 
     >>> from bitbayes.model import find_head
     >>> model = nn.Sequential(nn.Linear(1, 2), nn.ReLU(), nn.Linear(2, 1))
     >>> for p, values in zip(model.parameters(), ([[1.0], [-1.0]], [-4.0, 3.0], [[2.0, 1.0]], [5.0])):
     ...     p.data = torch.tensor(values)
-    >>> piece = final_region(model, find_head(model, torch.ones(1, 1)), torch.ones(1, 1))
-    >>> piece.logits.slope.item(), piece.logits.intercept.item(), piece.alpha.item()
+    >>> region = final_region(model, find_head(model, torch.ones(1, 1)), torch.ones(1, 1))
+    >>> region.logits.slope.item(), region.logits.intercept.item(), region.alpha.item()
     (2.0, -3.0, 4.0)
     """
     check_rays(x)
-    ray = RayTensor.along(x.to(model_device(model)), settle=settle, tolerance=tolerance)
+    ray = RayTensor.along(x.to(model_device(model)), find_alpha=find_alpha, tolerance=tolerance)
     with eval_mode(model):
         features, logits, _ = forward(model, head, ray)
     if not isinstance(features, RayTensor) or not isinstance(logits, RayTensor):
@@ -62,12 +62,12 @@ def final_region(
             "torch on the way (`.numpy()`, `.item()`)"
         )
     halves = [half for value in (features, logits) for half in (value.slope, value.intercept)]
-    if not all(bool(half.isfinite().all()) for half in (halves if settle else halves[::2])):
+    if not all(bool(half.isfinite().all()) for half in (halves if find_alpha else halves[::2])):
         raise DataError("the network overflows along the ray, or its weights hold NaN or infinity")
-    if settle:
-        return FinalRegion(Affine(*halves[:2]), Affine(*halves[2:]), ray.horizon.alpha)
+    if find_alpha:
+        return FinalRegion(Affine(*halves[:2]), Affine(*halves[2:]), ray.ray_pass.alpha)
     pieces = [Affine(slope, torch.full_like(slope, torch.inf)) for slope in halves[::2]]
-    return FinalRegion(pieces[0], pieces[1], torch.full_like(ray.horizon.alpha, torch.inf))
+    return FinalRegion(pieces[0], pieces[1], torch.full_like(ray.ray_pass.alpha, torch.inf))
 
 
 def unit_rays(x: Tensor) -> tuple[Tensor, Tensor]:

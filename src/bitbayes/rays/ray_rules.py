@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.utils._pytree import tree_leaves, tree_map
 
-from bitbayes.rays.ray_tensor import NOISE, RULES, RayTensor, unknown, without_noise
+from bitbayes.rays.ray_tensor import RULES, SLOPE_NOISE, RayTensor, unknown_operation, without_noise
 
 aten = torch.ops.aten
 Rule = Callable[..., Any]
@@ -40,7 +40,9 @@ def in_place(*names: str) -> None:
 
         def write(func: Any, target: Any, *args: Any, operation: Any = operation, **kwargs: Any) -> Any:
             if not isinstance(target, RayTensor):
-                raise unknown(func, "writes into a plain tensor: make that one with `x.new_zeros(...)`")
+                raise unknown_operation(
+                    func, "writes into a plain tensor: make that one with `x.new_zeros(...)`"
+                )
             overload = getattr(operation, func._overloadname, None) or operation.default
             result = RULES[operation](overload, target, *args, **kwargs)
             target.slope.copy_(result.slope)
@@ -104,7 +106,7 @@ def _keeps_rows(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output
 
     The operation itself answers: it moves tensors that hold at each place the number of their row.
     """
-    alpha = rays_in(args)[0].horizon.alpha
+    alpha = rays_in(args)[0].ray_pass.alpha
     numbers = torch.arange(len(alpha), dtype=torch.float32, device=alpha.device)
 
     def row_numbers(value: Any) -> Any:
@@ -126,7 +128,7 @@ def _keeps_rows(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output
 def convert(func: Any, x: RayTensor, *, dtype: torch.dtype | None = None, **_: Any) -> Any:
     """Another dtype or device: what is inside stays."""
     if dtype is not None and not dtype.is_floating_point:
-        raise unknown(func, f"turns values into {dtype}")
+        raise unknown_operation(func, f"turns values into {dtype}")
     return x.like(x.slope.clone(), x.intercept.clone())
 
 
@@ -142,7 +144,7 @@ def make_constant(func: Any, x: RayTensor, *args: Any, dtype: torch.dtype | None
     if dtype is not None and not dtype.is_floating_point:
         return func(x.slope, *args, dtype=dtype)
     made = func(x.slope, *args)
-    by_row = made.dim() > 0 and len(made) == len(x.horizon.alpha)
+    by_row = made.dim() > 0 and len(made) == len(x.ray_pass.alpha)
     return x.like(torch.zeros_like(made), x.constant(made), by_row)
 
 
@@ -208,7 +210,7 @@ def scale(func: Any, x: Any, y: Any, rounding_mode: str | None = None) -> Any:
     """x·c, c·x and x/c for a constant c."""
     ray, *others = rays_in(x, y)
     if others or rounding_mode or (ray is y and func.overloadpacket is aten.div):
-        raise unknown(func, "multiplies or divides by a value that grows along the ray, or rounds")
+        raise unknown_operation(func, "multiplies or divides by a value that grows along the ray, or rounds")
     slope, intercept = (
         func(*[half if value is ray else _constant(value, half) for value in (x, y)])
         for half in (ray.slope, ray.intercept)
@@ -221,7 +223,7 @@ def multiply(func: Any, left: Any, right: Any) -> Any:
     """A matrix product with constants on either side."""
     ray, *others = rays_in(left, right)
     if others:
-        raise unknown(func, "multiplies two values that both grow along the ray")
+        raise unknown_operation(func, "multiplies two values that both grow along the ray")
     if ray is left:
         slope, intercept = (func(half, _constant(right, half)) for half in (ray.slope, ray.intercept))
         by_row, norms = ray.by_row, torch.linalg.vector_norm(right, 1, dim=-2, keepdim=True)
@@ -248,7 +250,7 @@ def multiply_and_add(
 def convolve(func: Any, x: Any, weight: Any, bias: Any, *geometry: Any) -> Any:
     transposed = geometry[3]
     if transposed or not isinstance(x, RayTensor) or rays_in(weight, bias):
-        raise unknown(func, "is transposed, or has weights that grow along the ray")
+        raise unknown_operation(func, "is transposed, or has weights that grow along the ray")
     slope = func(x.slope, _constant(weight, x.slope), None, *geometry)
     intercept = func(x.intercept, *map(x.constant, (weight, bias)), *geometry)
     norms = torch.linalg.vector_norm(weight.flatten(1), 1, dim=1)  # Σ|w| of each channel
@@ -264,7 +266,7 @@ def convolve(func: Any, x: Any, weight: Any, bias: Any, *geometry: Any) -> Any:
 def batch_norm(func: Any, x: RayTensor, weight: Any, bias: Any, mean: Any, variance: Any, *rest: Any) -> Any:
     """(x − mean)·w/√(variance + eps) + b, in eval mode."""
     if mean is None or rest[0] is True:
-        raise unknown(func, "uses the batch's own mean and variance")
+        raise unknown_operation(func, "uses the batch's own mean and variance")
     mean, variance = (_constant(value, x.slope) for value in (mean, variance))
     factor = (variance + rest[-1]).rsqrt()
     factor = factor if weight is None else factor * weight
@@ -279,7 +281,7 @@ def batch_norm(func: Any, x: RayTensor, weight: Any, bias: Any, mean: Any, varia
 @rule("native_dropout")
 def dropout(func: Any, x: RayTensor, p: float, train: bool | None) -> Any:
     if train is not False:
-        raise unknown(func, "is in training mode")
+        raise unknown_operation(func, "is in training mode")
     return x, torch.ones_like(x.slope, dtype=torch.bool)
 
 
@@ -293,14 +295,14 @@ def _constant(value: Any, like: Tensor) -> Any:
 @rule("relu")
 def relu(func: Any, x: RayTensor) -> Any:
     x = x.without_small_slopes()
-    off = x.horizon.see(x.slope, x.intercept, x.by_row)
+    off = x.ray_pass.settle_signs(x.slope, x.intercept, x.by_row)
     return x.like(x.slope.clamp_min(0), x.intercept.masked_fill(off.to(x.intercept.device), 0))
 
 
 @rule("leaky_relu", "_prelu_kernel")
 def leaky_relu(func: Any, x: RayTensor, factor: Any = 0.01) -> Any:
     x = x.without_small_slopes()
-    off = x.horizon.see(x.slope, x.intercept, x.by_row)
+    off = x.ray_pass.settle_signs(x.slope, x.intercept, x.by_row)
     slope, intercept = (
         torch.where(off.to(half.device), half * _constant(factor, half), half)
         for half in (x.slope, x.intercept)
@@ -334,7 +336,7 @@ def larger(func: Any, x: Any, y: Any) -> Any:
 def _larger(x: Any, y: Any, sign: int) -> RayTensor:
     """The larger of two values in the end; the smaller if the sign is −1."""
     gap = add(aten.sub.Tensor, x, y).without_small_slopes()
-    second = gap.horizon.see(sign * gap.slope, sign * gap.intercept, gap.by_row)
+    second = gap.ray_pass.settle_signs(sign * gap.slope, sign * gap.intercept, gap.by_row)
     (slope, other_slope), (intercept, other_intercept) = slopes(x, y), intercepts(x, y)
     other_slope = 0 if isinstance(other_slope, (int, float)) else other_slope
     slope = torch.where(second, other_slope, slope)
@@ -384,7 +386,9 @@ def max_pool(func: Any, x: RayTensor, kernel: Any, stride: Any = (), padding: An
 def adaptive_max_pool(func: Any, x: RayTensor, outputs: Sequence[int]) -> Any:
     sizes = x.shape[-len(outputs) :]
     if any(size % output for size, output in zip(sizes, outputs, strict=True)):
-        raise unknown(func, f"from {tuple(sizes)} to {tuple(outputs)} has windows of more than one size")
+        raise unknown_operation(
+            func, f"from {tuple(sizes)} to {tuple(outputs)} has windows of more than one size"
+        )
     kernel = [size // output for size, output in zip(sizes, outputs, strict=True)]
     pool = aten.max_pool2d_with_indices if len(outputs) == 2 else aten.max_pool3d_with_indices
     return max_pool(pool.default, x, kernel)
@@ -395,15 +399,15 @@ def _largest(x: RayTensor, candidates: list[tuple[Tensor, Tensor]], by_row: bool
     slope = candidates[0][0]
     for other, _ in candidates[1:]:
         slope = torch.maximum(slope, other)
-    if not x.horizon.settle:
+    if not x.ray_pass.find_alpha:
         return x.like(slope, torch.empty_like(slope, device="meta"), by_row)
-    level = slope - max(NOISE, x.horizon.tolerance) * x.largest_slope(by_row, slope.dim())
+    level = slope - max(SLOPE_NOISE, x.ray_pass.tolerance) * x.largest_slope(by_row, slope.dim())
     intercept = torch.full_like(slope, -math.inf)
     for other, value in candidates:
         intercept = torch.where(other >= level, torch.maximum(value, intercept), intercept)
     for other, value in candidates:
         gap = (slope - other).masked_fill_(other >= level, 0)
-        x.horizon.see(gap, intercept - value, by_row)
+        x.ray_pass.settle_signs(gap, intercept - value, by_row)
     return x.like(slope, intercept, by_row)
 
 
