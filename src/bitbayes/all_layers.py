@@ -131,8 +131,8 @@ class AllLayers(WeightPosterior):
 
     # ---- far from the data
 
-    def rays(self, x: Tensor, prior: Prior, *, settle: bool, tolerance: float) -> Iterator[RayGaussian]:
-        return rays.all_layers_rays(self._exact(prior), x, settle=settle, tolerance=tolerance)
+    def rays(self, x: Tensor, prior: Prior, *, find_alpha: bool, tolerance: float) -> Iterator[RayGaussian]:
+        return rays.all_layers_rays(self._exact(prior), x, find_alpha=find_alpha, tolerance=tolerance)
 
     def bound(self, x: Tensor | None, prior: Prior, method: str) -> Tensor:
         if x is None:

@@ -358,7 +358,7 @@ class Laplace(nn.Module):
         (True, True)
         """
         x, _ = rays.unit_rays(x)
-        found = rays.limit(self._rays(x, settle=False, tolerance=tolerance), self._method(None))
+        found = rays.limit(self._rays(x, find_alpha=False, tolerance=tolerance), self._method(None))
         return rays.ApproximateLimit(*found) if tolerance else found
 
     def bound(self, x: Tensor | None = None) -> Tensor:
@@ -408,7 +408,7 @@ class Laplace(nn.Module):
         True
         """
         x, size = rays.unit_rays(x)
-        found = rays.certify(self._rays(x, settle=True, tolerance=tolerance), self._method(None))
+        found = rays.certify(self._rays(x, find_alpha=True, tolerance=tolerance), self._method(None))
         kind = rays.ApproximateCertificate if tolerance else Certificate
         return kind(found.alpha / size.to(found.alpha.device), found.limit, found.confidence)
 
@@ -518,11 +518,11 @@ class Laplace(nn.Module):
         numbers = self.residual_variance, self.residual_threshold
         return gaussian.plus_independent(deviations(residual.root_kernel(inputs), *numbers))
 
-    def _rays(self, x: Tensor, *, settle: bool, tolerance: float) -> Iterator[RayGaussian]:
+    def _rays(self, x: Tensor, *, find_alpha: bool, tolerance: float) -> Iterator[RayGaussian]:
         posterior, residual = self._fitted_posterior(), self._residual()
         if not isinstance(tolerance, (int, float)) or not 0 <= tolerance < 1:
             raise ArgumentError(f"tolerance={tolerance!r}: expected a number from 0 (exact) to below 1")
-        found = posterior.rays(x, self._prior, settle=settle, tolerance=tolerance)
+        found = posterior.rays(x, self._prior, find_alpha=find_alpha, tolerance=tolerance)
         if residual is None:
             return found
         return rays.with_residual(found, x, residual, self.residual_variance, self.residual_threshold)

@@ -130,9 +130,9 @@ class LastLayer(WeightPosterior):
 
     # ---- far from the data
 
-    def rays(self, x: Tensor, prior: Prior, *, settle: bool, tolerance: float) -> Iterator[RayGaussian]:
+    def rays(self, x: Tensor, prior: Prior, *, find_alpha: bool, tolerance: float) -> Iterator[RayGaussian]:
         parts = self.model, self.head, self.decomposed()[self.head.name], prior
-        return rays.last_layer_rays(*parts, x, settle=settle, tolerance=tolerance)
+        return rays.last_layer_rays(*parts, x, find_alpha=find_alpha, tolerance=tolerance)
 
     def bound(self, x: Tensor | None, prior: Prior, method: str) -> Tensor:
         return rays.bound(self.model, self.head, self.decomposed()[self.head.name], prior, method)

@@ -133,8 +133,8 @@ class WeightPosterior(ABC):
     # ---- far from the data
 
     @abstractmethod
-    def rays(self, x: Tensor, prior: Prior, *, settle: bool, tolerance: float) -> Iterator[RayGaussian]:
-        """The Gaussian over logits along the rays δ·x; `settle`: with alpha."""
+    def rays(self, x: Tensor, prior: Prior, *, find_alpha: bool, tolerance: float) -> Iterator[RayGaussian]:
+        """The Gaussian over logits along the rays δ·x; `find_alpha`: with alpha."""
 
     @abstractmethod
     def bound(self, x: Tensor | None, prior: Prior, method: str) -> Tensor:

@@ -1,4 +1,4 @@
-"""Networks and Laplaces to send along rays, and what a network is there by plain evaluation."""
+"""Networks and Laplace approximations to follow along rays, and plain evaluation along rays."""
 
 import torch
 from torch import nn
@@ -44,13 +44,13 @@ NETWORKS = {
 
 
 STRUCTURES = ("full", "kron", "diag", "isotropic")
-# Numbers of logits, and predictives that have a limit; without the last also a certificate.
+# (number of logits, predictive with a limit). All but the last have a certificate too.
 METHODS = [(1, "probit"), (1, "quadrature"), (2, "pairwise"), (4, "pairwise"), (4, "probit"), (4, "bridge")]
 CERTIFIED = METHODS[:-1]
 
 
 def network(name, k, n, seed=0):
-    """A network in float64, its batch norms used to some data, with biases that matter; and inputs (n, …)."""
+    """A network in float64 and inputs (n, …). Batch norms have seen data, and biases are not small."""
     torch.manual_seed(seed)
     make, shape = NETWORKS[name]
     model, x = make(k).double(), torch.randn(n, *shape, dtype=torch.float64)
@@ -64,27 +64,27 @@ def network(name, k, n, seed=0):
 
 
 def laplace(name, k, n=40, seed=0, **options):
-    """A fitted Laplace of such a network, and inputs."""
+    """A fitted Laplace approximation of one of the networks, and inputs."""
     model, x = network(name, k, n, seed)
     labels = torch.arange(n) % max(k, 2)
     return bb.Laplace(model, **options).fit([(2 * x, labels)]), x
 
 
-def piece_of(model, x, **options):
+def region_of(model, x, **options):
     with eval_mode(model):
         head = find_head(model, x[:2])
     return final_region(model, head, x, **options)
 
 
-def deviation(model, x, piece, delta):
-    """How far the network's features and logits at δ·x are from the final piece, (n,), relatively."""
+def deviation(model, x, region, delta):
+    """The relative distance of the features and logits at δ·x from those of the final region, (n,)."""
     with torch.no_grad(), eval_mode(model):
         head = find_head(model, x[:2])
         here = forward(model, head, x * delta.reshape(-1, *[1] * (x.dim() - 1)))[:2]
     worst = torch.zeros_like(delta)
-    for value, line in zip(here, (piece.features, piece.logits), strict=True):
+    for value, line in zip(here, (region.features, region.logits), strict=True):
         there = line.slope * delta[:, None] + line.intercept
-        # At alpha itself a·δ + b may be 0, and so may all features: what is rounded are the terms.
+        # Relative to the terms of a·δ + b, because at alpha the sum itself may be 0.
         size = (line.slope.abs() * delta[:, None] + line.intercept.abs()).amax(1)
         size = torch.maximum(size, 1e-3 * (1 + delta * x.abs().flatten(1).amax(1)))
         worst = torch.maximum(worst, (value - there).abs().amax(1) / size)
@@ -92,7 +92,7 @@ def deviation(model, x, piece, delta):
 
 
 def deltas(alpha, count):
-    """δ ≥ alpha, (count, n): log-spaced from alpha (or 1e-3) to 1e12, alpha itself first."""
+    """δ ≥ alpha, (count, n): log-spaced from max(alpha, 1e-3) to 1e12."""
     start = alpha.clamp_min(1e-3)
     steps = torch.linspace(0, 1, count, dtype=torch.float64, device=alpha.device)[:, None]
     return start * (1e12 / start).clamp_min(1) ** steps
@@ -105,7 +105,7 @@ def largest_beyond(bayes, x, grid):
 
 
 def fine_grid(alpha, count):
-    """δ ≥ alpha: even in alpha/δ, and log-spaced."""
+    """δ ≥ alpha, (2·count, n): first evenly spaced in alpha/δ, then log-spaced."""
     start = alpha.clamp_min(1e-3)
     return torch.cat(
         [start / torch.linspace(1e-2, 1, count, dtype=torch.float64)[:, None], deltas(alpha, count)]
@@ -113,7 +113,7 @@ def fine_grid(alpha, count):
 
 
 def agrees(bayes, x, delta=1e9):
-    """The limit is what prediction is far out, with the same class."""
+    """Assert that the limit is the prediction at a large δ, with the same class."""
     limit = bayes.limit(x)
     probs = bayes.predict_proba(delta * x)
     assert limit.confidence.shape == limit.label.shape == (len(x),)

@@ -1,4 +1,4 @@
-"""Certificates: never broken beyond alpha, and not much above what is reached there."""
+"""Certificates: no confidence beyond alpha exceeds them, and they are not much above the largest one."""
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ from bitbayes.rays.certify import Ratio
 
 @pytest.mark.parametrize("structure", STRUCTURES)
 @pytest.mark.parametrize("k, method", CERTIFIED)
-def test_never_broken_and_tight(structure, k, method):
+def test_never_exceeded_and_tight(structure, k, method):
     bayes, x = laplace("mlp", k, n=30, structure=structure, predictive=method, prior_variance=2.0)
     certificate = bayes.certify(x)
     top = largest_beyond(bayes, x, fine_grid(certificate.alpha, 150))
@@ -50,7 +50,7 @@ def test_on_any_network(name, case, structure, prior_variance, seed):
 
 
 def test_the_certificate_can_lie_above_the_limit():
-    """With biases confidence may pass through a maximum beyond alpha: the stationary point is found."""
+    """With biases the confidence may have a maximum beyond alpha: the certificate includes it."""
     bayes, x = laplace("mlp", 1, n=300, prior_variance=0.5)
     certificate = bayes.certify(x)
     higher = certificate.confidence > certificate.limit + 0.01
@@ -59,7 +59,7 @@ def test_the_certificate_can_lie_above_the_limit():
     assert (certificate.confidence - torch.maximum(top, certificate.limit)).max() < 1e-4
 
 
-def test_linear_models_are_certified_from_the_origin_on():
+def test_linear_models_are_certified_for_every_delta():
     x = torch.randn(30, 2, dtype=torch.float64)
     bayes = bb.Laplace(torch.nn.Linear(2, 3).double()).fit([(x, torch.arange(30) % 3)])
     certificate = bayes.certify(x)
@@ -71,7 +71,7 @@ def test_linear_models_are_certified_from_the_origin_on():
 
 @given(st.lists(st.floats(-5, 5), min_size=5, max_size=5), st.floats(0, 1), st.floats(0, 1))
 def test_the_range_of_a_ratio(numbers, one, other):
-    """Against a fine grid; the denominator from any positive quadratic."""
+    """The range agrees with a fine grid, for any positive quadratic in the denominator."""
     n0, n1, a, b, c = (torch.tensor([value], dtype=torch.float64) for value in numbers)
     d0, d1, d01 = a.square() + 0.1, b.square() + c.square() + 0.1, a * b
     ratio = Ratio(n0, n1, d0, d01, d1)
@@ -85,7 +85,7 @@ def test_the_range_of_a_ratio(numbers, one, other):
 
 @pytest.mark.parametrize("layers", ["last", "all"])
 @pytest.mark.parametrize("residual", [False, True])
-def test_a_certificate_is_the_rays_whatever_the_size_of_its_x(layers, residual):
+def test_a_certificate_does_not_depend_on_the_size_of_x(layers, residual):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)).double()
     x, y = torch.randn(10, 4, dtype=torch.float64), torch.arange(10) % 3
@@ -95,5 +95,5 @@ def test_a_certificate_is_the_rays_whatever_the_size_of_its_x(layers, residual):
         there = bayes.certify(size * x)
         torch.testing.assert_close(there.alpha * size, here.alpha, rtol=1e-9, atol=0)
         torch.testing.assert_close(there.limit, here.limit, rtol=0, atol=1e-9)
-        # Cells are cut where the scaled ray has them: both are within 1e-3 of the largest confidence.
+        # The cells differ, but both bounds are within 1e-3 of the largest confidence.
         torch.testing.assert_close(there.confidence, here.confidence, rtol=0, atol=1e-3)

@@ -1,7 +1,6 @@
-"""Limits: against prediction far out, and where nothing grows."""
+"""Limits, against the prediction at a large δ, and where features stop growing."""
 
 import copy
-import sys
 
 import pytest
 import torch
@@ -41,7 +40,7 @@ def test_on_any_network(name, case, structure, prior_variance, seed):
     k, method = case
     options = {"structure": structure, "predictive": method, "prior_variance": prior_variance}
     bayes, x = laplace(name, k, n=12, seed=seed, **options)
-    # Rays that have not come near their end at δ = 1e9 are told apart by how much twice as far changes.
+    # A ray whose prediction still changes from δ = 1e9 to 2e9 is not near its limit: it is left out.
     near, far = bayes.predict_proba(1e9 * x).amax(1), bayes.predict_proba(2e9 * x).amax(1)
     settled = (near - far).abs() < 1e-6
     assert settled.float().mean() > 0.9
@@ -63,7 +62,7 @@ def test_the_shipped_lenet_in_its_own_float32():
 
 
 def test_where_features_stop_growing_the_limit_is_their_value():
-    """All weights negative and all inputs positive: every unit dies, and the bias alone is left."""
+    """With negative weights and positive inputs every ReLU is off, and only the last bias is left."""
     model = MLP((2, 5, 3)).double()
     with torch.no_grad():
         model[0].weight.copy_(-model[0].weight.abs() - 0.1)
@@ -85,7 +84,7 @@ def test_at_the_origin_the_limit_is_the_prediction(method):
 
 
 def test_equal_logits_stay_equal():
-    """Logits without slope but with variance: 1/k, and not 0/0."""
+    """Logits with slope 0 but some variance have the limit 1/k, not 0/0."""
     for k in (1, 3):
         model = MLP((2, 5, k)).double()
         with torch.no_grad():
@@ -104,17 +103,17 @@ def test_a_head_without_bias():
     agrees(bb.Laplace(model).fit([(x, torch.arange(20) % 3)]), x)
 
 
-def test_many_rows_are_taken_in_parts(monkeypatch):
+def test_batches_of_rows_and_of_cells_change_nothing(set_constant):
     bayes, x = laplace("mlp", 3)
     whole, certificate = bayes.limit(x), bayes.certify(x)
-    monkeypatch.setattr("bitbayes.rays.ray_gaussian.CHUNK", 9 * 7)
-    monkeypatch.setattr(sys.modules["bitbayes.rays.certify"], "SLAB", 9 * 7)
+    set_constant("PAIR_NUMBERS_PER_BATCH", 9 * 7)
+    set_constant("RATIO_NUMBERS_PER_BATCH", 9 * 7)
     torch.testing.assert_close(bayes.limit(x), whole)
     torch.testing.assert_close(bayes.certify(x), certificate)
 
 
 def test_the_plain_network_becomes_certain():
-    """Hein et al. (2019): the point estimate's confidence tends to 1 on almost every ray."""
+    """Hein et al. (2019): the confidence of a plain network tends to 1 on almost every ray."""
     for k in (1, 3):
         model, x = network("mlp", k, 1000)
         with torch.no_grad():
@@ -123,7 +122,7 @@ def test_the_plain_network_becomes_certain():
         assert (p > 1 - 1e-9).double().mean() > 0.95
 
 
-def test_the_bayesian_network_does_not():
+def test_the_bayesian_network_does_not_become_certain():
     for k in (1, 3):
         bayes, x = laplace("mlp", k, n=200, prior_variance=100.0)
         assert bayes.limit(x).confidence.mean() < 0.95
@@ -131,7 +130,7 @@ def test_the_bayesian_network_does_not():
 
 @pytest.mark.parametrize("k", [1, 2])
 def test_without_biases_confidence_never_exceeds_its_limit(k):
-    """The theorem's second statement: it grows towards the limit, at every δ."""
+    """The theorem's second statement: the confidence grows with δ towards its limit."""
     torch.manual_seed(0)
     model = MLP((3, 10, 10, k), bias=False, last_bias=False).double()
     x = torch.randn(50, 3, dtype=torch.float64)
@@ -147,7 +146,7 @@ def test_without_biases_confidence_never_exceeds_its_limit(k):
         before = confidence
 
 
-def test_what_has_no_limit_raises():
+def test_predictives_without_a_closed_form_raise():
     bayes, x = laplace("mlp", 3, predictive="mc")
     for call in (bayes.limit, bayes.certify, bayes.bound):
         with pytest.raises(ArgumentError, match="'mc'"):

@@ -189,7 +189,7 @@ def test_what_it_needs(monkeypatch):
     with pytest.raises(ArgumentError, match="'bridge'"):
         bayes.bound(x)
     bayes.predictive = "pairwise"
-    monkeypatch.setattr(sys.modules["bitbayes.rays.all_layers_bound"], "LARGEST", 100)
+    monkeypatch.setattr(sys.modules["bitbayes.rays.all_layers_bound"], "MAX_JACOBIAN_NUMBERS", 100)
     with pytest.raises(ArgumentError, match="too many: use `limit`"):
         bayes.bound(x)
 

@@ -1,4 +1,4 @@
-"""The final piece: against plain evaluation beyond alpha, and before it."""
+"""The final region, against plain evaluation of the network beyond alpha and before it."""
 
 import copy
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from ray_cases import NETWORKS, deltas, deviation, network, piece_of
+from ray_cases import NETWORKS, deltas, deviation, network, region_of
 from torch import nn
 from torch.nn import functional
 
@@ -39,7 +39,7 @@ def sequence(x):
 
 
 def into_slices(x):
-    """In-place operations through views, and a buffer that values are written into."""
+    """In-place operations through views, and a buffer into which values are written."""
     y = x.clone()
     y[:, :5].relu_()
     y.view(-1, 4, 6)[:, 1] *= 2
@@ -50,7 +50,7 @@ def into_slices(x):
 
 
 def in_time(x):
-    """Time before batch, as recurrent networks like it: rows are not along the first dimension."""
+    """Time before batch, as in recurrent networks: the first dimension does not count the inputs."""
     return torch.relu(sequence(x).transpose(0, 1) - 1).transpose(0, 1).flatten(1)
 
 
@@ -120,48 +120,48 @@ def test_every_operation_as_a_network_does_it(name):
     x = torch.randn(10, 24, dtype=torch.float64)
     model = Body(function, function(torch.randn(2, 24, dtype=torch.float64)).shape[1]).double()
     before = x.clone()
-    piece = piece_of(model, x)
+    region = region_of(model, x)
     assert torch.equal(x, before)
-    assert piece.features.slope.dtype == torch.float64
-    for delta in deltas(piece.alpha, 8):
-        assert deviation(model, x, piece, delta).max() < 1e-12
+    assert region.features.slope.dtype == torch.float64
+    for delta in deltas(region.alpha, 8):
+        assert deviation(model, x, region, delta).max() < 1e-12
 
 
 @pytest.mark.parametrize("name", ["relu", "max pool 2d", "hardtanh", "minimum", "batch norm", "conv 1d"])
 def test_each_row_has_its_own_alpha(name):
-    """As in a batch of one; where rows are not along the first dimension, the latest of all."""
+    """The alpha of a row does not depend on the other rows of its batch."""
     model = Body(FUNCTIONS[name], FUNCTIONS[name](torch.randn(2, 24, dtype=torch.float64)).shape[1]).double()
     x = torch.randn(6, 24, dtype=torch.float64)
-    together = piece_of(model, x).alpha
-    alone = torch.cat([piece_of(model, row[None].repeat(2, 1)).alpha[:1] for row in x])
+    together = region_of(model, x).alpha
+    alone = torch.cat([region_of(model, row[None].repeat(2, 1)).alpha[:1] for row in x])
     torch.testing.assert_close(together, alone)
     assert len(set(together.tolist())) == 6
 
 
 @pytest.mark.parametrize("function", [in_time, merged])
-def test_where_rows_are_mixed_alpha_is_the_latest(function):
+def test_where_rows_are_mixed_every_row_gets_the_largest_alpha(function):
     model, x = Body(function, 24).double(), torch.randn(6, 24, dtype=torch.float64)
-    rows = torch.cat([piece_of(model, row[None]).alpha for row in x])
-    torch.testing.assert_close(piece_of(model, x).alpha, rows.amax().expand(6))
+    rows = torch.cat([region_of(model, row[None]).alpha for row in x])
+    torch.testing.assert_close(region_of(model, x).alpha, rows.amax().expand(6))
 
 
 def test_a_square_batch_is_not_mistaken_for_rows():
-    """As many inputs as tokens: after a transpose the first dimension has that size, but counts tokens."""
+    """With as many inputs as tokens, the first dimension after a transpose still counts tokens."""
 
     def tokens(x):
         return torch.relu(x.reshape(-1, 6, 4).transpose(0, 1) - 1).transpose(0, 1).flatten(1)
 
     model, x = Body(tokens, 24).double(), torch.randn(6, 24, dtype=torch.float64)
-    rows = torch.cat([piece_of(model, row[None]).alpha for row in x])
-    assert bool((piece_of(model, x).alpha >= rows * (1 - 1e-9)).all())
+    rows = torch.cat([region_of(model, row[None]).alpha for row in x])
+    assert bool((region_of(model, x).alpha >= rows * (1 - 1e-9)).all())
 
 
-def test_a_thousand_rays_are_affine_from_alpha_on():
+def test_a_thousand_rays_are_affine_beyond_alpha():
     model, x = network("mlp", 3, 1000)
-    piece = piece_of(model, x)
-    assert piece.alpha.shape == (1000,) and bool((piece.alpha > 0).all())
-    for delta in deltas(piece.alpha, 30):
-        assert deviation(model, x, piece, delta).max() < 1e-7
+    region = region_of(model, x)
+    assert region.alpha.shape == (1000,) and bool((region.alpha > 0).all())
+    for delta in deltas(region.alpha, 30):
+        assert deviation(model, x, region, delta).max() < 1e-7
 
 
 @given(
@@ -169,11 +169,11 @@ def test_a_thousand_rays_are_affine_from_alpha_on():
     k=st.integers(1, 4),
     seed=st.integers(0, 10_000),
 )
-def test_any_network_is_affine_from_alpha_on(name, k, seed):
+def test_any_network_is_affine_beyond_alpha(name, k, seed):
     model, x = network(name, k, 20, seed)
-    piece = piece_of(model, x)
-    for delta in deltas(piece.alpha, 12):
-        assert deviation(model, x, piece, delta).max() < 1e-7
+    region = region_of(model, x)
+    for delta in deltas(region.alpha, 12):
+        assert deviation(model, x, region, delta).max() < 1e-7
 
 
 @given(
@@ -182,11 +182,11 @@ def test_any_network_is_affine_from_alpha_on(name, k, seed):
     seed=st.integers(0, 10_000),
 )
 def test_alpha_is_the_smallest_on_plain_mlps(widths, inputs, seed):
-    """Just before alpha some unit still has another sign, and none has from then on."""
+    """Just before alpha some unit still has another sign. Beyond alpha no sign changes."""
     torch.manual_seed(seed)
     model = MLP((inputs, *widths, 2)).double()
     x = torch.randn(20, inputs, dtype=torch.float64)
-    alpha = piece_of(model, x).alpha
+    alpha = region_of(model, x).alpha
     final = _signs(model, x * (alpha * 1.0001 + 1e-9)[:, None])
     before = _signs(model, x * (alpha * 0.9999)[:, None])
     late = alpha > 0
@@ -194,10 +194,10 @@ def test_alpha_is_the_smallest_on_plain_mlps(widths, inputs, seed):
     assert torch.equal(final, _signs(model, x * (alpha * 1e6 + 1e6)[:, None]))
 
 
-def test_at_nine_tenths_of_alpha_the_network_still_differs_from_its_final_piece():
+def test_at_nine_tenths_of_alpha_the_network_still_differs_from_its_final_region():
     model, x = network("mlp", 3, 1000)
-    piece = piece_of(model, x)
-    assert bool((deviation(model, x, piece, 0.9 * piece.alpha) > 1e-9).all())
+    region = region_of(model, x)
+    assert bool((deviation(model, x, region, 0.9 * region.alpha) > 1e-9).all())
 
 
 def _signs(model, x):
@@ -223,24 +223,24 @@ def test_the_papers_networks_unchanged_in_float32(model):
                 module.bias.normal_()
     model.train()
     state = copy.deepcopy(model.state_dict())
-    piece = piece_of(model, x)
+    region = region_of(model, x)
     assert model.training
     assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
     exact = copy.deepcopy(model).double().eval()
-    for delta in deltas(piece.alpha, 4):
-        assert deviation(exact, x.double(), piece, delta).max() < 1e-7
+    for delta in deltas(region.alpha, 4):
+        assert deviation(exact, x.double(), region, delta).max() < 1e-7
 
 
 def test_the_shipped_lenet():
     model, x = digits_lenet(), digits().test_images[:16]
-    piece = piece_of(model, x)
-    for delta in deltas(piece.alpha, 5):
-        assert deviation(model.double(), x.double(), piece, delta).max() < 1e-7
+    region = region_of(model, x)
+    for delta in deltas(region.alpha, 5):
+        assert deviation(model.double(), x.double(), region, delta).max() < 1e-7
 
 
 def test_without_alpha_the_slopes_are_the_same():
     model, x = network("convnet", 3, 20)
-    whole, short = piece_of(model.float(), x.float()), piece_of(model, x.float(), settle=False)
+    whole, short = region_of(model.float(), x.float()), region_of(model, x.float(), find_alpha=False)
     assert torch.equal(whole.features.slope, short.features.slope)
     assert torch.equal(whole.logits.slope, short.logits.slope)
     assert bool(short.alpha.isinf().all()) and bool(short.features.intercept.isinf().all())
@@ -251,7 +251,7 @@ def test_slopes_alone_go_through_every_operation(name):
     function = FUNCTIONS[name]
     x = torch.randn(10, 24, dtype=torch.float64)
     model = Body(function, function(torch.randn(2, 24, dtype=torch.float64)).shape[1]).double()
-    whole, short = piece_of(model, x), piece_of(model, x, settle=False)
+    whole, short = region_of(model, x), region_of(model, x, find_alpha=False)
     assert torch.equal(whole.features.slope, short.features.slope)
     assert torch.equal(whole.logits.slope, short.logits.slope)
 
@@ -260,7 +260,7 @@ def test_slopes_alone_go_through_every_operation(name):
 
 
 class Cancelling(nn.Module):
-    """Features that stop growing exactly: the same linear map twice, once in pieces, subtracted."""
+    """Features that stop growing exactly: a linear map minus the same map computed in parts."""
 
     def __init__(self):
         super().__init__()
@@ -268,37 +268,37 @@ class Cancelling(nn.Module):
 
     def forward(self, x):
         weight, bias = self.first.weight, self.first.bias
-        pieces = sum(x[:, i : i + 10] @ weight[:, i : i + 10].T for i in range(0, 50, 10))
-        return self.head(torch.relu(self.first(x) - pieces + 0.5 * bias))
+        parts = sum(x[:, i : i + 10] @ weight[:, i : i + 10].T for i in range(0, 50, 10))
+        return self.head(torch.relu(self.first(x) - parts + 0.5 * bias))
 
 
-def test_what_cancels_is_zero_and_not_rounding():
+def test_slopes_that_cancel_are_exactly_zero():
     model, x = Cancelling().double(), torch.randn(50, 50, dtype=torch.float64)
-    piece = piece_of(model, x)
-    assert bool((piece.features.slope == 0).all())
-    assert piece.alpha.max() == 0
+    region = region_of(model, x)
+    assert bool((region.features.slope == 0).all())
+    assert region.alpha.max() == 0
     expected = (1.5 * model.first.bias).relu().expand(50, 30)
-    torch.testing.assert_close(piece.features.intercept, expected)
+    torch.testing.assert_close(region.features.intercept, expected)
 
 
 def test_tiny_weights_are_not_taken_for_rounding():
-    """A unit with weights of 1e-14 beside units with weights of 1 is on in the end, from δ = 1e14 on."""
+    """A unit with weights of 1e-14, beside units with weights of 1, is on beyond δ = 1e14."""
     model = MLP((3, 2, 1)).double()
     with torch.no_grad():
         model[0].weight[0] = 1e-14
         model[0].bias.copy_(torch.tensor([-3.0, 0.0]))
-    piece = piece_of(model, torch.ones(2, 3, dtype=torch.float64))
-    torch.testing.assert_close(piece.alpha, torch.full((2,), 1e14, dtype=torch.float64))
-    torch.testing.assert_close(piece.features.slope[:, 0], torch.full((2,), 3e-14, dtype=torch.float64))
+    region = region_of(model, torch.ones(2, 3, dtype=torch.float64))
+    torch.testing.assert_close(region.alpha, torch.full((2,), 1e14, dtype=torch.float64))
+    torch.testing.assert_close(region.features.slope[:, 0], torch.full((2,), 3e-14, dtype=torch.float64))
 
 
 def test_dead_rays_and_zero_inputs():
     model, _ = network("mlp", 3, 2)
-    piece = piece_of(model, torch.zeros(2, 5, dtype=torch.float64))
-    assert bool((piece.features.slope == 0).all()) and bool((piece.alpha == 0).all())
+    region = region_of(model, torch.zeros(2, 5, dtype=torch.float64))
+    assert bool((region.features.slope == 0).all()) and bool((region.alpha == 0).all())
 
 
-# ---- what it does not know
+# ---- operations without a rule
 
 
 @pytest.mark.parametrize(
@@ -316,7 +316,7 @@ def test_dead_rays_and_zero_inputs():
 def test_unknown_operations_are_named(layer, operation):
     model = Body(layer, 24)
     with pytest.raises(ModelError, match=f"'{operation}"):
-        piece_of(model, torch.randn(3, 24))
+        region_of(model, torch.randn(3, 24))
 
 
 @pytest.mark.parametrize(
@@ -338,7 +338,7 @@ def test_what_is_not_affine_is_named(function, message):
     x = torch.randn(3, 24)
     model = Body(function, function(x).shape[1])
     with pytest.raises(ModelError, match=message):
-        piece_of(model, x)
+        region_of(model, x)
 
 
 def test_attention_is_named():
@@ -352,7 +352,7 @@ def test_attention_is_named():
             return self.head(self.attention(x, x, x, need_weights=False)[0].flatten(1))
 
     with pytest.raises(ModelError, match=r"attention|'b?mm'|softmax"):
-        piece_of(Attention(), torch.randn(3, 24))
+        region_of(Attention(), torch.randn(3, 24))
 
 
 def test_inputs_without_a_ray():

@@ -1,4 +1,4 @@
-"""A tolerance: earlier alphas, and limits that are close; said to be approximate."""
+"""A tolerance makes alpha smaller and hardly changes the limit; the result's type says approximate."""
 
 import pytest
 import torch
@@ -16,7 +16,7 @@ def test_alpha_shrinks_and_the_limit_hardly_moves(name, layers):
     bayes, x = laplace(name, 3, layers=layers, prior_variance=0.1)
     exact, rough = bayes.certify(x), bayes.certify(x, tolerance=1e-2)
     assert type(rough) is ApproximateCertificate and type(exact) is not ApproximateCertificate
-    # A single alpha may also rise a little: that of a later unit, whose slope the left-out ones were part of.
+    # A single alpha may also grow a little: ignored slopes are missing in the slopes of later units.
     assert (rough.alpha <= 1.05 * exact.alpha).double().mean() > 0.9
     assert rough.alpha.mean() < 0.7 * exact.alpha.mean()
     moved = (rough.limit - exact.limit).abs()
@@ -27,7 +27,7 @@ def test_alpha_shrinks_and_the_limit_hardly_moves(name, layers):
 
 
 def test_on_the_shipped_lenet():
-    """A few rows of weights that are nearly 0 make alpha huge."""
+    """A few rows of nearly zero weights make the exact alpha very large."""
     data = digits()
     bayes = bb.Laplace(digits_lenet()).fit([(data.test_images[:200], data.test_labels[:200])])
     x = data.test_images[200:230]
@@ -37,7 +37,7 @@ def test_on_the_shipped_lenet():
 
 
 @pytest.mark.parametrize("tolerance", [-0.1, 1.0, float("nan")])
-def test_what_is_no_tolerance(tolerance):
+def test_invalid_tolerances_raise(tolerance):
     bayes, x = laplace("mlp", 3)
     with pytest.raises(ArgumentError, match="tolerance"):
         bayes.certify(x, tolerance=tolerance)

@@ -4,7 +4,7 @@ In the ray's final region the derivative g at a layer's outputs is the same ever
 is slope·δ + intercept. So J(δ) = δ·J∞ + J₀, both from one pass back and the values at infinity that went
 through the layers: J∞ has the slopes for inputs, and 0 for the bias's 1. The limit is that of J∞ Σ J∞ᵀ. From
 start ≥ alpha on J(δ)/δ lies on the segment from J∞ to J(start)/start, at u = start/δ, and its covariance is a
-quadratic in u: three points determine it. In units of scale = δ this is a path.
+quadratic in u: three points determine it. In units of scale = δ this is a `RayGaussian`.
 """
 
 from __future__ import annotations
@@ -31,14 +31,16 @@ from bitbayes.model import (
 from bitbayes.model.hooks import recorded_inputs
 from bitbayes.prior import Prior
 from bitbayes.rays.final_region import FinalRegion, check_rays, final_region
-from bitbayes.rays.ray_gaussian import INFINITE, RayGaussian
+from bitbayes.rays.ray_gaussian import INFINITE_SCALE, RayGaussian
 from bitbayes.rays.ray_tensor import RayTensor
 from bitbayes.structures import NetworkGaussian
 
-# A little beyond alpha, where a unit is at 0 and has no derivative; and where no unit ever changes its mind.
-BEYOND, NEAREST = 1.001, 1e-3
-# What rounding leaves of a covariance that does not grow, relative to what it is at the start.
-NOTHING = 1e-12
+# Derivatives are taken at this multiple of alpha, because at alpha itself a unit is at 0 and has none.
+BEYOND_ALPHA = 1.001
+# The δ at which they are taken where alpha is 0.
+DELTA_IF_ALPHA_IS_ZERO = 1e-3
+# A covariance that does not grow is smaller than this at infinity, relative to what it is at the start.
+COVARIANCE_ROUNDING = 1e-12
 
 
 class ExactNetwork(NamedTuple):
@@ -71,23 +73,23 @@ class ExactNetwork(NamedTuple):
 
 @torch.no_grad()
 def all_layers_rays(
-    network: ExactNetwork, x: Tensor, *, settle: bool, tolerance: float
+    network: ExactNetwork, x: Tensor, *, find_alpha: bool, tolerance: float
 ) -> Iterator[RayGaussian]:
-    """Paths for the rows of x, of a model that ends in a linear layer.
+    """The Gaussians along the rays of x under a posterior over all layers, a batch of rows at a time.
 
-    Alpha is up to a thousandth later than that of the network. Without `settle` only the end at infinity
-    means anything.
+    The model must end in a linear layer. Alpha is up to a thousandth larger than that of the network. Without
+    `find_alpha` only u = 0 is meaningful.
     """
     check_rays(x)
     with eval_mode(network.model):
         one = x[:1].to(next(network.model.parameters()))
         rows = points_at_once(network.model, network.layers, one, network.contrasts.shape[0])
     for part in torch.split(x, rows):
-        yield _path(network, part, settle, tolerance)
+        yield _gaussian(network, part, find_alpha, tolerance)
 
 
-def network_piece(model: nn.Module, x: Tensor, tolerance: float = 0.0) -> FinalRegion:
-    """What a model that ends in a linear layer is along the rays of x."""
+def model_final_region(model: nn.Module, x: Tensor, tolerance: float = 0.0) -> FinalRegion:
+    """The final region of a model that ends in a linear layer, along the rays of x."""
     check_rays(x)
     x = x.to(next(model.parameters()))
     with eval_mode(model):
@@ -95,41 +97,41 @@ def network_piece(model: nn.Module, x: Tensor, tolerance: float = 0.0) -> FinalR
     return final_region(model, head, x, tolerance=tolerance)
 
 
-def inside(piece: FinalRegion) -> Tensor:
+def delta_inside(region: FinalRegion) -> Tensor:
     """A δ for each ray, (n,), at which it is inside its final region."""
-    return torch.where(piece.alpha > 0, BEYOND * piece.alpha, NEAREST)
+    return torch.where(region.alpha > 0, BEYOND_ALPHA * region.alpha, DELTA_IF_ALPHA_IS_ZERO)
 
 
-def _path(network: ExactNetwork, x: Tensor, settle: bool, tolerance: float) -> RayGaussian:
+def _gaussian(network: ExactNetwork, x: Tensor, find_alpha: bool, tolerance: float) -> RayGaussian:
     known = [layer.name for layer in network.layers if layer.kind != "other"]
     with recorded_inputs(network.model, known) as seen:
-        piece = network_piece(network.model, x, tolerance)
-    start = inside(piece)  # (n,)
-    recorded, later = _derivatives(network, x.to(start), start)
-    far = {each.layer.name: _slope(each, later.get(each.layer.name), start, seen) for each in recorded}
+        region = model_final_region(network.model, x, tolerance)
+    start = delta_inside(region)  # (n,)
+    records, later = _derivatives(network, x.to(start), start)
+    far = {each.layer.name: _slope(each, later.get(each.layer.name), start, seen) for each in records}
     limit = network.covariance(far)
-    # Where neither f nor J grows the path is one point, that at its start.
-    still = ~piece.logits.slope.any(1)
+    # Where neither f nor J grows the segment is one point, that at its start.
+    still = ~region.logits.slope.any(1)
     middle = first = limit
-    if settle or bool(still.any()):
-        near = {each.layer.name: _scaled(each.jacobian(), start) for each in recorded}
+    if find_alpha or bool(still.any()):
+        near = {each.layer.name: _scaled(each.jacobian(), start) for each in records}
         middle = first = network.covariance(near)
-        still &= limit.abs().amax((1, 2)) <= NOTHING * first.abs().amax((1, 2))
-    if settle:
+        still &= limit.abs().amax((1, 2)) <= COVARIANCE_ROUNDING * first.abs().amax((1, 2))
+    if find_alpha:
         middle = network.covariance({name: _mean(far[name], near[name]) for name in far})
-    far_scale = torch.where(still, start, INFINITE)
+    far_scale = torch.where(still, start, INFINITE_SCALE)
     directions = network.contrasts.to(limit)
 
     def at(u: float) -> LogitGaussian:
         place = torch.where(still, 1.0, torch.full_like(start, u))
         values, vectors = torch.linalg.eigh(_quadratic(limit, middle, first, place[:, None, None]))
         scale = 1 / ((1 - u) / far_scale + u / start)
-        mean = piece.logits.slope + piece.logits.intercept * (place / start)[:, None]
-        spread = CovarianceFactors(values.clamp_min(0), directions @ vectors, torch.zeros_like(start))
-        return LogitGaussian(mean * scale[:, None], spread, scale)
+        mean = region.logits.slope + region.logits.intercept * (place / start)[:, None]
+        factors = CovarianceFactors(values.clamp_min(0), directions @ vectors, torch.zeros_like(start))
+        return LogitGaussian(mean * scale[:, None], factors, scale)
 
     def delta(row: Tensor, u: Tensor) -> Tensor:
-        return start[row] / u.clamp_min(1 / INFINITE)
+        return start[row] / u.clamp_min(1 / INFINITE_SCALE)
 
     return RayGaussian(start, at, far_scale, start, delta)
 
@@ -137,7 +139,10 @@ def _path(network: ExactNetwork, x: Tensor, settle: bool, tolerance: float) -> R
 def _derivatives(
     network: ExactNetwork, x: Tensor, start: Tensor
 ) -> tuple[list[LayerRecord], dict[str, LayerRecord]]:
-    """Of all layers at start·x; and of those by name at twice that which have no inputs to look at."""
+    """The derivatives in all layers at start·x; those of "other" layers by name also at 2·start·x.
+
+    These have no inputs whose slopes would give J∞, so that it takes a second point.
+    """
     points = x * start.reshape(-1, *[1] * (x.dim() - 1))
     others = tuple(layer for layer in network.layers if layer.kind == "other")
     later = {each.layer.name: each for each in network.derivatives(2 * points, others)} if others else {}
@@ -145,34 +150,34 @@ def _derivatives(
 
 
 def _slope(
-    recorded: LayerRecord, later: LayerRecord | None, start: Tensor, seen: dict[str, list[Any]]
+    record: LayerRecord, later: LayerRecord | None, start: Tensor, seen: dict[str, list[Any]]
 ) -> LayerJacobian:
     """J∞ of a layer."""
     if later is not None:  # J(2·start) − J(start) = start·J∞
-        return _scaled(_difference(later.jacobian(), recorded.jacobian()), start)
-    rays = seen[recorded.layer.name][-len(recorded.inputs) :]
+        return _scaled(_difference(later.jacobian(), record.jacobian()), start)
+    rays = seen[record.layer.name][-len(record.inputs) :]
     slopes = [
         ray.slope if isinstance(ray, RayTensor) else torch.zeros_like(value)
-        for ray, value in zip(rays, recorded.inputs, strict=True)
+        for ray, value in zip(rays, record.inputs, strict=True)
     ]
-    piece = replace(recorded, inputs=slopes).jacobian()
-    if isinstance(piece, MatrixJacobian):
-        if recorded.layer.has_bias:
-            piece.inputs[:, :, -1] = 0
-        return piece
-    nothing = replace(recorded, inputs=[torch.zeros_like(value) for value in recorded.inputs])
-    return _difference(piece, nothing.jacobian())
+    jacobian = replace(record, inputs=slopes).jacobian()
+    if isinstance(jacobian, MatrixJacobian):
+        if record.layer.has_bias:
+            jacobian.inputs[:, :, -1] = 0
+        return jacobian
+    nothing = replace(record, inputs=[torch.zeros_like(value) for value in record.inputs])
+    return _difference(jacobian, nothing.jacobian())
 
 
 def _difference(one: LayerJacobian, other: LayerJacobian) -> LayerJacobian:
     return DenseJacobian(one.dense() - other.dense())
 
 
-def _scaled(piece: LayerJacobian, start: Tensor) -> LayerJacobian:
+def _scaled(jacobian: LayerJacobian, start: Tensor) -> LayerJacobian:
     """The derivatives of point n divided by start[n]."""
-    if isinstance(piece, MatrixJacobian):
-        return MatrixJacobian(piece.inputs / start[:, None, None, None], piece.gradients)
-    return DenseJacobian(piece.derivatives / start[:, None, None])
+    if isinstance(jacobian, MatrixJacobian):
+        return MatrixJacobian(jacobian.inputs / start[:, None, None, None], jacobian.gradients)
+    return DenseJacobian(jacobian.derivatives / start[:, None, None])
 
 
 def _mean(one: LayerJacobian, other: LayerJacobian) -> LayerJacobian:

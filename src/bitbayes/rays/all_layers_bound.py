@@ -17,12 +17,12 @@ from torch.func import jacrev
 
 from bitbayes.errors import ArgumentError
 from bitbayes.model import Layer, as_logits, call, eval_mode, model_device
-from bitbayes.rays.all_layers import ExactNetwork, inside, network_piece
-from bitbayes.rays.bound import BOUNDED, largest_confidence
+from bitbayes.rays.all_layers import ExactNetwork, delta_inside, model_final_region
+from bitbayes.rays.bound import METHODS_WITH_BOUND, largest_confidence
 from bitbayes.rays.limit import require_closed_form
 
-# Numbers that the largest part of J which is formed, of one layer and all logits, may have.
-JACOBIAN_NUMBERS = 2**28
+# The largest part of J, of one layer and all logits, that is formed; in numbers.
+MAX_JACOBIAN_NUMBERS = 2**28
 
 
 @torch.no_grad()
@@ -31,22 +31,22 @@ def all_layers_bound(network: ExactNetwork, x: Tensor, method: str) -> Tensor:
 
     1 where s_min(J) is 0 for any of the combinations of logits, and at x = 0, whose ray is a point.
     """
-    require_closed_form(method, BOUNDED, "bound")
+    require_closed_form(method, METHODS_WITH_BOUND, "bound")
     model, layers = network.model, network.layers
-    piece = network_piece(model, x)
+    region = model_final_region(model, x)
     x = x.to(model_device(model))
-    k, size = piece.logits.slope.shape[1], x[0].numel()
+    k, size = region.logits.slope.shape[1], x[0].numel()
     numbers = k * size * max(layer.size for layer in layers)
-    if numbers > JACOBIAN_NUMBERS:
+    if numbers > MAX_JACOBIAN_NUMBERS:
         raise ArgumentError(
             f"the theorem's J, the derivatives of {size:,} slopes for each logit in each parameter, has "
             f"{numbers:,} entries in one layer, which is too many: use `limit`, which is exact"
         )
-    points = x.double() * inside(piece).reshape(-1, *[1] * (x.dim() - 1))
+    points = x.double() * delta_inside(region).reshape(-1, *[1] * (x.dim() - 1))
     combinations = _combinations(k, method).to(points)
     with eval_mode(model):
-        regions = [region(model, layers, point, combinations) for point in points]
-    gaps, values = (torch.stack(each) for each in zip(*regions, strict=True))  # (n, m)
+        found = [region_norms(model, layers, point, combinations) for point in points]
+    gaps, values = (torch.stack(each) for each in zip(*found, strict=True))  # (n, m)
     singular = (values == 0).any(1) | (x.flatten(1).abs().amax(1) == 0)
     largest = network.gaussian.largest_precision(network.prior)  # 1/λ_min(Σ)
     variances = torch.where(values > 0, values / largest, 1)
@@ -55,7 +55,7 @@ def all_layers_bound(network: ExactNetwork, x: Tensor, method: str) -> Tensor:
     return largest_confidence(gaps, variances, 0, method).masked_fill(singular, 1)
 
 
-def region(
+def region_norms(
     model: nn.Module, layers: tuple[Layer, ...], point: Tensor, combinations: Tensor
 ) -> tuple[Tensor, Tensor]:
     """‖u‖ and s_min(J)² of combinations (m, k) of the logits, (m,) each, in the region of one point."""

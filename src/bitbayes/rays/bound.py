@@ -22,7 +22,7 @@ from bitbayes.rays.largest_probability import largest_pairwise_probability, larg
 from bitbayes.rays.limit import require_closed_form
 from bitbayes.structures import WeightGaussian
 
-BOUNDED = ("probit", "pairwise", "quadrature")
+METHODS_WITH_BOUND = ("probit", "pairwise", "quadrature")
 
 
 class PriorLimits(NamedTuple):
@@ -33,22 +33,22 @@ class PriorLimits(NamedTuple):
 
 
 @torch.no_grad()
-def bound(model: nn.Module, head: Head, posterior: WeightGaussian, prior: Prior, method: str) -> Tensor:
+def bound(model: nn.Module, head: Head, gaussian: WeightGaussian, prior: Prior, method: str) -> Tensor:
     """A confidence that no input exceeds, near or far: a number, in float64.
 
     One logit: σ(‖μ‖/√(κ λ_min(Σ))), or with "quadrature" Φ(‖μ‖/√λ_min(Σ)). k logits, "pairwise": every
     |zᵢⱼ| ≤ Zᵢⱼ = ‖μᵢ − μⱼ‖/√(2κ λ_min); "probit": |zᵢ| ≤ ‖μᵢ − μ̄‖/√(κ(1 − 1/k) λ_min).
     """
-    require_closed_form(method, BOUNDED, "bound")
+    require_closed_form(method, METHODS_WITH_BOUND, "bound")
     weights = _weights(model, head)  # (k, D)
-    smallest = 1 / posterior.largest_precision(prior.precision(head.name, torch.float64)).to(weights)
+    smallest = 1 / gaussian.largest_precision(prior.precision(head.name, torch.float64)).to(weights)
     gaps = _gaps(weights[None], method).norm(dim=-1)  # (1, k) or (1, k, k)
     return largest_confidence(gaps, squares(len(weights), method) * smallest.expand_as(gaps), 0, method)[0]
 
 
 @torch.no_grad()
-def prior_limits(features: Tensor, logits: Tensor, posterior: WeightGaussian, method: str) -> PriorLimits:
-    """The prior-variance propositions: confidence never rises with σ₀², and lies between these two.
+def prior_limits(features: Tensor, logits: Tensor, gaussian: WeightGaussian, method: str) -> PriorLimits:
+    """The prior-variance propositions: confidence does not grow with σ₀², and lies between these two.
 
     σ₀² → 0: that of the network itself. σ₀² → ∞: at most σ(|f|/√(1 + κ‖φ̃‖²/λ_max(H))) for one logit, H the
     curvature; for k logits the same bound on each zᵢⱼ or zᵢ as in `bound`.
@@ -56,8 +56,8 @@ def prior_limits(features: Tensor, logits: Tensor, posterior: WeightGaussian, me
     Shapes: features φ̃ (n, D), with the bias's 1 if there is a bias; logits (n, k).
 
     >>> from bitbayes.structures import DiagPosterior
-    >>> posterior = DiagPosterior(torch.tensor([[4.0, 1.0]]))
-    >>> limits = prior_limits(torch.tensor([[2.0, 1.0]]), torch.tensor([[3.0]]), posterior, "probit")
+    >>> gaussian = DiagPosterior(torch.tensor([[4.0, 1.0]]))
+    >>> limits = prior_limits(torch.tensor([[2.0, 1.0]]), torch.tensor([[3.0]]), gaussian, "probit")
     >>> print(f"{limits.certain.item():.3f} {limits.flat.item():.3f}")
     0.953 0.921
     """
@@ -65,18 +65,18 @@ def prior_limits(features: Tensor, logits: Tensor, posterior: WeightGaussian, me
     features, logits = precise(features), precise(logits)
     gaps = _gaps(logits[..., None], method)[..., 0].abs()
     squared_norm = features.square().sum(1)
-    # A curvature of 0 leaves the prior alone: as that widens, nothing stays known.
-    smallest = squared_norm / posterior.largest_precision(0.0).to(squared_norm)
+    # Where the curvature is 0, the variance goes to infinity with that of the prior.
+    smallest = squared_norm / gaussian.largest_precision(0.0).to(squared_norm)
     variances = squares(logits.shape[1], method) * smallest.reshape(-1, *[1] * (gaps.dim() - 1))
     certain = logits[:, 0].abs().sigmoid() if logits.shape[1] == 1 else logits.softmax(1).amax(1)
     return PriorLimits(certain, largest_confidence(gaps, variances.expand_as(gaps), 1, method))
 
 
 def bound_with_residual(found: Tensor, x: Tensor | None, outputs: int) -> Tensor:
-    """The bound where there is a residual: 1/k, but for x = 0, whose ray is a point.
+    """The bound where there is a residual: 1/k, except at x = 0, whose ray is a point.
 
     Args:
-        found: the bound without it: one number, or one for each row of x.
+        found: the bound without the residual: one number, or one for each row of x.
         x: the rays, if they were given.
         outputs: the number of logits.
     """
@@ -111,4 +111,5 @@ def largest_confidence(gaps: Tensor, variances: Tensor, floor: float, method: st
         probability: Tensor = torch.special.ndtr(gaps[:, 0] / variances[:, 0].sqrt())
         return probability
     z = gaps / (floor + KAPPA * variances).sqrt()
-    return largest_pairwise_probability(-z, z) if method == "pairwise" else largest_probit_probability(-z, z)
+    largest = largest_pairwise_probability if method == "pairwise" else largest_probit_probability
+    return largest(-z, z)

@@ -1,13 +1,14 @@
-"""A confidence that is never exceeded further out: the largest on each path from infinity to alpha.
+"""A confidence that is never exceeded beyond alpha: the largest on each ray from infinity to alpha.
 
-Every predictive looks at ratios of the form z(u) = n(u)/√d(u), n affine and d a quadratic in u ∈ [0, 1]. Such
-a ratio has one stationary point, so its range on any interval is known exactly. One logit: that is all. k
-logits: [0, 1] is cut into cells, on each of which the ranges of all ratios bound the confidence (`share.py`);
-cells whose bound is further than `TIGHT` above a confidence that is reached are cut again. The cells are
-those of 1/δ: where |φ̃(α)| = α|s|, u is alpha/δ.
+z(u) = n(u)/√d(u), n affine and d quadratic in u ∈ [0, 1]: predictives depend on ratios of this form. Such a
+ratio has one stationary point, so its range on an interval is known exactly. For one logit, the range on
+[0, 1] gives the largest confidence. For k logits, [0, 1] is cut into cells. On each cell, the ranges of all
+ratios bound the confidence (`largest_probability.py`). A cell is halved while its bound is more than
+`MAX_GAP_K_LOGITS` above the largest confidence found so far. Where |φ̃(α)| = α|s|, u is alpha/δ, so that cells
+are intervals of 1/δ.
 
-The residual adds c·e(u) to d(u), with the same c for all ratios. If e lies between two numbers on a cell,
-then z lies between what they would make of it if they were added on the whole cell.
+The residual adds c·e(u) to d(u), with one c for all ratios. If e lies between two numbers on a cell, then z
+lies between the two ratios in which e is one of these numbers on the whole cell.
 """
 
 from __future__ import annotations
@@ -24,22 +25,29 @@ from bitbayes.rays.largest_probability import largest_pairwise_probability, larg
 from bitbayes.rays.limit import limit, require_closed_form
 from bitbayes.rays.ray_gaussian import RayGaussian
 
-CERTIFIED = ("probit", "pairwise", "quadrature")
-# How far above the truth a bound may stay: for k logits, and for one.
-TIGHT, TIGHT_ONE = 1e-3, 5e-5
-HALVINGS = 40
-# Numbers that the ratios of the cells looked at together may take.
-SLAB = 2**20
-# The bound is computed, like what it bounds, in float64: it must not be undercut by rounding.
-ROUNDING = 1e-9
+METHODS_WITH_CERTIFICATE = ("probit", "pairwise", "quadrature")
+# A cell is halved until its bound is at most this far above the largest confidence found on the ray.
+MAX_GAP_K_LOGITS, MAX_GAP_ONE_LOGIT = 1e-3, 5e-5
+# A cell is halved at most so often. The bounds of cells that are still left are valid, but less tight.
+MAX_HALVINGS = 40
+# Cells are taken in batches whose ratios are at most so many numbers.
+RATIO_NUMBERS_PER_BATCH = 2**20
+# Added to a bound, because the bound and the confidences below it are both rounded to float64.
+BOUND_ROUNDING = 1e-9
 
-
-# Bounds on the confidence of some rows, (c,), on cells low ≤ u ≤ high; where those are equal, itself.
-Bound = Callable[[Tensor, Tensor, Tensor], Tensor]
+# bound(row, low, high): a bound on the confidence of the rays `row` for low ≤ u ≤ high; all tensors (c,).
+# Where low = high it is the confidence itself.
+CellBound = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 class Certificate(NamedTuple):
-    """For each ray, (n,): alpha, the limit of confidence, and a confidence never exceeded for δ ≥ alpha."""
+    """What is certain about the confidence along n rays δ·x; each field is (n,) in float64.
+
+    alpha: beyond it every unit of the network keeps its state: no ReLU switches and no max pooling changes
+        its choice.
+    limit: the limit of the confidence as δ → ∞.
+    confidence: a confidence that no δ ≥ alpha exceeds.
+    """
 
     alpha: Tensor
     limit: Tensor
@@ -47,7 +55,7 @@ class Certificate(NamedTuple):
 
 
 class ApproximateCertificate(Certificate):
-    """The same with slopes below a tolerance left out: an earlier alpha, and nothing is certain any more."""
+    """A `Certificate` that ignores slopes below a tolerance: alpha is smaller, but nothing is guaranteed."""
 
 
 class Ratio(NamedTuple):
@@ -63,7 +71,7 @@ class Ratio(NamedTuple):
         return Ratio(*(part[numbers] for part in self))
 
     def plus(self, more: Tensor) -> Ratio:
-        """With `more` added to the squared denominator, whatever u."""
+        """n(u)/√(d(u) + more), with one `more` for all u."""
         return self._replace(d0=self.d0 + more, d01=self.d01 + more, d1=self.d1 + more)
 
     def at(self, u: Tensor) -> Tensor:
@@ -76,47 +84,44 @@ class Ratio(NamedTuple):
         # z² = (n·w)²/(wᵀDw) with w = (1 − u, u) is stationary where w is parallel to D⁻¹n.
         v = self.d1 * self.n0 - self.d01 * self.n1
         u = self.d0 * self.n1 - self.d01 * self.n0
-        turn = u / (u + v)
-        turn = torch.where((turn > low) & (turn < high), turn, low)  # false for NaN: a constant ratio
-        values = torch.stack([self.at(low), self.at(turn), self.at(high)])
+        stationary = _if_between(u / (u + v), low, high)
+        values = torch.stack([self.at(low), self.at(stationary), self.at(high)])
         return values.amin(0), values.amax(0)
 
 
-def certify(paths: Iterable[RayGaussian], method: str) -> Certificate:
+def certify(rays: Iterable[RayGaussian], method: str) -> Certificate:
     """alpha, the limit, and a certified confidence for each ray."""
-    require_closed_form(method, CERTIFIED, "certificate")
-    parts = [(path.alpha, limit([path], method).confidence, _largest(path, method)) for path in paths]
+    require_closed_form(method, METHODS_WITH_CERTIFICATE, "certificate")
+    parts = [(ray.alpha, limit([ray], method).confidence, _largest_confidence(ray, method)) for ray in rays]
     return Certificate(*(torch.cat(column) for column in zip(*parts, strict=True)))
 
 
-def _largest(path: RayGaussian, method: str) -> Tensor:
-    """At least the largest confidence on the path, (n,), and not much more."""
-    zeros = torch.zeros_like(path.alpha)
+def _largest_confidence(ray: RayGaussian, method: str) -> Tensor:
+    """A bound on the confidence for u ∈ [0, 1], (n,), close to its maximum."""
+    zeros = torch.zeros_like(ray.alpha)
     if method == "quadrature":
-        largest = _branch_and_bound(_quadrature_bound(path), zeros, TIGHT_ONE)
+        largest = _branch_and_bound(_quadrature_bound(ray), zeros, MAX_GAP_ONE_LOGIT)
     else:
-        ratio = _ratio(path, method)
-        k = ratio.n0.shape[1]
-        if k == 1 and path.residual is None:
+        ratio = _ratio(ray, method)
+        one_logit = ratio.n0.shape[1] == 1
+        if one_logit and ray.residual is None:
             start = zeros[:, None]
             largest = largest_probit_probability(*ratio.range(start, start + 1))
         else:
-            share = largest_pairwise_probability if method == "pairwise" else largest_probit_probability
-            largest = _branch_and_bound(
-                _share_bound(path, ratio, share), zeros, TIGHT_ONE if k == 1 else TIGHT
-            )
-    return (largest + ROUNDING).clamp_max(1)
+            max_gap = MAX_GAP_ONE_LOGIT if one_logit else MAX_GAP_K_LOGITS
+            largest = _branch_and_bound(_ratio_bound(ray, ratio, method), zeros, max_gap)
+    return (largest + BOUND_ROUNDING).clamp_max(1)
 
 
-def _ratio(path: RayGaussian, method: str) -> Ratio:
-    """The ratios that a predictive looks at: (n, k) for probit, (n, k, k) for pairwise."""
-    far, middle, near = (_parts(path.at(u), method) for u in (0.0, 0.5, 1.0))
+def _ratio(ray: RayGaussian, method: str) -> Ratio:
+    """The ratios that a predictive depends on: (n, k) for probit, (n, k, k) for pairwise."""
+    far, middle, near = (_means_and_variances(ray.at(u), method) for u in (0.0, 0.5, 1.0))
     mixed = 2 * middle[1] - (far[1] + near[1]) / 2
     return Ratio(far[0], near[0], far[1], mixed, near[1])
 
 
-def _parts(gaussian: LogitGaussian, method: str) -> tuple[Tensor, Tensor]:
-    """Means and 1 + κ·variance, in units of scale."""
+def _means_and_variances(gaussian: LogitGaussian, method: str) -> tuple[Tensor, Tensor]:
+    """mean/scale and (1 + κ·variance)/scale², (n, k) or (n, k, k) each."""
     if method == "pairwise":
         mean = gaussian.scaled_mean
         classes = torch.arange(mean.shape[1], device=mean.device)
@@ -127,74 +132,74 @@ def _parts(gaussian: LogitGaussian, method: str) -> tuple[Tensor, Tensor]:
     return gaussian.scaled_mean, gaussian.floor[:, None] + KAPPA * gaussian.variances()
 
 
-def _share_bound(path: RayGaussian, ratio: Ratio, share: Callable[[Tensor, Tensor], Tensor]) -> Bound:
-    """From the ranges of all ratios."""
+def _ratio_bound(ray: RayGaussian, ratio: Ratio, method: str) -> CellBound:
+    """The bound for "probit" and "pairwise", from the ranges of all ratios on a cell."""
     k, shape = ratio.n0.shape[1], [-1, *[1] * (ratio.n0.dim() - 1)]
-    # What an independent variance of 1 in every logit adds to the ratios' 1 + κ·variance.
-    added = KAPPA * (2 if ratio.n0.dim() == 3 else 1 if k == 1 else 1 - 1 / k)
+    # How much d(u) grows if every logit gets an independent variance of 1.
+    added = KAPPA * (2 if method == "pairwise" else 1 if k == 1 else 1 - 1 / k)
+    probability = largest_pairwise_probability if method == "pairwise" else largest_probit_probability
 
-    def ranges(row: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
+    def bound(row: Tensor, low: Tensor, high: Tensor) -> Tensor:
         ratios, start, end = ratio.rows(row), low.reshape(shape), high.reshape(shape)
-        if path.residual is None:
-            return ratios.range(start, end)
-        extremes = path.residual.range(path, row, low, high)
+        if ray.residual is None:
+            return probability(*ratios.range(start, end))
+        extremes = ray.residual.range(ray, row, low, high)
         pairs = [ratios.plus(added * each.reshape(shape)).range(start, end) for each in extremes]
-        return torch.minimum(pairs[0][0], pairs[1][0]), torch.maximum(pairs[0][1], pairs[1][1])
+        return probability(torch.minimum(pairs[0][0], pairs[1][0]), torch.maximum(pairs[0][1], pairs[1][1]))
 
-    return _in_slabs(lambda *cells: share(*ranges(*cells)), _numbers(path, ratio.n0))
-
-
-def _numbers(path: RayGaussian, ratios: Tensor) -> int:
-    """How many numbers a cell takes."""
-    dimensions = 0 if path.residual is None else path.residual.slope.shape[1]
-    return max(ratios[0].numel(), dimensions)
+    return _in_batches(bound, ray, ratio.n0[0].numel())
 
 
-def _in_slabs(bound: Bound, numbers: int) -> Bound:
-    """The same bound, some cells at a time."""
-    slab = max(1, SLAB // numbers)
-    return lambda *cells: torch.cat(
-        [bound(*part) for part in zip(*(torch.split(each, slab) for each in cells), strict=True)]
-    )
+def _quadrature_bound(ray: RayGaussian) -> CellBound:
+    """The bound for "quadrature", from the largest |m|, the smallest v and the smallest l on a cell.
 
-
-def _quadrature_bound(path: RayGaussian) -> Bound:
-    """∫ σ(f) N(f | m, v) df = P(m + √v t > l) for a normal t and a logistic l, in any unit of m, √v and l.
-
-    It grows with |m| towards certainty, and falls with v and with the size of l: so the largest |m|, the
-    smallest v and the smallest size on a cell bound it.
+    ∫ σ(f) N(f | m, v) df = P(m + √v·t > l) with a normal t and a logistic l, in any unit of m, √v and l. The
+    confidence grows with |m|, and falls with v and with the size of l.
     """
-    far, middle, near = (path.at(u) for u in (0.0, 0.5, 1.0))
+    far, middle, near = (ray.at(u) for u in (0.0, 0.5, 1.0))
     m0, m1 = far.scaled_mean[:, 0], near.scaled_mean[:, 0]
     v0, v1 = far.variances()[:, 0], near.variances()[:, 0]
     v01 = 2 * middle.variances()[:, 0] - (v0 + v1) / 2
-    turn = (v0 - v01) / (v0 - 2 * v01 + v1)  # the bottom of the quadratic
+    minimum = (v0 - v01) / (v0 - 2 * v01 + v1)  # of the quadratic v(u)
 
     def bound(row: Tensor, low: Tensor, high: Tensor) -> Tensor:
-        bottom = torch.where((turn[row] > low) & (turn[row] < high), turn[row], low)
-        points = torch.stack([low, bottom, high])  # (3, c)
+        points = torch.stack([low, _if_between(minimum[row], low, high), high])  # (3, c)
         rest = 1 - points
         mean = (rest * m0[row] + points * m1[row]).abs().amax(0)
         variance = rest.square() * v0[row] + 2 * points * rest * v01[row] + points.square() * v1[row]
         variance = variance.amin(0).clamp_min(0)
-        if path.residual is not None:
-            variance = variance + path.residual.range(path, row, low, high)[0]
+        if ray.residual is not None:
+            variance = variance + ray.residual.range(ray, row, low, high)[0]
         size = (rest / far.scale[row] + points / near.scale[row]).amin(0)
         spread = CovarianceFactors(variance[:, None], None, torch.zeros_like(variance))
         return quadrature(LogitGaussian((mean / size)[:, None], spread, 1 / size))[:, 0].sigmoid()
 
-    return _in_slabs(bound, _numbers(path, m0[:, None]))
+    return _in_batches(bound, ray, 1)
 
 
-def _branch_and_bound(bound: Bound, zeros: Tensor, tight: float) -> Tensor:
-    """The largest bound of the cells that [0, 1] is cut into, for each row of zeros (n,)."""
+def _if_between(value: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    """The value where low < value < high, otherwise low. A constant function gives NaN, and so low."""
+    return torch.where((value > low) & (value < high), value, low)
+
+
+def _in_batches(bound: CellBound, ray: RayGaussian, ratios: int) -> CellBound:
+    """The bound, computed for some cells at a time; `ratios`: how many ratios a cell has."""
+    dimensions = 0 if ray.residual is None else ray.residual.slope.shape[1]
+    size = max(1, RATIO_NUMBERS_PER_BATCH // max(ratios, dimensions))
+    return lambda *cells: torch.cat(
+        [bound(*part) for part in zip(*(torch.split(each, size) for each in cells), strict=True)]
+    )
+
+
+def _branch_and_bound(bound: CellBound, zeros: Tensor, max_gap: float) -> Tensor:
+    """The largest bound over the cells that [0, 1] is cut into, for each row of zeros (n,)."""
     row = torch.arange(len(zeros), device=zeros.device)
     low, high = zeros, torch.ones_like(zeros)
     reached = torch.maximum(bound(row, low, low), bound(row, high, high))
     bounded = reached.clone()
-    for _ in range(HALVINGS):
+    for _ in range(MAX_HALVINGS):
         value = bound(row, low, high)
-        wide = value > reached[row] + tight
+        wide = value > reached[row] + max_gap
         bounded.scatter_reduce_(0, row[~wide], value[~wide], "amax")
         row, low, high, value = row[wide], low[wide], high[wide], value[wide]
         if not len(row):

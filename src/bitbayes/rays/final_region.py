@@ -1,4 +1,4 @@
-"""The last linear piece of a network along each ray δ·x, in one pass."""
+"""The final linear region of a network along each ray δ·x, in one pass."""
 
 from __future__ import annotations
 
@@ -9,51 +9,58 @@ from torch import Tensor, nn
 
 from bitbayes.errors import ArgumentError, DataError, ModelError
 from bitbayes.model import Head, eval_mode, forward, model_device
-from bitbayes.rays import ray_rules  # noqa: F401  (registers what the values can go through)
 from bitbayes.rays.ray_tensor import RayTensor
 
 
 class Affine(NamedTuple):
-    """slope·δ + intercept, both of the same shape, in float64."""
+    """slope·δ + intercept; both tensors have one shape and are in float64."""
 
     slope: Tensor
     intercept: Tensor
 
 
 class FinalRegion(NamedTuple):
-    """What a network is along n rays from `alpha` (n,) on: features (n, d) and logits (n, k) affine in δ."""
+    """What a network is along n rays δ·x for δ ≥ alpha.
+
+    features: (n, d), the input of the last layer, affine in δ.
+    logits: (n, k), affine in δ.
+    alpha: (n,). Beyond alpha every unit keeps its state: no ReLU switches and no max pooling changes its
+        choice.
+    """
 
     features: Affine
     logits: Affine
     alpha: Tensor
 
     def rows(self, part: slice) -> FinalRegion:
-        """Some of the rays."""
-        features, logits = (Affine(*(half[part] for half in value)) for value in (self.features, self.logits))
+        """The region along some of the rays."""
+        features, logits = (Affine(*(each[part] for each in value)) for value in (self.features, self.logits))
         return FinalRegion(features, logits, self.alpha[part])
 
 
 @torch.no_grad()
 def final_region(
-    model: nn.Module, head: Head, x: Tensor, *, settle: bool = True, tolerance: float = 0.0
+    model: nn.Module, head: Head, x: Tensor, *, find_alpha: bool = True, tolerance: float = 0.0
 ) -> FinalRegion:
-    """φ(δ·x) = slope·δ + intercept for every δ ≥ alpha, for each row of x, and the logits likewise.
+    """φ(δ·x) = slope·δ + intercept for every δ ≥ alpha, for the features φ and for the logits; a ray per row.
 
-    alpha is the last δ at which a unit of the network changes its mind (a ReLU its sign, a max pooling its
-    choice); 0 if none does. Without `settle` only the slopes are computed, at half the price: alpha and the
-    intercepts are infinite. A `tolerance` above 0 is approximate: units whose slope is less than that,
-    relative to their layer's largest, count as settled where they are.
+    alpha is the last δ at which a ReLU switches or a max pooling changes its choice; 0 if there is none.
+
+    Args:
+        find_alpha: if False, only slopes are computed, at half the cost; alpha and intercepts are infinite.
+        tolerance: above 0 the result is approximate: a unit whose slope is below tolerance × its layer's
+            largest slope is treated as if its slope were 0.
 
     >>> from bitbayes.model import find_head
     >>> model = nn.Sequential(nn.Linear(1, 2), nn.ReLU(), nn.Linear(2, 1))
     >>> for p, values in zip(model.parameters(), ([[1.0], [-1.0]], [-4.0, 3.0], [[2.0, 1.0]], [5.0])):
     ...     p.data = torch.tensor(values)
-    >>> piece = final_region(model, find_head(model, torch.ones(1, 1)), torch.ones(1, 1))
-    >>> piece.logits.slope.item(), piece.logits.intercept.item(), piece.alpha.item()
+    >>> region = final_region(model, find_head(model, torch.ones(1, 1)), torch.ones(1, 1))
+    >>> region.logits.slope.item(), region.logits.intercept.item(), region.alpha.item()
     (2.0, -3.0, 4.0)
     """
     check_rays(x)
-    ray = RayTensor.along(x.to(model_device(model)), settle=settle, tolerance=tolerance)
+    ray = RayTensor.along(x.to(model_device(model)), find_alpha=find_alpha, tolerance=tolerance)
     with eval_mode(model):
         features, logits, _ = forward(model, head, ray)
     if not isinstance(features, RayTensor) or not isinstance(logits, RayTensor):
@@ -61,19 +68,19 @@ def final_region(
             "the input does not reach the network's last layer by operations on tensors: it may have left "
             "torch on the way (`.numpy()`, `.item()`)"
         )
-    halves = [half for value in (features, logits) for half in (value.slope, value.intercept)]
-    if not all(bool(half.isfinite().all()) for half in (halves if settle else halves[::2])):
+    slopes, intercepts = [features.slope, logits.slope], [features.intercept, logits.intercept]
+    if not all(bool(each.isfinite().all()) for each in slopes + (intercepts if find_alpha else [])):
         raise DataError("the network overflows along the ray, or its weights hold NaN or infinity")
-    if settle:
-        return FinalRegion(Affine(*halves[:2]), Affine(*halves[2:]), ray.horizon.alpha)
-    pieces = [Affine(slope, torch.full_like(slope, torch.inf)) for slope in halves[::2]]
-    return FinalRegion(pieces[0], pieces[1], torch.full_like(ray.horizon.alpha, torch.inf))
+    alpha = ray.ray_pass.alpha
+    if not find_alpha:
+        alpha, *intercepts = (torch.full_like(each, torch.inf) for each in (alpha, *slopes))
+    return FinalRegion(Affine(slopes[0], intercepts[0]), Affine(slopes[1], intercepts[1]), alpha)
 
 
 def unit_rays(x: Tensor) -> tuple[Tensor, Tensor]:
-    """The same rays from points of a size near 1, and what those were divided by, (n,): powers of 2.
+    """x/size and size (n,): the rays of x, each from a point whose largest number is near 1.
 
-    So that nothing depends on how far out on its ray an x lies, nor is anything rounded.
+    So results do not depend on how far out on its ray x lies. Sizes are powers of 2: nothing is rounded.
     """
     check_rays(x)
     largest = x.flatten(1).abs().amax(1) if x.dim() > 1 else x.abs()

@@ -1,4 +1,4 @@
-"""What confidence tends to along a ray."""
+"""The limit of confidence along a ray."""
 
 from __future__ import annotations
 
@@ -15,34 +15,38 @@ from bitbayes.rays.ray_gaussian import RayGaussian
 
 
 class Limit(NamedTuple):
-    """The confidence that `predict_proba(δ·x)` tends to as δ → ∞, and the class it goes to: both (n,)."""
+    """The limit of `predict_proba(δ·x)` as δ → ∞, for n rays.
+
+    confidence: (n,), the limit of the largest probability, in float64.
+    label: (n,), the class that has it.
+    """
 
     confidence: Tensor
     label: Tensor
 
 
 class ApproximateLimit(Limit):
-    """The same with slopes below a tolerance left out: close to the limit, and not promised to be it."""
+    """A `Limit` that ignores slopes below a tolerance: close to the limit, but without a guarantee."""
 
 
-def limit(paths: Iterable[RayGaussian], method: str) -> Limit:
-    """The prediction at each path's far end: that of mean μᵀs and variance sᵀΣs, with no 1 beside κ·variance.
+def limit(rays: Iterable[RayGaussian], method: str) -> Limit:
+    """The prediction at u = 0, from z = μᵀs/√(κ·sᵀΣs) where at a finite δ it is μᵀφ̃/√(1 + κ·φ̃ᵀΣφ̃).
 
-    s is the slope of the features along the ray. Where it is 0 the features stop growing, and the limit is
-    the prediction at the point where they stop. With the residual it is 1/k, but for x = 0, whose ray is a
-    point; the class is that of the largest mean.
+    s is the slope of the features along the ray. Where s = 0 the features stop growing, and the limit is the
+    prediction at the point where they stop. With the residual the limit is 1/k, and the class is that of the
+    largest mean. The ray of x = 0 is a point, so its limit is the prediction there.
     """
     require_closed_form(method, tuple(CLOSED), "limit")
     confidences, labels = [], []
-    for path in paths:
-        gaussian = path.at(0)
-        if path.residual is not None:
-            gaussian = path.residual.standing(gaussian)
+    for ray in rays:
+        gaussian = ray.at(0)
+        if ray.residual is not None:
+            gaussian = ray.residual.at_zero(gaussian)
         drop_in = predict(gaussian, method)
         best = likelihood_for(drop_in.shape[1]).log_probabilities(drop_in).max(1)
         confidence, label = best.values.exp(), best.indices
-        if path.residual is not None:
-            moves = path.residual.moves
+        if ray.residual is not None:
+            moves = ray.residual.moves
             confidence = torch.where(moves, 1 / max(2, drop_in.shape[1]), confidence)
             label = torch.where(moves, _largest_mean(gaussian.mean), label)
         confidences.append(confidence)
@@ -51,11 +55,12 @@ def limit(paths: Iterable[RayGaussian], method: str) -> Limit:
 
 
 def _largest_mean(mean: Tensor) -> Tensor:
+    """The class of the largest mean, (n, k) → (n,)."""
     return mean.argmax(1) if mean.shape[1] > 1 else (mean[:, 0] > 0).long()
 
 
 def require_closed_form(method: str, methods: tuple[str, ...], what: str) -> None:
-    """Raise unless the method is one of those for which this is known."""
+    """Raise unless `method` is one of `methods`, those with a closed form of `what`."""
     if method not in methods:
         choices = ", ".join(repr(name) for name in methods)
         raise ArgumentError(f"predictive={method!r} has no {what} in closed form: choose one of {choices}")

@@ -1,10 +1,11 @@
-"""The Gaussian over logits along a ray, from infinity (u = 0) to alpha (u = 1).
+"""The Gaussian over logits along a ray δ·x, from infinity (u = 0) to alpha (u = 1).
 
-For δ ≥ alpha the features are φ̃(δ) = φ̃(α) + (δ − α)s. Up to a factor, which is left to the Gaussian's
-`scale`, they lie on the segment (1 − u)·s/|s| + u·φ̃(α)/|φ̃(α)|, whose ends are the direction at infinity and
-the point at alpha. Along it mean/scale is affine in u, and 1/scale² plus a variance in units of scale² is a
-quadratic in u. Limits and certificates need no more than that: a posterior over all layers, whose Jacobian
-is affine in δ from alpha on too, only has to offer such paths.
+For δ ≥ alpha the features are φ̃(δ) = φ̃(α) + (δ − α)s. Up to a factor, the Gaussian's `scale`, they lie on the
+segment (1 − u)·s/|s| + u·φ̃(α)/|φ̃(α)|, from the direction at infinity to the point at alpha. Along the segment
+mean/scale is affine in u, and (1 + variance)/scale² is quadratic in u.
+
+Limits and certificates need nothing else. Over all layers the Jacobian is affine in δ beyond alpha too, so
+such a posterior has a `RayGaussian` as well.
 """
 
 from __future__ import annotations
@@ -24,17 +25,20 @@ from bitbayes.structures import WeightGaussian
 if TYPE_CHECKING:
     from bitbayes.rays.ray_residual import RayResidual
 
-# A scale whose 1/scale² vanishes beside any variance of features of size 1, and is no 0 to divide by.
-INFINITE = 1e150
-# Numbers that the pairs of classes of one path's rows may take.
-CHUNK = 2**20
+# Stands for an infinite scale: 1/scale² vanishes beside any variance, but can still be divided by.
+INFINITE_SCALE = 1e150
+# Rows are taken in batches whose pairs of classes, k² for each row, are at most so many numbers.
+PAIR_NUMBERS_PER_BATCH = 2**20
 
 
 class RayGaussian(NamedTuple):
-    """alpha (n,) of n rays, and `at(u)`: the Gaussian over their logits at u ∈ [0, 1], in float64.
+    """The Gaussian over logits along n rays, in float64.
 
-    Its scale goes from `far_scale` to `near_scale`, (n,) each, its inverse being affine in u. `delta(row, u)`
-    is the δ of points (c,) on the paths of the given rows. The residual, if any, comes on top of `at`.
+    alpha: (n,), the δ at u = 1. Beyond alpha every unit of the network keeps its state.
+    at: at(u) is the Gaussian over the logits of all n rays at u ∈ [0, 1], without the residual.
+    far_scale, near_scale: (n,), the Gaussian's scale at u = 0 and at u = 1; 1/scale is affine in u.
+    delta: delta(row, u) is the δ, (c,), of points u (c,) on the rays with the numbers `row` (c,).
+    residual: what the residual adds to the variances of `at`, if there is a residual.
     """
 
     alpha: Tensor
@@ -48,63 +52,68 @@ class RayGaussian(NamedTuple):
 def last_layer_rays(
     model: nn.Module,
     head: Head,
-    posterior: WeightGaussian,
+    gaussian: WeightGaussian,
     prior: Prior,
     x: Tensor,
     *,
-    settle: bool,
+    find_alpha: bool,
     tolerance: float,
 ) -> Iterator[RayGaussian]:
-    """Paths for the rows of x, some rows at a time, of a posterior over the last layer.
+    """The Gaussians along the rays of x under a posterior over the last layer, a batch of rows at a time.
 
-    Without `settle` alpha is not looked for, and only the end at infinity means anything.
+    Without `find_alpha` only u = 0 is meaningful.
     """
-    piece = final_region(model, head, x, settle=settle, tolerance=tolerance)
-    if not settle:
-        piece = _finite(piece, model, head, x, tolerance)
-    posterior = posterior.to(piece.alpha.device, torch.float64)
+    region = final_region(model, head, x, find_alpha=find_alpha, tolerance=tolerance)
+    if not find_alpha:
+        region = _fill_still(region, model, head, x, tolerance)
+    gaussian = gaussian.to(region.alpha.device, torch.float64)
     tau = prior.precision(head.name, torch.float64)
-    size = max(1, CHUNK // head.outputs**2)
-    for start in range(0, len(piece.alpha), size):
-        yield _path(piece.rows(slice(start, start + size)), posterior, tau, head.bias)
+    size = max(1, PAIR_NUMBERS_PER_BATCH // head.outputs**2)
+    for start in range(0, len(region.alpha), size):
+        yield _along(region.rows(slice(start, start + size)), gaussian, tau, head.bias)
 
 
-def _finite(piece: FinalRegion, model: nn.Module, head: Head, x: Tensor, tolerance: float) -> FinalRegion:
-    """The slopes alone, and the whole piece of those rays whose features stop growing."""
-    still = ~piece.features.slope.any(1)
-    pieces = [Affine(each.slope, torch.zeros_like(each.slope)) for each in piece[:2]]
-    alpha = torch.zeros_like(piece.alpha)
+def _fill_still(
+    region: FinalRegion, model: nn.Module, head: Head, x: Tensor, tolerance: float
+) -> FinalRegion:
+    """A region of slopes, with alpha and intercepts filled in for the rays whose features stop growing.
+
+    The limit of these rays is the prediction where they stop, which needs intercepts. All other rays get 0.
+    """
+    still = ~region.features.slope.any(1)
+    features, logits = (Affine(each.slope, torch.zeros_like(each.slope)) for each in region[:2])
+    alpha = torch.zeros_like(region.alpha)
     if bool(still.any()):
-        whole = final_region(model, head, x[still.to(x.device)], tolerance=tolerance)
-        for each, one in zip(pieces, whole[:2], strict=True):
-            each.intercept[still] = one.intercept
-        alpha[still] = whole.alpha
-    return FinalRegion(pieces[0], pieces[1], alpha)
+        known = final_region(model, head, x[still.to(x.device)], tolerance=tolerance)
+        features.intercept[still] = known.features.intercept
+        logits.intercept[still] = known.logits.intercept
+        alpha[still] = known.alpha
+    return FinalRegion(features, logits, alpha)
 
 
-def _path(piece: FinalRegion, posterior: WeightGaussian, tau: float, bias: bool) -> RayGaussian:
-    alpha = piece.alpha[:, None]
-    near, near_scale = rescale(piece.features.slope * alpha + piece.features.intercept, bias)  # (n, D), (n,)
-    near_mean = (piece.logits.slope * alpha + piece.logits.intercept) / near_scale[:, None]
-    # Where the features stop growing the path is one point, the finite value, and nothing is divided by 0.
-    size = piece.features.slope.abs().amax(1, keepdim=True)  # (n, 1)
+def _along(region: FinalRegion, gaussian: WeightGaussian, tau: float, bias: bool) -> RayGaussian:
+    features, logits, alpha = region.features, region.logits, region.alpha[:, None]
+    near, near_scale = rescale(features.slope * alpha + features.intercept, bias)  # (n, D), (n,)
+    near_mean = (logits.slope * alpha + logits.intercept) / near_scale[:, None]
+    # Where the features stop growing the segment is one point, their final value: no division by 0.
+    size = features.slope.abs().amax(1, keepdim=True)  # (n, 1)
     grows, size = size > 0, torch.where(size > 0, size, 1)
-    slope = piece.features.slope / size
+    slope = features.slope / size
     slope = torch.cat([slope, torch.zeros_like(size)], dim=1) if bias else slope
     far = torch.where(grows, slope, near)
-    far_mean = torch.where(grows, piece.logits.slope / size, near_mean)
-    far_scale = torch.where(grows[:, 0], INFINITE, near_scale)
+    far_mean = torch.where(grows, logits.slope / size, near_mean)
+    far_scale = torch.where(grows[:, 0], INFINITE_SCALE, near_scale)
 
     def at(u: float) -> LogitGaussian:
-        features = (1 - u) * far + u * near
+        point = (1 - u) * far + u * near
         scale = 1 / ((1 - u) / far_scale + u / near_scale)
         mean = ((1 - u) * far_mean + u * near_mean) * scale[:, None]
-        return LogitGaussian(mean, posterior.covariance(posterior.coordinates(features), tau), scale)
+        return LogitGaussian(mean, gaussian.covariance(gaussian.coordinates(point), tau), scale)
 
-    # Where the features stop growing δ still goes to infinity, in any way.
+    # Where the features stop growing, any increasing map from 1 − u to δ will do.
     reach = torch.where(grows[:, 0], near_scale, alpha[:, 0].clamp_min(1))
 
     def delta(row: Tensor, u: Tensor) -> Tensor:
-        return alpha[row, 0] + (1 - u) / ((1 - u) / INFINITE + u / reach[row]) / size[row, 0]
+        return alpha[row, 0] + (1 - u) / ((1 - u) / INFINITE_SCALE + u / reach[row]) / size[row, 0]
 
-    return RayGaussian(piece.alpha, at, far_scale, near_scale, delta)
+    return RayGaussian(region.alpha, at, far_scale, near_scale, delta)

@@ -1,4 +1,4 @@
-"""The residual along rays: what it adds to the variance of every logit, on cells of a path."""
+"""The residual along rays: what it adds to the variance of every logit, on cells of a ray."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from torch import Tensor
 
 from bitbayes.logits import LogitGaussian
 from bitbayes.model import model_device
-from bitbayes.rays.ray_gaussian import INFINITE, RayGaussian
+from bitbayes.rays.ray_gaussian import INFINITE_SCALE, RayGaussian
 from bitbayes.rays.ray_tensor import RayTensor
 from bitbayes.residual import Residual, as_rows, deviations, levels
 
 # The largest variance that is added: beside it every mean is 0, and it is not infinite.
-LARGEST_ADDED = 1e250
+MAX_VARIANCE = 1e250
 
 
 class RayResidual(NamedTuple):
@@ -29,38 +29,39 @@ class RayResidual(NamedTuple):
 
     @property
     def moves(self) -> Tensor:
-        """Whether δ·x does, (n,): all but x = 0."""
+        """Whether δ·x moves with δ, (n,): it does except at x = 0."""
         return self.slope.abs().amax(1) > 0
 
-    def standing(self, gaussian: LogitGaussian) -> LogitGaussian:
+    def at_zero(self, gaussian: LogitGaussian) -> LogitGaussian:
         """The Gaussian with the residual at δ = 0, which is all there is where δ·x does not move."""
         root = self._cubes(self.offset).sqrt()
         return gaussian.plus_independent(deviations(root, self.variance, self.threshold))
 
-    def range(self, path: RayGaussian, row: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
-        """Bounds (c,) on it, in units of scale², for low ≤ u ≤ high on the paths of the given rows.
+    def range(self, ray: RayGaussian, row: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
+        """Lower and upper bounds (c,) on what is added, in units of scale², for low ≤ u ≤ high.
 
-        k is convex in δ, so it is largest at an end. Below, each dimension's |x̂| at its smallest; near
-        infinity that of |x̂|/δ, with (δ/scale)² for 1/scale², which goes to 0 there and would lose all.
+        `row` (c,) are the numbers of the rays. k is convex in δ, so it is largest at an end of the cell. It is at
+        least what each dimension's smallest |x̂| gives. Near infinity 1/scale² goes to 0 and would leave nothing
+        of that bound; there the smallest |x̂|/δ is used instead, with (δ/scale)² in the place of 1/scale².
         """
-        nearest, furthest = path.delta(row, high), path.delta(row, low)  # (c,)
-        sizes = [_inverse_scale(path, row, u) for u in (high, low)]
+        nearest, furthest = ray.delta(row, high), ray.delta(row, low)  # (c,)
+        sizes = [_inverse_scale(ray, row, u) for u in (high, low)]
         smallest, largest = torch.minimum(*sizes), torch.maximum(*sizes)
         slope, offset = self.slope[row], self.offset[row]
         ends = [slope * delta[:, None] + offset for delta in (nearest, furthest)]  # (c, D)
         above = torch.maximum(self._cubes(ends[0]), self._cubes(ends[1])) - self.threshold
         below = self._cubes(_smallest_size(*ends)) - self.threshold
         below = below.clamp_min(0) * smallest.square()
-        # The same in 1/δ, for δ > 0 and paths on which δ/scale is affine in u.
+        # The bound by |x̂|/δ holds for δ > 0 and rays on which δ/scale is affine in u.
         inverse = [delta.reciprocal()[:, None] for delta in (nearest, furthest)]
         shape = self._cubes(_smallest_size(*(slope + offset * each for each in inverse)))
         reach = torch.minimum(nearest * sizes[0], furthest * sizes[1]).square()
         far = (nearest * shape - self.threshold * inverse[0][:, 0].square()) * reach
-        affine = (path.far_scale[row] >= INFINITE) & (nearest > 0)
+        affine = (ray.far_scale[row] >= INFINITE_SCALE) & (nearest > 0)
         below = torch.maximum(below, torch.where(affine, far, 0))
         above = above.clamp_min(0) * largest.square()
-        return (self.variance * below).clamp_max(LARGEST_ADDED), (self.variance * above).clamp_max(
-            LARGEST_ADDED
+        return (self.variance * below).clamp_max(MAX_VARIANCE), (self.variance * above).clamp_max(
+            MAX_VARIANCE
         )
 
     def _cubes(self, values: Tensor) -> Tensor:
@@ -109,8 +110,8 @@ def _along(residual: Residual, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return torch.cat(slopes, dim=1), torch.cat(offsets, dim=1), torch.cat(weights)
 
 
-def _inverse_scale(path: RayGaussian, row: Tensor, u: Tensor) -> Tensor:
-    return (1 - u) / path.far_scale[row] + u / path.near_scale[row]
+def _inverse_scale(ray: RayGaussian, row: Tensor, u: Tensor) -> Tensor:
+    return (1 - u) / ray.far_scale[row] + u / ray.near_scale[row]
 
 
 def _smallest_size(one: Tensor, other: Tensor) -> Tensor:

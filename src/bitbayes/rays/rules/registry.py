@@ -1,0 +1,75 @@
+"""The table of rules, and what rules share."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_map
+
+from bitbayes.rays.ray_tensor import RayTensor, unknown_operation
+
+aten = torch.ops.aten
+Rule = Callable[..., Any]
+# aten operation → its rule
+RULES: dict[Any, Rule] = {}
+
+
+def rule(*names: str, in_place: bool = False) -> Callable[[Rule], Rule]:
+    """Register a rule for the aten operations of these names; with `in_place` also for each `name_`.
+
+    Names that this version of torch does not have are skipped.
+    """
+
+    def register(function: Rule) -> Rule:
+        for name in names:
+            if hasattr(aten, name):
+                RULES[getattr(aten, name)] = function
+            if in_place and hasattr(aten, f"{name}_"):
+                RULES[getattr(aten, f"{name}_")] = _in_place(getattr(aten, name), function)
+        return function
+
+    return register
+
+
+def _in_place(operation: Any, function: Rule) -> Rule:
+    """A rule that writes the result of `function` into its first argument, and so into all views of it."""
+
+    def write(func: Any, target: Any, *args: Any, **kwargs: Any) -> Any:
+        if not isinstance(target, RayTensor):
+            raise unknown_operation(func, "writes into a plain tensor: make that one with `x.new_zeros(...)`")
+        overload = getattr(operation, func._overloadname, None) or operation.default
+        result = function(overload, target, *args, **kwargs)
+        target.slope.copy_(result.slope)
+        target.intercept.copy_(result.intercept)
+        target.by_row = target.by_row and result.by_row
+        return target
+
+    return write
+
+
+def rays_in(*args: Any) -> list[RayTensor]:
+    """All ray tensors among the arguments, also those inside lists."""
+    return [leaf for leaf in tree_leaves(args) if isinstance(leaf, RayTensor)]
+
+
+def slopes(*args: Any) -> Any:
+    """The arguments with each ray tensor replaced by its slope, and each constant tensor by zeros."""
+    like = rays_in(args)[0].slope
+    return map_real(lambda x: x.slope if isinstance(x, RayTensor) else torch.zeros_like(x.to(like)), args)
+
+
+def intercepts(*args: Any) -> Any:
+    """The arguments with each ray tensor replaced by its intercept; constants are intercepts themselves."""
+    like = rays_in(args)[0].intercept
+    return map_real(lambda x: x.intercept if isinstance(x, RayTensor) else x.to(like), args)
+
+
+def map_real(function: Callable[[Any], Any], args: Any) -> Any:
+    """The arguments with `function` applied to each tensor of real numbers: not to indices or masks."""
+    return tree_map(lambda x: function(x) if isinstance(x, Tensor) and x.is_floating_point() else x, args)
+
+
+def as_constant(value: Any, like: Tensor) -> Any:
+    """A constant with the dtype and device of `like`; a number or None is returned as it is."""
+    return value.to(like) if isinstance(value, Tensor) else value
