@@ -20,16 +20,3 @@ torch.set_num_threads(1)
 @pytest.fixture(autouse=True)
 def _seeded():
     torch.manual_seed(0)
-
-
-@pytest.fixture
-def set_constant(monkeypatch):
-    """Sets one of the library's constants, wherever it lives: so that small data are cut into pieces too."""
-
-    def set_to(name, value):
-        homes = [m for key, m in sys.modules.items() if key.startswith("bitbayes") and hasattr(m, name)]
-        assert homes, f"no module of bitbayes has {name}"
-        for home in homes:
-            monkeypatch.setattr(home, name, value)
-
-    return set_to

@@ -283,8 +283,7 @@ def test_a_full_structure_too_wide_for_memory_names_another():
         ("layers", ["last"]),
         ("structure", ["auto", "full", "kron", "diag", "isotropic"]),
         ("predictive", ["auto", "probit", "pairwise", "bridge", "mc", "quadrature"]),
-        ("likelihood", ["auto", "categorical", "bernoulli"]),
-        ("variant", ["exact", "paper"]),
+        ("curvature", ["exact", "fisher", "paper"]),
     ],
 )
 @pytest.mark.parametrize("wrong", ["lsat", "", None, 3, "FULL"])
@@ -296,9 +295,57 @@ def test_wrong_names_in_the_constructor_list_the_right_ones(option, right, wrong
     assert all(repr(name) in message for name in right)
 
 
-def test_unknown_options_are_refused_by_python():
+def test_unknown_options_are_refused():
     with pytest.raises(TypeError, match="colour"):
         bb.Laplace(nn.Linear(2, 2), colour="blue")
+
+
+@pytest.mark.parametrize(
+    "old, new",
+    [
+        ({"estimate": "fisher"}, "curvature='fisher'"),
+        ({"variant": "paper"}, "curvature='paper'"),
+        ({"likelihood": "categorical"}, "number of the model's outputs"),
+    ],
+)
+def test_options_of_earlier_versions_name_the_new_ones(old, new):
+    with pytest.raises(ArgumentError, match=f"{next(iter(old))}=.*no option any more.*{new}"):
+        bb.Laplace(nn.Linear(2, 2), **old)
+
+
+@pytest.mark.parametrize("old", [{"draws": 2}, {"generator": torch.Generator()}])
+def test_arguments_of_earlier_versions_name_the_new_ones(fitted, old):
+    bayes, x, y = fitted
+    for learn in (bayes.fit, bayes.update):
+        with refused(bayes, x, ArgumentError, f"{next(iter(old))}=.*curvature=bb.Fisher"):
+            learn([(x, y)], **old)
+
+
+@pytest.mark.parametrize(
+    "option, value",
+    [
+        ("layers", "all"),
+        ("structure", "full"),
+        ("residual", True),
+        ("head", "head"),
+        ("curvature", "paper"),
+    ],
+)
+def test_what_fit_depends_on_cannot_be_changed(fitted, option, value):
+    bayes, x, _ = fitted
+    before = (getattr(bayes, option), repr(bayes))
+    with refused(bayes, x, ArgumentError, rf"{option}=.*cannot be changed.*Laplace\(model, {option}="):
+        setattr(bayes, option, value)
+    assert (getattr(bayes, option), repr(bayes)) == before
+
+
+def test_what_only_predictions_depend_on_can(fitted):
+    bayes, x, _ = fitted
+    expected = bayes.predict_proba(x, method="bridge" if bayes.logits(x).mean.shape[1] > 1 else "quadrature")
+    bayes.predictive = "bridge" if bayes.logits(x).mean.shape[1] > 1 else "quadrature"
+    assert torch.equal(bayes.predict_proba(x), expected)
+    with refused(bayes, x, ArgumentError, "predictive='weights'"):
+        bayes.predictive = "weights"
 
 
 def test_wrong_names_later_on_list_the_right_ones(fitted):

@@ -95,9 +95,9 @@ def test_fitting_again_starts_afresh(k, structure):
 
 
 @pytest.mark.parametrize("structure", STRUCTURES)
-def test_batch_size_and_order_do_not_matter(k, structure, set_constant):
+def test_batch_size_and_order_do_not_matter(k, structure, monkeypatch):
     # Rows are gathered into larger pieces inside: here, into many.
-    set_constant("FIT_BYTES", 10 * 4 * 8)
+    monkeypatch.setattr("bitbayes.fitting.FIT_BYTES", 10 * 4 * 8)
     model, (x, y) = reference.network(k), reference.data(k)
     whole = bb.Laplace(model, structure=structure).fit([(x, y)])
     order = torch.randperm(len(x))
@@ -228,9 +228,9 @@ def test_modes_come_back_when_the_model_itself_raises(k):
         assert model.training and model.drop.training
 
 
-def test_modes_come_back_while_an_error_of_the_curvature_is_held(set_constant):
+def test_modes_come_back_while_an_error_of_the_curvature_is_held(monkeypatch):
     # The error is raised amid the pass, but not by it: the pass must end before the caller sees the error.
-    set_constant("FIT_BYTES", 1)
+    monkeypatch.setattr("bitbayes.fitting.FIT_BYTES", 1)
     model = nn.Sequential(nn.Dropout(), nn.Linear(20_001, 1)).train()
     with pytest.raises(ModelError, match="kron") as held:  # noqa: F841
         bb.Laplace(model, structure="full").fit([(torch.randn(2, 20_001), torch.tensor([0, 1]))])

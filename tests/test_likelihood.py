@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import reference
-from bitbayes.errors import ArgumentError, DataError
+from bitbayes.errors import DataError
 from bitbayes.likelihood import Bernoulli, Categorical, likelihood_for
 
 
@@ -125,11 +125,6 @@ def test_many_wrong_labels_are_not_all_shown():
         Categorical().check(torch.arange(50), (50, 4), "batch 0")
 
 
-def test_names():
-    assert likelihood_for(1).name == likelihood_for("bernoulli", 1).name == "bernoulli"
-    assert likelihood_for(2).name == likelihood_for("categorical", 2).name == "categorical"
-    with pytest.raises(ArgumentError, match="'auto', 'categorical', 'bernoulli'"):
-        likelihood_for("poisson", 3)
-    for name, outputs, right in (("categorical", 1, "bernoulli"), ("bernoulli", 3, "categorical")):
-        with pytest.raises(ArgumentError, match=f"{name}.*{outputs} output.*{right}"):
-            likelihood_for(name, outputs)
+def test_the_number_of_outputs_decides():
+    assert likelihood_for(1).name == "bernoulli"
+    assert likelihood_for(2).name == likelihood_for(10).name == "categorical"

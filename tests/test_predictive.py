@@ -273,8 +273,8 @@ def test_no_points_give_no_rows(k, method):
 
 @pytest.mark.parametrize("structure", STRUCTURES)
 @pytest.mark.parametrize("method", ["probit", "pairwise", "bridge"])
-def test_chunks_do_not_show(method, structure, set_constant):
+def test_chunks_do_not_show(method, structure, monkeypatch):
     bayes, x = fitted(structure, 10, 5.0)
     whole = bayes.predict_proba(x, method=method)
-    set_constant("CHUNK", 3 * 10 * 100)
+    monkeypatch.setattr("bitbayes.laplace.NUMBERS_PER_PREDICTION", 3 * 10 * 100)
     torch.testing.assert_close(bayes.predict_proba(x, method=method), whole, rtol=0, atol=1e-14)

@@ -8,8 +8,8 @@ from torch import nn
 
 import bitbayes as bb
 import reference
-from bitbayes import prior
 from bitbayes.errors import ArgumentError, EdgeWarning
+from bitbayes.prior import variance_grid
 
 
 def trained(k, dtype=torch.float64, **options):
@@ -49,7 +49,7 @@ def objective(bayes, value, x, y, outliers=None, weight=0.25, penalty="entropy")
 
 def is_best(bayes, cost):
     """The tuned value lies within a step of the best candidate, and is as good or better."""
-    grid = prior.candidates()
+    grid = variance_grid(100)
     costs = [cost(value) for value in grid]
     index = min(range(len(grid)), key=costs.__getitem__)
     assert 0 < index < len(grid) - 1, "the test needs an optimum inside the range"
@@ -162,10 +162,10 @@ def test_one_forward_pass_over_its_data(k):
     assert [len(batch) for batch in seen] == [25, 25, 10, 20, 20, 20]
 
 
-def test_batches_do_not_matter(set_constant):
+def test_batches_do_not_matter(monkeypatch):
     bayes, (x, y) = trained(3)
     whole = bayes.tune([(x, y)], outliers=4 * x).prior_variance
-    set_constant("TUNE_BYTES", 8 * 8 * 10)
+    monkeypatch.setattr("bitbayes.last_layer.STEP_BYTES", 8 * 8 * 10)
     parts = bayes.tune(reference.loader(x, y, 7), outliers=list((4 * x).split(9))).prior_variance
     assert parts == pytest.approx(whole, rel=1e-9)
 
@@ -177,14 +177,14 @@ def test_an_optimum_on_the_edge_warns(k):
         right = bayes.model(x).argmax(1) if k > 1 else (bayes.model(x)[:, 0] > 0).long()
     with pytest.warns(EdgeWarning, match=r"smallest of those tried .*1e-06 to 1e\+10"):
         bayes.tune([(x, right)], objective="nll")
-    assert bayes.prior_variance == prior.candidates()[0]
+    assert bayes.prior_variance == variance_grid(100)[0]
     with pytest.warns(EdgeWarning, match="largest of those tried"):
         bayes.tune([(x, (right + 1) % max(k, 2))], objective="nll")
     assert bayes.prior_variance == pytest.approx(1e10)
 
 
 def test_candidates_are_spaced_evenly_in_the_logarithm():
-    grid = torch.tensor(prior.candidates(), dtype=torch.float64).log()
+    grid = torch.tensor(variance_grid(100), dtype=torch.float64).log()
     torch.testing.assert_close(grid.diff(), grid.diff()[:1].expand(len(grid) - 1), rtol=1e-9, atol=0)
 
 

@@ -203,10 +203,10 @@ def test_float32_features_are_summed_in_float64(structure):
         torch.testing.assert_close(bayes.predict_proba(features[:50]), expected, rtol=0, atol=1e-4)
 
 
-def test_a_full_curvature_is_summed_in_pieces(set_constant):
+def test_a_full_curvature_is_summed_in_pieces(monkeypatch):
     torch.manual_seed(0)
     head, x, y = nn.Linear(5, 4).double(), torch.randn(60, 5).double(), torch.arange(60) % 4
     whole = bb.Laplace(head, structure="full").fit([(x, y)]).logits(x).covariance
-    set_constant("NUMBERS", 7 * (9 + 6))
+    monkeypatch.setattr("bitbayes.structures.full.NUMBERS_PER_STEP", 7 * (9 + 6))
     pieces = bb.Laplace(head, structure="full").fit([(x, y)]).logits(x).covariance
     torch.testing.assert_close(pieces, whole, rtol=1e-12, atol=0)

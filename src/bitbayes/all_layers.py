@@ -83,8 +83,6 @@ class InterpolatedFamily:
 class AllLayers(WeightPosterior):
     """The Gaussian over all trainable parameters of `model`, for any prior."""
 
-    rows_per_step = 1  # a batch has enough to do by itself
-
     def __init__(self, model: nn.Module, fitted: Fitted, *, paper: bool) -> None:
         super().__init__(model, fitted, paper=paper)
         assert isinstance(fitted.weights, TrainableLayers)
@@ -121,6 +119,10 @@ class AllLayers(WeightPosterior):
 
     def candidates(self) -> list[float]:
         return variance_grid(CANDIDATES, SMALLEST_NETWORK_VARIANCE, LARGEST_NETWORK_VARIANCE)
+
+    @property
+    def rows_per_step(self) -> int:
+        return 1  # a batch has enough to do by itself
 
     def families(self, batches: Iterable[Batch]) -> Iterator[tuple[Batch, LogitFamily]]:
         nodes = variance_grid(NODES, SMALLEST_NETWORK_VARIANCE, LARGEST_NETWORK_VARIANCE)

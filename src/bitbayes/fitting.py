@@ -39,7 +39,7 @@ from bitbayes.options import Fisher, Options
 from bitbayes.precision import without_autocast, working
 from bitbayes.predictive import method_for
 from bitbayes.progress import track
-from bitbayes.residual import InputMoments, moments_of
+from bitbayes.residual import InputMoments, as_rows, moments_of
 from bitbayes.structures import ALL, CURVATURES, Curvature, check_affordable, layer_curvatures
 
 # Features wait until they are worth one matrix product. Bytes, not batches, so that memory is bounded.
@@ -121,7 +121,7 @@ def fit_last_layer(
     model: nn.Module, loader: Iterable[Any], options: Options, progress: bool | None
 ) -> Fitted:
     """One forward pass → what that data alone gives. Changes nothing."""
-    loader = PreviewedLoader(loader, model_device(model))
+    loader = _previewed(model, loader, options)
     with eval_mode(model):
         head = find_head(model, loader.preview, options.head)
     likelihood = likelihood_for(head.outputs)
@@ -163,7 +163,7 @@ def fit_all_layers(
     c = k − 1 for the exact curvature, and the number of drawn labels for the Fisher estimate.
     """
     device = model_device(model)
-    loader = PreviewedLoader(loader, device)
+    loader = _previewed(model, loader, options)
     structure = "kron" if options.structure == "auto" else options.structure
     with eval_mode(model), without_autocast(device):
         outputs, layers = _checked_layers(model, loader.preview, structure)
@@ -190,6 +190,14 @@ def fit_all_layers(
     if structure == "full":
         norms = {ALL: sum(norms.values())}
     return _fitted(model, TrainableLayers(outputs, layers), likelihood, totals, norms)
+
+
+def _previewed(model: nn.Module, loader: Iterable[Any], options: Options) -> PreviewedLoader:
+    """The loader; raises, before the model sees them, on inputs for which a residual means nothing."""
+    previewed = PreviewedLoader(loader, model_device(model))
+    if options.residual:
+        as_rows(previewed.preview)
+    return previewed
 
 
 def _fitted(

@@ -129,7 +129,7 @@ class Laplace(nn.Module):
 
     @prior_variance.setter
     def prior_variance(self, value: float | Mapping[str, float]) -> None:
-        self._prior = Prior(check_variance(value, self._layer_names()))
+        self._prior = Prior(check_variance(value, self._layer_names))
 
     @property
     def predictive(self) -> str:
@@ -331,7 +331,7 @@ class Laplace(nn.Module):
         with its own τ if `prior_variance` is a mapping.
         """
         value = self.prior_variance if prior_variance is None else prior_variance
-        return self._fitted_posterior().log_evidence(differentiable(value, self._layer_names()))
+        return self._fitted_posterior().log_evidence(differentiable(value, self._layer_names))
 
     # ---- far from the data
 
@@ -489,7 +489,7 @@ class Laplace(nn.Module):
         """Predict with what was fitted from now on; raises, with nothing changed, if the prior does not fit it."""
         posterior = POSTERIOR[self.layers](self.model, fitted, paper=self.options.paper)
         if isinstance(self.prior_variance, dict):
-            check_variance(self.prior_variance, posterior.names)
+            check_variance(self.prior_variance, lambda: posterior.names)
         self._posterior = posterior
 
     def _layer_names(self) -> tuple[str, ...] | None:

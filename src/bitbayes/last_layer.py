@@ -78,15 +78,11 @@ class LastLayer(WeightPosterior):
         assert isinstance(fitted.weights, Head)
         self.head = fitted.weights
         self.contrasts = fitted.likelihood.contrasts(self.head.outputs)  # (k, c)
-        curvature = fitted.curvature[self.head.name]
-        self.most_rows: int | None = None
-        if isinstance(curvature, FullCurvature) and self.head.outputs > 1:
-            # c rows of the Hessian's width for each point.
-            self.most_rows = max(1, FULL_NUMBERS // (len(curvature.hessian) * (self.head.outputs - 1)))
-        step = max(
-            1, STEP_BYTES // (self.head.width * working(self.head.module(model).weight.dtype).itemsize)
-        )
-        self.rows_per_step = min(step, self.most_rows or step)
+
+    @property
+    def rows_per_step(self) -> int:
+        dtype = working(self.head.module(self.model).weight.dtype)
+        return self._affordable(max(1, STEP_BYTES // (self.head.width * dtype.itemsize)))
 
     # ---- predicting
 
@@ -100,7 +96,7 @@ class LastLayer(WeightPosterior):
 
     def gaussians(self, data: Data, prior: Prior, rows: int) -> Iterator[tuple[Batch, LogitGaussian]]:
         batches = input_batches(data, model_device(self.model))
-        for batch, family in self._families(batches, min(rows, self.most_rows or rows)):
+        for batch, family in self._families(batches, self._affordable(rows)):
             yield batch, family.at(prior)
 
     def sample(self, n: int, prior: Prior, generator: torch.Generator | None) -> dict[str, Tensor]:
@@ -141,6 +137,15 @@ class LastLayer(WeightPosterior):
 
     def _decompose(self, name: str, curvature: Curvature) -> WeightGaussian:
         return curvature.head_posterior(self.head, self.contrasts, paper=self.paper)
+
+    def _affordable(self, rows: int) -> int:
+        """At most that many rows, and not so many that full covariances take much memory."""
+        curvature = self.fitted.curvature[self.head.name]
+        if not isinstance(curvature, FullCurvature) or self.head.outputs == 1:
+            return rows
+        # c rows of the Hessian's width for each point.
+        numbers = len(curvature.hessian) * (self.head.outputs - 1)
+        return max(1, min(rows, FULL_NUMBERS // numbers))
 
     def _families(self, batches: Iterable[Batch], rows: int) -> Iterator[tuple[FeatureBatch, HeadFamily]]:
         for batch in forward_passes(self.model, self.head, batches):

@@ -13,13 +13,13 @@ from bitbayes.predictive import METHODS
 from bitbayes.structures import HEAD_STRUCTURES, LAYER_STRUCTURES
 
 CURVATURES = ("exact", "fisher", "paper")
-# What an option was called before, and what to write instead.
+# Options of earlier versions, and what to write instead.
 RENAMED = {
-    "estimate": "curvature='fisher' (or bb.Fisher(draws=…)) in the place of estimate='fisher'",
-    "variant": "curvature='paper' in the place of variant='paper'",
-    "draws": "bb.Laplace(model, curvature=bb.Fisher(draws=…)) in the place of fit(…, draws=…)",
-    "generator": "bb.Laplace(model, curvature=bb.Fisher(seed=…)) in the place of fit(…, generator=…)",
-    "likelihood": "nothing: the number of the model's outputs decides it",
+    "estimate": "it is called curvature= now: curvature='fisher', or curvature=bb.Fisher(draws=…)",
+    "variant": "it is called curvature= now: curvature='paper'",
+    "draws": "it belongs to the curvature now: Laplace(model, curvature=bb.Fisher(draws=…))",
+    "generator": "it belongs to the curvature now: Laplace(model, curvature=bb.Fisher(seed=…))",
+    "likelihood": "leave it out: the number of the model's outputs decides",
 }
 
 
@@ -125,11 +125,11 @@ class Option:
 
 
 def refuse_renamed(given: dict[str, Any]) -> None:
-    """Raise if an option is one of those that have another name now, or none that ever was."""
-    for name in given:
+    """Raise on what is no option, and say how the options of earlier versions are written now."""
+    for name, value in given.items():
         if name in RENAMED:
-            raise ArgumentError(f"{name}= is no option any more: write {RENAMED[name]}")
-        raise TypeError(f"{name!r} is no option of Laplace: choose from {', '.join(Options.__annotations__)}")
+            raise ArgumentError(f"{name}={value!r} is no option any more: {RENAMED[name]}")
+        raise TypeError(f"unexpected argument {name}={value!r}")
 
 
 def _residual_layers(model: nn.Module, residual: object) -> bool | tuple[str, ...]:

@@ -49,9 +49,6 @@ class WeightPosterior(ABC):
     The curvature is decomposed once, when it is first needed. No function changes the model.
     """
 
-    # How many points `families` are worth joining to, so that each step of tuning has enough to do.
-    rows_per_step: int
-
     def __init__(self, model: nn.Module, fitted: Fitted, *, paper: bool) -> None:
         self.model, self.fitted, self.paper = model, fitted, paper
         self._decomposed: dict[str, WeightGaussian] | None = None
@@ -110,6 +107,11 @@ class WeightPosterior(ABC):
     @abstractmethod
     def candidates(self) -> list[float]:
         """Prior variances worth trying, in ascending order."""
+
+    @property
+    @abstractmethod
+    def rows_per_step(self) -> int:
+        """To how many points `families` are worth joining, so that a step of tuning has enough to do."""
 
     @abstractmethod
     def families(self, batches: Iterable[Batch]) -> Iterator[tuple[Batch, LogitFamily]]:

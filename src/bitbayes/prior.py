@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -17,6 +17,7 @@ SMALLEST_VARIANCE, LARGEST_VARIANCE = 1e-6, 1e10
 
 # Tensors where the evidence is differentiated in them.
 Variance = float | Tensor
+LayerNames = Callable[[], tuple[str, ...] | None]
 
 
 @dataclass(frozen=True)
@@ -67,39 +68,38 @@ def positive(value: object, name: str, *, zero: bool = False) -> float:
     return number
 
 
-def check_variance(value: object, layers: Iterable[str] | None) -> float | dict[str, float]:
+def check_variance(value: object, layer_names: LayerNames) -> float | dict[str, float]:
     """Return a prior variance as a float, or as a dict of floats; raise if it is neither, or not positive.
 
     Args:
         value: what the user gave.
-        layers: the names that a mapping must have; None where only one number makes sense.
+        layer_names: gives the names that a mapping must have; None where only one number makes sense.
     """
     if not isinstance(value, Mapping):
         return positive(value, "prior_variance")
-    _check_names(value, layers)
-    return {name: positive(value[name], "prior_variance") for name in layers or ()}
+    names = _check_names(value, layer_names())
+    return {name: positive(value[name], "prior_variance") for name in names}
 
 
-def differentiable(value: object, layers: Iterable[str] | None) -> Prior:
+def differentiable(value: object, layer_names: LayerNames) -> Prior:
     """The prior with variances as scalars in float64, which keep the graph of tensors that have one."""
     if not isinstance(value, Mapping):
         return Prior(_scalar(value))
-    _check_names(value, layers)
-    return Prior({name: _scalar(each) for name, each in value.items()})
+    return Prior({name: _scalar(value[name]) for name in _check_names(value, layer_names())})
 
 
-def _check_names(values: Mapping[str, object], layers: Iterable[str] | None) -> None:
-    if layers is None:
+def _check_names(values: Mapping[str, object], names: tuple[str, ...] | None) -> tuple[str, ...]:
+    if names is None:
         raise ArgumentError(
             f"prior_variance={dict(values)!r}: a variance for each layer needs layers='all' and "
             "structure='kron' or 'diag'; give one number"
         )
-    names = list(layers)
     missing, unknown = [n for n in names if n not in values], [n for n in values if n not in names]
     if missing or unknown:
         wrong = [f"names {unknown}, which are no layers"] if unknown else []
         wrong += [f"lacks {missing}"] if missing else []
-        raise ArgumentError(f"prior_variance {' and '.join(wrong)}: give each of {names}")
+        raise ArgumentError(f"prior_variance {' and '.join(wrong)}: give each of {list(names)}")
+    return names
 
 
 def _scalar(value: object) -> Tensor:

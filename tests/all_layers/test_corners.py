@@ -29,11 +29,11 @@ def test_sampled_networks_refuse_what_the_network_cannot_take(structure, bad, me
 
 
 @pytest.mark.parametrize("structure", STRUCTURES)
-@pytest.mark.parametrize("variant", ["exact", "paper"])
+@pytest.mark.parametrize("curvature", ["exact", "paper"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("method", ["pairwise", "mc", "weights"])
 def test_prior_variances_from_next_to_nothing_to_beyond_the_range_of_float32(
-    structure, variant, dtype, method
+    structure, curvature, dtype, method
 ):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3)).to(dtype)
@@ -41,7 +41,7 @@ def test_prior_variances_from_next_to_nothing_to_beyond_the_range_of_float32(
     seen = x.clone()
     seen[:, :2] = 0  # nothing is learned of these inputs, nor of the unit that is dead
     model[0].bias.data[0] = -100
-    bayes = bb.Laplace(model, layers="all", structure=structure, variant=variant).fit([(seen, y)])
+    bayes = bb.Laplace(model, layers="all", structure=structure, curvature=curvature).fit([(seen, y)])
     for exponent in (-300, -160, -40, -20, 14, 20, 30, 40, 80, 160, 300):
         bayes.prior_variance = 10.0**exponent
         p = bayes.predict_proba(torch.cat([x, 1e10 * x]), method=method)

@@ -175,7 +175,7 @@ def test_under_inference_mode():
 @pytest.mark.parametrize("size", [1, 30, 800])
 def test_the_root_of_the_losss_curvature(k, size):
     logits = torch.randn(20, k, dtype=torch.float64) * size
-    root = likelihood_for("auto", k).root(logits)
+    root = likelihood_for(k).root(logits)
     assert root.shape == (20, k, max(1, k - 1))
     hessians = logit_hessians(logits, torch.zeros(20, dtype=torch.long))
     torch.testing.assert_close(root @ root.mT, hessians, rtol=1e-10, atol=1e-15)
@@ -184,7 +184,7 @@ def test_the_root_of_the_losss_curvature(k, size):
 @pytest.mark.parametrize("k", [1, 3])
 def test_drawn_labels_have_the_losss_curvature_on_average(k):
     logits = torch.randn(2, k, dtype=torch.float64).repeat_interleave(100_000, 0)
-    drawn = likelihood_for("auto", k).draw(logits, torch.Generator().manual_seed(0))
+    drawn = likelihood_for(k).draw(logits, torch.Generator().manual_seed(0))
     outer = (drawn[:, :, None] * drawn[:, None, :]).reshape(2, -1, k, k)
     error = 5 * outer.std(1) / outer.shape[1] ** 0.5  # five standard errors
     hessians = logit_hessians(logits[[0, -1]], torch.zeros(2, dtype=torch.long))

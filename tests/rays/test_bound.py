@@ -35,8 +35,8 @@ def parts(bayes, x, labels):
     head = bayes.model[-1]
     weights = torch.cat([head.weight, head.bias[:, None]], 1).detach()
     with torch.no_grad():
-        features = with_bias(forward(bayes.model, bayes._need_fit().head, x)[0], True)
-    case = "paper" if bayes.variant == "paper" else bayes.structure
+        features = with_bias(forward(bayes.model, bayes._fitted_posterior().head, x)[0], True)
+    case = "paper" if bayes.curvature == "paper" else bayes.structure
     return weights, features, covariance(case, weights, features, labels, bayes.prior_variance, True)
 
 

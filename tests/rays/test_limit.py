@@ -22,10 +22,10 @@ def test_limit_is_what_prediction_tends_to(structure, k, method):
     agrees(bayes, x)
 
 
-@pytest.mark.parametrize("variant", ["exact", "paper"])
+@pytest.mark.parametrize("curvature", ["exact", "paper"])
 @pytest.mark.parametrize("name", NETWORKS)
-def test_on_every_kind_of_network(name, variant):
-    bayes, x = laplace(name, 3, structure="kron", variant=variant)
+def test_on_every_kind_of_network(name, curvature):
+    bayes, x = laplace(name, 3, structure="kron", curvature=curvature)
     agrees(bayes, x)
 
 
@@ -103,11 +103,11 @@ def test_a_head_without_bias():
     agrees(bb.Laplace(model).fit([(x, torch.arange(20) % 3)]), x)
 
 
-def test_batches_of_rows_and_of_cells_change_nothing(set_constant):
+def test_batches_of_rows_and_of_cells_change_nothing(monkeypatch):
     bayes, x = laplace("mlp", 3)
     whole, certificate = bayes.limit(x), bayes.certify(x)
-    set_constant("PAIR_NUMBERS_PER_BATCH", 9 * 7)
-    set_constant("RATIO_NUMBERS_PER_BATCH", 9 * 7)
+    monkeypatch.setattr("bitbayes.rays.ray_gaussian.PAIR_NUMBERS_PER_BATCH", 9 * 7)
+    monkeypatch.setattr("bitbayes.rays.certify.RATIO_NUMBERS_PER_BATCH", 9 * 7)
     torch.testing.assert_close(bayes.limit(x), whole)
     torch.testing.assert_close(bayes.certify(x), certificate)
 
