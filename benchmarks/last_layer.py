@@ -32,7 +32,12 @@ def ours(model: nn.Module, data: Batches) -> list[tuple[str, float]]:
         name = f"predict, {method}" + (" (100 samples)" if method == "mc" else "")
         rows += [(name, ratio(model, blocks, lambda block, m=method: bayes.predict_proba(block, method=m)))]
     # Validation data and as many outliers: two plain passes are the floor.
-    rows += [(f"tune, {len(bb.prior.candidates())} candidates", ratio(model, blocks, bayes.tune) / 2)]
+    rows += [
+        (
+            f"tune, {len(bayes._fitted_posterior().candidates())} candidates",
+            ratio(model, blocks, bayes.tune) / 2,
+        )
+    ]
     full = bb.Laplace(model, structure="diag").fit(data)
     rows += [("diag: fit", ratio(model, blocks, bb.Laplace(model, structure="diag").fit))]
     rows += [("diag: predict, pairwise", ratio(model, blocks, full.predict_proba))]

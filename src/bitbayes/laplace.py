@@ -29,9 +29,9 @@ from bitbayes.model import (
     row_count,
     unwrapped,
 )
-from bitbayes.options import Fisher, Option, Options, refuse_renamed
+from bitbayes.options import Fisher, Number, Option, Options, refuse_renamed
 from bitbayes.posterior import WeightPosterior
-from bitbayes.prior import Prior, check_variance, differentiable, positive
+from bitbayes.prior import Prior, check_variance, differentiable
 from bitbayes.rays import Certificate, Limit, RayGaussian
 from bitbayes.residual import Residual, deviations
 from bitbayes.tuning import objective_for, tune_by_evidence, tune_on_data, warn_at_the_edge
@@ -88,6 +88,8 @@ class Laplace(nn.Module):
     """
 
     layers, structure, head, curvature, residual = Option(), Option(), Option(), Option(), Option()
+    # The residual adds residual_variance·max(0, k(x) − residual_threshold) to every logit's variance.
+    residual_variance, residual_threshold = Number(), Number(zero=True)
 
     def __init__(
         self,
@@ -139,24 +141,6 @@ class Laplace(nn.Module):
     @predictive.setter
     def predictive(self, value: str) -> None:
         self.options = replace(self.options, predictive=value).check()
-
-    @property
-    def residual_variance(self) -> float:
-        """σ² of the residual, σ²·max(0, k(x) − `residual_threshold`)."""
-        return self._residual_variance
-
-    @residual_variance.setter
-    def residual_variance(self, value: float) -> None:
-        self._residual_variance = positive(value, "residual_variance")
-
-    @property
-    def residual_threshold(self) -> float:
-        """What the kernel k(x) must exceed before anything is added; 0 until `tune` chooses it."""
-        return self._residual_threshold
-
-    @residual_threshold.setter
-    def residual_threshold(self, value: float) -> None:
-        self._residual_threshold = positive(value, "residual_threshold", zero=True)
 
     # ---- learning
 

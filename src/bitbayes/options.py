@@ -10,6 +10,7 @@ from torch import nn
 
 from bitbayes.errors import ArgumentError, one_of
 from bitbayes.predictive import METHODS
+from bitbayes.prior import positive
 from bitbayes.structures import HEAD_STRUCTURES, LAYER_STRUCTURES
 
 CURVATURES = ("exact", "fisher", "paper")
@@ -122,6 +123,22 @@ class Option:
             f"{self.name}={value!r}: an option cannot be changed, because what was fitted depends on it. "
             f"Make another one, Laplace(model, {self.name}={value!r}), and fit it"
         )
+
+
+class Number:
+    """A positive number as an attribute of a `Laplace` that can be set at any time; `zero`: 0 is allowed too."""
+
+    def __init__(self, *, zero: bool = False) -> None:
+        self.zero = zero
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def __get__(self, laplace: Any, owner: type | None = None) -> Any:
+        return self if laplace is None else vars(laplace)[self.name]
+
+    def __set__(self, laplace: Any, value: object) -> None:
+        vars(laplace)[self.name] = positive(value, self.name, zero=self.zero)
 
 
 def refuse_renamed(given: dict[str, Any]) -> None:

@@ -2,6 +2,6 @@
 
 from bitbayes.tuning.objectives import objective_for
 from bitbayes.tuning.search import warn_at_the_edge
-from bitbayes.tuning.tune import Chosen, tune_by_evidence, tune_on_data
+from bitbayes.tuning.tune import tune_by_evidence, tune_on_data
 
-__all__ = ["Chosen", "objective_for", "tune_by_evidence", "tune_on_data", "warn_at_the_edge"]
+__all__ = ["objective_for", "tune_by_evidence", "tune_on_data", "warn_at_the_edge"]

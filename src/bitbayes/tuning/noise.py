@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -19,9 +19,8 @@ SEED = 0
 class NoiseLike:
     """As much noise as the inputs it was made from, batch by batch, over the range of all their values."""
 
-    low: Tensor
-    high: Tensor
-    shapes: tuple[torch.Size, ...]
+    range: tuple[Tensor, ...] = ()
+    shapes: tuple[torch.Size, ...] = ()
 
     @classmethod
     def of(cls, inputs: Inputs) -> NoiseLike:
@@ -32,21 +31,18 @@ class NoiseLike:
                 f"uniform noise means nothing for inputs of type {kind}: pass `outliers`, a loader of inputs "
                 "unlike the training data, or choose objective='nll'"
             )
-        return cls(inputs.amin(), inputs.amax(), (inputs.shape,))
+        return cls((inputs.amin(), inputs.amax()), (inputs.shape,))
 
     def __add__(self, other: NoiseLike) -> NoiseLike:
-        return replace(
-            self,
-            low=torch.minimum(self.low, other.low),
-            high=torch.maximum(self.high, other.high),
-            shapes=self.shapes + other.shapes,
-        )
+        both = torch.stack([*self.range, *other.range])
+        return NoiseLike((both.amin(), both.amax()), self.shapes + other.shapes)
 
     def __iter__(self) -> Iterator[Tensor]:
+        low, high = self.range
         # Drawn on the CPU, so that every device sees the same noise.
         generator = torch.Generator().manual_seed(SEED)
         for shape in self.shapes:
-            yield noise_between(self.low, self.high, shape, generator)
+            yield noise_between(low, high, shape, generator)
 
     def __len__(self) -> int:
         return len(self.shapes)

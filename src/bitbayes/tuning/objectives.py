@@ -44,7 +44,7 @@ class ValidationLikelihood:
         return self.likelihood.losses(logits, labels)
 
     def outlier_cost(self, logits: Tensor) -> Tensor:
-        raise NotImplementedError("this objective looks at no outliers")
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)

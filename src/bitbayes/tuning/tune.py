@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -32,46 +31,27 @@ SEED = 0
 
 
 class Candidate(NamedTuple):
-    """Numbers to be tried together; `residual_variance` None is without the residual."""
-
-    prior_variance: float
-    residual_variance: float | None = None
-
-
-class Chosen(NamedTuple):
-    """What tuning chose; the last two None where there is no residual."""
+    """Numbers that are tried together, or chosen; the residual's are None where there is no residual."""
 
     prior_variance: float
     residual_variance: float | None = None
     residual_threshold: float | None = None
 
 
-@dataclass(frozen=True)
-class Points:
+class Points(NamedTuple):
     """Some points: the Gaussians over their logits, their labels (n,) and the residual's √k(x) (n,), if any."""
 
     family: LogitFamily
     labels: Tensor | None
     root_kernel: Tensor | None
 
-    def gaussian(self, candidate: Candidate, threshold: float) -> LogitGaussian:
-        gaussian = self.family.at(Prior(candidate.prior_variance))
-        if candidate.residual_variance is None or self.root_kernel is None:
+    def gaussian(self, candidate: Candidate) -> LogitGaussian:
+        """The Gaussian over their logits for one candidate."""
+        prior_variance, variance, threshold = candidate
+        gaussian = self.family.at(Prior(prior_variance))
+        if self.root_kernel is None or variance is None or threshold is None:
             return gaussian
-        return gaussian.plus_independent(deviations(self.root_kernel, candidate.residual_variance, threshold))
-
-    @staticmethod
-    def joined(parts: list[Points]) -> Points:
-        if len(parts) == 1:
-            return parts[0]
-        families = [part.family for part in parts]
-        labels = [part.labels for part in parts if part.labels is not None]
-        roots = [part.root_kernel for part in parts if part.root_kernel is not None]
-        return Points(
-            families[0].joined(families),
-            torch.cat(labels) if labels else None,
-            torch.cat(roots) if roots else None,
-        )
+        return gaussian.plus_independent(deviations(self.root_kernel, variance, threshold))
 
 
 def tune_by_evidence(posterior: WeightPosterior, *, each_layer: bool) -> float | dict[str, float]:
@@ -94,12 +74,12 @@ def tune_on_data(
     loader: Iterable[Any],
     outliers: Data | None,
     progress: bool | None,
-) -> Chosen:
+) -> Candidate:
     """The candidate of least cost, in one pass over validation data and outliers.
 
     Args:
         posterior: the Gaussian over weights.
-        residual: if any; its variance is chosen as well.
+        residual: if any; its variance and threshold are chosen as well.
         method: how probabilities are predicted.
         objective: what a candidate costs.
         loader: validation data.
@@ -107,77 +87,60 @@ def tune_on_data(
         progress: whether to show a bar.
     """
     inside, outside = _one_pass(posterior, residual, objective, loader, outliers, progress)
-    costs = Costs(inside, outside, objective, method)
+
+    def costs(candidates: list[Candidate]) -> Tensor:
+        total = mean_costs(inside, candidates, method, objective.data_cost)
+        if objective.outlier_weight:
+            total += objective.outlier_weight * mean_costs(
+                outside, candidates, method, objective.outlier_cost
+            )
+        return total
+
     grid = posterior.candidates()
     if residual is None:
-        return Chosen(search(grid, lambda some: costs([Candidate(each) for each in some])))
+        return Candidate(search(grid, lambda some: costs([Candidate(each) for each in some])))
     roots = [points.root_kernel for points in inside if points.root_kernel is not None]
     threshold = float(torch.cat(roots).square().quantile(INSIDE))
-    costs = Costs(inside, outside, objective, method, threshold)
     if objective.outlier_weight:
-        pair = search_pairs(grid, RESIDUAL_VARIANCES, lambda some: costs([Candidate(*each) for each in some]))
-        return Chosen(*pair, threshold)
+        pair = search_pairs(
+            grid, RESIDUAL_VARIANCES, lambda some: costs([Candidate(*each, threshold) for each in some])
+        )
+        return Candidate(*pair, threshold)
     plain = costs([Candidate(each) for each in grid])
     best = least(plain)
     limit = float(plain[best]) * (1 + RESIDUAL_PRICE)
-    wide = costs([Candidate(grid[best], each) for each in RESIDUAL_VARIANCES])
-    return Chosen(grid[best], largest_within(RESIDUAL_VARIANCES, wide, limit), threshold)
+    wide = costs([Candidate(grid[best], each, threshold) for each in RESIDUAL_VARIANCES])
+    return Candidate(grid[best], largest_within(RESIDUAL_VARIANCES, wide, limit), threshold)
 
 
-@dataclass(frozen=True)
-class Costs:
-    """The cost of candidates: of an objective, on points that have gone through the model."""
+def mean_costs(
+    groups: list[Points], candidates: list[Candidate], method: str, cost: Callable[..., Tensor]
+) -> Tensor:
+    """For each candidate the mean of cost(logits, labels) over all points, (c,) in float64."""
+    totals, count = torch.zeros(len(candidates), dtype=torch.float64), 0
+    for points in groups:
+        sums = []
+        for start in range(0, len(candidates), CANDIDATES_AT_ONCE):
+            some = candidates[start : start + CANDIDATES_AT_ONCE]
+            logits = _predict([points.gaussian(each) for each in some], method)
+            labels = () if points.labels is None else (points.labels.repeat(len(some)),)
+            sums.append(cost(logits, *labels).reshape(len(some), -1).sum(1))
+        totals += torch.cat(sums).cpu().double()
+        count += len(points.family)
+    return totals / count
 
-    inside: list[Points]
-    outside: list[Points]
-    objective: Objective
-    method: str
-    threshold: float = 0.0
 
-    def __call__(self, candidates: list[Candidate]) -> Tensor:
-        """The cost of each, (c,) in float64."""
-        total = self._mean(self.inside, candidates, self._data_cost)
-        if self.objective.outlier_weight:
-            outliers = self._mean(self.outside, candidates, self._outlier_cost)
-            total += self.objective.outlier_weight * outliers
-        return total
-
-    def _data_cost(self, logits: Tensor, labels: Tensor | None) -> Tensor:
-        assert labels is not None
-        return self.objective.data_cost(logits, labels.repeat(len(logits) // len(labels)))
-
-    def _outlier_cost(self, logits: Tensor, labels: Tensor | None) -> Tensor:
-        return self.objective.outlier_cost(logits)
-
-    def _mean(
-        self,
-        groups: list[Points],
-        candidates: list[Candidate],
-        cost: Callable[[Tensor, Tensor | None], Tensor],
-    ) -> Tensor:
-        """For each candidate the mean cost over all points, (c,) in float64."""
-        totals, count = torch.zeros(len(candidates), dtype=torch.float64), 0
-        for points in groups:
-            sums = []
-            for start in range(0, len(candidates), CANDIDATES_AT_ONCE):
-                some = candidates[start : start + CANDIDATES_AT_ONCE]
-                logits = self._predict([points.gaussian(each, self.threshold) for each in some])
-                sums.append(cost(logits, points.labels).reshape(len(some), -1).sum(1))
-            totals += torch.cat(sums).cpu().double()
-            count += len(points.family)
-        return totals / count
-
-    def _predict(self, gaussians: list[LogitGaussian]) -> Tensor:
-        """Drop-in logits, stacked; with the same random numbers for each, so that they can be compared."""
-        if self.method != "mc":
-            return predictive.predict(LogitGaussian.stacked(gaussians), self.method)
-        device = gaussians[0].mean.device
-        return torch.cat(
-            [
-                predictive.predict(each, self.method, generator=torch.Generator(device).manual_seed(SEED))
-                for each in gaussians
-            ]
-        )
+def _predict(gaussians: list[LogitGaussian], method: str) -> Tensor:
+    """Drop-in logits, stacked; with the same random numbers for each, so that they can be compared."""
+    if method != "mc":
+        return predictive.predict(LogitGaussian.stacked(gaussians), method)
+    generators = (torch.Generator(each.mean.device).manual_seed(SEED) for each in gaussians)
+    return torch.cat(
+        [
+            predictive.predict(each, method, generator=generator)
+            for each, generator in zip(gaussians, generators, strict=True)
+        ]
+    )
 
 
 def _one_pass(
@@ -190,23 +153,20 @@ def _one_pass(
 ) -> tuple[list[Points], list[Points]]:
     """Validation points and, where they weigh anything, outliers."""
     device = model_device(posterior.model)
-    noise: NoiseLike | None = None
-    make_noise = outliers is None and objective.outlier_weight > 0
     steps = labelled_batches(track(check_loader(loader), "tuning: validation data", progress), device)
-    parts = []
+    inside, noise = list[Points](), NoiseLike()
     for batch, points in _observed(posterior, residual, steps):
-        parts.append(points)
-        if make_noise:
-            more = NoiseLike.of(batch.inputs)
-            noise = more if noise is None else noise + more
-    inside = list(_joined(parts, posterior.rows_per_step))
-    if not objective.outlier_weight:
-        return inside, []
-    data: Any = noise if outliers is None else outliers
-    if not isinstance(data, (Tensor, Mapping)):
-        data = track(data, "tuning: outliers", progress)
-    outside = [points for _, points in _observed(posterior, residual, input_batches(data, device))]
-    return inside, list(_joined(outside, posterior.rows_per_step))
+        inside.append(points)
+        if outliers is None and objective.outlier_weight:
+            noise += NoiseLike.of(batch.inputs)
+    outside = list[Points]()
+    if objective.outlier_weight:
+        data: Any = noise if outliers is None else outliers
+        if not isinstance(data, (Tensor, Mapping)):
+            data = track(data, "tuning: outliers", progress)
+        outside = [points for _, points in _observed(posterior, residual, input_batches(data, device))]
+    rows = posterior.rows_per_step
+    return list(_joined(inside, rows)), list(_joined(outside, rows))
 
 
 def _observed(
@@ -223,8 +183,19 @@ def _joined(parts: list[Points], rows: int) -> Iterator[Points]:
     waiting: list[Points] = []
     for part in parts:
         if waiting and sum(len(each.family) for each in waiting) + len(part.family) > rows:
-            yield Points.joined(waiting)
+            yield _join(waiting)
             waiting = []
         waiting.append(part)
     if waiting:
-        yield Points.joined(waiting)
+        yield _join(waiting)
+
+
+def _join(parts: list[Points]) -> Points:
+    families, labels, roots = zip(*parts, strict=True)
+    if len(parts) == 1:
+        return parts[0]
+    return Points(
+        families[0].joined(list(families)),
+        None if labels[0] is None else torch.cat(labels),
+        None if roots[0] is None else torch.cat(roots),
+    )
