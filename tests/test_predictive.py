@@ -169,8 +169,8 @@ def test_quadrature_through_the_public_face():
 @pytest.mark.parametrize(
     "k, method, right",
     [
-        (1, "pairwise", "'probit', 'mc', 'quadrature'"),
-        (1, "bridge", "'probit', 'mc', 'quadrature'"),
+        (1, "pairwise", "'probit', 'quadrature', 'mc'"),
+        (1, "bridge", "'probit', 'quadrature', 'mc'"),
         (2, "quadrature", "'probit', 'pairwise', 'bridge', 'mc'"),
         (3, "quadrature", "'probit', 'pairwise', 'bridge', 'mc'"),
     ],

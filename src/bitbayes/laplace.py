@@ -449,10 +449,10 @@ class Laplace(nn.Module):
         >>> bool((graph(x).softmax(1) - bayes.predict_proba(x)).abs().max() < 1e-6)
         True
         """
-        if self.layers == "all" or self._method(None) not in predictive.CLOSED:
+        if self.layers == "all" or self._method(None) not in predictive.closed_forms():
             raise ArgumentError(
                 f"layers={self.layers!r}, predictive={self._method(None)!r}: only layers='last' with a "
-                f"predictive in closed form ({', '.join(predictive.CLOSED)}) becomes a graph"
+                f"predictive in closed form ({', '.join(predictive.closed_forms())}) becomes a graph"
             )
         export.write(self, export.check_path(path), example)
 

@@ -9,11 +9,11 @@ from typing import Any
 from torch import nn
 
 from bitbayes.errors import ArgumentError, one_of
-from bitbayes.predictive import METHODS
+from bitbayes.predictive import closed_forms
 from bitbayes.prior import positive
-from bitbayes.structures import HEAD_STRUCTURES, LAYER_STRUCTURES
+from bitbayes.structures import CURVATURES, LAYER_STRUCTURES
 
-CURVATURES = ("exact", "fisher", "paper")
+ESTIMATES = ("exact", "fisher", "paper")
 # Options of earlier versions, and what to write instead.
 RENAMED = {
     "estimate": "it is called curvature= now: curvature='fisher', or curvature=bb.Fisher(draws=…)",
@@ -65,10 +65,14 @@ class Options:
     def check(self) -> Options:
         """Return itself; raise on values that do not exist, or do not go together."""
         every_layer = one_of("layers", self.layers, ("last", "all")) == "all"
-        one_of("structure", self.structure, ("auto", *(LAYER_STRUCTURES if every_layer else HEAD_STRUCTURES)))
-        one_of("predictive", self.predictive, ("auto", *METHODS, *(["weights"] if every_layer else [])))
+        one_of("structure", self.structure, ("auto", *(LAYER_STRUCTURES if every_layer else CURVATURES)))
+        one_of(
+            "predictive",
+            self.predictive,
+            ("auto", *closed_forms(), "mc", *(["weights"] if every_layer else [])),
+        )
         if not isinstance(self.curvature, Fisher):
-            one_of("curvature", self.curvature, CURVATURES)
+            one_of("curvature", self.curvature, ESTIMATES)
         elif not every_layer:
             raise ArgumentError(
                 "curvature='fisher' estimates derivatives over all layers: the last layer's curvature is "

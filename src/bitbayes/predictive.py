@@ -161,14 +161,18 @@ def _log(probability: Tensor) -> Tensor:
     return probability.clamp_min(torch.finfo(probability.dtype).tiny).log()
 
 
-CLOSED: dict[str, Callable[[LogitGaussian], Tensor]] = {
+# In closed form, by name.
+ONE_LOGIT: dict[str, Callable[[LogitGaussian], Tensor]] = {"probit": probit, "quadrature": quadrature}
+MANY_LOGITS: dict[str, Callable[[LogitGaussian], Tensor]] = {
     "probit": probit,
     "pairwise": pairwise,
     "bridge": bridge,
-    "quadrature": quadrature,
 }
-METHODS = ("probit", "pairwise", "bridge", "mc", "quadrature")
-FITTING = {True: ("probit", "mc", "quadrature"), False: ("probit", "pairwise", "bridge", "mc")}
+
+
+def closed_forms(outputs: int | None = None) -> tuple[str, ...]:
+    """The names of the closed forms: those for so many logits, or all of them."""
+    return tuple(ONE_LOGIT if outputs == 1 else MANY_LOGITS if outputs else {**MANY_LOGITS, **ONE_LOGIT})
 
 
 def method_for(method: str, outputs: int) -> str:
@@ -177,10 +181,10 @@ def method_for(method: str, outputs: int) -> str:
     >>> method_for("auto", 1), method_for("auto", 10)
     ('probit', 'pairwise')
     """
-    one_of("method", method, ("auto", *METHODS))
+    one_of("method", method, ("auto", *closed_forms(), "mc"))
     if method == "auto":
         return "probit" if outputs == 1 else "pairwise"
-    fitting = FITTING[outputs == 1]
+    fitting = (*closed_forms(outputs), "mc")
     if method not in fitting:
         choices = ", ".join(repr(name) for name in fitting)
         raise ArgumentError(f"method={method!r} does not fit {outputs} logit(s): choose one of {choices}")
@@ -199,7 +203,8 @@ def predict(
         if method == "mc":
             logits = monte_carlo(gaussian, SAMPLES if samples is None else samples, generator)
         else:
-            logits = CLOSED[method](gaussian)
+            closed_form = (ONE_LOGIT if gaussian.mean.shape[1] == 1 else MANY_LOGITS)[method]
+            logits = closed_form(gaussian)
         return logits.clamp(*_finite(logits.dtype))
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from bitbayes.errors import ArgumentError
 from bitbayes.likelihood import likelihood_for
-from bitbayes.predictive import CLOSED, predict
+from bitbayes.predictive import closed_forms, predict
 from bitbayes.rays.ray_gaussian import RayGaussian
 
 
@@ -36,7 +36,7 @@ def limit(rays: Iterable[RayGaussian], method: str) -> Limit:
     prediction at the point where they stop. With the residual the limit is 1/k, and the class is that of the
     largest mean. The ray of x = 0 is a point, so its limit is the prediction there.
     """
-    require_closed_form(method, tuple(CLOSED), "limit")
+    require_closed_form(method, closed_forms(), "limit")
     confidences, labels = [], []
     for ray in rays:
         gaussian = ray.at(0)

@@ -18,16 +18,15 @@ from bitbayes.structures.isotropic import IsotropicPosterior, NoCurvature
 from bitbayes.structures.kron import KronCurvature, KronPosterior, PaperKronPosterior
 from bitbayes.structures.network import ALL, NetworkGaussian, layer_curvatures
 
+# By name. All of them for the last layer; those below over all layers.
 CURVATURES: dict[str, type[Curvature]] = {
     kind.structure: kind for kind in (FullCurvature, KronCurvature, DiagCurvature, NoCurvature)
 }
-HEAD_STRUCTURES = tuple(CURVATURES)
 LAYER_STRUCTURES = ("kron", "diag", "full")
 
 __all__ = [
     "ALL",
     "CURVATURES",
-    "HEAD_STRUCTURES",
     "LAYER_STRUCTURES",
     "Curvature",
     "DiagCurvature",

@@ -7,6 +7,7 @@ An objective is a small frozen object. Another one is another class with the sam
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from numbers import Real
 from typing import Protocol
@@ -62,17 +63,18 @@ class PaperObjective(ValidationLikelihood):
         return -log_p.mean(1) if self.penalty == "uniform" else (log_p.exp() * log_p).sum(1)
 
 
-OBJECTIVES = ("ood", "nll", "evidence")
+# By name, made of the likelihood and of the two arguments of `tune` that are about outliers.
+OBJECTIVES: dict[str, Callable[[Likelihood, float, str], Objective]] = {
+    "ood": PaperObjective,
+    "nll": lambda likelihood, weight, penalty: ValidationLikelihood(likelihood),
+}
+EVIDENCE = "evidence"  # which looks at no data
 
 
 def objective_for(name: str, likelihood: Likelihood, weight: float, penalty: str) -> Objective | None:
-    """The objective of that name; None for "evidence", which looks at no data. Raises on unknown values."""
-    one_of("objective", name, OBJECTIVES)
+    """The objective of that name, None for the evidence. Raises on values that do not exist."""
+    one_of("objective", name, (*OBJECTIVES, EVIDENCE))
     one_of("penalty", penalty, PENALTIES)
     if not isinstance(weight, Real) or not math.isfinite(weight) or weight < 0:
         raise ArgumentError(f"weight={weight!r}: expected a number that is not negative")
-    if name == "evidence":
-        return None
-    if name == "nll":
-        return ValidationLikelihood(likelihood)
-    return PaperObjective(likelihood, float(weight), penalty)
+    return None if name == EVIDENCE else OBJECTIVES[name](likelihood, float(weight), penalty)
