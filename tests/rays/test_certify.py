@@ -8,7 +8,7 @@ from ray_cases import CERTIFIED, NETWORKS, STRUCTURES, deltas, fine_grid, laplac
 from torch import nn
 
 import bitbayes as bb
-from bitbayes.rays.certify import Ratio
+from bitbayes.rays.certificates import Ratio
 
 
 @pytest.mark.parametrize("structure", STRUCTURES)

@@ -107,7 +107,7 @@ def test_batches_of_rows_and_of_cells_change_nothing(monkeypatch):
     bayes, x = laplace("mlp", 3)
     whole, certificate = bayes.limit(x), bayes.certify(x)
     monkeypatch.setattr("bitbayes.rays.ray_gaussian.PAIR_NUMBERS_PER_BATCH", 9 * 7)
-    monkeypatch.setattr("bitbayes.rays.certify.RATIO_NUMBERS_PER_BATCH", 9 * 7)
+    monkeypatch.setattr("bitbayes.rays.certificates.RATIO_NUMBERS_PER_BATCH", 9 * 7)
     torch.testing.assert_close(bayes.limit(x), whole)
     torch.testing.assert_close(bayes.certify(x), certificate)
 

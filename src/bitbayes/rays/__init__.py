@@ -1,11 +1,11 @@
 """Far from the data: what happens to confidence along rays δ·x. Limits, bounds and certificates."""
 
 from bitbayes.rays.all_layers import ExactNetwork, all_layers_rays
-from bitbayes.rays.all_layers_bound import all_layers_bound
-from bitbayes.rays.bound import PriorLimits, bound, bound_with_residual, prior_limits
-from bitbayes.rays.certify import ApproximateCertificate, Certificate, certify
-from bitbayes.rays.final_region import Affine, FinalRegion, final_region, unit_rays
-from bitbayes.rays.limit import ApproximateLimit, Limit, limit
+from bitbayes.rays.all_layers_bounds import all_layers_bound
+from bitbayes.rays.bounds import PriorLimits, bound, bound_with_residual, prior_limits
+from bitbayes.rays.certificates import ApproximateCertificate, Certificate, certify
+from bitbayes.rays.final_regions import Affine, FinalRegion, final_region, unit_rays
+from bitbayes.rays.limits import ApproximateLimit, Limit, limit
 from bitbayes.rays.ray_gaussian import RayGaussian, last_layer_rays
 from bitbayes.rays.ray_residual import with_residual
 

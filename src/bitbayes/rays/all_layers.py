@@ -30,7 +30,7 @@ from bitbayes.model import (
 )
 from bitbayes.model.hooks import recorded_inputs
 from bitbayes.prior import Prior
-from bitbayes.rays.final_region import FinalRegion, check_rays, final_region
+from bitbayes.rays.final_regions import FinalRegion, check_rays, final_region
 from bitbayes.rays.ray_gaussian import INFINITE_SCALE, RayGaussian
 from bitbayes.rays.ray_tensor import RayTensor
 from bitbayes.structures import NetworkGaussian

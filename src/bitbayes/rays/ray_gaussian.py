@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from bitbayes.logits import LogitGaussian, rescale
 from bitbayes.model import Head
 from bitbayes.prior import Prior
-from bitbayes.rays.final_region import Affine, FinalRegion, final_region
+from bitbayes.rays.final_regions import Affine, FinalRegion, final_region
 from bitbayes.structures import WeightGaussian
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ argument of each function, so that another prior costs no decomposition. The fun
 from bitbayes.structures.base import Curvature, Precision, WeightGaussian
 from bitbayes.structures.diag import DiagCurvature, DiagPosterior
 from bitbayes.structures.full import FullCurvature, FullPosterior, check_affordable
-from bitbayes.structures.gram import gram, gram_root
+from bitbayes.structures.grams import gram, gram_root
 from bitbayes.structures.isotropic import IsotropicPosterior, NoCurvature
 from bitbayes.structures.kron import KronCurvature, KronPosterior, PaperKronPosterior
 from bitbayes.structures.network import ALL, NetworkGaussian, layer_curvatures

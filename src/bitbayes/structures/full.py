@@ -18,7 +18,7 @@ from bitbayes.logits import CovarianceFactors
 from bitbayes.model import DenseJacobian, Head, Layer, LayerJacobian
 from bitbayes.precision import precise
 from bitbayes.structures.base import Curvature, Precision, WeightGaussian, eigen
-from bitbayes.structures.gram import gram_root
+from bitbayes.structures.grams import gram_root
 from bitbayes.structures.kron import without_traces
 
 # Rows of the largest dense matrix: 3.2 GB in float64 for the last layer, 0.8 GB over all layers, whose

@@ -13,7 +13,7 @@ from bitbayes.prior import Prior
 from bitbayes.structures.base import Curvature, WeightGaussian
 from bitbayes.structures.diag import DiagCurvature
 from bitbayes.structures.full import FullCurvature
-from bitbayes.structures.gram import gram
+from bitbayes.structures.grams import gram
 from bitbayes.structures.kron import KronCurvature
 
 # The name of the block that holds the parameters of all layers ("full"); other blocks have their layer's.

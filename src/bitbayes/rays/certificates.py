@@ -22,7 +22,7 @@ from torch import Tensor
 from bitbayes.logits import CovarianceFactors, LogitGaussian
 from bitbayes.predictive import KAPPA, quadrature
 from bitbayes.rays.largest_probability import largest_pairwise_probability, largest_probit_probability
-from bitbayes.rays.limit import limit, require_closed_form
+from bitbayes.rays.limits import limit, require_closed_form
 from bitbayes.rays.ray_gaussian import RayGaussian
 
 METHODS_WITH_CERTIFICATE = ("probit", "pairwise", "quadrature")

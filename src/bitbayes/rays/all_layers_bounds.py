@@ -18,8 +18,8 @@ from torch.func import jacrev
 from bitbayes.errors import ArgumentError
 from bitbayes.model import Layer, as_logits, call, eval_mode, model_device
 from bitbayes.rays.all_layers import ExactNetwork, delta_inside, model_final_region
-from bitbayes.rays.bound import METHODS_WITH_BOUND, largest_confidence
-from bitbayes.rays.limit import require_closed_form
+from bitbayes.rays.bounds import METHODS_WITH_BOUND, largest_confidence
+from bitbayes.rays.limits import require_closed_form
 
 # The largest part of J, of one layer and all logits, that is formed; in numbers.
 MAX_JACOBIAN_NUMBERS = 2**28

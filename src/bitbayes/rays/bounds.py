@@ -19,7 +19,7 @@ from bitbayes.precision import precise
 from bitbayes.predictive import KAPPA
 from bitbayes.prior import Prior
 from bitbayes.rays.largest_probability import largest_pairwise_probability, largest_probit_probability
-from bitbayes.rays.limit import require_closed_form
+from bitbayes.rays.limits import require_closed_form
 from bitbayes.structures import WeightGaussian
 
 METHODS_WITH_BOUND = ("probit", "pairwise", "quadrature")
