@@ -1,0 +1,108 @@
+"""The rooms of the library: who may import whom, and that the pages about them are true."""
+
+import ast
+import subprocess
+import sys
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+SPEC = spec_from_file_location("import_graph", ROOT / "scripts" / "import_graph.py")
+graph = module_from_spec(SPEC)
+SPEC.loader.exec_module(graph)
+
+
+def package(folder, **files):
+    """A package called bitbayes with these files."""
+    for name, text in files.items():
+        path = folder / f"{name.replace('__', '/')}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return folder
+
+
+def test_every_room_has_its_place():
+    rooms = {graph.room_of(path.relative_to(graph.SOURCE)) for path in graph.SOURCE.rglob("*.py")}
+    assert rooms == set(graph.ROOMS) and len(graph.ROOMS) == len(rooms)
+
+
+def test_no_room_reaches_back():
+    assert graph.reaches_back(graph.imports()) == {}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "from bitbayes.laplace import Laplace",
+        "import bitbayes.laplace",
+        "from bitbayes import laplace",
+        "def later():\n    from bitbayes.laplace import Laplace",
+    ],
+)
+def test_a_reach_back_is_found(tmp_path, text):
+    source = package(tmp_path, laplace="", model__layers=text)
+    assert graph.reaches_back(graph.imports(source)) == {
+        ("model", "laplace"): [f"model/layers.py:{text.count(chr(10)) + 1}"]
+    }
+    allowed = package(
+        tmp_path / "other", laplace="from bitbayes.model import x", model__layers="import torch"
+    )
+    assert graph.reaches_back(graph.imports(allowed)) == {}
+
+
+def test_modules_do_not_import_each_other_in_a_circle():
+    """Within a room too: module by module, imports inside functions left out."""
+    modules = {
+        ".".join(["bitbayes", *path.relative_to(graph.SOURCE).with_suffix("").parts]).removesuffix(
+            ".__init__"
+        ): path
+        for path in graph.SOURCE.rglob("*.py")
+    }
+    below = {name: set() for name in modules}
+    for name, path in modules.items():
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            for _, target in graph.imported_modules(ast.Module([node], [])) if is_import(node) else ():
+                below[name].add(target if target in modules else target.rpartition(".")[0])
+    done, path = set(), []
+
+    def visit(name):
+        assert name not in path, f"{' → '.join([*path[path.index(name) :], name])}"
+        if name in done or name not in below:
+            return
+        path.append(name)
+        for each in below[name] - {name}:
+            # A package's own __init__ gathers its modules: these may import each other, but not through it.
+            if not (each.startswith(f"{name}.") or name.startswith(f"{each}.")):
+                visit(each)
+        path.pop()
+        done.add(name)
+
+    for name in modules:
+        visit(name)
+
+
+def is_import(node):
+    return isinstance(node, (ast.Import, ast.ImportFrom))
+
+
+def test_importing_bitbayes_leaves_the_reproduction_alone():
+    code = (
+        "import sys, bitbayes as bb; "
+        "loaded = [name for name in sys.modules if name.startswith(('bitbayes.reproduction', 'bitbayes.auditing'))]; "
+        "assert not loaded, loaded; "
+        "assert 'matplotlib' not in sys.modules and 'typer' not in sys.modules; "
+        "print(bb.networks.LeNet.__name__, bb.data.digits.__name__, bb.training.Recipe.__name__, len(bb.paper.NAMES) > 5)"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert result.stdout.split() == ["LeNet", "digits", "Recipe", "True"], result.stderr
+
+
+def test_the_picture_is_that_of_the_code(tmp_path):
+    graph.draw(set(graph.imports()), tmp_path / "now.svg")
+    drawn, kept = (
+        (folder / name).read_text()
+        for folder, name in ((tmp_path, "now.svg"), (ROOT / "docs", "architecture.svg"))
+    )
+    assert drawn == kept, "make it again: python scripts/import_graph.py"
