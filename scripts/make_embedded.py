@@ -1,4 +1,4 @@
-"""Makes the files in src/bitbayes/data/embedded: a choice of digits, and a LeNet trained on them.
+"""Makes the files in src/bitbayes/reproduction/data/embedded: a choice of digits, and a LeNet trained on them.
 
     python scripts/make_embedded.py --source DATA
 
@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from bitbayes.networks import LeNet
 
-EMBEDDED = Path(__file__).parents[1] / "src/bitbayes/data/embedded"
+EMBEDDED = Path(__file__).parents[1] / "src/bitbayes/reproduction/data/embedded"
 SEED = 0
 EPOCHS = 30
 BATCH = 128

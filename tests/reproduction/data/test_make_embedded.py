@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-SCRIPT = Path(__file__).parents[2] / "scripts/make_embedded.py"
+SCRIPT = Path(__file__).parents[3] / "scripts/make_embedded.py"
 
 
 @pytest.fixture(scope="module")
