@@ -6,11 +6,11 @@ import pytest
 
 from bitbayes.errors import ArgumentError, FileError
 from bitbayes.reproduction.paper import NAMES, reproduce
-from bitbayes.reproduction.paper.numbers import printed
+from bitbayes.reproduction.paper.numbers import paper_numbers
 from bitbayes.reproduction.paper.options import Options
-from bitbayes.reproduction.paper.report import TOYS, rounded
+from bitbayes.reproduction.paper.report import TOY_FIGURES, round_floats
 
-TABLES = [name for name in NAMES if name not in TOYS]
+TABLES = [name for name in NAMES if name not in TOY_FIGURES]
 
 
 def numbers(value):
@@ -43,7 +43,7 @@ def test_every_table_is_made_and_can_be_drawn_again(options):
     assert all(path.read_bytes() == content for path, content in before.items())
 
     table2 = (options.output / "table2/tiny.md").read_text()
-    for method in printed("table2")["MNIST"]["FMNIST"].values():  # the paper's numbers beside ours
+    for method in paper_numbers("table2")["MNIST"]["FMNIST"].values():  # the paper's numbers beside ours
         assert f"{method['aur'][0]:.1f} ± {method['aur'][1]:.1f}" in table2
     scores = json.loads((options.output / "table2/tiny.json").read_text())["scores_percent"]
     assert set(scores) == {"Tiny", "Fashion-MNIST", "Noise × 2000"}
@@ -93,7 +93,7 @@ def test_unknown_names(options):
 
 
 def test_numbers_that_json_cannot_hold_become_null():
-    assert rounded({"a": [float("nan"), 1.23456789, float("inf")], 3: (1,)}) == {
+    assert round_floats({"a": [float("nan"), 1.23456789, float("inf")], 3: (1,)}) == {
         "a": [None, 1.23457, None],
         "3": [1],
     }
