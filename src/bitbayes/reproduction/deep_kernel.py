@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Self
@@ -19,9 +19,9 @@ from bitbayes.model import Head, Inputs, check_loader, eval_mode, find_head, for
 from bitbayes.model.batches import batches
 from bitbayes.model.forward_passes import observe_inputs
 from bitbayes.precision import working
-from bitbayes.progress import track
-from bitbayes.reproduction.training import MNIST, Recipe, checkpoint
-from bitbayes.reproduction.training.step import TrainingStep
+from bitbayes.reproduction.training import MNIST, Recipe
+from bitbayes.reproduction.training.step import Batch, TrainingStep
+from bitbayes.reproduction.training.train import train_epochs
 
 GRID_POINTS = 64  # of each process
 GRID_LIMIT = 10.0  # the grid spans (−GRID_LIMIT, GRID_LIMIT)
@@ -102,26 +102,25 @@ class DeepKernel(nn.Module):
         """
         loader = check_loader(train_loader)
         sizes = self._check_batches(loader)
-        optimizer = self._optimizer(recipe)
-        started = checkpoint.start_time(checkpoint_file)
-        self.losses = checkpoint.resume(checkpoint_file, self, optimizer)
-        step = TrainingStep(self, optimizer, lambda _, *batch: self.loss(*batch))
+
+        def draw_batches(epoch: int) -> Iterator[Batch]:
+            if hasattr(loader, "set_epoch"):
+                loader.set_epoch(epoch)
+            kind: Any = {"dtype": self.bounds.dtype, "device": self.bounds.device}
+            generator = torch.Generator(self.bounds.device).manual_seed(1_000_003 * seed + 500_000 + epoch)
+            for x, y in batches(loader, self.bounds.device):
+                assert isinstance(x, Tensor)
+                noise = torch.randn(TRAINING_DRAWS, len(x), self.head.inputs, generator=generator, **kind)
+                yield x, y.reshape(-1).long(), noise
+
+        step = TrainingStep(self, self._optimizer(recipe), lambda _, *batch: self.loss(*batch))
         step.capturable = len(set(sizes)) == 1
         modes = [(module, module.training) for module in self.model.modules()]
         self.model.train()
-        learning_rate = None
         try:
-            with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True):
-                epochs = range(len(self.losses), recipe.epochs)
-                for epoch in track(epochs, "deep kernel learning", progress):
-                    if learning_rate != recipe.learning_rate_at(epoch):
-                        learning_rate = recipe.learning_rate_at(epoch)
-                        step.start_phase(learning_rate, 1 / sum(sizes))
-                        optimizer.param_groups[-1]["lr"] = KERNEL_LEARNING_RATE_FACTOR * learning_rate
-                    self.losses.append(self._train_epoch(step, loader, seed, epoch))
-                    if math.isnan(self.losses[-1]):
-                        raise DataError(f"the loss became NaN in epoch {epoch}: lower the learning rate")
-                    checkpoint.save_if_due(checkpoint_file, self, optimizer, self.losses, started)
+            self.losses = train_epochs(
+                step, recipe, draw_batches, 1 / sum(sizes), checkpoint_file, "deep kernel learning", progress
+            )
         finally:
             for module, mode in modes:
                 module.training = mode
@@ -245,7 +244,7 @@ class DeepKernel(nn.Module):
         return density.sum()
 
     def _optimizer(self, recipe: Recipe) -> torch.optim.Optimizer:
-        """Return the recipe's optimizer. Its last group, kernel and mean, is the one that trains slowly."""
+        """Return the recipe's optimizer. Its last group, kernel and mean, has a smaller learning rate."""
         head = list(self.head.module(self.model).parameters())
         network = [p for p in self.model.parameters() if all(p is not each for each in head)]
         optimizer = recipe.make_optimizer(self)
@@ -255,7 +254,11 @@ class DeepKernel(nn.Module):
         optimizer.param_groups = [
             everything | {"params": network},
             undecayed | {"params": fast},
-            undecayed | {"params": list(self.gp.hyperparameters())},
+            undecayed
+            | {
+                "params": list(self.gp.hyperparameters()),
+                "learning_rate_factor": KERNEL_LEARNING_RATE_FACTOR,
+            },
         ]
         return optimizer
 
@@ -274,23 +277,6 @@ class DeepKernel(nn.Module):
             Categorical().check(y, x.new_empty(len(x), self.head.outputs), number)
             sizes.append(len(x))
         return sizes
-
-    def _train_epoch(self, step: TrainingStep, loader: Iterable[Any], seed: int, epoch: int) -> float:
-        """Train on each batch of the loader once, and return the mean loss."""
-        if hasattr(loader, "set_epoch"):
-            loader.set_epoch(epoch)
-        # Each epoch has its own generator, so that a resumed run draws the same numbers.
-        generator = torch.Generator(self.bounds.device).manual_seed(1_000_003 * seed + 500_000 + epoch)
-        total, count = torch.zeros((), device=self.bounds.device), 0
-        for x, y in batches(loader, self.bounds.device):
-            assert isinstance(x, Tensor)
-            shape = TRAINING_DRAWS, len(x), self.head.inputs
-            noise = torch.randn(
-                shape, generator=generator, dtype=self.bounds.dtype, device=self.bounds.device
-            )
-            total += step(x, y.reshape(-1).long(), noise)
-            count += 1
-        return float(total) / count
 
     def _check_fitted(self) -> None:
         if bool(self.bounds.isnan().any()):

@@ -36,12 +36,9 @@ def show(values: dict[str, Any], report: Report) -> None:
 
 def attack(study: Study, module: nn.Module, where: str, trial: int) -> Points:
     """Return noise after 40 attack steps of 0.1 within ε = 0.3. Near noise stays in [0, 1]."""
-    noise = study.draw_noise(trial)
-    if where == FAR:
-        return study.network.extract_features(
-            pgd_confident(module, ood.MULTICLASS_NOISE_SCALE * noise, bounds=None)
-        )
-    return study.network.extract_features(pgd_confident(module, noise, bounds=(0.0, 1.0)))
+    scale, bounds = (ood.MULTICLASS_NOISE_SCALE, None) if where == FAR else (1, (0.0, 1.0))
+    noise = scale * study.draw_noise(trial)
+    return study.network.extract_features(pgd_confident(module, noise, bounds=bounds))
 
 
 def attacked_sets(study: Study) -> dict[str, OutlierSet]:

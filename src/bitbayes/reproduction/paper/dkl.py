@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bitbayes.reproduction.data import scale_pixels
 from bitbayes.reproduction.deep_kernel import PREDICTION_DRAWS, DeepKernel
 from bitbayes.reproduction.paper import ood
 from bitbayes.reproduction.paper.methods import (
@@ -26,8 +25,8 @@ from bitbayes.reproduction.paper.problem import Problem
 from bitbayes.reproduction.paper.report import Report, format_mean_std
 from bitbayes.reproduction.paper.session import Session
 from bitbayes.reproduction.paper.study import Study
-from bitbayes.reproduction.training import augmented
 from bitbayes.reproduction.training.cache import hash_tensors, load_or_train
+from bitbayes.reproduction.training.train import shuffled_batches
 
 OTHER_METHODS = ("plain", "llla", "ours")
 
@@ -70,21 +69,19 @@ class ShuffledLoader:
     """Training images and labels in batches, with a new random order and new crops in each epoch."""
 
     def __init__(self, problem: Problem, seed: int) -> None:
-        self.images, self.labels, self.recipe = problem.train_images, problem.train_labels, problem.recipe
-        self.batch_size, self.seed, self.epoch = min(self.recipe.batch_size, len(self.images)), seed, 0
+        self.problem, self.seed, self.epoch = problem, seed, 0
 
     def set_epoch(self, epoch: int) -> None:
         self.epoch = epoch
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        device, recipe = self.images.device, self.recipe
-        generator = torch.Generator(device).manual_seed(1_000_003 * self.seed + self.epoch)
-        order = torch.randperm(len(self.images), device=device, generator=generator)
-        for rows in torch.split(order, self.batch_size)[: len(self)]:
-            yield augmented(scale_pixels(self.images[rows]), recipe, generator), self.labels[rows]
+        images = self.problem.train_images
+        generator = torch.Generator(images.device).manual_seed(1_000_003 * self.seed + self.epoch)
+        return shuffled_batches(images, self.problem.train_labels, self.problem.recipe, generator)
 
     def __len__(self) -> int:
-        return len(self.images) // self.batch_size
+        images = len(self.problem.train_images)
+        return images // min(self.problem.recipe.batch_size, images)
 
 
 def load_or_train_kernel(session: Session) -> tuple[DeepKernel, dict[str, Any]]:

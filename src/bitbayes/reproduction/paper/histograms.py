@@ -26,10 +26,8 @@ def measure(session: Session) -> dict[str, Any]:
 def measure_histograms(study: Study, delta: int) -> dict[str, Any]:
     """Return the fraction of the points in each bin of confidence, in the first trial."""
     _, rows = study.split(0)
-    near, far = (
-        study.test[rows],
-        study.network.extract_features(delta * scale_pixels(study.problem.test_images[rows])),
-    )
+    images = scale_pixels(study.problem.test_images[rows])
+    near, far = study.test[rows], study.network.extract_features(delta * images)
     low = 1 / max(2, study.problem.classes)
     found = {}
     for key in study.methods:

@@ -47,9 +47,8 @@ def measure_times(study: Study, key: str, entry: MethodEntry) -> dict[str, float
     images = problem.test_images
 
     def fit() -> object:
-        if isinstance(
-            fitted, (LastLayer, WholeNetwork)
-        ):  # which are fitted from images here, not from stored features
+        if isinstance(fitted, (LastLayer, WholeNetwork)):
+            # Fitting begins with the images, not with stored features.
             method = entry.make(problem.tuning_points)
             last_layer = isinstance(fitted, LastLayer)
             train = network.extract_features(problem.train_images) if last_layer else None

@@ -73,8 +73,7 @@ def view_extent(toy: Toy, zoom: float) -> tuple[float, float, float, float]:
 def make_grid(toy: Toy, zoom: float) -> tuple[Tensor, tuple[float, float, float, float]]:
     """Return the grid points of a view, (51², 2), row by row from the bottom, and its extent."""
     left, right, bottom, top = view_extent(toy, zoom)
-    x = torch.linspace(left, right, GRID_POINTS_PER_SIDE)
-    y = torch.linspace(bottom, top, GRID_POINTS_PER_SIDE)
+    x, y = (torch.linspace(*ends, GRID_POINTS_PER_SIDE) for ends in ((left, right), (bottom, top)))
     return torch.cartesian_prod(y, x).flip(1), (left, right, bottom, top)
 
 

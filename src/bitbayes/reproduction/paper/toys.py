@@ -53,37 +53,29 @@ def make_moons() -> Toy:
 
 
 def make_two_gaussians() -> Toy:
-    return _make_gaussians("gaussians-2", "Two Gaussians", 90, 2, 0.7, (4.0, 7.5), 62, (0.0, 12.0), 1, True)
+    return _make_gaussians("Two Gaussians", 90, 2, 0.7, (4.0, 7.5), 62, (0.0, 12.0), True)
 
 
 def make_four_gaussians() -> Toy:
-    return _make_gaussians(
-        "gaussians-4", "Four Gaussians", 500, 4, 1.2, (-10.0, 10.0), 37, (-20.0, 20.0), 4, False
-    )
+    return _make_gaussians("Four Gaussians", 500, 4, 1.2, (-10.0, 10.0), 37, (-20.0, 20.0), False)
 
 
 TOY_PROBLEMS: tuple[Callable[[], Toy], ...] = (make_moons, make_two_gaussians, make_four_gaussians)
 
+Interval = tuple[float, float]
+
 
 def _make_gaussians(
-    name: str,
-    title: str,
-    n: int,
-    classes: int,
-    std: float,
-    centres: tuple[float, float],
-    seed: int,
-    outlier_box: tuple[float, float],
-    outputs: int,
-    batch_norm: bool,
+    title: str, n: int, k: int, std: float, centres: Interval, seed: int, outliers: Interval, batch_norm: bool
 ) -> Toy:
-    x, y = gaussians(n, classes=classes, std=std, box=centres, seed=seed)
+    x, y = gaussians(n, classes=k, std=std, box=centres, seed=seed)
     # The seed also draws the centres, so validation points come from a larger draw with the same seed. In it,
     # the last points of each class use random numbers that the training points do not use.
-    each = VALIDATION_POINTS // classes
-    more, labels = gaussians(classes * (n + each), classes=classes, std=std, box=centres, seed=seed)
-    chosen = torch.cat([torch.nonzero(labels == c)[-each:, 0] for c in range(classes)])
-    return Toy(name, title, x, y, (more[chosen], labels[chosen]), outlier_box, outputs, batch_norm)
+    each = VALIDATION_POINTS // k
+    more, labels = gaussians(k * (n + each), classes=k, std=std, box=centres, seed=seed)
+    chosen = torch.cat([torch.nonzero(labels == c)[-each:, 0] for c in range(k)])
+    validation = more[chosen], labels[chosen]
+    return Toy(f"gaussians-{k}", title, x, y, validation, outliers, 1 if k == 2 else k, batch_norm)
 
 
 def train_toy(toy: Toy, options: Options) -> nn.Module:

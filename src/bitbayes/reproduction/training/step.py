@@ -33,11 +33,14 @@ class TrainingStep:
             self.side_stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
 
     def start_phase(self, learning_rate: float, strength: float) -> None:
-        """Take the next steps with this learning rate and this strength of the loss."""
+        """Take the next steps with this learning rate and this strength of the loss.
+
+        The optimizer's groups of parameters may have a `learning_rate_factor`.
+        """
         self.strength, self.steps_taken = strength, 0
         self.graph: torch.cuda.CUDAGraph | None = None
         for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate
+            group["lr"] = group.get("learning_rate_factor", 1.0) * learning_rate
 
     def __call__(self, x: Tensor, y: Tensor, outliers: Tensor) -> Tensor:
         batch = x, y, outliers

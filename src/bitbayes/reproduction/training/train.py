@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import torch
@@ -15,7 +16,7 @@ from bitbayes.reproduction.training import checkpoint
 from bitbayes.reproduction.training.augment import augmented
 from bitbayes.reproduction.training.objectives import OBJECTIVES, Objective
 from bitbayes.reproduction.training.recipe import MNIST, Recipe
-from bitbayes.reproduction.training.step import TrainingStep
+from bitbayes.reproduction.training.step import Batch, TrainingStep
 
 
 def train(
@@ -64,47 +65,69 @@ def train(
     device = next(network.parameters()).device
     images, labels = images.to(device), labels.to(device)
     outliers = None if outliers is None else outliers.to(device)
-    optimizer = recipe.make_optimizer(network)
-    started = checkpoint.start_time(checkpoint_file)
-    losses = checkpoint.resume(checkpoint_file, network, optimizer)
-    step = TrainingStep(network, optimizer, chosen.loss)
-    learning_rate: float | None = None
+
+    def draw_batches(epoch: int) -> Iterator[Batch]:
+        generator = torch.Generator(device).manual_seed(1_000_003 * seed + epoch)
+        for x, y in shuffled_batches(images, labels, recipe, generator):
+            yield x, y, _draw_outliers(x, outliers, chosen, generator)
+
+    step = TrainingStep(network, recipe.make_optimizer(network), chosen.loss)
     network.train()
-    with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True):
-        for epoch in track(range(len(losses), recipe.epochs), f"training ({objective})", progress):
-            if recipe.learning_rate_at(epoch) != learning_rate:
-                learning_rate = recipe.learning_rate_at(epoch)
-                step.start_phase(learning_rate, chosen.strength)
-            losses.append(_train_epoch(step, images, labels, outliers, recipe, chosen, seed, epoch))
-            if math.isnan(losses[-1]):
-                raise DataError(f"the loss became NaN in epoch {epoch}: lower the learning rate")
-            checkpoint.save_if_due(checkpoint_file, network, optimizer, losses, started)
+    losses = train_epochs(
+        step, recipe, draw_batches, chosen.strength, checkpoint_file, f"training ({objective})", progress
+    )
     network.eval()
     return losses
 
 
-def _train_epoch(
+def train_epochs(
     step: TrainingStep,
-    images: Tensor,
-    labels: Tensor,
-    outliers: Tensor | None,
     recipe: Recipe,
-    objective: Objective,
-    seed: int,
-    epoch: int,
-) -> float:
-    """Train on the images once, in a random order, and return the mean loss."""
-    # Each epoch has its own generator, so that a resumed run draws the same numbers.
-    generator = torch.Generator(images.device).manual_seed(1_000_003 * seed + epoch)
+    draw_batches: Callable[[int], Iterable[Batch]],
+    strength: float,
+    checkpoint_file: Path | None,
+    description: str,
+    progress: bool | None,
+) -> list[float]:
+    """Take a step on each batch of each epoch, and return the mean loss of each epoch.
+
+    Args:
+        step: updates the network.
+        recipe: gives the number of epochs and the learning rates.
+        draw_batches: returns the batches of an epoch. They depend on the number of the epoch alone, so that a
+            resumed run draws the same batches.
+        strength: the strength of the loss.
+        checkpoint_file: as in `train`.
+        description: the text of the progress bar.
+        progress: as in `train`.
+    """
+    started = checkpoint.start_time(checkpoint_file)
+    losses = checkpoint.resume(checkpoint_file, step.network, step.optimizer)
+    learning_rate: float | None = None
+    with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True):
+        for epoch in track(range(len(losses), recipe.epochs), description, progress):
+            if recipe.learning_rate_at(epoch) != learning_rate:
+                learning_rate = recipe.learning_rate_at(epoch)
+                step.start_phase(learning_rate, strength)
+            total, count = torch.zeros((), device=step.device), 0
+            for batch in draw_batches(epoch):
+                total += step(*batch)
+                count += 1
+            losses.append(float(total) / count)
+            if math.isnan(losses[-1]):
+                raise DataError(f"the loss became NaN in epoch {epoch}: lower the learning rate")
+            checkpoint.save_if_due(checkpoint_file, step.network, step.optimizer, losses, started)
+    return losses
+
+
+def shuffled_batches(
+    images: Tensor, labels: Tensor, recipe: Recipe, generator: torch.Generator
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield augmented images and labels in a random order, without those of an incomplete last batch."""
     size = min(recipe.batch_size, len(images))
     order = torch.randperm(len(images), device=images.device, generator=generator)
-    total = torch.zeros((), device=images.device)
-    batches = len(images) // size
-    for number in range(batches):
-        batch = order[number * size : (number + 1) * size]
-        x = augmented(scale_pixels(images[batch]), recipe, generator)
-        total += step(x, labels[batch], _draw_outliers(x, outliers, objective, generator))
-    return float(total) / batches
+    for rows in torch.split(order, size)[: len(images) // size]:
+        yield augmented(scale_pixels(images[rows]), recipe, generator), labels[rows]
 
 
 def _draw_outliers(
