@@ -8,7 +8,7 @@ from bitbayes.errors import ArgumentError, FileError
 from bitbayes.reproduction.paper import NAMES, reproduce
 from bitbayes.reproduction.paper.numbers import paper_numbers
 from bitbayes.reproduction.paper.options import Options
-from bitbayes.reproduction.paper.report import TOY_FIGURES, round_floats
+from bitbayes.reproduction.paper.report import TOY_FIGURES, Report, round_floats
 
 TABLES = [name for name in NAMES if name not in TOY_FIGURES]
 
@@ -83,6 +83,20 @@ def test_folders_are_looked_at_before_any_work(options, tmp_path, monkeypatch):
     for where in ({"output": tmp_path / "file"}, {"cache": tmp_path / "file" / "networks"}):
         with pytest.raises(FileError, match="no folder"):
             reproduce(["table2"], Options(**{**vars(options), **where}))
+
+
+def test_an_interrupted_picture_leaves_the_old_one(options):
+    report = Report("toy", "toy", options)
+
+    class Interrupted:
+        def savefig(self, path, **_):
+            path.write_bytes(b"half")
+            raise KeyboardInterrupt
+
+    (report.folder / "toy.png").write_bytes(b"old")
+    with pytest.raises(KeyboardInterrupt):
+        report.write_picture(Interrupted)
+    assert [path.read_bytes() for path in report.folder.iterdir()] == [b"old"] and not report.written
 
 
 def test_unknown_names(options):
