@@ -79,10 +79,6 @@ class ShuffledLoader:
         generator = torch.Generator(images.device).manual_seed(1_000_003 * self.seed + self.epoch)
         return shuffled_batches(images, self.problem.train_labels, self.problem.recipe, generator)
 
-    def __len__(self) -> int:
-        images = len(self.problem.train_images)
-        return images // min(self.problem.recipe.batch_size, images)
-
 
 def load_or_train_kernel(session: Session) -> tuple[DeepKernel, dict[str, Any]]:
     """Return the deep kernel and the record of its training, from the cache or trained now."""

@@ -43,9 +43,6 @@ class Points:
     def __getitem__(self, rows: Any) -> Points:
         return Points(self.images[rows], self.features[rows])
 
-    def __len__(self) -> int:
-        return len(self.images)
-
 
 class Network:
     """A trained sequential network, split into a backbone, which gives features, and a last linear layer."""
@@ -74,9 +71,6 @@ class BatchLoader:
         batches = (torch.split(each, self.batch_size) for each in (self.x, self.y))
         for x, y in zip(*batches, strict=True):
             yield scale_pixels(x), y
-
-    def __len__(self) -> int:
-        return math.ceil(len(self.x) / self.batch_size)
 
 
 class Method(Protocol):
