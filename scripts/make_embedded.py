@@ -1,4 +1,4 @@
-"""Makes the files in src/bitbayes/data/embedded: a choice of digits, and a LeNet trained on them.
+"""Make the files in src/bitbayes/reproduction/data/embedded: images, and a LeNet trained on the digits.
 
     python scripts/make_embedded.py --source DATA
 
@@ -18,12 +18,14 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from bitbayes.data import scale_pixels
 from bitbayes.networks import LeNet
+from bitbayes.training import Recipe, augmented
 
-EMBEDDED = Path(__file__).parents[1] / "src/bitbayes/data/embedded"
+EMBEDDED = Path(__file__).parents[1] / "src/bitbayes/reproduction/data/embedded"
 SEED = 0
 EPOCHS = 30
-BATCH = 128
+BATCH_SIZE = 128
 
 
 def main() -> None:
@@ -31,7 +33,7 @@ def main() -> None:
     parser.add_argument("--source", type=Path, required=True, help="the folder with the three data sets")
     source = parser.parse_args().source
 
-    mnist = choose(source)
+    mnist = write_images(source)
     weights = train(mnist["train_images"], mnist["train_labels"])
     save_file(weights, EMBEDDED / "lenet.safetensors")
     correct = count_correct(weights, mnist["test_images"], mnist["test_labels"])
@@ -40,7 +42,8 @@ def main() -> None:
         "choice": f"class-balanced, within a class at random, in random order; numpy default_rng({SEED})",
         "lenet": {
             "training": f"Adam, learning rate 1e-3, divided by 10 at 50, 75 and 90 % of {EPOCHS} epochs, "
-            f"weight decay 5e-4, batches of {BATCH}, crop with padding 2 on half of the images, seed {SEED}",
+            f"weight decay 5e-4, batches of {BATCH_SIZE}, crop with padding 2 on half of the images, "
+            f"seed {SEED}",
             "weights": "rounded to float16; the accuracy is that of the rounded network",
             "torch": torch.__version__,
             "test_correct": correct,
@@ -53,16 +56,18 @@ def main() -> None:
     print(json.dumps(about, indent=2))
 
 
-def choose(source: Path) -> dict[str, np.ndarray]:
-    """Write the three embedded sets; return the one with the digits."""
+def write_images(source: Path) -> dict[str, np.ndarray]:
+    """Write the three embedded sets, and return the digits."""
     rng = np.random.default_rng(SEED)
     mnist = np.load(source / "mnist/mnist.npz", allow_pickle=False)
     fashion = np.load(source / "fashion_mnist/test.npz", allow_pickle=False)
     letters = np.load(source / "letters/az.npz", allow_pickle=False)
-    distinct = np.unique(letters["x_uniform"], axis=0, return_index=True)[1]  # the source repeats a few
+    distinct = np.unique(letters["x_uniform"], axis=0, return_index=True)[
+        1
+    ]  # the source repeats a few images
     letter_images, letter_labels = letters["x_uniform"][distinct], letters["y_uniform"][distinct]
-    train = balanced(mnist["y_train"], 5000, rng)
-    test = balanced(mnist["y_test"], 2000, rng)
+    train = choose_balanced(mnist["y_train"], 5000, rng)
+    test = choose_balanced(mnist["y_test"], 2000, rng)
     digits = {
         "train_images": mnist["x_train"][train],
         "train_labels": mnist["y_train"][train],
@@ -70,8 +75,8 @@ def choose(source: Path) -> dict[str, np.ndarray]:
         "test_labels": mnist["y_test"][test],
     }
     no_digits = {
-        "fashion_mnist": fashion["x_test"][balanced(fashion["y_test"], 1000, rng)],
-        "letters": letter_images[balanced(letter_labels, 1000, rng)],
+        "fashion_mnist": fashion["x_test"][choose_balanced(fashion["y_test"], 1000, rng)],
+        "letters": letter_images[choose_balanced(letter_labels, 1000, rng)],
     }
     np.savez_compressed(EMBEDDED / "mnist.npz", **digits)
     for name, images in no_digits.items():
@@ -79,8 +84,8 @@ def choose(source: Path) -> dict[str, np.ndarray]:
     return digits
 
 
-def balanced(labels: np.ndarray, n: int, rng: np.random.Generator) -> np.ndarray:
-    """Indices of n points, as many of each class as of the others or one more, in random order."""
+def choose_balanced(labels: np.ndarray, n: int, rng: np.random.Generator) -> np.ndarray:
+    """Return the indices of n points in random order. The sizes of the classes differ by at most one."""
     classes = np.unique(labels)
     sizes = [n // len(classes) + (c < n % len(classes)) for c in range(len(classes))]
     chosen = [
@@ -91,18 +96,20 @@ def balanced(labels: np.ndarray, n: int, rng: np.random.Generator) -> np.ndarray
 
 
 def train(pixels: np.ndarray, labels: np.ndarray) -> dict[str, Tensor]:
-    """The weights of a LeNet after the paper's recipe, rounded to float16."""
+    """Train a LeNet, and return its weights, rounded to float16."""
     torch.set_num_threads(2)
     torch.manual_seed(SEED)
-    images, targets = as_images(pixels), torch.from_numpy(labels).long()
+    images, targets = scale_pixels(torch.from_numpy(pixels)[:, None]), torch.from_numpy(labels).long()
     network = LeNet()
     optimizer = torch.optim.Adam(network.parameters(), lr=1e-3, weight_decay=5e-4)
     milestones = [int(EPOCHS * part) for part in (0.5, 0.75, 0.9)]
     schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, milestones, gamma=0.1)
+    crop = Recipe(crop=2)
     for epoch in range(EPOCHS):
         total = 0.0
-        for batch in torch.randperm(len(images)).split(BATCH):
-            loss = nn.functional.cross_entropy(network(augmented(images[batch])), targets[batch])
+        for batch in torch.randperm(len(images)).split(BATCH_SIZE):
+            x = augmented(images[batch], crop, torch.default_generator)
+            loss = nn.functional.cross_entropy(network(x), targets[batch])
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -112,28 +119,12 @@ def train(pixels: np.ndarray, labels: np.ndarray) -> dict[str, Tensor]:
     return {name: weight.half().contiguous() for name, weight in network.state_dict().items()}
 
 
-def augmented(images: Tensor) -> Tensor:
-    """A random 28 × 28 crop of the image padded by 2, for about half of the images."""
-    n, _, height, width = images.shape
-    padded = nn.functional.pad(images, (2, 2, 2, 2))  # (n, 1, 32, 32)
-    moved = torch.rand(n, 1) < 0.5
-    corner = torch.where(moved, torch.randint(0, 5, (n, 2)), 2)  # (n, 2); 2 is the image itself
-    rows = corner[:, :1] + torch.arange(height)  # (n, 28)
-    columns = corner[:, 1:] + torch.arange(width)  # (n, 28)
-    which = torch.arange(n)[:, None, None]
-    return padded[which, 0, rows[:, :, None], columns[:, None, :]].unsqueeze(1)
-
-
 def count_correct(weights: dict[str, Tensor], pixels: np.ndarray, labels: np.ndarray) -> int:
     network = LeNet().eval()
     network.load_state_dict({name: weight.float() for name, weight in weights.items()})
     with torch.no_grad():
-        predicted = network(as_images(pixels)).argmax(dim=1)
+        predicted = network(scale_pixels(torch.from_numpy(pixels)[:, None])).argmax(dim=1)
     return int((predicted == torch.from_numpy(labels).long()).sum())
-
-
-def as_images(pixels: np.ndarray) -> Tensor:
-    return torch.from_numpy(pixels).unsqueeze(1).float() / 255  # (n, 1, 28, 28)
 
 
 def is_data(path: Path) -> bool:

@@ -1,4 +1,4 @@
-"""A training that is stopped by its user."""
+"""Interrupt a training run, as its user would."""
 
 from contextlib import contextmanager
 
@@ -9,16 +9,16 @@ from bitbayes.reproduction.training import checkpoint
 
 @contextmanager
 def interrupted(monkeypatch, after):
-    """What is trained inside is stopped once so many epochs are saved."""
-    monkeypatch.setattr(checkpoint, "SECONDS", 0.0)
-    keep = checkpoint.keep
+    """Interrupt the training inside this block once `after` epochs are saved."""
+    monkeypatch.setattr(checkpoint, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
+    save = checkpoint.save_if_due
 
     def stop(*args):
-        keep(*args)
+        save(*args)
         if len(args[3]) == after:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(checkpoint, "keep", stop)
+    monkeypatch.setattr(checkpoint, "save_if_due", stop)
     with pytest.raises(KeyboardInterrupt):
         yield
-    monkeypatch.setattr(checkpoint, "keep", keep)
+    monkeypatch.setattr(checkpoint, "save_if_due", save)

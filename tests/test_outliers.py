@@ -166,6 +166,27 @@ def test_attack_never_ends_below_its_start_even_when_its_steps_overshoot():
     assert 0 < moved.sum() < len(x)
 
 
+@pytest.mark.parametrize("adaptive", [False, True])
+def test_a_step_of_the_ascent_follows_its_rule(adaptive):
+    """Three rows: a better score, an equal one, a worse one."""
+    state = outliers.start_ascent(torch.full((3, 2), 0.5), epsilon=0.4, step_size=0.2, bounds=(0.0, 0.8))
+    start = state.current
+    state = outliers.ascend(state, torch.tensor([[1.0, -1.0]] * 3), torch.zeros(3), adaptive=adaptive)
+    assert torch.equal(state.best, start)  # any score is better than none
+    moved = state.current
+    size = 1.1 * 0.2 if adaptive else 0.2
+    torch.testing.assert_close(moved, start + size * torch.tensor([1.0, -1.0]))
+    state = outliers.ascend(state, torch.ones(3, 2), torch.tensor([1.0, 0.0, -1.0]), adaptive=adaptive)
+    improved = [0, 1] if adaptive else [0]
+    expected_best, expected = start.clone(), moved + size
+    expected_best[improved] = moved[improved]
+    if adaptive:
+        expected = moved + 1.1 * size
+        expected[2] = start[2] + size / 2 * torch.tensor([1.0, -1.0])
+    assert torch.equal(state.best, expected_best)
+    torch.testing.assert_close(state.current, expected.clamp(0.1, 0.8))
+
+
 def test_attack_with_no_steps_or_no_room_gives_x():
     x = torch.rand(3, 5, generator=seeded())
     assert torch.equal(outliers.pgd_confident(network(), x, steps=0), x)

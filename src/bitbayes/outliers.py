@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F  # noqa: N812 (the name torch's own documentation uses)
@@ -76,15 +77,22 @@ def pgd_confident(
     step_size: float = 0.1,
     bounds: tuple[float, float] | None = (0.0, 1.0),
 ) -> Tensor:
-    """Inputs near x on which the model is as confident as projected gradient ascent can make it.
+    """Return inputs near x on which the model is as confident as projected gradient ascent can make it.
 
     From x₀ = x, repeat xₜ₊₁ = Π(xₜ + step_size · sign ∇ maxᵢ log pᵢ(xₜ)), where Π clips to ‖· − x‖∞ ≤ epsilon
-    and, unless it is None, to `bounds` (low, high), in which x must lie. Each row keeps its best iterate, x
-    itself among them, so that no row ends less confident than it began.
+    and to `bounds`. Each row keeps its best iterate. x itself is one of them, so no row ends less confident
+    than it began.
 
-    `model` maps `x` (n, ...) to logits: (n, k), whose softmax counts, or (n, 1) or (n,), whose sigmoid does.
-    Returns the shape of `x`. The model is used in eval mode and given back in the modes it was in; no
-    parameter's gradient is touched.
+    The model is used in eval mode; afterwards each module is in its former mode. No parameter's gradient
+    changes.
+
+    Args:
+        model: maps x to logits: (n, k), read by a softmax, or (n, 1) or (n,), read by a sigmoid.
+        x: (n, ...), the inputs from which the ascent starts. The result has their shape.
+        epsilon: the largest change of an entry of x.
+        steps: the number of steps.
+        step_size: the change of each entry in one step.
+        bounds: the smallest and the largest value of an entry. x must lie within. None: no bounds.
 
     >>> line = nn.Linear(2, 1, bias=False)
     >>> _ = nn.init.ones_(line.weight)
@@ -93,23 +101,62 @@ def pgd_confident(
             [1.0000, 0.3500]])
     """
     _check_attack(x, epsilon, steps, step_size, bounds)
-    # Evaluation often runs inside no_grad or inference_mode; the attack needs gradients all the same.
+    # The attack needs gradients, even if the caller is inside no_grad or inference_mode.
     with eval_mode(model), torch.inference_mode(False), torch.enable_grad():
-        x = x.detach().clone()
-        lowest, highest = x - epsilon, x + epsilon
-        if bounds is not None:
-            lowest, highest = lowest.clamp(min=bounds[0]), highest.clamp(max=bounds[1])
-        current = best = x
-        best_score = x.new_full((len(x),), -math.inf)
+        state = start_ascent(x.detach().clone(), epsilon, step_size, bounds)
         for _ in range(steps + 1):
-            current = current.detach().requires_grad_()
+            current = state.current.detach().requires_grad_()
             score = _log_confidence(model(current))  # (n,)
             (gradient,) = torch.autograd.grad(score.sum(), current)
-            better = score > best_score  # (n,)
-            best_score = torch.where(better, score, best_score).detach()
-            best = torch.where(better.view(-1, *[1] * (x.dim() - 1)), current, best).detach()
-            current = (current + step_size * gradient.sign()).clamp(lowest, highest)
-    return best
+            state = ascend(state, gradient, score.detach())
+    return state.best
+
+
+class Ascent(NamedTuple):
+    """The state of projected gradient ascent on a score of each row."""
+
+    current: Tensor  # (n, ...)
+    best: Tensor  # (n, ...): the points with the best score so far
+    direction: Tensor  # (n, ...): the signs of the gradient in the last step
+    best_score: Tensor  # (n, 1, ...)
+    step_size: Tensor  # (n, 1, ...)
+    low: Tensor  # (n, ...): the smallest allowed entries
+    high: Tensor  # (n, ...): the largest
+
+
+def start_ascent(x: Tensor, epsilon: float, step_size: float, bounds: tuple[float, float] | None) -> Ascent:
+    """Return the state before the first evaluation, at x (n, ...). See `pgd_confident` for the arguments."""
+    low, high = x - epsilon, x + epsilon
+    if bounds is not None:
+        low, high = low.clamp(min=bounds[0]), high.clamp(max=bounds[1])
+    no_score = x.new_full((len(x), *[1] * (x.dim() - 1)), -math.inf)
+    return Ascent(x, x, torch.zeros_like(x), no_score, torch.full_like(no_score, step_size), low, high)
+
+
+def ascend(state: Ascent, gradient: Tensor, score: Tensor, *, adaptive: bool = False) -> Ascent:
+    """Take one step of projected gradient ascent, and keep the best point of each row.
+
+    The fixed rule moves on from the current point, always by the same step size. The adaptive rule, ACET's,
+    moves on from the best point so far and along its gradient. It makes the step 1.1 times as long after a
+    success, and half as long after a failure.
+
+    Args:
+        state: the ascent so far.
+        gradient: (n, ...), the gradient of the scores at `state.current`.
+        score: (n,), the scores of `state.current`.
+        adaptive: whether to use the adaptive rule.
+    """
+    score = score.view(state.best_score.shape)
+    # For the adaptive rule an equal score is a success: on a plateau its steps must not shrink.
+    better = score >= state.best_score if adaptive else score > state.best_score
+    best = torch.where(better, state.current, state.best)
+    start, direction, step_size = state.current, gradient.sign(), state.step_size
+    if adaptive:
+        start, direction = best, torch.where(better, direction, state.direction)
+        step_size = torch.where(better, 1.1 * step_size, step_size / 2)
+    current = torch.clamp(start + step_size * direction, state.low, state.high)
+    best_score = torch.where(better, score, state.best_score)
+    return Ascent(current, best, direction, best_score, step_size, state.low, state.high)
 
 
 def rotate(x: Tensor, degrees: float) -> Tensor:
@@ -135,7 +182,7 @@ def rotate(x: Tensor, degrees: float) -> Tensor:
 
 
 def _log_confidence(logits: Tensor) -> Tensor:
-    """maxᵢ log pᵢ (n,) of k logits (n, k), or of one, (n, 1) or (n,)."""
+    """Return maxᵢ log pᵢ (n,) of k logits (n, k), or of one logit (n, 1) or (n,)."""
     if logits.dim() > 2 or logits.dim() == 0:
         raise ModelError(f"the model gave shape {tuple(logits.shape)}: it must give (n, k), (n, 1) or (n,)")
     if not logits.requires_grad:
@@ -143,7 +190,8 @@ def _log_confidence(logits: Tensor) -> Tensor:
     if logits.dim() == 1 or logits.shape[1] == 1:
         f = logits.view(-1)
         logits = torch.stack([torch.zeros_like(f), f], -1)  # softmax([0, f]) = [1 − σ(f), σ(f)]
-    # `max` over a dimension follows one class where two are equal; `amax` would average to no direction.
+    # If two classes are equal, the gradient of `max` follows one of them. That of `amax` is their average,
+    # which can be zero.
     return logits.log_softmax(-1).max(-1).values
 
 

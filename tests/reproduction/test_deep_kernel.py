@@ -9,7 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader, TensorDataset
 
 from bitbayes.errors import ArgumentError, DataError, ModelError, NotFittedError
-from bitbayes.reproduction.deep_kernel import BOUND, DeepKernel
+from bitbayes.reproduction.deep_kernel import GRID_LIMIT, DeepKernel
 from bitbayes.reproduction.training import Recipe, checkpoint
 from interrupted import interrupted
 
@@ -51,7 +51,7 @@ def gpytorchs_marginals(bayes, features):
     """Mean and variance (n, d) by GPyTorch, on features that its own module scaled and clamped."""
     from gpytorch.utils.grid import ScaleToBounds
 
-    scale = ScaleToBounds(-BOUND, BOUND).double().eval()
+    scale = ScaleToBounds(-GRID_LIMIT, GRID_LIMIT).double().eval()
     scale.min_val, scale.max_val = bayes.bounds
     found = bayes.gp.eval()(scale(features).T[:, :, None])
     return found.mean, found.variance
@@ -124,7 +124,7 @@ def gpytorchs_elbo(bayes, features, y, points):
     """Expected log-likelihood (4,000 draws), Σ KL and log prior, each divided by the number of points."""
     import gpytorch
 
-    scale = gpytorch.utils.grid.ScaleToBounds(-BOUND, BOUND).double().train()
+    scale = gpytorch.utils.grid.ScaleToBounds(-GRID_LIMIT, GRID_LIMIT).double().train()
     elbo = gpytorch.mlls.VariationalELBO(bayes.softmax, bayes.gp, points, combine_terms=False)
     elbo.train()
     with gpytorch.settings.num_likelihood_samples(4000):
@@ -205,7 +205,7 @@ def test_all_is_trained_but_the_head_and_the_network_alone_decays():
 
 
 def test_a_stopped_run_goes_on_where_it_stopped(tmp_path, monkeypatch):
-    monkeypatch.setattr(checkpoint, "SECONDS", 0.0)
+    monkeypatch.setattr(checkpoint, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
     data = [tuple(part) for part in DataLoader(TensorDataset(*points()), batch_size=20)]
     part = tmp_path / "net.part.safetensors"
 
@@ -215,8 +215,8 @@ def test_a_stopped_run_goes_on_where_it_stopped(tmp_path, monkeypatch):
 
     whole = start().fit(data, recipe=SHORT)
     with interrupted(monkeypatch, after=2):
-        start().fit(data, recipe=SHORT, part=part)
-    again = start().fit(data, recipe=SHORT, part=part)
+        start().fit(data, recipe=SHORT, checkpoint_file=part)
+    again = start().fit(data, recipe=SHORT, checkpoint_file=part)
     assert again.losses == whole.losses
     assert all(torch.equal(a, b) for a, b in zip(again.parameters(), whole.parameters(), strict=True))
 

@@ -1,10 +1,10 @@
-"""Deep kernel learning: a Gaussian process of each feature, mixed into logits, trained with the network."""
+"""Deep kernel learning: one Gaussian process on each feature, mixed into logits, trained with the network."""
 
 from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Self
@@ -19,34 +19,35 @@ from bitbayes.model import Head, Inputs, check_loader, eval_mode, find_head, for
 from bitbayes.model.batches import batches
 from bitbayes.model.forward_passes import observe_inputs
 from bitbayes.precision import working
-from bitbayes.progress import track
-from bitbayes.reproduction.training import MNIST, Recipe, checkpoint
-from bitbayes.reproduction.training.step import Step
+from bitbayes.reproduction.training import MNIST, Recipe
+from bitbayes.reproduction.training.step import Batch, TrainingStep
+from bitbayes.reproduction.training.train import train_epochs
 
-GRID, BOUND = 64, 10.0  # grid points of each process, over (−BOUND, BOUND)
-MARGIN = 0.95  # features are scaled to this part of the grid's range
-JITTER = 1e-3  # GPyTorch's, on the prior over grid values
-TRAIN_SAMPLES, TEST_SAMPLES = 10, 20
-SLOW = 0.01  # the kernel's and the mean's learning rate, as a part of everything else's
-ROWS = 500  # points predicted at once
+GRID_POINTS = 64  # of each process
+GRID_LIMIT = 10.0  # the grid spans (−GRID_LIMIT, GRID_LIMIT)
+FEATURE_LIMIT = 0.95 * GRID_LIMIT  # features are scaled to (−FEATURE_LIMIT, FEATURE_LIMIT)
+JITTER = 1e-3  # GPyTorch's, added to the variances of the prior over grid values
+TRAINING_DRAWS, PREDICTION_DRAWS = 10, 20  # draws of the processes, over which an average is taken
+KERNEL_LEARNING_RATE_FACTOR = 0.01  # times the learning rate, for the kernel and the mean
+FEATURES_PER_BATCH = 500  # feature vectors predicted at once
 
 
 class DeepKernel(nn.Module):
-    """p(y | x) = E softmax(W h), hⱼ = aⱼ(x)ᵀuⱼ a Gaussian process of the network's j-th feature alone.
+    """p(y | x) = E softmax(W h), where hⱼ = aⱼ(x)ᵀuⱼ is a Gaussian process on the network's j-th feature.
 
-    uⱼ are the process's values on a grid of 64 points, aⱼ(x) cubic interpolation at the feature, scaled into
-    the grid and clamped to the range that features had in the last batch of training. With
-    q(uⱼ) = N(mⱼ, LⱼLⱼᵀ), `fit` raises
+    The vector uⱼ holds the values of the process on a grid of 64 points. The weights aⱼ(x) are those of cubic
+    interpolation at the feature. The feature is first clamped to the range of the features in the last batch
+    of training, and scaled into the grid. With q(uⱼ) = N(mⱼ, LⱼLⱼᵀ), `fit` maximises
 
         Σₙ E_q log softmax(W h(xₙ))_yₙ − Σⱼ KL(q(uⱼ) ‖ p(uⱼ)) + log p(lengthscale)
 
-    in everything: q, W, the kernel, and **the network's own weights, in place**. The last linear layer is
-    left out; it only says which features there are (its input) and how many classes. The processes, their
-    kernel and the mixing weights W are GPyTorch's (`gp`, `softmax`; the extra `dkl`).
+    over q, W, the kernel, and **the network's own weights, in place**. The last linear layer is not used: its
+    input gives the features, and its output gives the number of classes. The processes, their kernel and the
+    mixing weights W are GPyTorch's (`gp` and `softmax`), which comes with the extra `dkl`.
 
     Args:
         model: gives k ≥ 2 logits (n, k) by a linear layer.
-        head: that layer's name; by default the last linear layer that the model lists.
+        head: the name of that layer. By default it is the model's last linear layer.
 
     >>> _ = torch.manual_seed(0)
     >>> x = torch.rand(256, 2)
@@ -63,14 +64,14 @@ class DeepKernel(nn.Module):
         super().__init__()
         if not isinstance(model, nn.Module):
             raise ArgumentError(f"model is a {type(model).__name__}: expected a torch.nn.Module")
-        gpytorch = _gpytorch()
-        self.model, self.head = model, _head(model, head)
+        gpytorch = _import_gpytorch()
+        self.model, self.head = model, _choose_head(model, head)
         weight = self.head.module(model).weight
-        self.gp: Any = _processes(gpytorch, self.head.inputs)
+        self.gp: Any = _make_processes(gpytorch, self.head.inputs)
         self.softmax: Any = gpytorch.likelihoods.SoftmaxLikelihood(
             num_features=self.head.inputs, num_classes=self.head.outputs
         )
-        # The features' smallest and largest value in the last training batch; NaN: not fitted.
+        # The smallest and the largest feature in the last training batch. NaN before `fit`.
         self.register_buffer("bounds", torch.full((2,), torch.nan))
         for part in (self.gp, self.softmax):
             part.to(weight.device, working(weight.dtype))
@@ -82,96 +83,111 @@ class DeepKernel(nn.Module):
         *,
         recipe: Recipe = MNIST,
         seed: int = 0,
-        part: Path | None = None,
+        checkpoint_file: Path | None = None,
         progress: bool | None = None,
     ) -> Self:
-        """Train processes and network by the recipe's schedule; weight decay is on the network alone.
+        """Train the processes and the network. Weight decay acts on the network alone.
 
-        The loader is gone through once to be counted and checked, and once per epoch; one that has
-        `set_epoch` is told the number. `part`: a file to which the run is saved on its way, and from which it
-        goes on. The losses of all epochs are in `losses`. On a GPU the network runs in bfloat16.
-        Fitting again goes on from the weights as they are.
+        The losses of all epochs are in `losses` afterwards. On a GPU the network runs in bfloat16. A second
+        call continues from the current weights.
+
+        Args:
+            train_loader: yields (x, y). It is iterated once to check the data, and once in each epoch. If it
+                has a method `set_epoch`, that is called with the number of the epoch.
+            recipe: optimizer and schedule.
+            seed: determines the draws of the processes.
+            checkpoint_file: the run is saved to this file from time to time, and resumed from it if it
+                exists.
+            progress: True or False to show a progress bar or not; None shows it on terminals.
         """
         loader = check_loader(train_loader)
-        sizes = self._survey(loader)
-        optimizer = self._optimizer(recipe)
-        begun = checkpoint.begun(part)
-        self.losses = checkpoint.resume(part, self, optimizer)
-        step = Step(self, optimizer, lambda _, *batch: self.loss(*batch))
-        step.recordable = len(set(sizes)) == 1
+        sizes = self._check_batches(loader)
+
+        def draw_batches(epoch: int) -> Iterator[Batch]:
+            if hasattr(loader, "set_epoch"):
+                loader.set_epoch(epoch)
+            kind: Any = {"dtype": self.bounds.dtype, "device": self.bounds.device}
+            generator = torch.Generator(self.bounds.device).manual_seed(1_000_003 * seed + 500_000 + epoch)
+            for x, y in batches(loader, self.bounds.device):
+                assert isinstance(x, Tensor)
+                noise = torch.randn(TRAINING_DRAWS, len(x), self.head.inputs, generator=generator, **kind)
+                yield x, y.reshape(-1).long(), noise
+
+        step = TrainingStep(self, self._optimizer(recipe), lambda _, *batch: self.loss(*batch))
+        step.capturable = len(set(sizes)) == 1
         modes = [(module, module.training) for module in self.model.modules()]
         self.model.train()
-        rate = None
         try:
-            with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True):
-                epochs = range(len(self.losses), recipe.epochs)
-                for epoch in track(epochs, "deep kernel learning", progress):
-                    if rate != recipe.rate(epoch):
-                        rate = recipe.rate(epoch)
-                        step.begin(rate, 1 / sum(sizes))
-                        optimizer.param_groups[-1]["lr"] = SLOW * rate
-                    self.losses.append(self._epoch(step, loader, seed, epoch))
-                    if math.isnan(self.losses[-1]):
-                        raise DataError(f"the loss became NaN in epoch {epoch}: lower the learning rate")
-                    checkpoint.keep(part, self, optimizer, self.losses, begun)
+            self.losses = train_epochs(
+                step, recipe, draw_batches, 1 / sum(sizes), checkpoint_file, "deep kernel learning", progress
+            )
         finally:
             for module, mode in modes:
                 module.training = mode
         return self
 
     def forward(self, x: Any) -> Tensor:
-        """Drop-in logits: the logarithm of the probabilities (n, k), averaged over 20 draws."""
-        self._need_fit()
-        return self.probabilities(self.features(x), self.bounds, TEST_SAMPLES, None).log()
+        """Return log p (n, k), which serve as logits. p is the average over 20 draws of the processes."""
+        self._check_fitted()
+        return self.probabilities(self.features(x), self.bounds, PREDICTION_DRAWS, None).log()
 
     @torch.no_grad()
     def predict_proba(
         self,
         x: Inputs | Iterable[Any],
         *,
-        samples: int = TEST_SAMPLES,
+        samples: int = PREDICTION_DRAWS,
         generator: torch.Generator | None = None,
     ) -> Tensor:
-        """Probabilities (n, k), averaged over draws of the processes; rows sum to one. x may be a loader."""
-        self._need_fit()
+        """Return probabilities (n, k): the average over draws of the processes.
+
+        Args:
+            x: inputs, or a loader of inputs.
+            samples: the number of draws.
+            generator: for the draws, on the model's device.
+        """
+        self._check_fitted()
         if samples < 1:
             raise ArgumentError(f"samples={samples}: draw at least one")
         parts = [
             self.probabilities(rows, self.bounds, samples, generator)
             for features, _ in observe_inputs(self.model, self.head, x)
-            for rows in torch.split(features, ROWS)
+            for rows in torch.split(features, FEATURES_PER_BATCH)
         ]
         return torch.cat(parts)
 
     def features(self, x: Inputs) -> Tensor:
-        """What the last linear layer would see, (n, d)."""
+        """Return the input of the last linear layer, (n, d)."""
         with eval_mode(self.model):
             return forward(self.model, self.head, x)[0]
 
     def probabilities(
         self, features: Tensor, bounds: Tensor, samples: int, generator: torch.Generator | None
     ) -> Tensor:
-        """(n, k) of features (n, d) whose range is `bounds`."""
+        """Return probabilities (n, k) of features (n, d), which are clamped to `bounds` (low, high)."""
         mean, variance = self.marginals(features, bounds)  # (n, d) each
         shape = samples, *mean.shape
         noise = torch.randn(shape, generator=generator, dtype=mean.dtype, device=mean.device)
         return self._logits(mean, variance, noise).softmax(2).mean(0)
 
     def marginals(self, features: Tensor, bounds: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean aⱼᵀmⱼ and variance ‖Lⱼᵀaⱼ‖² of each hⱼ(xₙ), (n, d) each."""
+        """Return the mean aⱼᵀmⱼ and the variance ‖Lⱼᵀaⱼ‖² of each hⱼ(xₙ), (n, d) each."""
         low, high = bounds
         features = features.to(bounds.dtype).clamp(low, high)
-        unit = (features - low) / (high - low).clamp_min(1e-12)  # equal features: all at the lower end
-        weights = _interpolation(BOUND * MARGIN * (2 * unit - 1), self._grid)  # (d, n, g)
-        means, roots = self._values()  # (d, g), (d, g, g)
+        unit = (features - low) / (high - low).clamp_min(
+            1e-12
+        )  # if all features are equal, they lie at the lower end
+        weights = _interpolation_weights(FEATURE_LIMIT * (2 * unit - 1), self._grid)  # (d, n, g)
+        means, roots = self._variational_parameters()  # (d, g), (d, g, g)
         mean = (weights @ means[:, :, None])[:, :, 0]  # (d, n)
         variance = (weights @ roots).square().sum(2)
         return mean.T, variance.T
 
     def loss(self, x: Tensor, y: Tensor, noise: Tensor, weight: float) -> Tensor:
-        """−ELBO / N of a batch x, y of the N = 1 / `weight` points; noise (s, n, d) is standard normal.
+        """Return −ELBO / N, estimated from a batch x, y of the N = 1 / `weight` points.
 
-        No value is fetched from the device, so that on a GPU this can be recorded and replayed.
+        `noise` (s, n, d) is standard normal. No value is copied from a GPU to the CPU, so that a CUDA graph
+        can be captured.
         """
         features, _, _ = forward(self.model, self.head, x)
         with torch.autocast(x.device.type, enabled=False):
@@ -183,11 +199,11 @@ class DeepKernel(nn.Module):
             return expected + weight * (self.kl() - self._log_prior())
 
     def kl(self) -> Tensor:
-        """Σⱼ KL(q(uⱼ) ‖ p(uⱼ)), p(uⱼ) = N(c, K) for every j, over g grid points, with K = RRᵀ:
+        """Return Σⱼ KL(q(uⱼ) ‖ p(uⱼ)), where p(uⱼ) = N(c, K) on g grid points, with K = RRᵀ. It is
 
         ½[Σⱼ ‖R⁻¹Lⱼ‖² + ‖R⁻¹(mⱼ − c)‖² + d·log|K| − d·g] − Σⱼ log|diag Lⱼ|.
         """
-        means, roots = self._values()
+        means, roots = self._variational_parameters()
         d, g = means.shape
         root, inverse = self._prior_root()
         centred = means - self.gp.mean_module.constant
@@ -197,12 +213,12 @@ class DeepKernel(nn.Module):
         return divergence
 
     def _prior_root(self) -> tuple[Tensor, Tensor]:
-        """R and R⁻¹, (g, g). Factored in float64: K's condition number is near 1e5."""
+        """Return R and R⁻¹, (g, g), computed in float64 because the condition number of K is near 1e5."""
         kernel, grid = self.gp.covar_module, self._grid.double()
         scaled = (grid[:, None] - grid) / kernel.base_kernel.lengthscale.double()
         covariance = kernel.outputscale.double() * (-scaled.square() / 2).exp()
         eye = torch.eye(len(grid), dtype=grid.dtype, device=grid.device)
-        root, _ = torch.linalg.cholesky_ex(covariance + JITTER * eye)  # it asks nothing of the device
+        root, _ = torch.linalg.cholesky_ex(covariance + JITTER * eye)  # `cholesky` would wait for the GPU
         inverse = torch.linalg.solve_triangular(root, eye, upper=False)
         return root.to(self.bounds.dtype), inverse.to(self.bounds.dtype)
 
@@ -212,13 +228,13 @@ class DeepKernel(nn.Module):
         grid: Tensor = self.gp.variational_strategy.base_variational_strategy.grid
         return grid[:, 0]
 
-    def _values(self) -> tuple[Tensor, Tensor]:
-        """m (d, g) and L (d, g, g) of q."""
+    def _variational_parameters(self) -> tuple[Tensor, Tensor]:
+        """Return m (d, g) and L (d, g, g) of q."""
         q = self.gp.variational_strategy.base_variational_strategy._variational_distribution
         return q.variational_mean, q.chol_variational_covar.tril()
 
     def _logits(self, mean: Tensor, variance: Tensor, noise: Tensor) -> Tensor:
-        """W h for draws h, (s, n, k)."""
+        """Return W h for draws h, (s, n, k)."""
         mixing: Tensor = self.softmax.mixing_weights  # (k, d)
         return (mean + variance.sqrt() * noise) @ mixing.T
 
@@ -228,7 +244,7 @@ class DeepKernel(nn.Module):
         return density.sum()
 
     def _optimizer(self, recipe: Recipe) -> torch.optim.Optimizer:
-        """The recipe's, in three groups; the kernel and the mean, which are slower, come last."""
+        """Return the recipe's optimizer. Its last group, kernel and mean, has a smaller learning rate."""
         head = list(self.head.module(self.model).parameters())
         network = [p for p in self.model.parameters() if all(p is not each for each in head)]
         optimizer = recipe.make_optimizer(self)
@@ -238,13 +254,17 @@ class DeepKernel(nn.Module):
         optimizer.param_groups = [
             everything | {"params": network},
             undecayed | {"params": fast},
-            undecayed | {"params": list(self.gp.hyperparameters())},
+            undecayed
+            | {
+                "params": list(self.gp.hyperparameters()),
+                "learning_rate_factor": KERNEL_LEARNING_RATE_FACTOR,
+            },
         ]
         return optimizer
 
     @torch.no_grad()
-    def _survey(self, loader: Iterable[Any]) -> list[int]:
-        """The sizes of the batches, once their labels fit and the head gives the model's output."""
+    def _check_batches(self, loader: Iterable[Any]) -> list[int]:
+        """Return the sizes of the batches. Raise if their data do not fit the model."""
         sizes = []
         for number, (x, y) in enumerate(batches(loader, model_device(self.model))):
             if not isinstance(x, Tensor):
@@ -258,32 +278,15 @@ class DeepKernel(nn.Module):
             sizes.append(len(x))
         return sizes
 
-    def _epoch(self, step: Step, loader: Iterable[Any], seed: int, epoch: int) -> float:
-        """One pass over the loader; the mean loss of its batches."""
-        if hasattr(loader, "set_epoch"):
-            loader.set_epoch(epoch)
-        # A generator for each epoch, so that a run that goes on draws what it would have drawn.
-        generator = torch.Generator(self.bounds.device).manual_seed(1_000_003 * seed + 500_000 + epoch)
-        total, count = torch.zeros((), device=self.bounds.device), 0
-        for x, y in batches(loader, self.bounds.device):
-            assert isinstance(x, Tensor)
-            shape = TRAIN_SAMPLES, len(x), self.head.inputs
-            noise = torch.randn(
-                shape, generator=generator, dtype=self.bounds.dtype, device=self.bounds.device
-            )
-            total += step(x, y.reshape(-1).long(), noise)
-            count += 1
-        return float(total) / count
-
-    def _need_fit(self) -> None:
+    def _check_fitted(self) -> None:
         if bool(self.bounds.isnan().any()):
             raise NotFittedError("this DeepKernel is not fitted yet: call `fit(train_loader)` first")
 
 
-def _gpytorch() -> Any:
+def _import_gpytorch() -> Any:
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # of torch.jit, which it still uses
+            warnings.simplefilter("ignore", DeprecationWarning)  # from torch.jit, which GPyTorch still uses
             return import_module("gpytorch")
     except ImportError as error:
         raise ArgumentError(
@@ -291,7 +294,7 @@ def _gpytorch() -> Any:
         ) from error
 
 
-def _head(model: nn.Module, name: str | None) -> Head:
+def _choose_head(model: nn.Module, name: str | None) -> Head:
     layers = {key: each for key, each in model.named_modules() if isinstance(each, nn.Linear)}
     if name is not None and name not in layers:
         found = ", ".join(map(repr, layers)) or "none"
@@ -305,14 +308,16 @@ def _head(model: nn.Module, name: str | None) -> Head:
     return Head(name, layer.in_features, layer.out_features, layer.bias is not None)
 
 
-def _processes(gpytorch: Any, count: int) -> Any:
-    """`count` processes with one kernel and mean between them; q at the prior."""
+def _make_processes(gpytorch: Any, count: int) -> Any:
+    """Return `count` processes that share one kernel and one mean. Their q starts at the prior."""
 
     class Processes(gpytorch.models.ApproximateGP):  # type: ignore[misc]
         def __init__(self) -> None:
             v = gpytorch.variational
-            q = v.CholeskyVariationalDistribution(GRID, batch_shape=torch.Size([count]))
-            on_grid = v.GridInterpolationVariationalStrategy(self, GRID, [(-BOUND, BOUND)], q)
+            q = v.CholeskyVariationalDistribution(GRID_POINTS, batch_shape=torch.Size([count]))
+            on_grid = v.GridInterpolationVariationalStrategy(
+                self, GRID_POINTS, [(-GRID_LIMIT, GRID_LIMIT)], q
+            )
             super().__init__(v.IndependentMultitaskVariationalStrategy(on_grid, num_tasks=count))
             prior = gpytorch.priors.SmoothedBoxPrior(math.exp(-1), math.exp(1), sigma=0.1)
             kernel = gpytorch.kernels.RBFKernel(lengthscale_prior=prior)
@@ -320,7 +325,7 @@ def _processes(gpytorch: Any, count: int) -> Any:
             self.mean_module = gpytorch.means.ConstantMean()
             q.initialize_variational_distribution(on_grid.prior_distribution)
             on_grid.variational_params_initialized.fill_(1)
-            on_grid._clear_cache()  # a prior that was computed from the kernel as it is now
+            on_grid._clear_cache()  # the cached prior depends on the kernel, which training changes
 
         def forward(self, x: Tensor) -> Any:
             return gpytorch.distributions.MultivariateNormal(self.mean_module(x), self.covar_module(x))
@@ -328,15 +333,18 @@ def _processes(gpytorch: Any, count: int) -> Any:
     return Processes()
 
 
-def _interpolation(x: Tensor, grid: Tensor) -> Tensor:
-    """Keys' cubic weights of the grid points (g,) at each of x (n, d): (d, n, g), four of them not zero."""
-    # A number that is none has no place on the grid; it comes out as NaN at any.
+def _interpolation_weights(x: Tensor, grid: Tensor) -> Tensor:
+    """Return Keys' cubic interpolation weights (d, n, g) of the grid points (g,) at x (n, d).
+
+    Four of the g weights of each point are not zero.
+    """
     position = (x.T - grid[0]) / (grid[1] - grid[0])
     left = position.detach().floor()
     t = position - left
     near = [(1.5 * u - 2.5) * u * u + 1 for u in (t, 1 - t)]
     far = [((2.5 - 0.5 * u) * u - 4) * u + 2 for u in (1 + t, 2 - t)]
     weights = torch.stack([far[0], near[0], near[1], far[1]], 2)  # (d, n, 4)
+    # NaN may take any place on the grid: its weights are NaN.
     points = left.nan_to_num(1).long()[:, :, None] + torch.arange(-1, 3, device=x.device)
-    # Each point is set once, so that neither this nor its gradient adds in an order of the device's choice.
+    # `scatter` sets each entry once. Sums on a GPU would depend on the order of their terms.
     return x.new_zeros(*weights.shape[:2], len(grid)).scatter(2, points, weights)

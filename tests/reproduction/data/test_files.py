@@ -7,7 +7,7 @@ import pytest
 from bitbayes.errors import FileError
 from bitbayes.reproduction.data import digits, digits_lenet, files
 
-ABOUT = json.loads((files.FOLDER / "embedded.json").read_text(encoding="utf-8"))
+ABOUT = json.loads((files.EMBEDDED_FOLDER / "embedded.json").read_text(encoding="utf-8"))
 READERS = {
     "mnist.npz": digits,
     "fashion_mnist.npz": digits,
@@ -18,15 +18,15 @@ READERS = {
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    copy = shutil.copytree(files.FOLDER, tmp_path / "embedded")
-    monkeypatch.setattr(files, "FOLDER", copy)
+    copy = shutil.copytree(files.EMBEDDED_FOLDER, tmp_path / "embedded")
+    monkeypatch.setattr(files, "EMBEDDED_FOLDER", copy)
     return copy
 
 
 def test_every_data_file_has_its_checksum():
     found = {
         path.name: hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in files.FOLDER.iterdir()
+        for path in files.EMBEDDED_FOLDER.iterdir()
         if path.suffix in {".npz", ".safetensors"}
     }
     assert found == ABOUT["sha256"]
@@ -34,7 +34,7 @@ def test_every_data_file_has_its_checksum():
 
 
 def test_the_files_stay_small():
-    assert sum(path.stat().st_size for path in files.FOLDER.iterdir()) < 10e6
+    assert sum(path.stat().st_size for path in files.EMBEDDED_FOLDER.iterdir()) < 10e6
 
 
 @pytest.mark.parametrize("name, reader", READERS.items())

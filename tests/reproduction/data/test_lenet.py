@@ -6,7 +6,7 @@ import torch
 from bitbayes.reproduction.data import digits, digits_lenet, files
 from bitbayes.reproduction.networks import LeNet
 
-ABOUT = json.loads((files.FOLDER / "embedded.json").read_text(encoding="utf-8"))
+ABOUT = json.loads((files.EMBEDDED_FOLDER / "embedded.json").read_text(encoding="utf-8"))
 
 
 @pytest.fixture(scope="module")

@@ -7,9 +7,15 @@ import torch
 
 from bitbayes.baselines import DeepKernel
 from bitbayes.errors import FileError
+from bitbayes.reproduction.data import scale_pixels
 from bitbayes.reproduction.paper import Options, ood, reproduce
-from bitbayes.reproduction.paper.dkl import Kernel, Shuffled, paper_cell, trained_kernel
-from bitbayes.reproduction.paper.methods import Seen, images_of
+from bitbayes.reproduction.paper.dkl import (
+    ShuffledLoader,
+    TrainedKernel,
+    dkl_paper_scores,
+    load_or_train_kernel,
+)
+from bitbayes.reproduction.paper.methods import Points
 from bitbayes.reproduction.paper.session import Session
 
 
@@ -23,7 +29,10 @@ def test_the_papers_numbers_stand_beside_ours():
         "methods": {key: {"title": key, "paper": paper} for key, paper in titles.items()},
         "scores_percent": {name: {key: {"mmc": [50.0]} for key in titles} for name in sets},
     }
-    found = {(where, method["key"]): paper for where, method, _, paper in ood.cells(values, paper_cell)}
+    found = {
+        (where, method["key"]): paper
+        for where, method, _, paper in ood.iterate_cells(values, dkl_paper_scores)
+    }
     assert len(found) == 12
     assert found["Noise × 2000", "dkl-batch"] == {"mmc": [58.6, 0.5], "aur": [99.7, 0.0]}
     assert found["Fashion-MNIST", "dkl-batch"] == {"mmc": [70.6, 0.1], "aur": [98.8, 0.0]}
@@ -33,32 +42,32 @@ def test_the_papers_numbers_stand_beside_ours():
 
 
 def test_it_is_trained_once(options, monkeypatch):
-    first, story = trained_kernel(Session(options))
-    assert story["seconds"] > 0 and len(story["losses"]) == 20 and story["objective"] == "dkl"
+    first, record = load_or_train_kernel(Session(options))
+    assert record["seconds"] > 0 and len(record["losses"]) == 20 and record["objective"] == "dkl"
     monkeypatch.setattr(DeepKernel, "fit", lambda *args, **kwargs: pytest.fail("trained again"))
-    second, read = trained_kernel(Session(options))
-    assert read["losses"] == pytest.approx(story["losses"])
+    second, read = load_or_train_kernel(Session(options))
+    assert read["losses"] == pytest.approx(record["losses"])
     state = second.state_dict()
     assert all(torch.equal(value, state[name]) for name, value in first.state_dict().items())
-    images = images_of(Session(options).problem.test_images)
+    images = scale_pixels(Session(options).problem.test_images)
     assert second.predict_proba(images).shape == (90, 3)
 
     other = Session(options)
     other.problem = replace(other.problem, recipe=replace(other.problem.recipe, learning_rate=0.02))
     with pytest.raises(FileError, match="belongs to a network trained with recipe"):
-        trained_kernel(other)
+        load_or_train_kernel(other)
 
 
 def test_each_epoch_has_its_own_order(problem):
     plain = replace(problem, recipe=replace(problem.recipe, crop=0, batch_size=36))
-    loader = Shuffled(plain, seed=0)
+    loader = ShuffledLoader(plain, seed=0)
 
     def epoch(number):
         loader.set_epoch(number)
         return [torch.cat(part) for part in zip(*loader, strict=True)]
 
     first, again, second = epoch(0), epoch(0), epoch(1)
-    assert len(loader) == 2 and len(first[0]) == 72  # of 96: the rest waits for another order
+    assert len(first[0]) == 72  # of 96: the rest waits for another order
     assert first[0].equal(again[0]) and not first[0].equal(second[0])
     known = {(image.numpy().tobytes(), int(label)) for image, label in zip(*_train(plain), strict=True)}
     found = {(image.numpy().tobytes(), int(label)) for image, label in zip(*first, strict=True)}
@@ -66,25 +75,25 @@ def test_each_epoch_has_its_own_order(problem):
 
 
 def _train(problem):
-    return images_of(problem.train_images), problem.train_labels
+    return scale_pixels(problem.train_images), problem.train_labels
 
 
 def test_a_batch_is_scaled_by_its_own_range(options):
-    kernel, _ = trained_kernel(Session(options))
-    images = images_of(Session(options).problem.test_images)
-    for values in (kernel.softmax.mixing_weights, kernel._values()[0]):
+    kernel, _ = load_or_train_kernel(Session(options))
+    images = scale_pixels(Session(options).problem.test_images)
+    for values in (kernel.softmax.mixing_weights, kernel._variational_parameters()[0]):
         values.data.normal_()  # trained for a moment, it hardly looks at the features
-    seen = Seen(images, images.flatten(1))
-    by_batch, frozen = Kernel(kernel, 45), Kernel(kernel)
-    found = by_batch.probabilities(seen, 1.0, 7)
-    assert found.equal(by_batch.probabilities(seen, 1.0, 7))
-    assert not found.equal(by_batch.probabilities(seen, 1.0, 8))
+    points = Points(images, images.flatten(1))
+    by_batch, frozen = TrainedKernel(kernel, 45), TrainedKernel(kernel)
+    found = by_batch.predict_proba(points, {}, 7)
+    assert found.equal(by_batch.predict_proba(points, {}, 7))
+    assert not found.equal(by_batch.predict_proba(points, {}, 8))
     # With the first batch's range as the frozen one, its rows are predicted alike.
     features = kernel.features(images[:45])
     kernel.bounds.copy_(torch.stack([features.min(), features.max()]))
-    assert torch.allclose(frozen.probabilities(seen[:45], 1.0, 7), found[:45], atol=1e-6)
+    assert torch.allclose(frozen.predict_proba(points[:45], {}, 7), found[:45], atol=1e-6)
     kernel.bounds.mul_(0.5)
-    assert not torch.allclose(frozen.probabilities(seen[:45], 1.0, 7), found[:45], atol=1e-3)
+    assert not torch.allclose(frozen.predict_proba(points[:45], {}, 7), found[:45], atol=1e-3)
 
 
 def test_a_quick_run_is_told_apart(options):

@@ -6,21 +6,21 @@ from torch import nn
 
 import bitbayes as bb
 from bitbayes.errors import ArgumentError
-from bitbayes.reproduction.paper.ece import as_in_the_papers_code
+from bitbayes.reproduction.paper.ece import paper_code_ece
 from bitbayes.reproduction.paper.methods import (
     BINARY,
     MULTICLASS,
-    Batches,
-    Entry,
+    BatchLoader,
     LastLayer,
+    MethodEntry,
     PlusResidual,
     Temperature,
     WeightSamples,
     WithResidual,
-    least,
+    minimise_on_grid,
 )
-from bitbayes.reproduction.paper.session import most_confused
-from bitbayes.reproduction.paper.study import Study, choices
+from bitbayes.reproduction.paper.session import most_confused_classes
+from bitbayes.reproduction.paper.study import Study, choice_notes
 
 
 @pytest.fixture
@@ -38,25 +38,27 @@ def test_validation_and_test_points_are_disjoint_and_change_with_the_trial(study
 
 
 def test_noise_is_uniform_and_other_in_each_trial(study):
-    noise = study.noise(0)
+    noise = study.draw_noise(0)
     assert noise.shape == (30, 1, 4, 4) and noise.min() >= 0 and noise.max() <= 1
-    assert noise.equal(study.noise(0)) and not noise.equal(study.noise(1))
+    assert noise.equal(study.draw_noise(0)) and not noise.equal(study.draw_noise(1))
 
 
 @pytest.mark.parametrize("options", [{}, {"structure": "kron", "variant": "paper"}, {"structure": "full"}])
 def test_the_last_layer_on_features_is_that_of_the_whole_network(study, network, options):
     problem = study.problem
     method = LastLayer(**options)
-    method.fit(network, problem.train_images, network.see(problem.train_images), problem.train_labels)
+    method.fit(
+        network, problem.train_images, network.extract_features(problem.train_images), problem.train_labels
+    )
     whole = bb.Laplace(network.whole, **options)
-    whole.fit(Batches(problem.train_images, problem.train_labels), progress=False)
+    whole.fit(BatchLoader(problem.train_images, problem.train_labels), progress=False)
     whole.prior_variance = 3.0
-    seen = network.see(problem.test_images)
+    points = network.extract_features(problem.test_images)
     # The same sums in another order: float32's rounding.
-    expected = whole.predict_proba(seen.images)
+    expected = whole.predict_proba(points.images)
     chosen = {"prior_variance": 3.0}
-    assert torch.allclose(method.probabilities(seen, chosen, 0), expected, atol=1e-5)
-    assert torch.allclose(method.module(chosen)(seen.images).softmax(1), expected, atol=1e-5)
+    assert torch.allclose(method.predict_proba(points, chosen, 0), expected, atol=1e-5)
+    assert torch.allclose(method.as_module(chosen)(points.images).softmax(1), expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("method", [WithResidual(), PlusResidual()])
@@ -65,27 +67,34 @@ def test_each_trial_has_the_residual_that_was_chosen_in_it(study, network, metho
     method.fit(network, problem.train_images, None, problem.train_labels)
     first = {"prior_variance": 2.0, "residual_variance": 3.0, "residual_threshold": 0.5}
     expected = bb.Laplace(network.whole, prior_variance=2.0, residual=True)
-    expected.fit(Batches(problem.train_images, problem.train_labels), progress=False)
+    expected.fit(BatchLoader(problem.train_images, problem.train_labels), progress=False)
     expected.residual_variance, expected.residual_threshold = 3.0, 0.5
-    chosen = method.choose(study.test[:30], problem.test_labels[:30], network.see(study.noise(0)))
+    chosen = method.tune(
+        study.test[:30], problem.test_labels[:30], network.extract_features(study.draw_noise(0))
+    )
     assert set(chosen) == set(first)
-    found = method.probabilities(study.test, first, 0)  # though other numbers were chosen after these
+    found = method.predict_proba(study.test, first, 0)  # though other numbers were chosen after these
     assert torch.allclose(found, expected.predict_proba(study.test.images), atol=1e-6)
-    assert torch.allclose(method.module(first)(study.test.images).softmax(1), found, atol=1e-6)
+    assert torch.allclose(method.as_module(first)(study.test.images).softmax(1), found, atol=1e-6)
 
 
 @pytest.mark.filterwarnings("ignore::bitbayes.errors.EdgeWarning")
 def test_then_the_residual(study, network):
     """The prior variance of ours without a residual, and the residual that the likelihood allows."""
-    problem, noise = study.problem, network.see(study.noise(0))
+    problem, noise = study.problem, network.extract_features(study.draw_noise(0))
     validation, labels = study.test[:30], problem.test_labels[:30]
     ours, both = LastLayer(), PlusResidual()
     for method in (ours, both):
-        method.fit(network, problem.train_images, network.see(problem.train_images), problem.train_labels)
-    found = both.choose(validation, labels, noise)
-    assert found["prior_variance"] == ours.choose(validation, labels, noise)["prior_variance"]
+        method.fit(
+            network,
+            problem.train_images,
+            network.extract_features(problem.train_images),
+            problem.train_labels,
+        )
+    found = both.tune(validation, labels, noise)
+    assert found["prior_variance"] == ours.tune(validation, labels, noise)["prior_variance"]
     by_nll = bb.Laplace(network.whole, residual=True)
-    by_nll.fit(Batches(problem.train_images, problem.train_labels), progress=False)
+    by_nll.fit(BatchLoader(problem.train_images, problem.train_labels), progress=False)
     by_nll.tune([(validation.images, labels)], objective="nll", progress=False)
     assert found["residual_variance"] == by_nll.residual_variance
     assert found["residual_threshold"] == by_nll.residual_threshold
@@ -94,20 +103,24 @@ def test_then_the_residual(study, network):
 def test_temperature_is_that_of_the_library(study, network):
     method = Temperature()
     method.fit(network, study.problem.train_images, None, study.problem.train_labels)
-    seen, labels = study.test, study.problem.test_labels
-    scaled = bb.TemperatureScaling(network.whole).fit([(seen.images, labels)], progress=False)
-    chosen = method.choose(seen, labels, seen)
+    points, labels = study.test, study.problem.test_labels
+    scaled = bb.TemperatureScaling(network.whole).fit([(points.images, labels)], progress=False)
+    chosen = method.tune(points, labels, points)
     assert chosen == {"temperature": pytest.approx(scaled.temperature, rel=1e-4)}
-    assert torch.allclose(method.probabilities(seen, chosen, 0), scaled.predict_proba(seen.images), atol=1e-5)
+    assert torch.allclose(
+        method.predict_proba(points, chosen, 0), scaled.predict_proba(points.images), atol=1e-5
+    )
 
 
 def test_sampled_networks_are_averaged(study, network, fresh):
     problem = study.problem
     method = WeightSamples(20, layers="all", structure="diag", predictive="weights")
     method.fit(network, problem.train_images, None, problem.train_labels)
-    chosen = method.choose(study.test[:30], problem.test_labels[:30], study.network.see(study.noise(0)))
+    chosen = method.tune(
+        study.test[:30], problem.test_labels[:30], study.network.extract_features(study.draw_noise(0))
+    )
     assert 1e-9 < chosen["prior_variance"] < 1e3
-    found = method.probabilities(study.test, chosen, seed=4)
+    found = method.predict_proba(study.test, chosen, seed=4)
     method.bayes.prior_variance = chosen["prior_variance"]
     draws = method.bayes.sample(20, generator=torch.Generator().manual_seed(4))
     total = torch.zeros(90, 3)
@@ -117,11 +130,11 @@ def test_sampled_networks_are_averaged(study, network, fresh):
         with torch.no_grad():
             total += copy(study.test.images).softmax(1) / 20
     assert torch.allclose(found, total, atol=1e-6)
-    assert not torch.equal(found, method.probabilities(study.test, chosen, seed=5))
+    assert not torch.equal(found, method.predict_proba(study.test, chosen, seed=5))
     images = study.test.images[:7].requires_grad_()
-    attacked = method.module(chosen)(images)
+    attacked = method.as_module(chosen)(images)
     with torch.no_grad():
-        expected = method.probabilities(study.test[:7], chosen, seed=0)
+        expected = method.predict_proba(study.test[:7], chosen, seed=0)
     assert torch.allclose(attacked.exp(), expected, atol=1e-6)
     attacked.amax().backward()
     assert images.grad.abs().sum() > 0
@@ -131,7 +144,7 @@ def break_ours(study, error):
     def make(points):
         raise error
 
-    study.entries = {"plain": MULTICLASS["plain"], "ours": Entry("Broken", None, make)}
+    study.entries = {"plain": MULTICLASS["plain"], "ours": MethodEntry("Broken", None, make)}
 
 
 def test_a_method_that_does_not_fit_is_named_and_does_not_stop_the_others(study):
@@ -155,7 +168,7 @@ def test_what_was_chosen_stands_below_the_table():
         }
         for v in (1e-6, 3.0)
     ]
-    told, missing = choices({"methods": methods, "chosen": chosen, "not_run": {"dkl": "no GPyTorch"}})
+    told, missing = choice_notes({"methods": methods, "chosen": chosen, "not_run": {"dkl": "no GPyTorch"}})
     assert told == (
         "Chosen over the trials: Ours: prior variance 1e+10 (the largest tried); "
         "Both: prior variance 1e-06 to 3, residual variance 2."
@@ -175,12 +188,12 @@ def test_the_most_confused_pair(problem):
     predicted[torch.nonzero(problem.test_labels == 1)[:3, 0]] = 2
     features = nn.functional.one_hot(predicted, 3).float()
     study.__dict__["test"] = type("S", (), {"features": features})()
-    assert most_confused(study) == (0, 2)
+    assert most_confused_classes(study) == (0, 2)
 
 
 def test_a_pair_of_classes_is_a_binary_problem(problem):
-    pair = problem.pair(0, 2)
-    assert pair.classes == 1 and pair.paper == "Binary-MNIST"
+    pair = problem.binary(0, 2)
+    assert pair.classes == 1 and pair.paper_name == "Binary-MNIST"
     assert len(pair.train_images) == 64 and set(pair.train_labels.tolist()) == {0, 1}
     twos = problem.train_images[problem.train_labels == 2]
     assert pair.train_images[pair.train_labels == 1].equal(twos)
@@ -189,16 +202,22 @@ def test_a_pair_of_classes_is_a_binary_problem(problem):
 def test_the_papers_ece_forgets_confident_points():
     probs = torch.tensor([[0.999, 0.001]] * 98 + [[0.6, 0.4]] * 2)
     labels = torch.zeros(100, dtype=torch.long)
-    assert as_in_the_papers_code(probs, labels) == pytest.approx(0.4, abs=1e-6)
+    assert paper_code_ece(probs, labels) == pytest.approx(0.4, abs=1e-6)
     assert bb.metrics.ece(probs, labels) == pytest.approx(0.98 * 0.001 + 0.02 * 0.4, abs=1e-6)
-    assert as_in_the_papers_code(probs[:98], labels[:98]) == 0.0
+    assert paper_code_ece(probs[:98], labels[:98]) == 0.0
 
 
-def test_least_finds_the_minimum_to_the_last_half_step():
-    assert least(lambda x: abs(x + 3.2), [-8.0, -6.0, -4.0, -2.0]) == -3.0
-    assert least(lambda x: x, [-8.0, -6.0, -4.0]) == -8.0  # and never leaves the grid
+def test_minimise_on_grid_finds_the_minimum_to_the_last_half_step():
+    assert minimise_on_grid(lambda x: abs(x + 3.2), [-8.0, -6.0, -4.0, -2.0]) == -3.0
+    assert minimise_on_grid(lambda x: x, [-8.0, -6.0, -4.0]) == -8.0  # and never leaves the grid
 
 
 def test_the_papers_five_methods_are_there():
-    assert [e.paper for e in MULTICLASS.values() if e.paper] == ["MAP", "Temp", "LLLA", "DLA", "KFLA"]
-    assert [e.paper for e in BINARY.values() if e.paper] == ["MAP", "Temp", "LLLA"]
+    assert [e.paper_column for e in MULTICLASS.values() if e.paper_column] == [
+        "MAP",
+        "Temp",
+        "LLLA",
+        "DLA",
+        "KFLA",
+    ]
+    assert [e.paper_column for e in BINARY.values() if e.paper_column] == ["MAP", "Temp", "LLLA"]

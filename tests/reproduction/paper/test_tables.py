@@ -6,11 +6,11 @@ import pytest
 
 from bitbayes.errors import ArgumentError, FileError
 from bitbayes.reproduction.paper import NAMES, reproduce
-from bitbayes.reproduction.paper.numbers import printed
+from bitbayes.reproduction.paper.numbers import paper_numbers
 from bitbayes.reproduction.paper.options import Options
-from bitbayes.reproduction.paper.report import TOYS, rounded
+from bitbayes.reproduction.paper.report import TOY_FIGURES, Report, round_floats
 
-TABLES = [name for name in NAMES if name not in TOYS]
+TABLES = [name for name in NAMES if name not in TOY_FIGURES]
 
 
 def numbers(value):
@@ -43,7 +43,7 @@ def test_every_table_is_made_and_can_be_drawn_again(options):
     assert all(path.read_bytes() == content for path, content in before.items())
 
     table2 = (options.output / "table2/tiny.md").read_text()
-    for method in printed("table2")["MNIST"]["FMNIST"].values():  # the paper's numbers beside ours
+    for method in paper_numbers("table2")["MNIST"]["FMNIST"].values():  # the paper's numbers beside ours
         assert f"{method['aur'][0]:.1f} ± {method['aur'][1]:.1f}" in table2
     scores = json.loads((options.output / "table2/tiny.json").read_text())["scores_percent"]
     assert set(scores) == {"Tiny", "Fashion-MNIST", "Noise × 2000"}
@@ -85,6 +85,20 @@ def test_folders_are_looked_at_before_any_work(options, tmp_path, monkeypatch):
             reproduce(["table2"], Options(**{**vars(options), **where}))
 
 
+def test_an_interrupted_picture_leaves_the_old_one(options):
+    report = Report("toy", "toy", options)
+
+    class Interrupted:
+        def savefig(self, path, **_):
+            path.write_bytes(b"half")
+            raise KeyboardInterrupt
+
+    (report.folder / "toy.png").write_bytes(b"old")
+    with pytest.raises(KeyboardInterrupt):
+        report.write_picture(Interrupted)
+    assert [path.read_bytes() for path in report.folder.iterdir()] == [b"old"] and not report.written
+
+
 def test_unknown_names(options):
     with pytest.raises(ArgumentError, match="name='table7' is not known"):
         reproduce(["table7"], options)
@@ -93,7 +107,7 @@ def test_unknown_names(options):
 
 
 def test_numbers_that_json_cannot_hold_become_null():
-    assert rounded({"a": [float("nan"), 1.23456789, float("inf")], 3: (1,)}) == {
+    assert round_floats({"a": [float("nan"), 1.23456789, float("inf")], 3: (1,)}) == {
         "a": [None, 1.23457, None],
         "3": [1],
     }

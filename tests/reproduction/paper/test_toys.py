@@ -6,15 +6,14 @@ import torch
 
 from bitbayes.reproduction.networks import MLP
 from bitbayes.reproduction.paper import Options, reproduce
-from bitbayes.reproduction.paper.linear_regions import signs, walk
-from bitbayes.reproduction.paper.report import TOYS
-from bitbayes.reproduction.paper.toys import TOYS as PROBLEMS
-from bitbayes.reproduction.paper.toys import methods, moons, train_toy
+from bitbayes.reproduction.paper.linear_regions import activation_pattern, find_crossings
+from bitbayes.reproduction.paper.report import TOY_FIGURES
+from bitbayes.reproduction.paper.toys import TOY_PROBLEMS, fit_methods, make_moons, train_toy
 
 
 def test_the_toys_are_made(tmp_path):
     options = Options(output=tmp_path, quick=True, progress=False)
-    reproduce(TOYS, options)
+    reproduce(TOY_FIGURES, options)
     assert (tmp_path / "toy/toy-quick-moons.png").stat().st_size > 10_000
     assert (tmp_path / "linear-regions/toy-quick.pdf").exists() and (
         tmp_path / "bounded-logit/toy-quick.md"
@@ -34,7 +33,7 @@ def test_the_toys_are_made(tmp_path):
 
 
 def test_validation_points_are_no_training_points():
-    for make in PROBLEMS:
+    for make in TOY_PROBLEMS:
         toy = make()
         assert len(toy.validation[0]) in (48, 50)
         assert torch.cdist(toy.x, toy.validation[0]).min() > 0
@@ -43,9 +42,9 @@ def test_validation_points_are_no_training_points():
 
 def test_the_claim_of_the_figure():
     """Sure at the data, unsure far away, and the boundary where it was; the plain network is sure there."""
-    toy = moons()
+    toy = make_moons()
     network = train_toy(toy, Options())
-    made = {name: each.predict for name, each in methods(toy, network).items()}
+    made = {name: each.predict_proba for name, each in fit_methods(toy, network).items()}
     far = 100 * torch.randn(200, 2, generator=torch.Generator().manual_seed(0))
     confidence = {name: predict(far).amax(1).mean() for name, predict in made.items()}
     assert confidence["Plain"] > 0.99 and confidence["Temperature"] > 0.99
@@ -58,10 +57,10 @@ def test_walking_finds_every_crossing_of_the_ray():
     torch.manual_seed(3)
     network = MLP((2, 8, 8, 1)).double()
     direction = torch.tensor([0.6, 0.8], dtype=torch.float64)
-    crossings = walk(network, direction)
+    crossings = find_crossings(network, direction)
     step = 1e-3
     delta = torch.arange(step, 60, step, dtype=torch.float64)
-    pattern = signs(network, delta[:, None] * direction)
+    pattern = activation_pattern(network, delta[:, None] * direction)
     changed = (pattern[1:] != pattern[:-1]).any(1)
     seen = delta[1:][changed]
     within = [c for c in crossings if c < 60 - step]

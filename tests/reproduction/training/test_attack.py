@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from bitbayes.reproduction.training import Recipe, confident_neighbours, objectives, train
-from bitbayes.reproduction.training.fused import Fused
+from bitbayes.reproduction.training.compiled import CompiledOnFirstCall
 
 
 def network():
@@ -49,13 +49,13 @@ def test_it_is_what_a_loop_over_points_finds(steps):
     torch.testing.assert_close(found, point_by_point(net, x, steps), rtol=0, atol=1e-6)
 
 
-def test_weights_cast_once_are_weights_cast_in_every_pass(monkeypatch):
+def test_weights_cast_weights_are_weights_cast_in_every_pass(monkeypatch):
     net, x = network().eval(), torch.rand(5, 1, 6, 6, generator=torch.Generator().manual_seed(1))
-    assert {weight.dtype for weight in objectives._cast_once(net, "cpu").values()} == {torch.float32}
+    assert {weight.dtype for weight in objectives._cast_weights(net, "cpu").values()} == {torch.float32}
     with torch.autocast("cpu", torch.bfloat16):
-        cast = objectives._cast_once(net, "cpu")
+        cast = objectives._cast_weights(net, "cpu")
         once = confident_neighbours(net, x, steps=5)
-        monkeypatch.setattr(objectives, "_cast_once", lambda net, device: dict(net.named_parameters()))
+        monkeypatch.setattr(objectives, "_cast_weights", lambda net, device: dict(net.named_parameters()))
         always = confident_neighbours(net, x, steps=5)
     assert cast["0.weight"].dtype == torch.bfloat16 and cast["1.weight"].dtype == torch.float32
     assert torch.equal(once, always)
@@ -83,10 +83,10 @@ def test_what_cannot_be_compiled_runs_as_it_is(monkeypatch):
     def double(x):
         return 2 * x
 
-    fused = Fused(double)
+    compiled = CompiledOnFirstCall(double)
     with pytest.warns(UserWarning, match="double could not be compiled: no compiler"):
-        assert fused(3) == 6
-    assert fused(4) == 8  # without another warning
+        assert compiled(3) == 6
+    assert compiled(4) == 8  # without another warning
 
 
 def test_training_against_the_attack_takes_hold(monkeypatch):

@@ -39,9 +39,9 @@ def network(classes=3):
 
 
 def test_the_rate_is_divided_by_ten_at_50_75_and_95_percent():
-    rates = [MNIST.rate(epoch) for epoch in (0, 49, 50, 74, 75, 94, 95, 99)]
+    rates = [MNIST.learning_rate_at(epoch) for epoch in (0, 49, 50, 74, 75, 94, 95, 99)]
     assert rates == [1e-3, 1e-3, 1e-4, 1e-4, 1e-5, 1e-5, 1e-6, 1e-6]
-    assert CIFAR.rate(50) == 0.01
+    assert CIFAR.learning_rate_at(50) == 0.01
 
 
 def test_about_half_of_the_images_are_moved_and_no_pixel_is_invented():
@@ -56,6 +56,24 @@ def test_about_half_of_the_images_are_moved_and_no_pixel_is_invented():
     windows = padded.unfold(2, 6, 1).unfold(3, 6, 1)  # (n, c, 5, 5, 6, 6)
     hit = (windows == moved[:, :, None, None]).all(-1).all(-1).all(1)  # (n, 5, 5)
     assert hit.flatten(1).any(1).all()
+
+
+def test_a_crop_shifts_about_half_of_the_images_by_up_to_two_pixels():
+    images = torch.zeros(4000, 1, 28, 28)
+    images[:, 0, 10, 12] = 1
+    cropped = augmented(images, Recipe(crop=2), torch.Generator().manual_seed(0))
+    assert cropped.shape == images.shape
+    places = cropped.flatten(1).argmax(dim=1)
+    shifts = torch.stack([places // 28 - 10, places % 28 - 12], dim=1)  # (n, 2)
+    counts = torch.zeros(5, 5).index_put(
+        (shifts[:, 0] + 2, shifts[:, 1] + 2), torch.ones(4000), accumulate=True
+    )
+    # Each shift has probability 1/50, and no shift 1/2 + 1/50; five standard deviations to each side.
+    probability = torch.full((5, 5), 1 / 50)
+    probability[2, 2] += 1 / 2
+    deviation = (4000 * probability * (1 - probability)).sqrt()
+    assert ((counts - 4000 * probability).abs() < 5 * deviation).all()
+    assert counts.sum() == 4000
 
 
 def test_flips_mirror_a_quarter_of_the_images():
@@ -139,7 +157,7 @@ def test_exposure_lowers_the_confidence_on_outliers():
 
 
 def test_a_stopped_run_goes_on_where_it_stopped(tmp_path, monkeypatch):
-    monkeypatch.setattr(checkpoint, "SECONDS", 0.0)
+    monkeypatch.setattr(checkpoint, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
     x, y = problem()
     part = tmp_path / "net.part.safetensors"
 
@@ -151,10 +169,10 @@ def test_a_stopped_run_goes_on_where_it_stopped(tmp_path, monkeypatch):
     expected = train(whole, x, y, recipe=SHORT)
 
     with interrupted(monkeypatch, after=2):
-        train(start(), x, y, recipe=SHORT, part=part)
+        train(start(), x, y, recipe=SHORT, checkpoint_file=part)
     assert part.exists()
     again = start()
-    losses = train(again, x, y, recipe=SHORT, part=part)
+    losses = train(again, x, y, recipe=SHORT, checkpoint_file=part)
     assert losses == expected
     assert all(torch.equal(a, b) for a, b in zip(again.parameters(), whole.parameters(), strict=True))
 
@@ -193,7 +211,7 @@ def test_what_is_wrong_is_said():
 
 
 def test_an_unfinished_run_goes_on_only_with_the_same_settings(tmp_path, monkeypatch):
-    monkeypatch.setattr(checkpoint, "SECONDS", 0.0)
+    monkeypatch.setattr(checkpoint, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
     x, y = problem()
     with interrupted(monkeypatch, after=1):
         trained(tmp_path, "net", network, x, y, recipe=SHORT)
@@ -216,7 +234,7 @@ def test_the_seconds_of_all_sittings_count(tmp_path, monkeypatch):
 
 
 def test_a_network_is_not_lost_if_it_cannot_be_saved(tmp_path, monkeypatch):
-    monkeypatch.setattr(checkpoint, "SECONDS", 0.0)
+    monkeypatch.setattr(checkpoint, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
     x, y = problem()
 
     def full(*_):
@@ -228,7 +246,7 @@ def test_a_network_is_not_lost_if_it_cannot_be_saved(tmp_path, monkeypatch):
     (part,) = tmp_path.glob("net.*.part.safetensors")
     monkeypatch.undo()
     monkeypatch.setattr(
-        "bitbayes.reproduction.training.step.Step.__call__", lambda *_: pytest.fail("trained again")
+        "bitbayes.reproduction.training.step.TrainingStep.__call__", lambda *_: pytest.fail("trained again")
     )
     trained(tmp_path, "net", network, x, y, recipe=SHORT)
     assert not part.exists()

@@ -1,4 +1,4 @@
-"""Known MD5 checksums of the data sets' official files, by data set and file name."""
+"""Check data files against the MD5 checksums of the official ones."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 
 from bitbayes.errors import FileError
 
+# By data set and file name.
 MD5: dict[str, dict[str, str]] = {
     "mnist": {
         "train-images-idx3-ubyte.gz": "f68b3c2dcbeaaa9fbdd348bbdeb94873",
@@ -47,8 +48,8 @@ MD5: dict[str, dict[str, str]] = {
 }
 
 
-def verified(path: Path, name: str) -> Path:
-    """Return `path` if its MD5 is the official one of data set `name`, or if no official one is known."""
+def verify_checksum(path: Path, name: str) -> Path:
+    """Return `path`. Raise if data set `name` has an official file of that name with another MD5."""
     expected = MD5.get(name, {}).get(path.name)
     if expected is None:
         return path

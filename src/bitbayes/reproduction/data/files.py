@@ -1,4 +1,4 @@
-"""Reads an embedded file and checks that it is the one the package was made with."""
+"""Read the files that come with the package, and check that they are undamaged."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from pathlib import Path
 
 from bitbayes.errors import FileError
 
-FOLDER = Path(__file__).parent / "embedded"
+EMBEDDED_FOLDER = Path(__file__).parent / "embedded"
 
 
-def read(name: str) -> bytes:
-    """Return the bytes of an embedded file whose SHA-256 is the one written in `embedded.json`.
+def read_embedded(name: str) -> bytes:
+    """Return the bytes of an embedded file. Raise unless its SHA-256 is the one in `embedded.json`.
 
-    The checksum is what notices a flipped bit in the weights: safetensors itself has none.
+    A safetensors file has no checksum of its own, so a flipped bit in the weights would go unnoticed.
 
-    >>> len(read("lenet.safetensors")) > 6_000_000
+    >>> len(read_embedded("lenet.safetensors")) > 6_000_000
     True
-    >>> read("cifar10.npz")
+    >>> read_embedded("cifar10.npz")
     Traceback (most recent call last):
     ...
     bitbayes.errors.FileError: the embedded file 'cifar10.npz' cannot be read (...): reinstall bitbayes
     """
     try:
-        expected = json.loads((FOLDER / "embedded.json").read_text(encoding="utf-8"))["sha256"][name]
-        content = (FOLDER / name).read_bytes()
+        expected = json.loads((EMBEDDED_FOLDER / "embedded.json").read_text(encoding="utf-8"))["sha256"][name]
+        content = (EMBEDDED_FOLDER / name).read_bytes()
     except (OSError, ValueError, KeyError, TypeError) as error:
         reason = f"{type(error).__name__}: {error}"
         raise FileError(

@@ -1,4 +1,4 @@
-"""IDX files, in which MNIST, Fashion-MNIST and EMNIST come, gzipped or not."""
+"""Read IDX files, the format of MNIST, Fashion-MNIST and EMNIST, gzipped or not."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from bitbayes.errors import FileError
 
 
 def read_idx(path: Path) -> np.ndarray:
-    """Return the array of an IDX file of bytes: two zeros, type 8, rank r, r big-endian sizes, the entries.
+    """Return the uint8 array in an IDX file.
+
+    The file holds two zero bytes, the type 8 (uint8), the rank r, r big-endian sizes, and the entries.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -24,7 +26,7 @@ def read_idx(path: Path) -> np.ndarray:
     array([7, 2, 1], dtype=uint8)
     """
     content = path.read_bytes()
-    if content[:2] == b"\x1f\x8b":  # gzip's own mark: the name need not end in .gz
+    if content[:2] == b"\x1f\x8b":  # the first two bytes of a gzip file, whose name may lack .gz
         try:
             content = gzip.decompress(content)
         except (OSError, EOFError, zlib.error) as error:

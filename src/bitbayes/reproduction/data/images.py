@@ -1,4 +1,4 @@
-"""The embedded digits, and two sets of images that are no digits."""
+"""The embedded digits, and two embedded sets of images that are not digits."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ import torch
 from torch import Tensor
 
 from bitbayes.errors import ArgumentError
-from bitbayes.reproduction.data.files import read
+from bitbayes.reproduction.data.files import read_embedded
+from bitbayes.reproduction.data.pixels import scale_pixels
 
 
 @dataclass(frozen=True)
 class Digits:
-    """Images are float32 in [0, 1], labels int64 in 0..9.
+    """The embedded images. Images are float32 in [0, 1], labels are int64 in 0..9.
 
     Shapes: `train_images` (5000, 1, 28, 28), `train_labels` (5000,), `test_images` (2000, 1, 28, 28),
     `test_labels` (2000,), `fashion_images` (1000, 1, 28, 28), `letters_images` (1000, 1, 28, 28).
@@ -30,12 +31,13 @@ class Digits:
 
 
 def digits() -> Digits:
-    """Return 7,000 MNIST digits, with 1,000 Fashion-MNIST images and 1,000 letters to be unsure about.
+    """Return 7,000 MNIST digits, and as outliers 1,000 Fashion-MNIST images and 1,000 letters.
 
-    A real set that is small enough to come with the package: 500 training and 200 test images of each
-    digit, 100 of each Fashion-MNIST class, 38 or 39 of each letter; within a class chosen at random, and
-    in random order. The letters are upper-case samples of the public A–Z handwritten set, a substitute
-    for EMNIST letters: numbers on them do not compare with the paper's EMNIST rows.
+    The set is real, and small enough to come with the package. It has 500 training and 200 test images of
+    each digit, 100 images of each Fashion-MNIST class, and 38 or 39 of each letter. The images of a class are
+    chosen at random, and all are in random order. The letters are upper-case samples of the public A–Z
+    handwritten set. They are not EMNIST letters, so results on them do not compare with the paper's EMNIST
+    rows.
 
     >>> data = digits()
     >>> data.train_images.shape, data.test_images.shape
@@ -43,25 +45,34 @@ def digits() -> Digits:
     >>> data.test_labels.bincount()
     tensor([200, 200, 200, 200, 200, 200, 200, 200, 200, 200])
     """
-    mnist, fashion, letters = (_arrays(name) for name in ("mnist.npz", "fashion_mnist.npz", "letters.npz"))
+    mnist, fashion, letters = (
+        _read_tensors(name) for name in ("mnist.npz", "fashion_mnist.npz", "letters.npz")
+    )
     return Digits(
-        train_images=_as_images(mnist["train_images"]),
-        train_labels=torch.from_numpy(mnist["train_labels"]).long(),
-        test_images=_as_images(mnist["test_images"]),
-        test_labels=torch.from_numpy(mnist["test_labels"]).long(),
-        fashion_images=_as_images(fashion["images"]),
-        letters_images=_as_images(letters["images"]),
+        train_images=scale_pixels(mnist["train_images"][:, None]),
+        train_labels=mnist["train_labels"].long(),
+        test_images=scale_pixels(mnist["test_images"][:, None]),
+        test_labels=mnist["test_labels"].long(),
+        fashion_images=scale_pixels(fashion["images"][:, None]),
+        letters_images=scale_pixels(letters["images"][:, None]),
     )
 
 
 def validation_split(
     images: Tensor, labels: Tensor, n: int, seed: int
 ) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-    """Split `(images, labels)` at random into n validation points and the rest, the test points.
+    """Split images and labels at random into n validation points and the other points, for testing.
 
-    The paper takes its validation set from the test set this way, by another seed in each trial.
+    The paper takes its validation set from the test set in this way, with a new seed in each trial.
 
-    Shapes: images (N, ...), labels (N,) -> ((n, ...), (n,)), ((N − n, ...), (N − n,)).
+    Args:
+        images: (N, ...).
+        labels: (N,).
+        n: the number of validation points.
+        seed: determines the split.
+
+    Returns:
+        The validation points, ((n, ...), (n,)), and the test points, ((N − n, ...), (N − n,)).
 
     >>> data = digits()
     >>> validation, test = validation_split(data.test_images, data.test_labels, 500, seed=0)
@@ -79,11 +90,6 @@ def validation_split(
     return (images[first], labels[first]), (images[rest], labels[rest])
 
 
-def _arrays(name: str) -> dict[str, np.ndarray]:
-    with np.load(io.BytesIO(read(name)), allow_pickle=False) as arrays:
-        return dict(arrays)
-
-
-def _as_images(pixels: np.ndarray) -> Tensor:
-    """Pixels (n, 28, 28) of 0..255 as images (n, 1, 28, 28) in [0, 1]."""
-    return torch.from_numpy(pixels).unsqueeze(1).float() / 255
+def _read_tensors(name: str) -> dict[str, Tensor]:
+    with np.load(io.BytesIO(read_embedded(name)), allow_pickle=False) as arrays:
+        return {key: torch.from_numpy(array) for key, array in arrays.items()}

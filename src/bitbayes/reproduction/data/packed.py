@@ -1,8 +1,8 @@
-"""Packed data sets: grey images as plain .npz, colour images as .npz shards of lossless WebP strips.
+"""Read packed data sets: grey images as plain .npz, colour images as .npz shards of lossless WebP strips.
 
-A shard holds `webp` (the strips' bytes, one after the other), `sizes` (of each strip, in bytes), `labels` and
-`bits`. A strip is a column of 32 × 32 images. With 6 bits a value x was stored as (x + 2) >> 2 and comes back
-as min(4q, 255), off by at most 2 of 255; with 8 it is exact.
+A strip is a column of 32 × 32 images. A shard holds `webp` (the bytes of all strips), `sizes` (the number of
+bytes of each strip), `labels` and `bits`. With 8 bits, pixels are exact. With 6 bits, a pixel x was stored as
+q = (x + 2) >> 2 and is read as min(4q, 255), which is off by at most 2.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import numpy as np
 
 from bitbayes.errors import FileError
 
-# Set and split: the file, and the names of images and labels in it.
-GREY = {
+# By data set and split: the file, and the names of the images and the labels in it.
+GREY_FILES = {
     ("mnist", "train"): ("mnist.npz", "x_train", "y_train"),
     ("mnist", "test"): ("mnist.npz", "x_test", "y_test"),
     ("fashion_mnist", "test"): ("test.npz", "x_test", "y_test"),
@@ -26,30 +26,30 @@ GREY = {
 
 
 def find_packed(name: str, split: str, root: Path) -> list[Path]:
-    """The files of a packed set, in order; none where it is not there."""
-    if (name, split) in GREY:
-        path = root / name / GREY[name, split][0]
+    """Return the files of a packed set, in order. The list is empty if there are none."""
+    if (name, split) in GREY_FILES:
+        path = root / name / GREY_FILES[name, split][0]
         return [path] if path.is_file() else []
     return sorted((root / name).glob(f"{split}_*.npz"))
 
 
 def read_packed(name: str, split: str, paths: list[Path]) -> tuple[np.ndarray, np.ndarray]:
-    """Images (n, 1, 28, 28) or (n, 3, 32, 32) uint8 and labels (n,) int64."""
-    if (name, split) not in GREY:
-        parts = [_shard(path) for path in paths]
+    """Read images (n, 1, 28, 28) or (n, 3, 32, 32) in uint8 and labels (n,) in int64."""
+    if (name, split) not in GREY_FILES:
+        parts = [_read_shard(path) for path in paths]
         images, labels = (np.concatenate(column) for column in zip(*parts, strict=True))
         return images, labels
-    _, image_name, label_name = GREY[name, split]
-    arrays = _arrays(paths[0], (image_name, label_name))
+    _, image_name, label_name = GREY_FILES[name, split]
+    arrays = _read_arrays(paths[0], (image_name, label_name))
     return arrays[image_name][:, None].astype(np.uint8), arrays[label_name].astype(np.int64)
 
 
-def _shard(path: Path) -> tuple[np.ndarray, np.ndarray]:
+def _read_shard(path: Path) -> tuple[np.ndarray, np.ndarray]:
     try:
         from PIL import Image
     except ImportError as error:
         raise FileError(f"reading {path} needs Pillow, for WebP: install bitbayes[data]") from error
-    shard = _arrays(path, ("webp", "sizes", "labels", "bits"))
+    shard = _read_arrays(path, ("webp", "sizes", "labels", "bits"))
     ends = np.cumsum(shard["sizes"].astype(np.int64))
     content = shard["webp"].tobytes()
     if not len(ends) or ends[-1] != len(content):
@@ -64,7 +64,7 @@ def _shard(path: Path) -> tuple[np.ndarray, np.ndarray]:
     return np.ascontiguousarray(images), shard["labels"].astype(np.int64)
 
 
-def _arrays(path: Path, names: tuple[str, ...]) -> dict[str, np.ndarray]:
+def _read_arrays(path: Path, names: tuple[str, ...]) -> dict[str, np.ndarray]:
     try:
         with np.load(path, allow_pickle=False) as arrays:
             return {name: arrays[name] for name in names}

@@ -1,4 +1,4 @@
-"""The paper's data sets, read from the files a user has. Nothing is downloaded."""
+"""Find and read the files of the paper's data sets. Nothing is downloaded."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ import torch
 from torch import Tensor
 
 from bitbayes.errors import FileError, MissingFileError, one_of
-from bitbayes.reproduction.data.checksums import verified
-from bitbayes.reproduction.data.cifar import ARCHIVES, FOLDERS, read_cifar
+from bitbayes.reproduction.data.checksums import verify_checksum
+from bitbayes.reproduction.data.cifar import ARCHIVE_NAMES, FOLDER_NAMES, read_cifar
 from bitbayes.reproduction.data.folders import read_folder
 from bitbayes.reproduction.data.idx import read_idx
 from bitbayes.reproduction.data.packed import find_packed, read_packed
 from bitbayes.reproduction.data.svhn import read_svhn
 
 SPLITS = ("train", "test")
-# Where the official files come from, and which to get.
-SOURCES = {
+# The page of each set's official files, and which files to get there.
+DOWNLOAD_PAGES = {
     "mnist": "yann.lecun.com/exdb/mnist: train-images-idx3-ubyte.gz and its three companions",
     "fashion_mnist": "github.com/zalandoresearch/fashion-mnist: train-images-idx3-ubyte.gz and companions",
     "emnist": "www.nist.gov/itl/products-and-services/emnist-dataset: gzip.zip, unpacked",
@@ -31,8 +31,8 @@ SOURCES = {
     "lsun": "www.yf.io/p/lsun: the validation images, exported as image files",
     "letters": "no official page: a packed substitute for EMNIST letters; use 'emnist' for the real ones",
 }
-# Folders under the root in which a set is looked for: the root itself, torchvision's, and the set's own name.
-PLACES = {
+# Folders under the root that may hold a set: the root itself, torchvision's folder, and the set's own name.
+SUBFOLDERS = {
     "mnist": (".", "MNIST/raw", "MNIST", "mnist"),
     "fashion_mnist": ("FashionMNIST/raw", "FashionMNIST", "fashion_mnist", "fashion-mnist"),
     "emnist": (".", "EMNIST/raw", "EMNIST", "emnist", "gzip"),
@@ -42,23 +42,25 @@ PLACES = {
     "lsun": ("lsun", "LSUN"),
     "letters": (),
 }
-NAMES = tuple(SOURCES)
+DATA_SETS = tuple(DOWNLOAD_PAGES)
 
 Arrays = tuple[np.ndarray, np.ndarray]
 
 
 def load(name: str, split: str, root: str | PathLike[str]) -> tuple[Tensor, Tensor]:
-    """Return the images (n, c, h, w) in uint8 and the labels (n,) in int64 of a data set a user has.
+    """Return the images (n, c, h, w) in uint8 and the labels (n,) in int64 of a data set.
 
-    Looks under `root` for the official files, as they are downloaded (IDX, gzipped or not; CIFAR's python
-    batches or their tar.gz; SVHN's .mat; LSUN as a folder of images), in torchvision's folder layout, and for
-    packed sets. Official files are checked against their known checksums.
+    The official files may lie in `root` as downloaded, or in torchvision's folders. IDX files may be gzipped,
+    and CIFAR's python batches may still be in their tar.gz. SVHN is read from its .mat files, and LSUN from
+    a folder of images. Packed sets are read too. Official files are checked against their known checksums.
+
+    `scale_pixels` converts the images to floats in [0, 1].
 
     Args:
-        name: "mnist", "fashion_mnist", "emnist" (letters, 0 is A), "letters" (a packed substitute for them),
-            "cifar10", "cifar100", "svhn" or "lsun" (32 × 32, "test" only).
+        name: "mnist", "fashion_mnist", "emnist" (letters, where 0 is A), "letters" (a packed substitute for
+            EMNIST letters), "cifar10", "cifar100", "svhn" or "lsun" (32 × 32, "test" only).
         split: "train" or "test".
-        root: the folder that holds them.
+        root: the folder that holds the files.
 
     >>> load("mnist", "test", "/nowhere")
     Traceback (most recent call last):
@@ -67,15 +69,15 @@ def load(name: str, split: str, root: str | PathLike[str]) -> tuple[Tensor, Tens
     yann.lecun.com/exdb/mnist: train-images-idx3-ubyte.gz and its three companions, and put it into /nowhere
     or /nowhere/MNIST/raw
     """
-    one_of("name", name, NAMES)
+    one_of("name", name, DATA_SETS)
     one_of("split", split, SPLITS)
     folder = Path(root)
-    read = _find(name, split, folder)
+    read = _find_reader(name, split, folder)
     if read is None:
-        places = [str(folder / place) for place in PLACES[name]][:2]
+        places = [str(folder / place) for place in SUBFOLDERS[name]][:2]
         where = f", and put it into {' or '.join(places)}" if places else ""
         raise MissingFileError(
-            f"no {split} split of {name!r} under {folder}: get it from {SOURCES[name]}{where}"
+            f"no {split} split of {name!r} under {folder}: get it from {DOWNLOAD_PAGES[name]}{where}"
         )
     images, labels = read()
     if len(images) != len(labels) or not len(images):
@@ -83,30 +85,21 @@ def load(name: str, split: str, root: str | PathLike[str]) -> tuple[Tensor, Tens
     return torch.from_numpy(np.ascontiguousarray(images)), torch.from_numpy(labels)
 
 
-def as_images(pixels: Tensor) -> Tensor:
-    """Pixels 0..255 (uint8) as float32 in [0, 1].
-
-    >>> as_images(torch.tensor([0, 255], dtype=torch.uint8))
-    tensor([0., 1.])
-    """
-    return pixels.float() / 255
-
-
-def _find(name: str, split: str, root: Path) -> Callable[[], Arrays] | None:
-    """What reads the set, from the first place that has it."""
+def _find_reader(name: str, split: str, root: Path) -> Callable[[], Arrays] | None:
+    """Return a function that reads the set from the first folder that has it, or None."""
     packed = find_packed(name, split, root)
     if packed:
         return partial(read_packed, name, split, packed)
-    for place in PLACES[name]:
-        read = _official(name, split, root / place)
+    for place in SUBFOLDERS[name]:
+        read = _find_official_reader(name, split, root / place)
         if read is not None:
             return read
     return None
 
 
-def _official(name: str, split: str, folder: Path) -> Callable[[], Arrays] | None:
-    if name in FOLDERS:
-        sources = [folder / FOLDERS[name], folder / ARCHIVES[name]]
+def _find_official_reader(name: str, split: str, folder: Path) -> Callable[[], Arrays] | None:
+    if name in FOLDER_NAMES:
+        sources = [folder / FOLDER_NAMES[name], folder / ARCHIVE_NAMES[name]]
         found = next((source for source in sources if source.exists()), None)
         return partial(read_cifar, name, split, found) if found else None
     if name == "svhn":
@@ -115,22 +108,23 @@ def _official(name: str, split: str, folder: Path) -> Callable[[], Arrays] | Non
     if name == "lsun":
         return partial(read_folder, folder) if split == "test" and folder.is_dir() else None
     start = f"emnist-letters-{split}" if name == "emnist" else {"train": "train", "test": "t10k"}[split]
-    files = [_either(folder, f"{start}-{kind}-ubyte") for kind in ("images-idx3", "labels-idx1")]
-    images, labels = files
+    images, labels = (
+        _find_idx_file(folder, f"{start}-{kind}-ubyte") for kind in ("images-idx3", "labels-idx1")
+    )
     return partial(_read_idx_pair, name, images, labels) if images and labels else None
 
 
-def _either(folder: Path, name: str) -> Path | None:
-    """The file, gzipped or not; also with a dot where the name has its second-to-last dash."""
+def _find_idx_file(folder: Path, name: str) -> Path | None:
+    """Return the file, gzipped or not. Some copies have a dot in place of the dash before `idx`."""
     dotted = name.replace("-idx", ".idx")
     names = (name, f"{name}.gz", dotted, f"{dotted}.gz")
     return next((folder / each for each in names if (folder / each).is_file()), None)
 
 
 def _read_idx_pair(name: str, images: Path, labels: Path) -> Arrays:
-    pixels, numbers = (read_idx(verified(path, name)) for path in (images, labels))
+    pixels, numbers = (read_idx(verify_checksum(path, name)) for path in (images, labels))
     if pixels.ndim != 3 or numbers.ndim != 1:
         raise FileError(f"{images} and {labels} hold arrays of {pixels.ndim} and {numbers.ndim} dimensions")
-    if name == "emnist":  # which stores images turned over, and letters from 1
+    if name == "emnist":  # which stores images transposed, and numbers the letters from 1
         pixels, numbers = pixels.transpose(0, 2, 1), numbers - 1
     return pixels[:, None], numbers.astype(np.int64)

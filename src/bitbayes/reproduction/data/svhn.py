@@ -1,4 +1,4 @@
-"""SVHN's cropped digits, train_32x32.mat and test_32x32.mat."""
+"""Read SVHN's cropped digits, train_32x32.mat and test_32x32.mat."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from pathlib import Path
 import numpy as np
 
 from bitbayes.errors import FileError
-from bitbayes.reproduction.data.checksums import verified
+from bitbayes.reproduction.data.checksums import verify_checksum
 
 
 def read_svhn(path: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Images (n, 3, 32, 32) uint8 and labels (n,), in which 0 is the digit 0 (the file says 10).
+    """Read images (n, 3, 32, 32) in uint8 and labels (n,). The digit 0, which the file calls 10, has label 0.
 
-    Needs scipy, which reads MATLAB's files: the extra `data`.
+    This needs scipy (the extra `data`), which reads MATLAB files.
     """
     try:
         from scipy.io import loadmat  # type: ignore[import-untyped,unused-ignore]
     except ImportError as error:
         raise FileError(f"reading {path} needs scipy: install bitbayes[data]") from error
-    verified(path, "svhn")
+    verify_checksum(path, "svhn")
     try:
         content = loadmat(path)
         images, labels = content["X"], content["y"]  # (32, 32, 3, n), (n, 1)
-    except Exception as error:  # scipy has its own error for each way a file can be damaged
+    except Exception as error:  # scipy raises many kinds of errors on damaged files
         raise FileError(f"{path} is no SVHN file of cropped digits: {error!r}") from error
     images = np.ascontiguousarray(images.transpose(3, 2, 0, 1)).astype(np.uint8)
     return images, labels.reshape(-1).astype(np.int64) % 10

@@ -1,7 +1,7 @@
 """The paper's toy sets in the plane.
 
-They hold the very points the paper used: the random numbers are taken in scikit-learn's order from
-numpy's `RandomState`, whose stream never changes. Points come class by class.
+They hold exactly the paper's points: random numbers come from numpy's `RandomState`, whose stream never
+changes, in scikit-learn's order. The points are sorted by class.
 """
 
 from __future__ import annotations
@@ -16,9 +16,13 @@ from bitbayes.errors import ArgumentError
 def two_moons(n: int = 90, *, noise: float = 0.1, seed: int = 66) -> tuple[Tensor, Tensor]:
     """Return two interleaving half circles: points x (n, 2) in float32, classes y (n,) in int64.
 
-    Class 0 is (cos t, sin t), class 1 is (1 − cos t, 1/2 − sin t), with t evenly spaced on [0, π]; each
-    coordinate gets N(0, noise²). The defaults are the paper's training set;
-    `two_moons(200, noise=0.05, seed=1)` is its validation set.
+    Class 0 is (cos t, sin t) and class 1 is (1 − cos t, 1/2 − sin t), with t evenly spaced on [0, π]. The
+    defaults give the paper's training set. `two_moons(200, noise=0.05, seed=1)` is its validation set.
+
+    Args:
+        n: the number of points.
+        noise: the standard deviation of the Gaussian noise that is added to each coordinate.
+        seed: determines the noise.
 
     >>> x, y = two_moons(4, noise=0.0)
     >>> x.round(decimals=4)
@@ -54,10 +58,18 @@ def gaussians(
 ) -> tuple[Tensor, Tensor]:
     """Return one round cloud per class: points x (n, 2) in float32, classes y (n,) in int64.
 
-    x | y = c is N(μ_c, std²·I), with each centre μ_c uniform in the square box × box; the classes have
-    n / classes points each, the first ones one more where that is no integer. The seed draws the centres
-    too: for more points of the same clouds ask for them in one call and split. The defaults are the
-    paper's binary set; `gaussians(500, classes=4, std=1.2, box=(-10, 10), seed=37)` is its other one.
+    x | y = c is N(μ_c, std²·I), with each centre μ_c uniform in the square box × box. The defaults give the
+    paper's binary set. Its set of four classes is `gaussians(500, classes=4, std=1.2, box=(-10, 10),
+    seed=37)`.
+
+    Args:
+        n: the number of points. Each class has n / classes of them; if that is not an integer, the first
+            classes have one more than the others.
+        classes: the number of clouds.
+        std: the standard deviation of each coordinate within a cloud.
+        box: the lowest and the highest coordinate of a centre.
+        seed: determines the centres and the points. To get more points of the same clouds, draw all of them
+            in one call and split them.
 
     >>> x, y = gaussians(500, classes=4, std=1.2, box=(-10, 10), seed=37)
     >>> x.shape, y.bincount()

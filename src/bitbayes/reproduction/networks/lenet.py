@@ -8,8 +8,11 @@ from torch import nn
 class LeNet(nn.Sequential):
     """Two convolutions with ReLU and max pooling, then two linear layers: (n, 1, 28, 28) → (n, classes).
 
-    `classes`: the number of logits; a binary problem takes 1 (sigmoid) or 2 (softmax). `hidden`: the number
-    of features before the last layer. There is no batch norm and no dropout.
+    There is no batch norm and no dropout.
+
+    Args:
+        classes: the number of logits. A binary problem takes 1 (sigmoid) or 2 (softmax).
+        hidden: the number of features before the last layer.
 
     >>> sum(p.numel() for p in LeNet().parameters())
     3274634

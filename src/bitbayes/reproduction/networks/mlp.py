@@ -13,8 +13,11 @@ from bitbayes.errors import ArgumentError
 class MLP(nn.Sequential):
     """Linear layers with ReLUs between them: (n, sizes[0]) → (n, sizes[-1]).
 
-    `sizes`: the widths from input to output. `batch_norm`: one after each hidden linear layer, before its
-    ReLU. `bias`: of the hidden linear layers; `last_bias`: of the last.
+    Args:
+        sizes: the widths of the layers, from input to output.
+        batch_norm: whether a batch norm follows each hidden linear layer, before its ReLU.
+        bias: whether the hidden linear layers have biases.
+        last_bias: whether the last linear layer has a bias.
 
     >>> MLP((2, 20, 20, 1))
     MLP(

@@ -11,7 +11,7 @@ class BasicBlock(nn.Module):
     """relu(residual(x) + shortcut(x)): (n, channels_in, h, w) → (n, channels_out, h/stride, w/stride).
 
     The residual is two 3 × 3 convolutions, each with batch norm, and a ReLU between them. The shortcut is x
-    itself, or a 1 × 1 convolution with batch norm where the shape changes.
+    itself, or a 1 × 1 convolution with batch norm if the shape changes.
 
     >>> sum(p.numel() for p in BasicBlock(64, 64, stride=1).parameters())
     73984
@@ -42,11 +42,14 @@ class BasicBlock(nn.Module):
 def resnet18(classes: int = 10, in_channels: int = 3, width: int = 64) -> nn.Sequential:
     """ResNet-18 for small images: (n, in_channels, h, w) → (n, classes).
 
-    A 3 × 3 convolution without stride or max pooling (32 × 32 pixels leave nothing to throw away yet), four
-    stages of two `BasicBlock`s with 1, 2, 4 and 8 times `width` channels, of which the last three halve the
-    image's sides, the average over the pixels, and one linear layer.
+    The first layer is a 3 × 3 convolution, without the stride and the max pooling used for larger images.
+    Four stages of two `BasicBlock`s follow, with 1, 2, 4 and 8 times `width` channels. The last three stages
+    halve the sides of the image. At the end come the average over the pixels and one linear layer.
 
-    `classes`: the number of logits; a binary problem takes 1 (sigmoid) or 2 (softmax).
+    Args:
+        classes: the number of logits. A binary problem takes 1 (sigmoid) or 2 (softmax).
+        in_channels: the number of channels of the images.
+        width: the number of channels in the first stage.
 
     >>> sum(p.numel() for p in resnet18().parameters())
     11173962

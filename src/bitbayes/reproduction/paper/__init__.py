@@ -1,6 +1,6 @@
-"""The paper's tables and figures, one module each, made from data beside the paper's own numbers.
+"""The paper's tables and figures, made from data, with the paper's own numbers beside ours.
 
-`bitbayes reproduce NAME` on the command line, or:
+Each table or figure has one module. On the command line, `bitbayes reproduce NAME` makes one of them.
 
 >>> from bitbayes.reproduction.paper import NAMES
 >>> NAMES[:3]

@@ -1,36 +1,34 @@
-"""Figure 3: absolute logit and confidence of the two moons' points along δ·x, with their limits."""
+"""Figure 3: absolute logit and confidence of two moons' test points along δ·x, with their limits."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from matplotlib.figure import Figure
 from torch import Tensor
 
 import bitbayes as bb
 from bitbayes.reproduction.data import two_moons
-from bitbayes.reproduction.paper.curves import band, paper_line
-from bitbayes.reproduction.paper.numbers import printed
-from bitbayes.reproduction.paper.pictures import COLOURS, panels, styled
+from bitbayes.reproduction.paper.curves import plot_band, plot_paper_curve
+from bitbayes.reproduction.paper.numbers import paper_numbers
+from bitbayes.reproduction.paper.pictures import COLOURS, make_panels, styled
 from bitbayes.reproduction.paper.report import Report
 from bitbayes.reproduction.paper.session import Session
-from bitbayes.reproduction.paper.toys import bayesian, moons, train_toy
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from bitbayes.reproduction.paper.toys import fit_laplace, make_moons, train_toy
 
 DELTAS = range(41)
-TITLES = {"plain": "Plain", "llla": "Last-layer Laplace"}
-PAPER = {"plain": "MAP", "llla": "LLLA"}
+METHOD_TITLES = {"plain": "Plain", "llla": "Last-layer Laplace"}
+PAPER_METHODS = {"plain": "MAP", "llla": "LLLA"}
 
 
 def measure(session: Session) -> dict[str, Any]:
-    toy = moons()
+    toy = make_moons()
     network = train_toy(toy, session.options)
-    bayes = bayesian(toy, network)
+    bayes = fit_laplace(toy, network)
     x, _ = two_moons(200, noise=0.1, seed=2)  # test points
     found: dict[str, Any] = {
-        key: {name: {"mean": [], "std": []} for name in ("abs_logit", "confidence")} for key in TITLES
+        key: {name: {"mean": [], "std": []} for name in ("abs_logit", "confidence")} for key in METHOD_TITLES
     }
     with torch.no_grad():
         for delta in DELTAS:
@@ -43,12 +41,12 @@ def measure(session: Session) -> dict[str, Any]:
         "delta": list(DELTAS),
         "prior_variance": bayes.prior_variance,
         "curves": found,
-        "limit": limits(bayes, x),
+        "limit": compute_limits(bayes, x),
     }
 
 
-def limits(bayes: bb.Laplace, x: Tensor) -> dict[str, float]:
-    """Mean limits of confidence and logit over the points, and the theorem's bound."""
+def compute_limits(bayes: bb.Laplace, x: Tensor) -> dict[str, float]:
+    """Return the mean limits of confidence and logit over the points, and the theorem's bound."""
     confidence = bayes.limit(x).confidence
     return {
         "confidence": float(confidence.mean()),
@@ -59,13 +57,13 @@ def limits(bayes: bb.Laplace, x: Tensor) -> dict[str, float]:
 
 def show(values: dict[str, Any], report: Report) -> None:
     rows = []
-    for name, digits in (("abs_logit", 3), ("confidence", 3)):
-        for key, title in TITLES.items():
+    for name in ("abs_logit", "confidence"):
+        for key, title in METHOD_TITLES.items():
             curve = values["curves"][key][name]
-            paper = dict(printed("bounded-logit")[name][PAPER[key]])
+            paper = dict(paper_numbers("bounded-logit")[name][PAPER_METHODS[key]])
             for delta in (0, 1, 2, 5, 10, 20, 40):
-                ours = f"{curve['mean'][delta]:.{digits}f} ± {curve['std'][delta]:.{digits}f}"
-                rows.append((name.replace("_", " "), title, str(delta), ours, f"{paper[delta]:.{digits}f}"))
+                ours = f"{curve['mean'][delta]:.3f} ± {curve['std'][delta]:.3f}"
+                rows.append((name.replace("_", " "), title, str(delta), ours, f"{paper[delta]:.3f}"))
     limit = values["limit"]
     notes = [
         "± is the standard deviation over 200 test points.",
@@ -73,24 +71,24 @@ def show(values: dict[str, Any], report: Report) -> None:
         f"{limit['abs_logit']:.4f}; the theorem's bound on the confidence: {limit['bound']:.4f}.",
     ]
     header = ("Quantity", "Method", "δ", "Ours", "Paper's mean")
-    report.table("Logit and confidence along δ·x, two moons", header, rows, *notes)
-    report.picture(lambda: picture(values))
+    report.write_table("Logit and confidence along δ·x, two moons", header, rows, *notes)
+    report.write_picture(lambda: draw(values))
 
 
 @styled
-def picture(values: dict[str, Any]) -> Figure:
-    """Mean ± 3 std; dashed: the paper's mean; dotted: the computed limit."""
-    figure, (row,) = panels(1, 4, 2.4, 2.6)
-    plots = [(name, key) for name in ("abs_logit", "confidence") for key in TITLES]
+def draw(values: dict[str, Any]) -> Figure:
+    """Draw mean ± 3 std. Dashed lines are the paper's mean, dotted lines the computed limit."""
+    figure, (row,) = make_panels(1, 4, 2.4, 2.6)
+    plots = [(name, key) for name in ("abs_logit", "confidence") for key in METHOD_TITLES]
     for axes, (name, key) in zip(row, plots, strict=True):
         curve = values["curves"][key][name]
-        band(axes, key, values["delta"], curve["mean"], curve["std"], TITLES[key])
-        paper_line(axes, key, printed("bounded-logit")[name][PAPER[key]])
+        plot_band(axes, key, values["delta"], curve["mean"], curve["std"], METHOD_TITLES[key])
+        plot_paper_curve(axes, key, paper_numbers("bounded-logit")[name][PAPER_METHODS[key]])
         if key == "llla":
             axes.axhline(values["limit"][name], color=COLOURS[key], linestyle=":", linewidth=1.2)
         if name == "confidence":
             axes.set_ylim(0.45, 1.05)
-        axes.set(xlabel="δ", title=f"{TITLES[key]}: {'|z|' if name == 'abs_logit' else 'confidence'}")
+        axes.set(xlabel="δ", title=f"{METHOD_TITLES[key]}: {'|z|' if name == 'abs_logit' else 'confidence'}")
     grey: dict[str, Any] = {"color": "#333333"}
     keys = [
         row[0].fill_between([], [], alpha=0.15, label="± 3 std over test points", **grey),

@@ -1,4 +1,4 @@
-"""Deep kernel learning, trained anew, beside the plain network and what makes that one a bit Bayesian."""
+"""Deep kernel learning, beside the plain network and Laplace approximations of that network."""
 
 from __future__ import annotations
 
@@ -10,95 +10,101 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bitbayes.reproduction.deep_kernel import TEST_SAMPLES, DeepKernel
+from bitbayes.reproduction.deep_kernel import PREDICTION_DRAWS, DeepKernel
 from bitbayes.reproduction.paper import ood
-from bitbayes.reproduction.paper.methods import MULTICLASS, ROWS, Chosen, Entry, Network, Seen, images_of
-from bitbayes.reproduction.paper.numbers import cell
+from bitbayes.reproduction.paper.methods import (
+    IMAGES_PER_BATCH,
+    MULTICLASS,
+    Hyperparameters,
+    MethodEntry,
+    Network,
+    Points,
+)
+from bitbayes.reproduction.paper.numbers import paper_scores
 from bitbayes.reproduction.paper.problem import Problem
-from bitbayes.reproduction.paper.report import Report, mean_std
+from bitbayes.reproduction.paper.report import Report, format_mean_std
 from bitbayes.reproduction.paper.session import Session
 from bitbayes.reproduction.paper.study import Study
-from bitbayes.reproduction.paper.table2 import DELTA
-from bitbayes.reproduction.training import augmented
-from bitbayes.reproduction.training.cache import digest, kept
+from bitbayes.reproduction.training.cache import hash_tensors, load_or_train
+from bitbayes.reproduction.training.train import shuffled_batches
 
-BESIDE = ("plain", "llla", "ours")
+OTHER_METHODS = ("plain", "llla", "ours")
 
 
-class Kernel:
-    """A trained deep kernel as one of the tables' methods: it has nothing to choose.
+class TrainedKernel:
+    """A trained deep kernel as one of the tables' methods. It has no hyperparameters.
 
-    `by_batch`: features are scaled by their range in each batch of test points, as in the paper's code, which
-    moves far-away features back among the others; otherwise by their range in training, and clamped to it.
+    With a `batch_size`, features are scaled by their range in each batch of test points, as in the paper's
+    code. This moves far-away features back among the others. Without, features are clamped to their range in
+    training, and scaled by it.
     """
 
-    def __init__(self, kernel: DeepKernel, by_batch: int | None = None) -> None:
-        self.kernel, self.by_batch = kernel, by_batch
+    def __init__(self, kernel: DeepKernel, batch_size: int | None = None) -> None:
+        self.kernel, self.batch_size = kernel, batch_size
 
-    def fit(self, network: Network, images: Tensor, train: Seen | None, labels: Tensor) -> None:
+    def fit(self, network: Network, images: Tensor, train: Points | None, labels: Tensor) -> None:
         pass
 
-    def choose(self, validation: Seen, labels: Tensor, noise: Seen) -> Chosen:
+    def tune(self, validation: Points, labels: Tensor, noise: Points) -> Hyperparameters:
         return {}
 
     @torch.no_grad()
-    def probabilities(self, seen: Seen, chosen: Chosen, seed: int) -> Tensor:
-        generator = torch.Generator(seen.images.device).manual_seed(seed)
-        if self.by_batch is None:
-            return self.kernel.predict_proba(list(torch.split(seen.images, ROWS)), generator=generator)
+    def predict_proba(self, inputs: Points, chosen: Hyperparameters, seed: int) -> Tensor:
+        generator = torch.Generator(inputs.images.device).manual_seed(seed)
+        if self.batch_size is None:
+            batches = list(torch.split(inputs.images, IMAGES_PER_BATCH))
+            return self.kernel.predict_proba(batches, generator=generator)
         parts = []
-        for images in torch.split(seen.images, self.by_batch):
+        for images in torch.split(inputs.images, self.batch_size):
             features = self.kernel.features(images)
             bounds = torch.stack([features.amin(), features.amax()])
-            parts.append(self.kernel.probabilities(features, bounds, TEST_SAMPLES, generator))
+            parts.append(self.kernel.probabilities(features, bounds, PREDICTION_DRAWS, generator))
         return torch.cat(parts)
 
-    def module(self, chosen: Chosen) -> nn.Module:
+    def as_module(self, chosen: Hyperparameters) -> nn.Module:
         return self.kernel
 
 
-class Shuffled:
-    """Training images and labels in batches, in an order and with crops of its own in each epoch."""
+class ShuffledLoader:
+    """Training images and labels in batches, with a new random order and new crops in each epoch."""
 
     def __init__(self, problem: Problem, seed: int) -> None:
-        self.images, self.labels, self.recipe = problem.train_images, problem.train_labels, problem.recipe
-        self.size, self.seed, self.epoch = min(self.recipe.batch_size, len(self.images)), seed, 0
+        self.problem, self.seed, self.epoch = problem, seed, 0
 
     def set_epoch(self, epoch: int) -> None:
         self.epoch = epoch
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        device, recipe = self.images.device, self.recipe
-        generator = torch.Generator(device).manual_seed(1_000_003 * self.seed + self.epoch)
-        order = torch.randperm(len(self.images), device=device, generator=generator)
-        for rows in torch.split(order, self.size)[: len(self)]:
-            yield augmented(images_of(self.images[rows]), recipe, generator), self.labels[rows]
-
-    def __len__(self) -> int:
-        return len(self.images) // self.size
+        images = self.problem.train_images
+        generator = torch.Generator(images.device).manual_seed(1_000_003 * self.seed + self.epoch)
+        return shuffled_batches(images, self.problem.train_labels, self.problem.recipe, generator)
 
 
-def trained_kernel(session: Session) -> tuple[DeepKernel, dict[str, Any]]:
-    """The deep kernel and the story of its training; read from the cache, or trained and kept there."""
+def load_or_train_kernel(session: Session) -> tuple[DeepKernel, dict[str, Any]]:
+    """Return the deep kernel and the record of its training, from the cache or trained now."""
     problem, options = session.problem, session.options
-    quick = "-quick" if options.quick else ""
     settings = {
         "recipe": asdict(problem.recipe),
         "objective": "dkl",
         "seed": options.seed,
         "images": len(problem.train_images),
-        "data": digest(problem.train_images, problem.train_labels),
+        "data": hash_tensors(problem.train_images, problem.train_labels),
     }
 
-    def run(kernel: DeepKernel, part: Path) -> list[float]:
-        loader = Shuffled(problem, options.seed)
-        kernel.fit(loader, recipe=problem.recipe, seed=options.seed, part=part, progress=options.progress)
+    def run(kernel: DeepKernel, checkpoint_file: Path) -> list[float]:
+        kernel.fit(
+            ShuffledLoader(problem, options.seed),
+            recipe=problem.recipe,
+            seed=options.seed,
+            checkpoint_file=checkpoint_file,
+            progress=options.progress,
+        )
         return kernel.losses
 
-    return kept(
+    return load_or_train(
         options.cache,
-        f"{problem.name}-dkl{quick}-{problem.recipe.epochs}-{options.seed}",
-        lambda: DeepKernel(problem.make(problem.classes)),
+        session.network_name(problem, "dkl"),
+        lambda: DeepKernel(problem.make_network(problem.classes)),
         settings,
         problem.train_images.device,
         run,
@@ -106,34 +112,38 @@ def trained_kernel(session: Session) -> tuple[DeepKernel, dict[str, Any]]:
 
 
 def measure(session: Session) -> dict[str, Any]:
-    kernel, story = trained_kernel(session)
+    kernel, record = load_or_train_kernel(session)
     plain, options = session.study("plain"), session.options
     study = Study(session.problem, plain.network, options.trials, options.progress)
-    batch = session.problem.recipe.batch_size
-    study.entries = {key: MULTICLASS[key] for key in BESIDE} | {
-        "dkl-batch": Entry("DKL, each batch's range", "DKL", lambda points: Kernel(kernel, batch)),
-        "dkl": Entry("DKL, training's range", None, lambda points: Kernel(kernel)),
+    batch_size = session.problem.recipe.batch_size
+    study.entries = {key: MULTICLASS[key] for key in OTHER_METHODS} | {
+        "dkl-batch": MethodEntry(
+            "DKL, each batch's range", "DKL", lambda points: TrainedKernel(kernel, batch_size)
+        ),
+        "dkl": MethodEntry("DKL, training's range", None, lambda points: TrainedKernel(kernel)),
     }
-    values = ood.measure(study, ood.natural(study) | ood.noise(study, DELTA))
-    training = {key: story[key] for key in ("seconds", "device", "losses", "images")}
-    return values | {"training": training | {"epochs": len(story["losses"])}}
+    noise = ood.noise_set(study, ood.MULTICLASS_NOISE_SCALE)
+    values = ood.measure(study, ood.image_sets(study) | noise)
+    training = {key: record[key] for key in ("seconds", "device", "losses", "images")}
+    return values | {"training": training | {"epochs": len(record["losses"])}}
 
 
 def show(values: dict[str, Any], report: Report) -> None:
-    ood.show(values, report, paper_cell, "Deep kernel learning", notes(values))
+    ood.show(values, report, dkl_paper_scores, "Deep kernel learning", table_notes(values))
 
 
-def paper_cell(train: str, test: str | None, method: str | None) -> dict[str, Any]:
-    """The paper's numbers: DKL's are in a table of its own, where noise stands without its δ."""
+def dkl_paper_scores(train: str, test: str | None, method: str | None) -> dict[str, Any]:
+    """Return the paper's numbers. Those of DKL are in a table where the name of the noise lacks its δ."""
     if method == "DKL" and test is not None:
-        return cell("dkl", train, test.split(" (")[0], method)
-    return cell("table2", train, test, method)
+        return paper_scores("dkl", train, test.split(" (")[0], method)
+    return paper_scores("table2", train, test, method)
 
 
-def notes(values: dict[str, Any]) -> list[str]:
+def table_notes(values: dict[str, Any]) -> list[str]:
+    """Return notes on the accuracy, on the training, and on the two rows of DKL."""
     training, inside = values["training"], values["scores_percent"][values["problem"]]
     accuracy = "; ".join(
-        f"{values['methods'][key]['title']}: {mean_std(found['accuracy'], 2)}"
+        f"{values['methods'][key]['title']}: {format_mean_std(found['accuracy'], 2)}"
         for key, found in inside.items()
     )
     return [

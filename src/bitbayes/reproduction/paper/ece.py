@@ -1,36 +1,36 @@
-"""Calibration of plain, ACET and outlier-exposed networks under each method.
+"""Calibration of each method on the plain, the ACET and the outlier-exposure network.
 
-Twice: the expected calibration error as it is defined, and as the paper's code computes it.
+The expected calibration error is computed twice: as it is defined, and as the paper's code computes it.
 """
 
 from __future__ import annotations
 
 import statistics
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from matplotlib.figure import Figure
 from torch import Tensor
 
 from bitbayes import metrics
 from bitbayes.progress import track
-from bitbayes.reproduction.paper.numbers import printed
-from bitbayes.reproduction.paper.pictures import COLOURS, panels, styled
-from bitbayes.reproduction.paper.report import Report, as_printed, mean_std
+from bitbayes.reproduction.paper.numbers import paper_numbers
+from bitbayes.reproduction.paper.pictures import COLOURS, make_panels, styled
+from bitbayes.reproduction.paper.report import Report, format_mean_std, format_paper
 from bitbayes.reproduction.paper.session import Session
-from bitbayes.reproduction.paper.study import choices
+from bitbayes.reproduction.paper.study import choice_notes
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-TITLES = {"plain": "Plain", "acet": "ACET", "oe": "Outlier exposure"}
-PAPER = {"plain": "MAP", "acet": "ACET", "oe": "OE"}
+NETWORK_TITLES = {"plain": "Plain", "acet": "ACET", "oe": "Outlier exposure"}
+PAPER_NETWORKS = {"plain": "MAP", "acet": "ACET", "oe": "OE"}
 
 
-def as_in_the_papers_code(probs: Tensor, labels: Tensor) -> float:
-    """100 bins, of which the last is forgotten: points of confidence ≥ 0.99 are dropped from the average.
+def paper_code_ece(probs: Tensor, labels: Tensor) -> float:
+    """Return the calibration error as the paper's code computes it.
+
+    It has 100 bins and leaves out the last one, so points of confidence ≥ 0.99 do not count.
 
     >>> import torch
     >>> probs = torch.tensor([[0.995, 0.005], [0.995, 0.005], [0.705, 0.295]])
-    >>> round(as_in_the_papers_code(probs, torch.tensor([0, 1, 0])), 3)  # of the last point alone
+    >>> round(paper_code_ece(probs, torch.tensor([0, 1, 0])), 3)  # only the last point counts
     0.295
     """
     bins = metrics.reliability(probs, labels, bins=100)
@@ -40,23 +40,30 @@ def as_in_the_papers_code(probs: Tensor, labels: Tensor) -> float:
 
 def measure(session: Session) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    for objective in TITLES:
+    for objective in NETWORK_TITLES:
         study = session.study(objective)
         scores: dict[str, dict[str, list[float]]] = {key: {} for key in study.methods}
         for trial in track(range(study.trials), f"calibration ({objective})", study.progress):
             _, rows = study.split(trial)
             labels = study.problem.test_labels[rows].cpu()
             for key in study.methods:
-                probs = study.predict(key, study.test[rows], trial).cpu()
+                probs = study.predict_proba(key, study.test[rows], trial).cpu()
                 for name, value in (
                     ("ece", metrics.ece(probs, labels)),
-                    ("papers_ece", as_in_the_papers_code(probs, labels)),
+                    ("papers_ece", paper_code_ece(probs, labels)),
                     ("nll", metrics.nll(probs, labels) / 100),
                     ("dropped", float((probs.amax(1) >= 0.99).double().mean())),
                 ):
                     scores[key].setdefault(name, []).append(100 * value)
-        found[objective] = {**study.about(), "scores": scores}
-    return {"problem": session.problem.title, "paper_problem": session.problem.paper, "networks": found}
+        found[objective] = {**study.describe(), "scores": scores}
+    return {"problem": session.problem.title, "paper_problem": session.problem.paper_name, "networks": found}
+
+
+def paper_ece(objective: str, method: str | None, problem: str) -> list[float] | None:
+    """Return the mean and standard deviation that the paper prints, or None."""
+    network = PAPER_NETWORKS[objective]
+    found = paper_numbers("ece")[network].get(network if method == "MAP" else method, {}).get(problem)
+    return found and list(found)
 
 
 def show(values: dict[str, Any], report: Report) -> None:
@@ -64,15 +71,14 @@ def show(values: dict[str, Any], report: Report) -> None:
     for objective, found in values["networks"].items():
         for key, method in found["methods"].items():
             scores = found["scores"].get(key)
-            column = PAPER[objective] if method["paper"] == "MAP" else method["paper"]
-            paper = printed("ece")[PAPER[objective]].get(column, {}).get(values["paper_problem"])
+            paper = paper_ece(objective, method["paper"], values["paper_problem"])
             cells = (
-                [mean_std(scores[name], 2) for name in ("ece", "papers_ece", "dropped")]
-                + [mean_std(scores["nll"], 4)]
+                [format_mean_std(scores[name], 2) for name in ("ece", "papers_ece", "dropped")]
+                + [format_mean_std(scores["nll"], 4)]
                 if scores
                 else ["not run"] * 4
             )
-            rows.append((TITLES[objective], method["title"], *cells, as_printed(paper)))
+            rows.append((NETWORK_TITLES[objective], method["title"], *cells, format_paper(paper)))
     header = (
         "Network",
         "Method",
@@ -88,23 +94,22 @@ def show(values: dict[str, Any], report: Report) -> None:
         "network was trained with letters and tuned on noise × 10, as in the table `oe`."
     )
     chosen = [
-        f"{TITLES[objective]} network. {text}"
+        f"{NETWORK_TITLES[objective]} network. {text}"
         for objective, found in values["networks"].items()
-        for text in choices(found)
+        for text in choice_notes(found)
     ]
-    report.table(f"Expected calibration error: {values['problem']}", header, rows, note, *chosen)
-    report.picture(lambda: picture(values))
+    report.write_table(f"Expected calibration error: {values['problem']}", header, rows, note, *chosen)
+    report.write_picture(lambda: draw(values))
 
 
 @styled
-def picture(values: dict[str, Any]) -> Figure:
-    """The error as it is defined, as the paper's code computes it, and as the paper prints it."""
-    figure, (row,) = panels(1, len(values["networks"]), 3.0, 3.8, sharey=True)
+def draw(values: dict[str, Any]) -> Figure:
+    """Draw the error as it is defined, as the paper's code computes it, and as the paper prints it."""
+    figure, (row,) = make_panels(1, len(values["networks"]), 3.0, 3.8, sharey=True)
     for axes, (objective, found) in zip(row, values["networks"].items(), strict=True):
         for x, (key, scores) in enumerate(found["scores"].items()):
             method = found["methods"][key]
-            column = PAPER[objective] if method["paper"] == "MAP" else method["paper"]
-            paper = printed("ece")[PAPER[objective]].get(column, {}).get(values["paper_problem"])
+            paper = paper_ece(objective, method["paper"], values["paper_problem"])
             axes.bar(x - 0.2, statistics.fmean(scores["ece"]), 0.4, color=COLOURS[key])
             axes.bar(
                 x + 0.2, statistics.fmean(scores["papers_ece"]), 0.4, facecolor="none", edgecolor=COLOURS[key]
@@ -114,7 +119,7 @@ def picture(values: dict[str, Any]) -> Figure:
         axes.set_xticks(range(len(found["scores"])))
         titles = [found["methods"][key]["title"] for key in found["scores"]]
         axes.set_xticklabels(titles, rotation=60, ha="right")
-        axes.set_title(f"{TITLES[objective]} network")
+        axes.set_title(f"{NETWORK_TITLES[objective]} network")
     row[0].set_ylabel("ECE, %")
     grey: dict[str, Any] = {"color": "#333333", "linestyle": "none"}
     row[0].plot([], [], marker="s", label="as defined", **grey)

@@ -1,40 +1,39 @@
-"""Histograms of confidence: the test set against itself scaled by δ, binary and multi-class."""
+"""Histograms of confidence: test images, and the same images times δ, binary and multi-class."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from matplotlib.figure import Figure
 
 from bitbayes.metrics import auroc
-from bitbayes.reproduction.paper.methods import images_of
-from bitbayes.reproduction.paper.pictures import COLOURS, panels, styled
+from bitbayes.reproduction.data import scale_pixels
+from bitbayes.reproduction.paper.pictures import COLOURS, make_panels, styled
 from bitbayes.reproduction.paper.report import Report
 from bitbayes.reproduction.paper.session import Session
-from bitbayes.reproduction.paper.study import Study, choices
+from bitbayes.reproduction.paper.study import Study, choice_notes
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-BINS = 40
-DELTAS = {"multi-class": 2000, "binary": 100}
+HISTOGRAM_BINS = 40
+DELTA_BY_KIND = {"multi-class": 2000, "binary": 100}
 
 
 def measure(session: Session) -> dict[str, Any]:
-    studies = {"multi-class": session.study("plain"), "binary": session.binary}
-    return {kind: counts(study, DELTAS[kind]) for kind, study in studies.items()}
+    studies = {"multi-class": session.study("plain"), "binary": session.binary_study}
+    return {kind: measure_histograms(study, DELTA_BY_KIND[kind]) for kind, study in studies.items()}
 
 
-def counts(study: Study, delta: int) -> dict[str, Any]:
-    """Shares of the points in each bin of confidence, in the first trial."""
+def measure_histograms(study: Study, delta: int) -> dict[str, Any]:
+    """Return the fraction of the points in each bin of confidence, in the first trial."""
     _, rows = study.split(0)
-    near, far = study.test[rows], study.network.see(delta * images_of(study.problem.test_images[rows]))
+    images = scale_pixels(study.problem.test_images[rows])
+    near, far = study.test[rows], study.network.extract_features(delta * images)
     low = 1 / max(2, study.problem.classes)
     found = {}
     for key in study.methods:
-        inside, outside = (study.predict(key, seen, 0) for seen in (near, far))
+        inside, outside = (study.predict_proba(key, points, 0) for points in (near, far))
         shares = [
-            torch.histc(probs.amax(1).double().cpu(), BINS, low, 1).div(len(probs)).tolist()
+            torch.histc(probs.amax(1).double().cpu(), HISTOGRAM_BINS, low, 1).div(len(probs)).tolist()
             for probs in (inside, outside)
         ]
         found[key] = {"inside": shares[0], "far": shares[1], "auroc": 100 * auroc(inside, outside)}
@@ -42,14 +41,14 @@ def counts(study: Study, delta: int) -> dict[str, Any]:
         "problem": study.problem.title,
         "delta": delta,
         "low": low,
-        **study.about(),
+        **study.describe(),
         "shares": found,
     }
 
 
 def show(values: dict[str, Any], report: Report) -> None:
     rows = []
-    for kind in DELTAS:
+    for kind in DELTA_BY_KIND:
         each = values[kind]
         for key, shares in each["shares"].items():
             tops = [f"{100 * shares[name][-1]:.1f}" for name in ("inside", "far")]
@@ -63,23 +62,23 @@ def show(values: dict[str, Any], report: Report) -> None:
             )
     header = ("Problem", "Method", "Test points in the top bin, %", "Scaled ones, %", "AUROC, %")
     note = "The paper shows pictures alone here. It scales the test images; tables 1 and 2 scale noise."
-    chosen = [f"{kind.capitalize()}. {text}" for kind in DELTAS for text in choices(values[kind])]
-    report.table("Confidence of test images and of the same images scaled", header, rows, note, *chosen)
-    report.picture(lambda: picture(values))
+    chosen = [f"{kind.capitalize()}. {text}" for kind in DELTA_BY_KIND for text in choice_notes(values[kind])]
+    report.write_table("Confidence of test images and of the same images scaled", header, rows, note, *chosen)
+    report.write_picture(lambda: draw(values))
 
 
 @styled
-def picture(values: dict[str, Any]) -> Figure:
-    """Filled: the test set. Outline: the same images × δ."""
-    columns = max(len(values[kind]["shares"]) for kind in DELTAS)
-    figure, axes = panels(2, columns, 2.1, 2.0, sharey=True)
-    for row, kind in zip(axes, DELTAS, strict=True):
+def draw(values: dict[str, Any]) -> Figure:
+    """Draw the test images' histogram filled, and that of the same images times δ as an outline."""
+    columns = max(len(values[kind]["shares"]) for kind in DELTA_BY_KIND)
+    figure, axes = make_panels(2, columns, 2.1, 2.0, sharey=True)
+    for row, kind in zip(axes, DELTA_BY_KIND, strict=True):
         each = values[kind]
         for panel in row[len(each["shares"]) :]:
             panel.set_axis_off()
         for panel, (key, shares) in zip(row, each["shares"].items(), strict=False):
-            width = (1 - each["low"]) / BINS
-            edges = [each["low"] + width * b for b in range(BINS + 1)]
+            width = (1 - each["low"]) / HISTOGRAM_BINS
+            edges = [each["low"] + width * b for b in range(HISTOGRAM_BINS + 1)]
             panel.stairs(shares["inside"], edges, fill=True, color=COLOURS[key], alpha=0.45)
             panel.stairs(shares["far"], edges, color="#333333", linewidth=1.2)
             panel.set(title=each["methods"][key]["title"], xlim=(each["low"], 1), ylim=(0, 1))

@@ -1,40 +1,40 @@
-"""Figure 2: a ray from the origin leaves all linear regions but one, from δ = α on."""
+"""Figure 2: from δ = α on, a ray δ·x stays in one linear region of the network."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 import bitbayes as bb
-from bitbayes.reproduction.paper.pictures import panels, styled
+from bitbayes.reproduction.paper.pictures import make_panels, styled
 from bitbayes.reproduction.paper.report import Report
 from bitbayes.reproduction.paper.session import Session
-from bitbayes.reproduction.paper.toys import moons, train_toy
+from bitbayes.reproduction.paper.toys import make_moons, train_toy
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-GRID, RAYS = 201, 5
+GRID_POINTS_PER_SIDE = 201
+NUMBER_OF_RAYS = 5
+MOST_CROSSINGS = 1000
 
 
 def measure(session: Session) -> dict[str, Any]:
-    toy = moons()
+    toy = make_moons()
     network = train_toy(toy, session.options).double()
-    angles = torch.arange(RAYS, dtype=torch.float64) * 2 * torch.pi / RAYS + 0.4
+    angles = torch.arange(NUMBER_OF_RAYS, dtype=torch.float64) * 2 * torch.pi / NUMBER_OF_RAYS + 0.4
     directions = torch.stack([angles.cos(), angles.sin()], dim=1)  # (r, 2)
-    walked = [walk(network, direction) for direction in directions]
-    certified = certificates(network, toy.x.double(), toy.y, directions)
-    half = 1.3 * max(max(crossings, default=1.0) for crossings in walked)
-    line = torch.linspace(-half, half, GRID, dtype=torch.float64)
-    patterns = torch.cartesian_prod(line, line).flip(1)
-    _, region = torch.unique(signs(network, patterns), dim=0, return_inverse=True)
+    crossings = [find_crossings(network, direction) for direction in directions]
+    bayes = bb.Laplace(network).fit([(toy.x.double(), toy.y)], progress=False)
+    half = 1.3 * max(max(each, default=1.0) for each in crossings)
+    side = torch.linspace(-half, half, GRID_POINTS_PER_SIDE, dtype=torch.float64)
+    grid = torch.cartesian_prod(side, side).flip(1)
+    _, region = torch.unique(activation_pattern(network, grid), dim=0, return_inverse=True)
     return {
         "directions": directions.tolist(),
-        "crossings": walked,
-        "alpha": [max(crossings, default=0.0) for crossings in walked],
-        "certified_alpha": certified,
+        "crossings": crossings,
+        "alpha": [max(each, default=0.0) for each in crossings],
+        "certified_alpha": bayes.certify(directions).alpha.tolist(),
         "half_width": half,
         "regions": int(region.max()) + 1,
         "region": region.tolist(),
@@ -42,26 +42,27 @@ def measure(session: Session) -> dict[str, Any]:
 
 
 @torch.no_grad()
-def signs(network: nn.Module, x: Tensor) -> Tensor:
-    """Which hidden units are active at each point, (n, units)."""
-    found = []
+def activation_pattern(network: nn.Module, x: Tensor) -> Tensor:
+    """Return which hidden units are active at each point, (n, units)."""
+    active = []
     for layer in network.children():
         if isinstance(layer, nn.ReLU):
-            found.append(x > 0)
+            active.append(x > 0)
         x = layer(x)
-    return torch.cat(found, dim=1)
+    return torch.cat(active, dim=1)
 
 
 @torch.no_grad()
-def walk(network: nn.Module, direction: Tensor, limit: int = 1000) -> list[float]:
-    """Every δ > 0 at which a hidden unit of a network of linear layers and ReLUs changes its mind along δ·x.
+def find_crossings(network: nn.Module, direction: Tensor) -> list[float]:
+    """Return every δ > 0 at which the ray δ·x crosses from one linear region to the next.
 
-    From region to region: within one, each unit's input is a·δ + b, so the next crossing is known exactly.
+    The network consists of linear layers and ReLUs. Within a region each unit's input is a·δ + b, so the next
+    crossing is known exactly.
     """
     crossings: list[float] = []
     delta = 0.0
-    for _ in range(limit):
-        # Just beyond the last crossing: the pattern of the region the ray is in now.
+    for _ in range(MOST_CROSSINGS):
+        # Just beyond the last crossing the ray is inside the next region.
         step = max(delta * 1e-9, 1e-12)
         nearest = torch.inf
         slope, intercept = direction, torch.zeros_like(direction)  # the layer's input is slope·δ + intercept
@@ -82,42 +83,28 @@ def walk(network: nn.Module, direction: Tensor, limit: int = 1000) -> list[float
     return crossings
 
 
-def certificates(network: nn.Module, x: Tensor, y: Tensor, directions: Tensor) -> list[float] | None:
-    """α as `Laplace.certify` gives it; None in a version that cannot."""
-    bayes = bb.Laplace(network).fit([(x, y)], progress=False)
-    certify = getattr(bayes, "certify", None)
-    return None if certify is None else certify(directions).alpha.tolist()
-
-
 def show(values: dict[str, Any], report: Report) -> None:
-    certified = values["certified_alpha"] or [None] * len(values["alpha"])
+    columns = (values[key] for key in ("directions", "crossings", "alpha", "certified_alpha"))
     rows = [
-        (
-            f"({x:.3f}, {y:.3f})",
-            str(len(crossings)),
-            f"{alpha:.6g}",
-            "not run" if by_certificate is None else f"{by_certificate:.6g}",
-        )
-        for (x, y), crossings, alpha, by_certificate in zip(
-            values["directions"], values["crossings"], values["alpha"], certified, strict=True
-        )
+        (f"({x:.3f}, {y:.3f})", str(len(crossings)), f"{alpha:.6g}", f"{certified:.6g}")
+        for (x, y), crossings, alpha, certified in zip(*columns, strict=True)
     ]
     header = ("Direction x", "Crossings", "α, walking from region to region", "α by `certify`")
     note = (
         "α: from this δ on no unit of the network changes its mind along δ·x any more. "
         f"The pictured square shows {values['regions']} linear regions."
     )
-    report.table("The ray that leaves the linear regions", header, rows, note)
-    report.picture(lambda: picture(values))
+    report.write_table("The ray that leaves the linear regions", header, rows, note)
+    report.write_picture(lambda: draw(values))
 
 
 @styled
-def picture(values: dict[str, Any]) -> Figure:
-    """Linear regions in shades of grey; rays with a dot at each crossing and a star at α."""
-    figure, ((axes,),) = panels(1, 1, 4.6, 4.4)
+def draw(values: dict[str, Any]) -> Figure:
+    """Draw the linear regions in shades of grey, and rays with a dot at each crossing and a star at α."""
+    figure, ((axes,),) = make_panels(1, 1, 4.6, 4.4)
     half = values["half_width"]
-    region = torch.tensor(values["region"]).reshape(GRID, GRID)
-    # Neighbouring regions get unlike shades, the same in every run.
+    region = torch.tensor(values["region"]).reshape(GRID_POINTS_PER_SIDE, GRID_POINTS_PER_SIDE)
+    # Random shades, which are the same in every run, set neighbouring regions apart.
     shade = torch.rand(values["regions"], generator=torch.Generator().manual_seed(3))[region]
     axes.imshow(
         shade.numpy(),

@@ -1,8 +1,8 @@
 """The methods that the tables compare, each as written in the paper or as bitbayes does it.
 
-A method is fitted once to a trained network. In each trial it chooses its numbers (a temperature, a prior
-variance, the residual's) on validation data; with these it predicts. Methods of the last layer see features
-alone, which are computed once for each set of images and serve every method and trial.
+A method is fitted once to a trained network. In each trial it chooses its hyperparameters (a temperature, a
+prior variance, those of the residual) on validation data, and predicts with them. Methods of the last layer
+need only features, which are computed once for each set of images and serve every method and trial.
 """
 
 from __future__ import annotations
@@ -20,33 +20,32 @@ from torch.func import functional_call
 
 import bitbayes as bb
 from bitbayes.errors import EdgeWarning
+from bitbayes.reproduction.data import scale_pixels
 
-ROWS = 1000  # images that go through the network at once
-WEIGHT = 0.25  # the paper's λ
-WEIGHT_SAMPLES, TUNING_SAMPLES = 20, 5
-# Of the prior variances tried for sampled networks: the paper's range.
-EXPONENTS = [-6 + i / 2 for i in range(13)]
+IMAGES_PER_BATCH = 1000
+FEATURES_PER_BATCH = 5000
+OUTLIER_WEIGHT = 0.25  # the paper's λ
+SAMPLED_NETWORKS, SAMPLED_NETWORKS_IN_TUNING = 20, 5
+# The paper's range of prior variances, for sampled networks.
+LOG10_PRIOR_VARIANCES = [-6 + i / 2 for i in range(13)]
 
 # What a method chose in a trial, by name.
-Chosen = dict[str, float]
+Hyperparameters = dict[str, float]
 
 
 @dataclass(frozen=True)
-class Seen:
-    """Images (n, c, h, w) in [0, 1] (or scaled) and what the network's last layer makes of: (n, d)."""
+class Points:
+    """Data points: images (n, c, h, w) as floats, and their features (n, d), the last layer's input."""
 
     images: Tensor
     features: Tensor
 
-    def __getitem__(self, rows: Any) -> Seen:
-        return Seen(self.images[rows], self.features[rows])
-
-    def __len__(self) -> int:
-        return len(self.images)
+    def __getitem__(self, rows: Any) -> Points:
+        return Points(self.images[rows], self.features[rows])
 
 
 class Network:
-    """A trained sequential network as a backbone, which gives features, and a last linear layer."""
+    """A trained sequential network, split into a backbone, which gives features, and a last linear layer."""
 
     def __init__(self, whole: nn.Module) -> None:
         assert isinstance(whole, nn.Sequential)
@@ -56,106 +55,97 @@ class Network:
         self.device = next(whole.parameters()).device
 
     @torch.no_grad()
-    def see(self, images: Tensor) -> Seen:
-        """Features of images, as pixels in uint8 or as floats."""
-        floats = [images_of(part) for part in torch.split(images, ROWS)]
-        return Seen(torch.cat(floats), torch.cat([self.backbone(part) for part in floats]))
-
-    def batches(self, images: Tensor, labels: Tensor) -> Batches:
-        """A loader of images as floats, with labels."""
-        return Batches(images, labels)
+    def extract_features(self, images: Tensor) -> Points:
+        """Compute the features of images, given as pixels in uint8 or as floats."""
+        parts = [scale_pixels(part) for part in torch.split(images, IMAGES_PER_BATCH)]
+        return Points(torch.cat(parts), torch.cat([self.backbone(part) for part in parts]))
 
 
-class Batches:
-    """Images, as pixels or floats, and labels in batches; a loader without copies or workers."""
+class BatchLoader:
+    """A loader of batches (x, y) of tensors, which makes no copies. Pixels in uint8 become floats."""
 
-    def __init__(self, images: Tensor, labels: Tensor, rows: int = ROWS) -> None:
-        self.images, self.labels, self.rows = images, labels, rows
+    def __init__(self, x: Tensor, y: Tensor, batch_size: int = IMAGES_PER_BATCH) -> None:
+        self.x, self.y, self.batch_size = x, y, batch_size
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        for x, y in zip(
-            torch.split(self.images, self.rows), torch.split(self.labels, self.rows), strict=True
-        ):
-            yield images_of(x), y
-
-    def __len__(self) -> int:
-        return math.ceil(len(self.images) / self.rows)
-
-
-def images_of(pixels: Tensor) -> Tensor:
-    """Floats in [0, 1] of pixels in uint8; floats as they are."""
-    return pixels.float() / 255 if pixels.dtype == torch.uint8 else pixels
+        batches = (torch.split(each, self.batch_size) for each in (self.x, self.y))
+        for x, y in zip(*batches, strict=True):
+            yield scale_pixels(x), y
 
 
 class Method(Protocol):
-    """`choose` returns the method's numbers, with which `probabilities` (n, k) and `module` are asked for."""
+    """A method as the tables use it.
 
-    def fit(self, network: Network, images: Tensor, train: Seen | None, labels: Tensor) -> None: ...
-    def choose(self, validation: Seen, labels: Tensor, noise: Seen) -> Chosen: ...
-    def probabilities(self, seen: Seen, chosen: Chosen, seed: int) -> Tensor: ...
-    def module(self, chosen: Chosen) -> nn.Module: ...
+    `tune` returns the hyperparameters chosen on validation points and noise. With these, `predict_proba`
+    returns probabilities (n, k), and `as_module` returns a module that gives logits, to be attacked.
+    """
+
+    def fit(self, network: Network, images: Tensor, train: Points | None, labels: Tensor) -> None: ...
+    def tune(self, validation: Points, labels: Tensor, noise: Points) -> Hyperparameters: ...
+    def predict_proba(self, inputs: Points, chosen: Hyperparameters, seed: int) -> Tensor: ...
+    def as_module(self, chosen: Hyperparameters) -> nn.Module: ...
 
 
 class Plain:
     """The network as it was trained."""
 
-    def fit(self, network: Network, images: Tensor, train: Seen | None, labels: Tensor) -> None:
+    def fit(self, network: Network, images: Tensor, train: Points | None, labels: Tensor) -> None:
         self.network = network
 
-    def choose(self, validation: Seen, labels: Tensor, noise: Seen) -> Chosen:
+    def tune(self, validation: Points, labels: Tensor, noise: Points) -> Hyperparameters:
         return {}
 
     @torch.no_grad()
-    def probabilities(self, seen: Seen, chosen: Chosen, seed: int) -> Tensor:
-        return probabilities(self.network.head(seen.features))
+    def predict_proba(self, inputs: Points, chosen: Hyperparameters, seed: int) -> Tensor:
+        return probabilities(self.network.head(inputs.features))
 
-    def module(self, chosen: Chosen) -> nn.Module:
+    def as_module(self, chosen: Hyperparameters) -> nn.Module:
         return self.network.whole
 
 
 class Temperature(Plain):
     """Temperature scaling."""
 
-    def choose(self, validation: Seen, labels: Tensor, noise: Seen) -> Chosen:
+    def tune(self, validation: Points, labels: Tensor, noise: Points) -> Hyperparameters:
         scaled = bb.TemperatureScaling(self.network.head)
-        with at_the_edge():
+        with ignore_edge_warnings():
             scaled.fit([(validation.features, labels)], progress=False)
         return {"temperature": scaled.temperature}
 
     @torch.no_grad()
-    def probabilities(self, seen: Seen, chosen: Chosen, seed: int) -> Tensor:
-        logits = self.network.head(seen.features)
-        if logits.shape[1] > 1:  # the largest becomes 0 first: dividing it by a small T could overflow
+    def predict_proba(self, inputs: Points, chosen: Hyperparameters, seed: int) -> Tensor:
+        logits = self.network.head(inputs.features)
+        if logits.shape[1] > 1:  # makes the largest logit 0: dividing it by a small T could overflow
             logits = logits - logits.amax(1, keepdim=True)
         return probabilities(logits / chosen["temperature"])
 
-    def module(self, chosen: Chosen) -> nn.Module:
+    def as_module(self, chosen: Hyperparameters) -> nn.Module:
         scaled = bb.TemperatureScaling(self.network.whole)
         scaled.temperature = chosen["temperature"]
         return scaled
 
 
 class LastLayer:
-    """A Laplace approximation of the last layer, on features."""
+    """A Laplace approximation of the last layer, fitted to features."""
 
     def __init__(self, **options: Any) -> None:
         self.options = options
 
-    def fit(self, network: Network, images: Tensor, train: Seen | None, labels: Tensor) -> None:
+    def fit(self, network: Network, images: Tensor, train: Points | None, labels: Tensor) -> None:
         assert train is not None
         self.network = network
         self.bayes = bb.Laplace(network.head, **self.options)
-        self.bayes.fit(Batches(train.features, labels, 5000), progress=False)
+        self.bayes.fit(BatchLoader(train.features, labels, FEATURES_PER_BATCH), progress=False)
 
-    def choose(self, validation: Seen, labels: Tensor, noise: Seen) -> Chosen:
-        return tuned(self.bayes, [(validation.features, labels)], noise.features)
+    def tune(self, validation: Points, labels: Tensor, noise: Points) -> Hyperparameters:
+        return tune_laplace(self.bayes, [(validation.features, labels)], noise.features)
 
-    def probabilities(self, seen: Seen, chosen: Chosen, seed: int) -> Tensor:
-        generator = torch.Generator(seen.features.device).manual_seed(seed)
-        return set_to(self.bayes, chosen).predict_proba(seen.features, generator=generator)
+    def predict_proba(self, inputs: Points, chosen: Hyperparameters, seed: int) -> Tensor:
+        generator = torch.Generator(inputs.features.device).manual_seed(seed)
+        return set_hyperparameters(self.bayes, chosen).predict_proba(inputs.features, generator=generator)
 
-    def module(self, chosen: Chosen) -> nn.Module:
-        return nn.Sequential(self.network.backbone, set_to(self.bayes, chosen))
+    def as_module(self, chosen: Hyperparameters) -> nn.Module:
+        return nn.Sequential(self.network.backbone, set_hyperparameters(self.bayes, chosen))
 
 
 class WholeNetwork:
@@ -164,51 +154,55 @@ class WholeNetwork:
     def __init__(self, **options: Any) -> None:
         self.options = options
 
-    def fit(self, network: Network, images: Tensor, train: Seen | None, labels: Tensor) -> None:
+    def fit(self, network: Network, images: Tensor, train: Points | None, labels: Tensor) -> None:
         self.bayes = bb.Laplace(network.whole, **self.options)
-        self.bayes.fit(network.batches(images, labels), progress=False)
+        self.bayes.fit(BatchLoader(images, labels), progress=False)
 
-    def choose(self, validation: Seen, labels: Tensor, noise: Seen) -> Chosen:
-        return tuned(self.bayes, Batches(validation.images, labels), list(torch.split(noise.images, ROWS)))
+    def tune(self, validation: Points, labels: Tensor, noise: Points) -> Hyperparameters:
+        outliers = list(torch.split(noise.images, IMAGES_PER_BATCH))
+        return tune_laplace(self.bayes, BatchLoader(validation.images, labels), outliers)
 
-    def probabilities(self, seen: Seen, chosen: Chosen, seed: int) -> Tensor:
-        return set_to(self.bayes, chosen).predict_proba(list(torch.split(seen.images, ROWS)))
+    def predict_proba(self, inputs: Points, chosen: Hyperparameters, seed: int) -> Tensor:
+        batches = list(torch.split(inputs.images, IMAGES_PER_BATCH))
+        return set_hyperparameters(self.bayes, chosen).predict_proba(batches)
 
-    def module(self, chosen: Chosen) -> nn.Module:
-        return set_to(self.bayes, chosen)
+    def as_module(self, chosen: Hyperparameters) -> nn.Module:
+        return set_hyperparameters(self.bayes, chosen)
 
 
 class WithResidual(WholeNetwork):
-    """The recommended setting: prior variance and residual by the likelihood alone, without outliers."""
+    """The recommended setting: the likelihood alone chooses prior variance and residual, without outliers."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(residual=True, **options)
 
-    def choose(self, validation: Seen, labels: Tensor, noise: Seen) -> Chosen:
-        return tuned(self.bayes, Batches(validation.images, labels), None)
+    def tune(self, validation: Points, labels: Tensor, noise: Points) -> Hyperparameters:
+        return tune_laplace(self.bayes, BatchLoader(validation.images, labels), None)
 
 
 class PlusResidual(WithResidual):
-    """The same residual, with the prior variance that the paper's objective chooses without one."""
+    """The residual that the likelihood chooses, with the prior variance that `LastLayer` chooses."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.last_layer = LastLayer(**options)
 
-    def fit(self, network: Network, images: Tensor, train: Seen | None, labels: Tensor) -> None:
+    def fit(self, network: Network, images: Tensor, train: Points | None, labels: Tensor) -> None:
         super().fit(network, images, train, labels)
-        self.last_layer.fit(network, images, train if train is not None else network.see(images), labels)
+        train = train if train is not None else network.extract_features(images)
+        self.last_layer.fit(network, images, train, labels)
 
-    def choose(self, validation: Seen, labels: Tensor, noise: Seen) -> Chosen:
-        return super().choose(validation, labels, noise) | self.last_layer.choose(validation, labels, noise)
+    def tune(self, validation: Points, labels: Tensor, noise: Points) -> Hyperparameters:
+        return super().tune(validation, labels, noise) | self.last_layer.tune(validation, labels, noise)
 
 
 class WeightSamples(WholeNetwork):
     """The average over 20 networks drawn from a posterior over all layers, as the paper's DLA and KFLA.
 
-    What the prior variance does to sampled networks is not what it does to the linearised one, so it is
-    chosen on sampled networks too: five of them, from the same random numbers for every candidate, each half
-    decade of the paper's range, then each quarter about the best. At most `points` of each set are looked at.
+    The best prior variance of sampled networks is not that of the linearised network, so it is chosen on
+    sampled networks too. There are five of them, made from the same random numbers for every candidate. The
+    candidates are each half decade of the paper's range, and then each quarter decade around the best. Tuning
+    uses at most `points` points of each set.
     """
 
     def __init__(self, points: int, **options: Any) -> None:
@@ -216,51 +210,57 @@ class WeightSamples(WholeNetwork):
         self.points = points
         self.drawn: tuple[tuple[float, int, int], dict[str, Tensor]] | None = None
 
-    def fit(self, network: Network, images: Tensor, train: Seen | None, labels: Tensor) -> None:
+    def fit(self, network: Network, images: Tensor, train: Points | None, labels: Tensor) -> None:
         super().fit(network, images, train, labels)
         self.network = network
 
-    def choose(self, validation: Seen, labels: Tensor, noise: Seen) -> Chosen:
-        inside, labels, outside = validation[: self.points], labels[: self.points], noise[: self.points]
+    def tune(self, validation: Points, labels: Tensor, noise: Points) -> Hyperparameters:
+        validation, labels, noise = validation[: self.points], labels[: self.points], noise[: self.points]
 
         def cost(exponent: float) -> float:
-            p, q = (self._average(seen.images, 10**exponent, 0, TUNING_SAMPLES) for seen in (inside, outside))
-            if not (p.isfinite().all() and q.isfinite().all()):  # weights so wide that a network overflows
+            p, q = (
+                self._average(inputs.images, 10**exponent, 0, SAMPLED_NETWORKS_IN_TUNING)
+                for inputs in (validation, noise)
+            )
+            if not (p.isfinite().all() and q.isfinite().all()):  # a large variance makes a network overflow
                 return math.inf
-            return bb.metrics.nll(p, labels) - WEIGHT * bb.metrics.entropy(q)
+            return bb.metrics.nll(p, labels) - OUTLIER_WEIGHT * bb.metrics.entropy(q)
 
-        return {"prior_variance": float(10 ** least(cost, EXPONENTS))}
+        return {"prior_variance": float(10 ** minimise_on_grid(cost, LOG10_PRIOR_VARIANCES))}
 
-    def probabilities(self, seen: Seen, chosen: Chosen, seed: int) -> Tensor:
-        return self._average(seen.images, chosen["prior_variance"], seed, WEIGHT_SAMPLES)
+    def predict_proba(self, inputs: Points, chosen: Hyperparameters, seed: int) -> Tensor:
+        return self._average(inputs.images, chosen["prior_variance"], seed, SAMPLED_NETWORKS)
 
     @torch.no_grad()
     def _average(self, images: Tensor, prior_variance: float, seed: int, samples: int) -> Tensor:
-        """Mean probabilities (n, k) over sampled networks, the same ones for every set of images."""
-        draws = self._draws(prior_variance, seed, samples)
+        """Return mean probabilities (n, k) over sampled networks, the same ones for every set of images."""
+        draws = self._draw_weights(prior_variance, seed, samples)
         total = torch.zeros((), dtype=torch.float64, device=images.device)
         for sample in range(samples):
             weights = {name: values[sample] for name, values in draws.items()}
-            parts = [functional_call(self.network.whole, weights, (x,)) for x in torch.split(images, ROWS)]
+            parts = [
+                functional_call(self.network.whole, weights, (x,))
+                for x in torch.split(images, IMAGES_PER_BATCH)
+            ]
             total = total + probabilities(torch.cat(parts)).double()
         return (total / samples).float()
 
-    def _draws(self, prior_variance: float, seed: int, samples: int) -> dict[str, Tensor]:
-        """Stacked weights; those drawn last are kept, since one table asks for them again and again."""
+    def _draw_weights(self, prior_variance: float, seed: int, samples: int) -> dict[str, Tensor]:
+        """Return stacked weights. The last draws are kept, because a table asks for them several times."""
         key = prior_variance, seed, samples
         if self.drawn is None or self.drawn[0] != key:
-            self.drawn = None  # makes room first
+            self.drawn = None  # frees memory for the new ones
             self.bayes.prior_variance = prior_variance
             generator = torch.Generator(self.network.device).manual_seed(seed)
             self.drawn = key, self.bayes.sample(samples, generator=generator)
         return self.drawn[1]
 
-    def module(self, chosen: Chosen) -> nn.Module:
-        return Average(self.network.whole, self._draws(chosen["prior_variance"], 0, WEIGHT_SAMPLES))
+    def as_module(self, chosen: Hyperparameters) -> nn.Module:
+        return Average(self.network.whole, self._draw_weights(chosen["prior_variance"], 0, SAMPLED_NETWORKS))
 
 
 class Average(nn.Module):
-    """The average of drawn networks: log of the mean probabilities (n, k)."""
+    """The average of sampled networks. Its output is the log of their mean probabilities (n, k)."""
 
     def __init__(self, network: nn.Module, draws: dict[str, Tensor]) -> None:
         super().__init__()
@@ -275,108 +275,97 @@ class Average(nn.Module):
         return total - math.log(len(each))
 
 
-def tuned(bayes: bb.Laplace, validation: Any, outliers: Any) -> Chosen:
-    """What `tune` chooses by the paper's objective or, where there are no outliers, by the likelihood."""
+def tune_laplace(bayes: bb.Laplace, validation: Any, outliers: Any) -> Hyperparameters:
+    """Tune by the paper's objective or, if `outliers` is None, by the likelihood. Return the choice."""
     objective = "nll" if outliers is None else "ood"
-    with at_the_edge():
-        bayes.tune(validation, outliers=outliers, objective=objective, weight=WEIGHT, progress=False)
-    return numbers_of(bayes)
+    with ignore_edge_warnings():
+        bayes.tune(validation, outliers=outliers, objective=objective, weight=OUTLIER_WEIGHT, progress=False)
+    return get_hyperparameters(bayes)
 
 
-def numbers_of(bayes: bb.Laplace) -> Chosen:
-    """The prior variance and, with a residual, its two numbers."""
+def get_hyperparameters(bayes: bb.Laplace) -> Hyperparameters:
+    """Return the prior variance and, with a residual, its two hyperparameters."""
     names = ("prior_variance", *(("residual_variance", "residual_threshold") if bayes.residual else ()))
     return {name: getattr(bayes, name) for name in names}
 
 
-@contextmanager
-def at_the_edge() -> Iterator[None]:
-    """No warning of a number on the edge of those tried: the tables show the number itself."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", EdgeWarning)
-        yield
-
-
-def set_to(bayes: bb.Laplace, chosen: Chosen) -> bb.Laplace:
-    """The same object, with these numbers."""
+def set_hyperparameters(bayes: bb.Laplace, chosen: Hyperparameters) -> bb.Laplace:
+    """Set the hyperparameters of `bayes`, and return it."""
     for name, value in chosen.items():
         setattr(bayes, name, value)
     return bayes
 
 
-def least(cost: Callable[[float], float], grid: list[float]) -> float:
-    """Where `cost` is least on an even grid, and half a step to both sides of its best within it.
+@contextmanager
+def ignore_edge_warnings() -> Iterator[None]:
+    """Suppress the warning that a choice lies on the edge of the range. The tables show that themselves."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", EdgeWarning)
+        yield
 
-    >>> least(lambda x: (x - 1.3) ** 2, [0.0, 1.0, 2.0, 3.0])
+
+def minimise_on_grid(cost: Callable[[float], float], grid: list[float]) -> float:
+    """Return the best point of an even grid, or a point half a step beside it if that is better.
+
+    >>> minimise_on_grid(lambda x: (x - 1.3) ** 2, [0.0, 1.0, 2.0, 3.0])
     1.5
     """
-    found = {x: cost(x) for x in grid}
-    best, half = min(found, key=found.__getitem__), (grid[1] - grid[0]) / 2
-    found |= {x: cost(x) for x in (best - half, best + half) if grid[0] < x < grid[-1]}
-    return min(found, key=found.__getitem__)
+    costs = {x: cost(x) for x in grid}
+    best, half = min(costs, key=costs.__getitem__), (grid[1] - grid[0]) / 2
+    costs |= {x: cost(x) for x in (best - half, best + half) if grid[0] < x < grid[-1]}
+    return min(costs, key=costs.__getitem__)
 
 
 def probabilities(logits: Tensor) -> Tensor:
-    """Softmax of k logits (n, k); both classes' probabilities (n, 2) of one logit (n, 1)."""
+    """Return the softmax of k logits (n, k), or both classes' probabilities (n, 2) of one logit (n, 1)."""
     if logits.shape[1] == 1:
         return torch.cat([(-logits).sigmoid(), logits.sigmoid()], dim=1)
     return logits.softmax(1)
 
 
 @dataclass(frozen=True)
-class Entry:
-    """A method in a table: its title, its column in the paper's tables, and how to make it."""
+class MethodEntry:
+    """A method in a table."""
 
     title: str
-    paper: str | None
-    make: Callable[[int], Method]  # given the number of points on which sampled networks are tuned
-    ours: bool = False
+    paper_column: str | None  # its column in the paper's tables
+    make: Callable[[int], Method]  # takes the number of points on which sampled networks are tuned
 
 
 MULTICLASS = {
-    "plain": Entry("Plain network", "MAP", lambda points: Plain()),
-    "temperature": Entry("Temperature scaling", "Temp", lambda points: Temperature()),
-    "llla": Entry(
+    "plain": MethodEntry("Plain network", "MAP", lambda points: Plain()),
+    "temperature": MethodEntry("Temperature scaling", "Temp", lambda points: Temperature()),
+    "llla": MethodEntry(
         "LLLA (paper's)",
         "LLLA",
         lambda points: LastLayer(structure="kron", variant="paper", predictive="mc"),
     ),
-    "dla": Entry(
+    "dla": MethodEntry(
         "DLA (paper's)",
         "DLA",
         lambda points: WeightSamples(
             points, layers="all", structure="diag", estimate="fisher", variant="paper", predictive="weights"
         ),
     ),
-    "kfla": Entry(
+    "kfla": MethodEntry(
         "KFLA (paper's)",
         "KFLA",
         lambda points: WeightSamples(
             points, layers="all", structure="kron", estimate="fisher", variant="paper", predictive="weights"
         ),
     ),
-    "ours": Entry("Ours, closed form", None, lambda points: LastLayer(), ours=True),
-    "ours-mc": Entry("Ours, Monte Carlo", None, lambda points: LastLayer(predictive="mc"), ours=True),
-    "ours-residual": Entry("Ours, NLL and residual", None, lambda points: WithResidual(), ours=True),
-    "ours-plus-residual": Entry(
-        "Ours, closed form + residual", None, lambda points: PlusResidual(), ours=True
-    ),
+    "ours": MethodEntry("Ours, closed form", None, lambda points: LastLayer()),
+    "ours-mc": MethodEntry("Ours, Monte Carlo", None, lambda points: LastLayer(predictive="mc")),
+    "ours-residual": MethodEntry("Ours, NLL and residual", None, lambda points: WithResidual()),
+    "ours-plus-residual": MethodEntry("Ours, closed form + residual", None, lambda points: PlusResidual()),
 }
 BINARY = {
     "plain": MULTICLASS["plain"],
     "temperature": MULTICLASS["temperature"],
-    "llla": Entry("LLLA (paper's)", "LLLA", lambda points: LastLayer()),
-    "ours": Entry(
-        "Ours, exact integral",
-        None,
-        lambda points: LastLayer(predictive="quadrature"),
-        ours=True,
-    ),
+    "llla": MethodEntry("LLLA (paper's)", "LLLA", lambda points: LastLayer()),
+    "ours": MethodEntry("Ours, exact integral", None, lambda points: LastLayer(predictive="quadrature")),
     "ours-residual": MULTICLASS["ours-residual"],
-    "ours-plus-residual": Entry(
-        "Ours, exact integral + residual",
-        None,
-        lambda points: PlusResidual(predictive="quadrature"),
-        ours=True,
+    "ours-plus-residual": MethodEntry(
+        "Ours, exact integral + residual", None, lambda points: PlusResidual(predictive="quadrature")
     ),
 }

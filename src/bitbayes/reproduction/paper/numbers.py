@@ -9,23 +9,25 @@ from typing import Any
 
 
 @cache
-def printed(table: str) -> Any:
-    """Everything the paper prints in one table or figure.
+def paper_numbers(table: str) -> Any:
+    """Return all numbers of one table or figure of the paper.
 
-    >>> printed("table2")["MNIST"]["FMNIST"]["LLLA"]
+    >>> paper_numbers("table2")["MNIST"]["FMNIST"]["LLLA"]
     {'mmc': [56.0, 1.8], 'aur': [98.2, 0.2]}
     """
     text = files("bitbayes.reproduction.paper").joinpath("numbers.json").read_text(encoding="utf-8")
     return json.loads(text)[table]
 
 
-def cell(table: str, train: str, test: str | None, method: str | None) -> dict[str, Any]:
-    """MMC and AUROC of one method on one set, mean and standard deviation in %; empty where not printed.
+def paper_scores(table: str, train: str, test: str | None, method: str | None) -> dict[str, Any]:
+    """Return MMC and AUROC of one method on one test set: mean and standard deviation, in %.
 
-    >>> cell("table2", "MNIST", "FMNIST", "MAP")
+    The dictionary is empty if the paper prints no numbers.
+
+    >>> paper_scores("table2", "MNIST", "FMNIST", "MAP")
     {'mmc': [66.3, 0.0], 'aur': [97.4, 0.0]}
-    >>> cell("table2", "MNIST", "FMNIST", "residual")
+    >>> paper_scores("table2", "MNIST", "FMNIST", "residual")
     {}
     """
-    row = printed(table).get(train, {}).get(test, {})
+    row = paper_numbers(table).get(train, {}).get(test, {})
     return dict(row.get(method) or {})

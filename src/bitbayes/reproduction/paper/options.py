@@ -1,4 +1,4 @@
-"""What a person can choose about a run."""
+"""The settings of `bitbayes reproduce`."""
 
 from __future__ import annotations
 
@@ -13,10 +13,20 @@ from bitbayes.errors import FileError
 
 @dataclass(frozen=True)
 class Options:
-    """`quick`: few epochs, points and trials, to see that everything runs; the numbers then mean little.
+    """The settings of a run.
 
-    `epochs`: of training, where that is not to be the paper's 100. `redraw`: write tables and pictures again,
-    from numbers that are there.
+    Args:
+        train: the problem: "mnist", or "digits" for the embedded digits.
+        data: the folder with the files of the data sets.
+        trials: the number of random splits into validation and test points.
+        device: the device of all networks and data.
+        output: the folder for the results.
+        cache: the folder for trained networks.
+        quick: use few epochs, points and trials. This shows that everything runs; the numbers mean little.
+        redraw: make only the tables and pictures, from numbers that were written before.
+        epochs: the number of epochs of training. None: the problem's own number.
+        seed: determines the training.
+        progress: True or False to show progress bars or not; None shows them on terminals.
     """
 
     train: str = "mnist"
@@ -31,10 +41,10 @@ class Options:
     seed: int = 0
     progress: bool | None = None
 
-    def stem(self, name: str) -> str:
-        """The name of the files about `name`: what is not the paper's protocol has a name of its own.
+    def file_stem(self, name: str) -> str:
+        """Return the stem of the names of files about `name`. It shows settings that are not the paper's.
 
-        >>> Options().stem("mnist"), Options(quick=True, epochs=3, seed=1).stem("mnist")
+        >>> Options().file_stem("mnist"), Options(quick=True, epochs=3, seed=1).file_stem("mnist")
         ('mnist', 'mnist-quick-3-epochs-seed1')
         """
         parts = ["quick" if self.quick else "", f"{self.epochs}-epochs" if self.epochs is not None else ""]
@@ -43,8 +53,8 @@ class Options:
 
 
 def check_folders(*folders: Path) -> None:
-    """Raise if nothing can be written there: worth knowing before any training."""
+    """Raise if a folder cannot be written to. It is better to know this before a long training."""
     for folder in folders:
-        there = next(each for each in (folder, *folder.absolute().parents) if each.exists())
-        if not there.is_dir() or not os.access(there, os.W_OK):
-            raise FileError(f"cannot write to {folder}: {there} is no folder, or not writable")
+        existing = next(each for each in (folder, *folder.absolute().parents) if each.exists())
+        if not existing.is_dir() or not os.access(existing, os.W_OK):
+            raise FileError(f"cannot write to {folder}: {existing} is no folder, or not writable")

@@ -1,21 +1,14 @@
-"""What all pictures share: colours that all kinds of colour vision tell apart, one for each method.
-
-matplotlib is imported only where something is drawn: numbers can be made on a machine that lacks it.
-"""
+"""The style of all pictures, with a colour and a marker for each method."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import wraps
-from typing import TYPE_CHECKING, Any, ParamSpec
+from typing import Any
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
-P = ParamSpec("P")
-
-# Okabe and Ito's colours.
+# Okabe and Ito's colours, which people with colour blindness can distinguish.
 COLOURS = {
     "plain": "#D55E00",
     "temperature": "#009E73",
@@ -42,42 +35,29 @@ MARKERS = {
     "dkl-batch": "D",
     "dkl": "P",
 }
-STYLE: dict[Any, Any] = {
-    "font.size": 9,
-    "axes.titlesize": 9,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "legend.frameon": False,
-}
-
-
 HOLLOW = {"color": "#333333", "markerfacecolor": "none"}
+
+# A decorator of functions that draw.
+styled = matplotlib.rc_context(
+    {
+        "font.size": 9,
+        "axes.titlesize": 9,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "legend.frameon": False,
+    }
+)
 
 
 def marker_style(key: str) -> dict[str, Any]:
-    """A method's marker, without a line."""
+    """Return the style of a method's markers, without a line between them."""
     return {"marker": MARKERS[key], "color": COLOURS[key], "linestyle": "none", "markersize": 6}
 
 
-def panels(
+def make_panels(
     rows: int, columns: int, width: float, height: float, **options: Any
 ) -> tuple[Figure, list[list[Axes]]]:
-    """A figure of rows × columns panels, each `width` × `height` inches."""
-    from matplotlib.figure import Figure
-
+    """Return a figure of rows × columns panels, each `width` × `height` inches."""
     figure = Figure(figsize=(columns * width, rows * height), layout="constrained")
     axes = figure.subplots(rows, columns, squeeze=False, **options)
     return figure, [list(row) for row in axes]
-
-
-def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
-    """Draws in the style above."""
-
-    @wraps(draw)
-    def drawn(*args: P.args, **kwargs: P.kwargs) -> Figure:
-        import matplotlib
-
-        with matplotlib.rc_context(STYLE):
-            return draw(*args, **kwargs)
-
-    return drawn

@@ -1,4 +1,4 @@
-"""The classification problems: what is trained on, what is tested on, and what belongs to no class."""
+"""The classification problems: training set, test set, and sets of outliers."""
 
 from __future__ import annotations
 
@@ -17,86 +17,81 @@ from bitbayes.reproduction.training import MNIST, Recipe
 
 @dataclass(frozen=True)
 class Outliers:
-    """A set of images that belong to no class; `paper`: the row it has in the paper's tables."""
+    """A set of images that belong to no class."""
 
     images: Tensor
-    paper: str | None
+    paper_row: str | None  # its row in the paper's tables
 
 
 @dataclass(frozen=True)
 class Problem:
-    """Images are pixels in uint8, (n, c, h, w), on the device that everything runs on.
-
-    `exposure`: images for outlier exposure. `validation`: points split off the test set in each trial.
-    `paper`: the problem's name in the paper's tables.
-    """
+    """A classification problem. Images are pixels in uint8, (n, c, h, w), on the device of the run."""
 
     name: str
     title: str
-    paper: str
+    paper_name: str  # its name in the paper's tables
     train_images: Tensor
     train_labels: Tensor
     test_images: Tensor
     test_labels: Tensor
     outliers: dict[str, Outliers]
-    exposure: Tensor
-    validation: int
-    noise: int
-    tuning: int  # points (and as many of noise) on which the all-layer methods' prior is chosen
+    exposure_images: Tensor  # the outliers of outlier exposure
+    validation_points: int  # taken from the test set in each trial
+    noise_points: int
+    tuning_points: int  # of validation points, and of noise, on which sampled networks are tuned
     recipe: Recipe
-    make: Callable[[int], nn.Module]
-    classes: int = 10
+    make_network: Callable[[int], nn.Module]  # takes the number of logits
+    classes: int = 10  # the number of logits: 1 for a binary problem
 
-    def first(self, n: int) -> Problem:
-        """The same problem with at most n images in each set."""
+    def shrink(self, n: int) -> Problem:
+        """Return the problem with at most n images in each set, and one epoch of training."""
         return replace(
             self,
             train_images=self.train_images[:n],
             train_labels=self.train_labels[:n],
             test_images=self.test_images[:n],
             test_labels=self.test_labels[:n],
-            outliers={name: Outliers(each.images[:n], each.paper) for name, each in self.outliers.items()},
-            validation=n // 3,
-            noise=min(n // 2, self.noise),
-            tuning=n // 4,
+            outliers={name: replace(each, images=each.images[:n]) for name, each in self.outliers.items()},
+            validation_points=n // 3,
+            noise_points=min(n // 2, self.noise_points),
+            tuning_points=n // 4,
             recipe=replace(self.recipe, epochs=1),
         )
 
-    def pair(self, first: int, second: int) -> Problem:
-        """The binary problem of two of the classes, `second` being 1."""
+    def binary(self, first: int, second: int) -> Problem:
+        """Return the binary problem of two of the classes. `second` becomes class 1."""
 
-        def of(images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        def select(images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
             kept = (labels == first) | (labels == second)
             return images[kept], (labels[kept] == second).long()
 
-        train_images, train_labels = of(self.train_images, self.train_labels)
-        test_images, test_labels = of(self.test_images, self.test_labels)
+        train_images, train_labels = select(self.train_images, self.train_labels)
+        test_images, test_labels = select(self.test_images, self.test_labels)
         return replace(
             self,
             name=f"{self.name}-{first}-{second}",
             title=f"{self.title}, {first} against {second}",
-            paper=f"Binary-{self.paper}",
+            paper_name=f"Binary-{self.paper_name}",
             train_images=train_images,
             train_labels=train_labels,
             test_images=test_images,
             test_labels=test_labels,
-            validation=min(1000, len(test_images) // 2),
+            validation_points=min(1000, len(test_images) // 2),
             classes=1,
         )
 
 
 def make_problem(options: Options) -> Problem:
-    """The problem that `--train` names."""
-    maker = PROBLEMS[one_of("train", options.train, tuple(PROBLEMS))]
-    problem = maker(options)
+    """Return the problem that `options.train` names."""
+    problem = PROBLEMS[one_of("train", options.train, tuple(PROBLEMS))](options)
     if options.quick:
-        problem = problem.first(60)
+        problem = problem.shrink(60)
     if options.epochs is not None:
         problem = replace(problem, recipe=replace(problem.recipe, epochs=options.epochs))
     return problem
 
 
-def _mnist(options: Options) -> Problem:
+def _make_mnist(options: Options) -> Problem:
     def read(name: str, split: str) -> tuple[Tensor, Tensor]:
         images, labels = load(name, split, options.data)
         return images.to(options.device), labels.to(options.device)
@@ -115,7 +110,7 @@ def _mnist(options: Options) -> Problem:
     return Problem(
         name="mnist",
         title="MNIST",
-        paper="MNIST",
+        paper_name="MNIST",
         train_images=train_images,
         train_labels=train_labels,
         test_images=test_images,
@@ -124,41 +119,41 @@ def _mnist(options: Options) -> Problem:
             title: Outliers(letters, "EMNIST"),
             "Fashion-MNIST": Outliers(read("fashion_mnist", "test")[0], "FMNIST"),
         },
-        exposure=exposure,
-        validation=2000,
-        noise=2000,
-        tuning=2000,
+        exposure_images=exposure,
+        validation_points=2000,
+        noise_points=2000,
+        tuning_points=2000,
         recipe=MNIST,
-        make=LeNet,
+        make_network=LeNet,
     )
 
 
-def _digits(options: Options) -> Problem:
-    """The embedded digits: a thirtieth of MNIST, for two CPU cores and five minutes."""
+def _make_digits(options: Options) -> Problem:
+    """Return the problem of the embedded digits, small enough for a few minutes on two CPU cores."""
     data = digits()
 
-    def pixels(images: Tensor) -> Tensor:
+    def to_pixels(images: Tensor) -> Tensor:
         return (255 * images).round().to(torch.uint8).to(options.device)
 
     return Problem(
         name="digits",
         title="Embedded digits",
-        paper="MNIST",
-        train_images=pixels(data.train_images),
+        paper_name="MNIST",
+        train_images=to_pixels(data.train_images),
         train_labels=data.train_labels.to(options.device),
-        test_images=pixels(data.test_images),
+        test_images=to_pixels(data.test_images),
         test_labels=data.test_labels.to(options.device),
         outliers={
-            "Letters (substitute for EMNIST)": Outliers(pixels(data.letters_images[500:900]), "EMNIST"),
-            "Fashion-MNIST": Outliers(pixels(data.fashion_images[:400]), "FMNIST"),
+            "Letters (substitute for EMNIST)": Outliers(to_pixels(data.letters_images[500:900]), "EMNIST"),
+            "Fashion-MNIST": Outliers(to_pixels(data.fashion_images[:400]), "FMNIST"),
         },
-        exposure=pixels(data.letters_images[:500]),
-        validation=500,
-        noise=400,
-        tuning=100,
+        exposure_images=to_pixels(data.letters_images[:500]),
+        validation_points=500,
+        noise_points=400,
+        tuning_points=100,
         recipe=replace(MNIST, epochs=30),
-        make=LeNet,
+        make_network=LeNet,
     )
 
 
-PROBLEMS: dict[str, Callable[[Options], Problem]] = {"digits": _digits, "mnist": _mnist}
+PROBLEMS: dict[str, Callable[[Options], Problem]] = {"digits": _make_digits, "mnist": _make_mnist}

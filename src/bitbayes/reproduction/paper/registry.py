@@ -1,7 +1,7 @@
 """The tables and figures by name.
 
-Each has a module with two functions: `measure(session)` makes its numbers, a dictionary that JSON can hold;
-`show(values, report)` makes its tables and pictures of nothing but those numbers.
+Each has a module with two functions. `measure(session)` returns its numbers, a dictionary that JSON can hold.
+`show(values, report)` makes its tables and pictures from these numbers alone.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from pathlib import Path
 
 from bitbayes.errors import one_of
 from bitbayes.reproduction.paper.options import Options, check_folders
-from bitbayes.reproduction.paper.report import TOYS, Report
+from bitbayes.reproduction.paper.report import TOY_FIGURES, Report
 from bitbayes.reproduction.paper.session import Session
 
-# In the order in which `all` makes them: what needs no other training first.
+# In the order in which `all` makes them. Those that need few trained networks come first.
 NAMES = (
     "toy",
     "linear-regions",
@@ -35,21 +35,24 @@ NAMES = (
 
 
 def reproduce(
-    names: Iterable[str], options: Options, told: Callable[[str, list[Path]], None] | None = None
+    names: Iterable[str], options: Options, on_written: Callable[[str, list[Path]], None] | None = None
 ) -> list[Path]:
-    """Make tables and figures of the paper; return the files written.
+    """Make tables and figures of the paper, and return the files written.
 
-    `told(name, files)` hears of each as soon as it is there.
+    Args:
+        names: some of `NAMES`.
+        options: the settings of the run.
+        on_written: called as `on_written(name, files)` after each table or figure.
     """
     wanted = [one_of("name", name, NAMES) for name in names]
     check_folders(options.output, options.cache)
     session, written = Session(options), []
     for name in wanted:
         module = import_module(f"bitbayes.reproduction.paper.{name.replace('-', '_')}")
-        report = Report(name, options.stem("toy" if name in TOYS else options.train), options)
-        values = report.read() if options.redraw else report.numbers(module.measure(session))
+        report = Report(name, options.file_stem("toy" if name in TOY_FIGURES else options.train), options)
+        values = report.read_numbers() if options.redraw else report.write_numbers(module.measure(session))
         module.show(values, report)
         written += report.written
-        if told is not None:
-            told(name, report.written)
+        if on_written is not None:
+            on_written(name, report.written)
     return written

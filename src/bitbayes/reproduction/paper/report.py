@@ -1,4 +1,4 @@
-"""Writing results: numbers as JSON with their circumstances, tables as Markdown, pictures as PNG and PDF."""
+"""Write results: numbers as JSON, tables as Markdown, pictures as PNG and PDF."""
 
 from __future__ import annotations
 
@@ -16,49 +16,56 @@ import torch
 
 from bitbayes._version import __version__
 from bitbayes.errors import FileError
+from bitbayes.io.whole_file import whole, write_text
 from bitbayes.reproduction.paper.options import Options
+from bitbayes.reproduction.training.cache import device_name
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# Those that are made without a data set.
-TOYS = ("toy", "linear-regions", "bounded-logit")
+# The figures that need no data set.
+TOY_FIGURES = ("toy", "linear-regions", "bounded-logit")
 
 
 class Report:
     """The files of one table or figure: OUTPUT/NAME/STEM.json, .md, .png and .pdf.
 
-    `extra` names a second table or picture: STEM-EXTRA.
+    A second table or picture has the name STEM-EXTRA, with the `extra` given to `write_table` or
+    `write_picture`.
     """
 
     def __init__(self, name: str, stem: str, options: Options) -> None:
         self.name, self.stem, self.options = name, stem, options
         self.folder = options.output / name
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.begun = time.perf_counter()
+        self.started = time.perf_counter()
         self.written: list[Path] = []
 
-    def numbers(self, values: dict[str, Any]) -> dict[str, Any]:
-        """Write the values, with what they were made with; return them as they will be read again."""
+    def write_numbers(self, values: dict[str, Any]) -> dict[str, Any]:
+        """Write the values and how they were made. Return them as `read_numbers` will read them."""
         about = {
             "name": self.name,
             "command": command(self.name, self.options),
             "trials": self.options.trials,
             "seed": self.options.seed,
             "quick": self.options.quick,
-            "seconds": round(time.perf_counter() - self.begun, 1),
+            "seconds": round(time.perf_counter() - self.started, 1),
             "device": device_name(self.options.device),
-            "versions": versions(),
+            "versions": {
+                "bitbayes": __version__,
+                "torch": torch.__version__,
+                "python": platform.python_version(),
+            },
         }
-        text = json.dumps(rounded({"about": about, **values}), indent=1, allow_nan=False)
-        # One list of numbers, one line.
+        text = json.dumps(round_floats({"about": about, **values}), indent=1, allow_nan=False)
+        # Each list of numbers goes on one line.
         text = re.sub(r"\[\s+([^\[\]{}\"]*?)\s+\]", lambda found: f"[{' '.join(found[1].split())}]", text)
-        self._write("json", text + "\n")
-        return self.read()
+        self._write_text("json", text + "\n")
+        return self.read_numbers()
 
-    def read(self) -> dict[str, Any]:
-        """The numbers as they were written."""
-        path = self.folder / f"{self.stem}.json"
+    def read_numbers(self) -> dict[str, Any]:
+        """Read the numbers that were written before."""
+        path = self._path("json")
         try:
             values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
@@ -66,43 +73,41 @@ class Report:
         self.about = values["about"]
         return values
 
-    def table(
-        self, title: str, header: Sequence[str], rows: Iterable[Sequence[str]], *notes: str, extra: str = ""
+    def write_table(
+        self, title: str, header: Sequence[str], rows: Iterable[Sequence[str]], *notes: str
     ) -> None:
-        """A Markdown table with the command that made it, and notes below."""
+        """Write a Markdown table, with the command that made it above and the notes below."""
         lines = [f"# {title}", "", f"Made by `{self.about['command']}` on {self.about['device']}.", ""]
         if self.about["quick"]:
             lines += ["**A quick run: these numbers show that the code runs, and nothing else.**", ""]
-        lines += [line(header), line(["---"] * len(header)), *map(line, rows)]
+        lines += [f"| {' | '.join(cells)} |" for cells in (header, ["---"] * len(header), *rows)]
         lines += [text for note in notes for text in ("", note)]
-        self._write("md", "\n".join(lines) + "\n", extra)
+        self._write_text("md", "\n".join(lines) + "\n")
 
-    def picture(self, draw: Callable[[], Figure], extra: str = "") -> None:
-        """PNG and PDF of what `draw` draws; nothing where there is no matplotlib."""
-        try:
-            import matplotlib
-        except ImportError:
-            return
+    def write_picture(self, draw: Callable[[], Figure], extra: str = "") -> None:
+        """Write the figure that `draw` returns as PNG and PDF."""
+        import matplotlib  # here, because it is slow to import
+
         with matplotlib.rc_context({"pdf.fonttype": 42}):
             figure = draw()
-            for ending, metadata in (("png", {"Software": None}), ("pdf", {"CreationDate": None})):
-                path = self._path(ending, extra)
-                figure.savefig(path, dpi=160, metadata=metadata)
+            for suffix, metadata in (("png", {"Software": None}), ("pdf", {"CreationDate": None})):
+                path = self._path(suffix, extra)
+                with whole(path) as unfinished:
+                    figure.savefig(unfinished, dpi=160, metadata=metadata)
                 self.written.append(path)
 
-    def _path(self, ending: str, extra: str = "") -> Path:
-        return self.folder / f"{self.stem}{extra and '-'}{extra}.{ending}"
+    def _path(self, suffix: str, extra: str = "") -> Path:
+        return self.folder / f"{self.stem}{extra and '-'}{extra}.{suffix}"
 
-    def _write(self, ending: str, text: str, extra: str = "") -> None:
-        path = self._path(ending, extra)
-        path.write_text(text, encoding="utf-8")
-        self.written.append(path)
+    def _write_text(self, suffix: str, text: str) -> None:
+        write_text(self._path(suffix), text)
+        self.written.append(self._path(suffix))
 
 
 def command(name: str, options: Options) -> str:
-    """What to type for the same results (with one's own data folder)."""
+    """Return the command that makes the results again. The user adds the data folder."""
     words = ["bitbayes reproduce", name]
-    if name not in TOYS:
+    if name not in TOY_FIGURES:
         words += ["--train", options.train, "--trials", str(options.trials)]
     if options.device.type != "cpu":
         words += ["--device", str(options.device)]
@@ -113,22 +118,10 @@ def command(name: str, options: Options) -> str:
     return " ".join(words + (["--quick"] if options.quick else []))
 
 
-def versions() -> dict[str, str]:
-    return {"bitbayes": __version__, "torch": torch.__version__, "python": platform.python_version()}
+def format_mean_std(values: Sequence[float], digits: int = 1) -> str:
+    """Return mean ± standard deviation over trials, only the value of a single trial, or a dash for none.
 
-
-def device_name(device: torch.device) -> str:
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
-
-
-def line(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cells) + " |"
-
-
-def mean_std(values: Sequence[float], digits: int = 1) -> str:
-    """Mean ± standard deviation over trials; the mean alone of a single one.
-
-    >>> mean_std([98.0, 99.0]), mean_std([98.04])
+    >>> format_mean_std([98.0, 99.0]), format_mean_std([98.04])
     ('98.5 ± 0.7', '98.0')
     """
     if not values:
@@ -137,21 +130,21 @@ def mean_std(values: Sequence[float], digits: int = 1) -> str:
     return mean if len(values) == 1 else f"{mean} ± {statistics.stdev(values):.{digits}f}"
 
 
-def as_printed(pair: Sequence[float] | None, digits: int = 1) -> str:
-    """A mean and standard deviation as the paper prints them; a dash where it prints none.
+def format_paper(pair: Sequence[float] | None) -> str:
+    """Return the paper's mean ± standard deviation, or a dash if it prints none.
 
-    >>> as_printed([98.2, 0.2]), as_printed(None)
+    >>> format_paper([98.2, 0.2]), format_paper(None)
     ('98.2 ± 0.2', '–')
     """
-    return "–" if pair is None else f"{pair[0]:.{digits}f} ± {pair[1]:.{digits}f}"
+    return "–" if pair is None else f"{pair[0]:.1f} ± {pair[1]:.1f}"
 
 
-def rounded(values: Any) -> Any:
-    """The same with floats to 6 significant digits, and None for those that are not finite."""
+def round_floats(values: Any) -> Any:
+    """Round all floats in `values` to 6 significant digits. Those that are not finite become None."""
     if isinstance(values, dict):
-        return {str(key): rounded(value) for key, value in values.items()}
+        return {str(key): round_floats(value) for key, value in values.items()}
     if isinstance(values, (list, tuple)):
-        return [rounded(value) for value in values]
+        return [round_floats(value) for value in values]
     if isinstance(values, float):
         return float(f"{values:.6g}") if math.isfinite(values) else None
     return values

@@ -1,4 +1,4 @@
-"""What one call of `bitbayes reproduce` shares between tables: data, trained networks, fitted methods."""
+"""What the tables of one run share: data, trained networks, and fitted methods."""
 
 from __future__ import annotations
 
@@ -15,52 +15,61 @@ from bitbayes.reproduction.training import trained
 
 
 class Session:
-    """Everything is made when first asked for, and once."""
+    """One run of `reproduce`. Each part is made once, when a table first asks for it.
+
+    `study(objective)` is the study of the network that was trained with "plain", "oe" or "acet".
+    """
 
     def __init__(self, options: Options) -> None:
         self.options = options
-        self.study = cache(self._study)
+        self.study = cache(self._make_study)
 
     @cached_property
     def problem(self) -> Problem:
+        """The problem with all classes."""
         return make_problem(self.options)
 
     @cached_property
-    def binary(self) -> Study:
-        """The two classes that the plain network confuses most."""
-        problem = self.problem.pair(*most_confused(self.study("plain")))
-        return Study(problem, self._trained(problem, "plain"), self.options.trials, self.options.progress)
+    def binary_study(self) -> Study:
+        """The study of the two classes that the plain network confuses most."""
+        problem = self.problem.binary(*most_confused_classes(self.study("plain")))
+        network = self._load_or_train(problem, "plain")
+        return Study(problem, network, self.options.trials, self.options.progress)
 
-    def _study(self, objective: str) -> Study:
-        shipped = self.problem.name == "digits" and objective == "plain" and self.options.epochs is None
+    def network_name(self, problem: Problem, objective: str) -> str:
+        """Return the name of a trained network in the cache."""
+        quick = "-quick" if self.options.quick else ""
+        return f"{problem.name}-{objective}{quick}-{problem.recipe.epochs}-{self.options.seed}"
+
+    def _make_study(self, objective: str) -> Study:
+        embedded = self.problem.name == "digits" and objective == "plain" and self.options.epochs is None
         network = (
             Network(digits_lenet().to(self.options.device))
-            if shipped
-            else self._trained(self.problem, objective)
+            if embedded
+            else self._load_or_train(self.problem, objective)
         )
-        # An exposed network is unsure of plain noise already: the paper's code tunes it on ten times that.
-        noise = 10.0 if objective == "oe" else 1.0
-        return Study(self.problem, network, self.options.trials, self.options.progress, noise)
+        # Outlier exposure makes a network unsure of plain noise. The paper's code tunes it on noise up to 10.
+        scale = 10.0 if objective == "oe" else 1.0
+        return Study(self.problem, network, self.options.trials, self.options.progress, scale)
 
-    def _trained(self, problem: Problem, objective: str) -> Network:
-        quick = "-quick" if self.options.quick else ""
+    def _load_or_train(self, problem: Problem, objective: str) -> Network:
         whole = trained(
             self.options.cache,
-            f"{problem.name}-{objective}{quick}-{problem.recipe.epochs}-{self.options.seed}",
-            lambda: problem.make(problem.classes),
+            self.network_name(problem, objective),
+            lambda: problem.make_network(problem.classes),
             problem.train_images,
             problem.train_labels,
             recipe=problem.recipe,
             objective=objective,
-            outliers=problem.exposure,
+            outliers=problem.exposure_images,
             seed=self.options.seed,
             progress=self.options.progress,
         )
         return Network(whole)
 
 
-def most_confused(study: Study) -> tuple[int, int]:
-    """The classes (smaller, larger) of the confusion matrix's largest entry off the diagonal."""
+def most_confused_classes(study: Study) -> tuple[int, int]:
+    """Return the two classes, smaller first, of the largest off-diagonal entry of the confusion matrix."""
     k, labels = study.problem.classes, study.problem.test_labels
     with torch.no_grad():
         predicted = study.network.head(study.test.features).argmax(1)

@@ -1,4 +1,4 @@
-"""One trained network with all that the tables ask about it: trials, methods, and what they chose."""
+"""A trained network with the methods fitted to it, and their hyperparameters in each trial."""
 
 from __future__ import annotations
 
@@ -16,21 +16,27 @@ from bitbayes.progress import track
 from bitbayes.reproduction.paper.methods import (
     BINARY,
     MULTICLASS,
-    Chosen,
-    Entry,
+    Hyperparameters,
     Method,
+    MethodEntry,
     Network,
-    Seen,
-    images_of,
+    Points,
 )
 from bitbayes.reproduction.paper.problem import Problem
 
 
 class Study:
-    """`trials` splits of the test set, on the same network; every method's number in each of them.
+    """A trained network, and `trials` random splits of its test set into validation and test points.
 
-    A method that says (`ArgumentError`) that it does not fit the network is left out and named in `not_run`,
-    with its reason; any other error is a mistake and stops the study.
+    A method that raises `ArgumentError` when it is fitted does not suit the network. It is left out, and
+    `not_run` holds its reason. Any other error stops the study.
+
+    Args:
+        problem: the classification problem.
+        network: trained on the problem.
+        trials: the number of splits.
+        progress: True or False to show progress bars or not; None shows them on terminals.
+        tuning_noise_scale: the largest value of the noise on which methods are tuned.
     """
 
     def __init__(
@@ -39,21 +45,21 @@ class Study:
         network: Network,
         trials: int,
         progress: bool | None = None,
-        tuning_noise: float = 1.0,
+        tuning_noise_scale: float = 1.0,
     ) -> None:
         self.problem, self.network, self.trials, self.progress = problem, network, trials, progress
-        self.tuning_noise = tuning_noise  # how far the noise goes on which methods choose
-        self.entries: dict[str, Entry] = dict(MULTICLASS if problem.classes > 1 else BINARY)
+        self.tuning_noise_scale = tuning_noise_scale
+        self.entries: dict[str, MethodEntry] = dict(MULTICLASS if problem.classes > 1 else BINARY)
         self.not_run: dict[str, str] = {}
 
     @cached_property
     def methods(self) -> dict[str, Method]:
-        """Those that could be fitted, by name, in the tables' order."""
+        """The methods that could be fitted, by name, in the order of the tables."""
         problem, fitted = self.problem, {}
-        train = self.network.see(problem.train_images)
+        train = self.network.extract_features(problem.train_images)
         for name, entry in track(self.entries.items(), f"fitting ({problem.name})", self.progress):
             try:
-                method = entry.make(problem.tuning)
+                method = entry.make(problem.tuning_points)
                 method.fit(self.network, problem.train_images, train, problem.train_labels)
             except ArgumentError as error:
                 self.not_run[name] = str(error)
@@ -62,70 +68,80 @@ class Study:
         return fitted
 
     @cached_property
-    def test(self) -> Seen:
-        """All of the test set."""
-        return self.network.see(self.problem.test_images)
+    def test(self) -> Points:
+        """The whole test set."""
+        return self.network.extract_features(self.problem.test_images)
 
     def split(self, trial: int) -> tuple[Tensor, Tensor]:
-        """Rows of the test set that are validation points in a trial, and those that are test points."""
+        """Return the rows of the test set that are validation points in a trial, and the other rows."""
         order = torch.randperm(
             len(self.problem.test_labels), generator=torch.Generator().manual_seed(trial)
         ).to(self.network.device)
-        return order[: self.problem.validation], order[self.problem.validation :]
+        return order[: self.problem.validation_points], order[self.problem.validation_points :]
 
-    def noise(self, seed: int) -> Tensor:
-        """Uniform noise in the image space, drawn on the CPU so that every device sees the same."""
-        like = images_of(self.problem.test_images[:1]).cpu()
-        like = torch.cat([torch.zeros_like(like), torch.ones_like(like)])
+    def draw_noise(self, seed: int) -> Tensor:
+        """Return uniform noise in [0, 1], in the shape of images."""
+        black = torch.zeros(1, *self.problem.test_images.shape[1:])
+        # Drawn on the CPU, so that the noise is the same on every device.
         generator = torch.Generator().manual_seed(1_000 + seed)
-        return uniform_noise(like, self.problem.noise, generator=generator).to(self.network.device)
+        noise = uniform_noise(torch.cat([black, 1 - black]), self.problem.noise_points, generator=generator)
+        return noise.to(self.network.device)
 
     @cached_property
-    def chosen(self) -> list[dict[str, Chosen]]:
-        """For each trial what each method chose."""
+    def chosen(self) -> list[dict[str, Hyperparameters]]:
+        """The hyperparameters that each method chose, in each trial."""
         chosen = []
         for trial in track(range(self.trials), f"tuning ({self.problem.name})", self.progress):
             rows, _ = self.split(trial)
             validation, labels = self.test[rows], self.problem.test_labels[rows]
-            noise = self.tuning_noise * self.noise(500 + trial)[: self.problem.validation]
-            outliers = self.network.see(noise)
+            noise = self.tuning_noise_scale * self.draw_noise(500 + trial)[: self.problem.validation_points]
+            outliers = self.network.extract_features(noise)
             chosen.append(
-                {name: method.choose(validation, labels, outliers) for name, method in self.methods.items()}
+                {name: method.tune(validation, labels, outliers) for name, method in self.methods.items()}
             )
         return chosen
 
-    def about(self, *keys: str) -> dict[str, Any]:
-        """The methods (all, or these), why some were not run, and what the others chose: for tables' JSON."""
+    def describe(self, *keys: str) -> dict[str, Any]:
+        """Return what the JSON of a table says about these methods, or about all.
+
+        It holds their titles, the reasons why some were not run, and what the others chose.
+        """
         keys = keys or tuple(self.entries)
         fitted = [key for key in keys if key in self.methods]
         return {
             "methods": {
-                key: {"title": self.entries[key].title, "paper": self.entries[key].paper} for key in keys
+                key: {"title": self.entries[key].title, "paper": self.entries[key].paper_column}
+                for key in keys
             },
             "not_run": {key: why for key, why in self.not_run.items() if key in keys},
             "chosen": [{key: trial[key] for key in fitted} for trial in self.chosen],
         }
 
-    def predict(self, method: str, seen: Seen, trial: int) -> Tensor:
-        """Probabilities (n, k) by a method as it was tuned in a trial."""
-        return self.methods[method].probabilities(seen, self.chosen[trial][method], trial)
+    def predict_proba(self, method: str, points: Points, trial: int) -> Tensor:
+        """Return probabilities (n, k) by a method with the hyperparameters that it chose in a trial."""
+        return self.methods[method].predict_proba(points, self.chosen[trial][method], trial)
 
 
-def choices(about: dict[str, Any]) -> list[str]:
-    """What `Study.about` has to say below a table: what was chosen, and what was not run and why."""
-    title = {key: method["title"] for key, method in about["methods"].items()}
-    told = []
+def choice_notes(description: dict[str, Any]) -> list[str]:
+    """Return notes for below a table: what the methods chose, and why some were not run.
+
+    `description` is what `Study.describe` returns.
+    """
+    title = {key: method["title"] for key, method in description["methods"].items()}
+    choices = []
     for key in title:
-        numbers = [trial.get(key, {}) for trial in about["chosen"]]
-        spans = [f"{name.replace('_', ' ')} {_span([each[name] for each in numbers])}" for name in numbers[0]]
-        told += [f"{title[key]}: {', '.join(spans)}"] if spans else []
-    when = " over the trials" if len(about["chosen"]) > 1 else ""
-    chosen = [f"Chosen{when}: {'; '.join(told)}."] if told else []
-    return chosen + [f"Not run: {title[key]} ({why})." for key, why in about["not_run"].items()]
+        trials = [trial.get(key, {}) for trial in description["chosen"]]
+        ranges = [
+            f"{name.replace('_', ' ')} {_format_range([each[name] for each in trials])}" for name in trials[0]
+        ]
+        choices += [f"{title[key]}: {', '.join(ranges)}"] if ranges else []
+    when = " over the trials" if len(description["chosen"]) > 1 else ""
+    chosen = [f"Chosen{when}: {'; '.join(choices)}."] if choices else []
+    return chosen + [f"Not run: {title[key]} ({why})." for key, why in description["not_run"].items()]
 
 
-def _span(values: list[float]) -> str:
-    """The smallest to the largest, with a remark where all are the first or the last of those tried."""
+def _format_range(values: list[float]) -> str:
+    """Return the smallest and the largest value, with a remark if all are at one end of the range tried."""
     low, high = f"{min(values):.3g}", f"{max(values):.3g}"
     text = low if low == high else f"{low} to {high}"
     for edge, word in ((SMALLEST, "smallest"), (LARGEST, "largest")):

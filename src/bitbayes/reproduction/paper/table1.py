@@ -1,4 +1,4 @@
-"""Table 1: outliers far away, for the two classes that the network confuses most; noise × 100."""
+"""Table 1: far-away noise (× 100) against the two classes that the network confuses most."""
 
 from __future__ import annotations
 
@@ -6,16 +6,14 @@ from functools import partial
 from typing import Any
 
 from bitbayes.reproduction.paper import ood
-from bitbayes.reproduction.paper.numbers import cell
+from bitbayes.reproduction.paper.numbers import paper_scores
 from bitbayes.reproduction.paper.report import Report
 from bitbayes.reproduction.paper.session import Session
 
-DELTA = 100
-
 
 def measure(session: Session) -> dict[str, Any]:
-    return ood.measure(session.binary, ood.noise(session.binary, DELTA))
+    return ood.measure(session.binary_study, ood.noise_set(session.binary_study, ood.BINARY_NOISE_SCALE))
 
 
 def show(values: dict[str, Any], report: Report) -> None:
-    ood.show(values, report, partial(cell, "table1"), "Table 1, binary", ood.notes(values))
+    ood.show(values, report, partial(paper_scores, "table1"), "Table 1, binary", ood.table_notes(values))

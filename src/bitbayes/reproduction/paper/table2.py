@@ -6,17 +6,15 @@ from functools import partial
 from typing import Any
 
 from bitbayes.reproduction.paper import ood
-from bitbayes.reproduction.paper.numbers import cell
+from bitbayes.reproduction.paper.numbers import paper_scores
 from bitbayes.reproduction.paper.report import Report
 from bitbayes.reproduction.paper.session import Session
-
-DELTA = 2000
 
 
 def measure(session: Session) -> dict[str, Any]:
     study = session.study("plain")
-    return ood.measure(study, ood.natural(study) | ood.noise(study, DELTA))
+    return ood.measure(study, ood.image_sets(study) | ood.noise_set(study, ood.MULTICLASS_NOISE_SCALE))
 
 
 def show(values: dict[str, Any], report: Report) -> None:
-    ood.show(values, report, partial(cell, "table2"), "Table 2, multi-class", ood.notes(values))
+    ood.show(values, report, partial(paper_scores, "table2"), "Table 2, multi-class", ood.table_notes(values))

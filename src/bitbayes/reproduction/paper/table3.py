@@ -1,96 +1,98 @@
-"""Table 3: how long fitting and predicting take, each method from the images on."""
+"""Table 3: the time that each method needs to fit and to predict, beginning with the images."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from matplotlib.figure import Figure
 
+from bitbayes.reproduction.data import scale_pixels
 from bitbayes.reproduction.paper.methods import (
-    Entry,
     LastLayer,
+    MethodEntry,
     Network,
-    Seen,
+    Points,
     WeightSamples,
     WholeNetwork,
-    images_of,
 )
-from bitbayes.reproduction.paper.numbers import printed
-from bitbayes.reproduction.paper.pictures import COLOURS, panels, styled
+from bitbayes.reproduction.paper.numbers import paper_numbers
+from bitbayes.reproduction.paper.pictures import COLOURS, make_panels, styled
 from bitbayes.reproduction.paper.report import Report
 from bitbayes.reproduction.paper.session import Session
-from bitbayes.reproduction.paper.study import Study, choices
+from bitbayes.reproduction.paper.study import Study, choice_notes
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-REPEATS = 3
+TIMED_RUNS = 3
+SECONDS_TOO_LONG_TO_REPEAT = 20
 
 
 def measure(session: Session) -> dict[str, Any]:
     study = session.study("plain")
-    found = {key: times(study, key, study.entries[key]) for key in study.methods}
+    found = {key: measure_times(study, key, study.entries[key]) for key in study.methods}
     return {
         "problem": study.problem.title,
-        "paper_problem": study.problem.paper,
+        "paper_problem": study.problem.paper_name,
         "images": {"train": len(study.problem.train_images), "test": len(study.problem.test_images)},
-        **study.about(),
+        **study.describe(),
         "seconds": found,
     }
 
 
-def times(study: Study, key: str, entry: Entry) -> dict[str, float | None]:
-    """Seconds of fitting to the training set and of predicting the test set; the best of a few runs."""
+def measure_times(study: Study, key: str, entry: MethodEntry) -> dict[str, float | None]:
+    """Return the seconds of fitting to the training set and of predicting the test set."""
     problem, network = study.problem, study.network
     chosen, fitted = study.chosen[0][key], study.methods[key]
     images = problem.test_images
 
     def fit() -> object:
-        if isinstance(fitted, (LastLayer, WholeNetwork)):  # from images, not from features at hand
-            method = entry.make(problem.tuning)
-            seen = network.see(problem.train_images) if isinstance(fitted, LastLayer) else None
-            method.fit(network, problem.train_images, seen, problem.train_labels)
+        if isinstance(fitted, (LastLayer, WholeNetwork)):
+            # Fitting begins with the images, not with stored features.
+            method = entry.make(problem.tuning_points)
+            last_layer = isinstance(fitted, LastLayer)
+            train = network.extract_features(problem.train_images) if last_layer else None
+            method.fit(network, problem.train_images, train, problem.train_labels)
             return method
         rows, _ = study.split(0)
-        return fitted.choose(network.see(images[rows]), problem.test_labels[rows], network.see(images[:1]))
+        validation = network.extract_features(images[rows])
+        return fitted.tune(validation, problem.test_labels[rows], network.extract_features(images[:1]))
 
     def predict() -> object:
         if not isinstance(fitted, WholeNetwork):
-            return fitted.probabilities(network.see(images), chosen, 0)
+            return fitted.predict_proba(network.extract_features(images), chosen, 0)
         if isinstance(fitted, WeightSamples):
-            fitted.drawn = None  # drawing is part of it
-        floats = images_of(images)
-        return fitted.probabilities(Seen(floats, floats), chosen, 0)
+            fitted.drawn = None  # so that the time includes drawing networks
+        floats = scale_pixels(images)
+        return fitted.predict_proba(Points(floats, floats), chosen, 0)
 
     return {
-        "inference": None if key == "plain" else seconds(fit, network),
-        "prediction": seconds(predict, network),
+        "inference": None if key == "plain" else time_shortest_run(fit, network),
+        "prediction": time_shortest_run(predict, network),
     }
 
 
-def seconds(work: Callable[[], object], network: Network) -> float:
-    """The shortest of a few runs, after one that warms up."""
+def time_shortest_run(work: Callable[[], object], network: Network) -> float:
+    """Return the seconds of the shortest of a few runs. A first run, to warm up, does not count."""
     taken = []
-    for _ in range(REPEATS + 1):
-        _wait(network)
-        begun = time.perf_counter()
+    for _ in range(TIMED_RUNS + 1):
+        _synchronize(network)
+        started = time.perf_counter()
         work()
-        _wait(network)
-        taken.append(time.perf_counter() - begun)
-        if taken[0] > 20:  # warming up matters little then
+        _synchronize(network)
+        taken.append(time.perf_counter() - started)
+        if taken[0] > SECONDS_TOO_LONG_TO_REPEAT:  # warming up hardly matters in so long a run
             return taken[0]
     return min(taken[1:])
 
 
-def _wait(network: Network) -> None:
+def _synchronize(network: Network) -> None:
     if network.device.type == "cuda":
         torch.cuda.synchronize(network.device)
 
 
 def show(values: dict[str, Any], report: Report) -> None:
-    paper, problem = printed("table3"), values["paper_problem"]
+    paper, problem = paper_numbers("table3"), values["paper_problem"]
     rows = []
     for key, found in values["seconds"].items():
         method = values["methods"][key]
@@ -107,20 +109,22 @@ def show(values: dict[str, Any], report: Report) -> None:
         "DLA and KFLA with drawing 20 networks. The shortest of three runs; the paper's times are from its "
         "own machine."
     )
-    report.table(f"Table 3, wall-clock time: {values['problem']}", header, rows, note, *choices(values))
-    report.picture(lambda: picture(values))
+    report.write_table(
+        f"Table 3, wall-clock time: {values['problem']}", header, rows, note, *choice_notes(values)
+    )
+    report.write_picture(lambda: draw(values))
 
 
 @styled
-def picture(values: dict[str, Any]) -> Figure:
-    """Seconds on a logarithmic axis; hollow: the paper's."""
-    figure, (row,) = panels(1, 2, 3.6, 2.6, sharey=True)
+def draw(values: dict[str, Any]) -> Figure:
+    """Draw seconds on a logarithmic axis. Hollow markers are the paper's."""
+    figure, (row,) = make_panels(1, 2, 3.6, 2.6, sharey=True)
     keys = list(values["seconds"])
     for axes, stage in zip(row, ("inference", "prediction"), strict=True):
         for y, key in enumerate(reversed(keys)):
             method = values["methods"][key]
             ours = values["seconds"][key][stage]
-            theirs = printed("table3")[stage].get(method["paper"], {}).get(values["paper_problem"])
+            theirs = paper_numbers("table3")[stage].get(method["paper"], {}).get(values["paper_problem"])
             if ours:
                 axes.plot([ours], [y], "o", color=COLOURS[key])
             if theirs:

@@ -1,42 +1,41 @@
-"""Figures 1 and 4, and the isotropic one: confidence in the plane, near the data and zoomed out."""
+"""Figures 1 and 4, with more methods: confidence in the plane, near the data and zoomed out."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from matplotlib.figure import Figure
 from torch import Tensor
 
-from bitbayes.reproduction.paper.pictures import panels, styled
+from bitbayes.reproduction.paper.pictures import make_panels, styled
 from bitbayes.reproduction.paper.report import Report
 from bitbayes.reproduction.paper.session import Session
-from bitbayes.reproduction.paper.study import choices
-from bitbayes.reproduction.paper.toys import TOYS, Toy, methods, train_toy
+from bitbayes.reproduction.paper.study import choice_notes
+from bitbayes.reproduction.paper.toys import TOY_PROBLEMS, Toy, fit_methods, train_toy
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-GRID, ZOOM = 51, 8.0
+GRID_POINTS_PER_SIDE = 51
+ZOOM = 8.0  # the width of the far view, in widths of the near view
 VIEWS = ("near", "far")
-POINTS = ("#d7191c", "#1b9e77", "#b04fc4", "#ff7f00")  # by class: none of them a colour of the map
+CLASS_COLOURS = ("#d7191c", "#1b9e77", "#b04fc4", "#ff7f00")  # none of them is a colour of the map
 
 
 def measure(session: Session) -> dict[str, Any]:
-    return {"toys": {toy.name: maps(toy, session) for toy in (make() for make in TOYS)}}
+    return {"toys": {toy.name: map_confidence(toy, session) for toy in (make() for make in TOY_PROBLEMS)}}
 
 
-def maps(toy: Toy, session: Session) -> dict[str, Any]:
-    """Confidence and class on a grid, near the data and zoomed out, by each method."""
+def map_confidence(toy: Toy, session: Session) -> dict[str, Any]:
+    """Return each method's confidence and class on a grid, near the data and zoomed out."""
     network = train_toy(toy, session.options)
-    grids = {"near": grid(toy, 1.0), "far": grid(toy, ZOOM)}
+    grids = {"near": make_grid(toy, 1.0), "far": make_grid(toy, ZOOM)}
     found: dict[str, Any] = {}
-    for name, (predict, chosen) in methods(toy, network).items():
+    for name, (predict, chosen) in fit_methods(toy, network).items():
         at_data = predict(toy.x)
         found[name] = {
             "chosen": chosen,
             "at_data": float(at_data.amax(1).mean()),
             "accuracy": float((at_data.argmax(1) == toy.y).double().mean()),
-            "far_edge": float(predict(edge(toy, ZOOM)).amax(1).mean()),
+            "far_edge": float(predict(border_points(toy, ZOOM)).amax(1).mean()),
         }
         for view, (points, _) in grids.items():
             probabilities = predict(points)
@@ -54,8 +53,8 @@ def maps(toy: Toy, session: Session) -> dict[str, Any]:
     }
 
 
-def about(toy: dict[str, Any]) -> dict[str, Any]:
-    """What the methods chose, as `choices` reads it: in a single trial."""
+def describe(toy: dict[str, Any]) -> dict[str, Any]:
+    """Return what the methods chose, in the form that `choice_notes` takes, with a single trial."""
     return {
         "methods": {name: {"title": name} for name in toy["maps"]},
         "chosen": [{name: found["chosen"] for name, found in toy["maps"].items()}],
@@ -63,27 +62,27 @@ def about(toy: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def frame(toy: Toy, zoom: float) -> tuple[float, float, float, float]:
-    """Left, right, bottom and top of a view: the data with a margin, `zoom` times as wide."""
+def view_extent(toy: Toy, zoom: float) -> tuple[float, float, float, float]:
+    """Return left, right, bottom and top of a view: the data with a margin, `zoom` times as wide."""
     low, high = toy.x.amin(0), toy.x.amax(0)
     centre, half = (low + high) / 2, 0.75 * float((high - low).amax()) * zoom
     x, y = centre.tolist()
     return x - half, x + half, y - half, y + half
 
 
-def grid(toy: Toy, zoom: float) -> tuple[Tensor, tuple[float, float, float, float]]:
-    """Points (GRID², 2), row by row from below, and the view they fill."""
-    left, right, bottom, top = frame(toy, zoom)
-    x, y = torch.linspace(left, right, GRID), torch.linspace(bottom, top, GRID)
+def make_grid(toy: Toy, zoom: float) -> tuple[Tensor, tuple[float, float, float, float]]:
+    """Return the grid points of a view, (51², 2), row by row from the bottom, and its extent."""
+    left, right, bottom, top = view_extent(toy, zoom)
+    x, y = (torch.linspace(*ends, GRID_POINTS_PER_SIDE) for ends in ((left, right), (bottom, top)))
     return torch.cartesian_prod(y, x).flip(1), (left, right, bottom, top)
 
 
-def edge(toy: Toy, zoom: float) -> Tensor:
-    """Points on the border of a view."""
-    points, _ = grid(toy, zoom)
+def border_points(toy: Toy, zoom: float) -> Tensor:
+    """Return the grid points on the border of a view."""
+    points, _ = make_grid(toy, zoom)
     x, y = points.T
-    on = (x == x.min()) | (x == x.max()) | (y == y.min()) | (y == y.max())
-    return points[on]
+    on_border = (x == x.min()) | (x == x.max()) | (y == y.min()) | (y == y.max())
+    return points[on_border]
 
 
 def show(values: dict[str, Any], report: Report) -> None:
@@ -101,33 +100,35 @@ def show(values: dict[str, Any], report: Report) -> None:
         "On the border of the zoomed-out view, %",
         "Grid points with the plain network's class, %",
     )
-    chosen = [f"{toy['title']}. {text}" for toy in values["toys"].values() for text in choices(about(toy))]
-    report.table("Confidence in the plane", header, rows, *chosen)
+    chosen = [
+        f"{toy['title']}. {text}" for toy in values["toys"].values() for text in choice_notes(describe(toy))
+    ]
+    report.write_table("Confidence in the plane", header, rows, *chosen)
     for name, toy in values["toys"].items():
-        report.picture(lambda toy=toy: picture(toy), extra=name)  # type: ignore[misc]
+        report.write_picture(lambda toy=toy: draw(toy), extra=name)  # type: ignore[misc]
 
 
-def boundaries(confidence: Any, label: Any, classes: int) -> list[Any]:
-    """Functions on the grid that are 0 on the decision boundary: one for two classes, else one for each."""
-    if classes == 2:  # p − ½, which a contour can interpolate
+def boundary_functions(confidence: Any, label: Any, classes: int) -> list[Any]:
+    """Return functions on the grid that are 0 on the decision boundary: one per class, or one for two."""
+    if classes == 2:  # p − ½ of class 1, which contour lines can interpolate
         return [(confidence - 0.5) * (2 * label - 1)]
     return [(label == c) - 0.5 for c in range(classes)]
 
 
 @styled
-def picture(toy: dict[str, Any]) -> Figure:
-    """A column for each method; above near the data, below zoomed out; black: the decision boundary."""
-    names = list(toy["maps"])
-    figure, axes = panels(2, len(names), 1.9, 1.8)
+def draw(toy: dict[str, Any]) -> Figure:
+    """Draw a column for each method, near the data and zoomed out. Black lines are decision boundaries."""
+    names, shape = list(toy["maps"]), (GRID_POINTS_PER_SIDE, GRID_POINTS_PER_SIDE)
+    figure, axes = make_panels(2, len(names), 1.9, 1.8)
     low = 1 / toy["classes"]
     x, y = zip(*toy["points"], strict=True)
     for row, view in zip(axes, VIEWS, strict=True):
         left, right, bottom, top = toy["extents"][view]
-        across = torch.linspace(left, right, GRID).tolist()
-        up = torch.linspace(bottom, top, GRID).tolist()
+        across = torch.linspace(left, right, GRID_POINTS_PER_SIDE).tolist()
+        up = torch.linspace(bottom, top, GRID_POINTS_PER_SIDE).tolist()
         for panel, name in zip(row, names, strict=True):
             found = toy["maps"][name][view]
-            confidence = torch.tensor(found["per_mille"]).reshape(GRID, GRID) / 1000
+            confidence = torch.tensor(found["per_mille"]).reshape(shape) / 1000
             image = panel.imshow(
                 confidence.numpy(),
                 extent=(left, right, bottom, top),
@@ -138,11 +139,11 @@ def picture(toy: dict[str, Any]) -> Figure:
                 interpolation="bilinear",
                 aspect="auto",
             )
-            label = torch.tensor([int(c) for c in found["label"]]).reshape(GRID, GRID).numpy()
-            for level in boundaries(confidence.numpy(), label, toy["classes"]):
+            label = torch.tensor([int(c) for c in found["label"]]).reshape(shape).numpy()
+            for level in boundary_functions(confidence.numpy(), label, toy["classes"]):
                 panel.contour(across, up, level, levels=[0.0], colors="black", linewidths=0.8)
             size = 5 if view == "near" else 0.6
-            colours = [POINTS[label] for label in toy["labels"]]
+            colours = [CLASS_COLOURS[label] for label in toy["labels"]]
             panel.scatter(x, y, s=size, c=colours, edgecolors="white", linewidths=0.2)
             panel.set(xticks=[], yticks=[], xlim=(left, right), ylim=(bottom, top))
             if view == "near":

@@ -1,4 +1,4 @@
-"""The toy problems in the plane: their points, their networks, and the methods fitted to those."""
+"""The toy problems in the plane: their points, their networks, and the methods fitted to these."""
 
 from __future__ import annotations
 
@@ -8,121 +8,115 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 import bitbayes as bb
 from bitbayes.reproduction.data import gaussians, two_moons
 from bitbayes.reproduction.networks import MLP
-from bitbayes.reproduction.paper.methods import Chosen, at_the_edge, numbers_of, probabilities
+from bitbayes.reproduction.paper.methods import (
+    Hyperparameters,
+    get_hyperparameters,
+    ignore_edge_warnings,
+    probabilities,
+)
 from bitbayes.reproduction.paper.options import Options
+from bitbayes.reproduction.training.objectives import label_loss
 
-VALIDATION = 50
-STEPS = 5000
-RATE = 1e-3
-WEIGHT = 1.0  # of outliers in tuning: the paper's for its toys
+VALIDATION_POINTS = 50
+SGD_STEPS, QUICK_SGD_STEPS = 5000, 200
+LEARNING_RATE = 1e-3
+TOY_OUTLIER_WEIGHT = 1.0  # λ of the toys, from the paper's code
 
 
 @dataclass(frozen=True)
 class Toy:
-    """Training and validation points, and the square in which outliers for tuning are drawn."""
+    """A problem in the plane."""
 
     name: str
     title: str
     x: Tensor  # (n, 2)
     y: Tensor  # (n,)
     validation: tuple[Tensor, Tensor]
-    box: tuple[float, float]
-    outputs: int
+    outlier_box: tuple[float, float]  # the sides of the square in which outliers for tuning are drawn
+    outputs: int  # the number of logits
     batch_norm: bool
 
-    def outliers(self) -> Tensor:
-        """Uniform on the square, as many as validation points."""
-        low, high = self.box
-        u = torch.rand(VALIDATION, 2, generator=torch.Generator().manual_seed(0))
+    def draw_outliers(self) -> Tensor:
+        """Return outliers that are uniform on the square, as many as there are validation points."""
+        low, high = self.outlier_box
+        u = torch.rand(VALIDATION_POINTS, 2, generator=torch.Generator().manual_seed(0))
         return low + (high - low) * u
 
 
-def moons() -> Toy:
-    validation = two_moons(VALIDATION, noise=0.05, seed=1)
+def make_moons() -> Toy:
+    validation = two_moons(VALIDATION_POINTS, noise=0.05, seed=1)
     return Toy("moons", "Two moons", *two_moons(), validation, (-3.0, 3.0), 1, False)
 
 
-def two_gaussians() -> Toy:
-    return _clouds("gaussians-2", "Two Gaussians", 90, 2, 0.7, (4.0, 7.5), 62, (0.0, 12.0), 1, True)
+def make_two_gaussians() -> Toy:
+    return _make_gaussians("Two Gaussians", 90, 2, 0.7, (4.0, 7.5), 62, (0.0, 12.0), True)
 
 
-def four_gaussians() -> Toy:
-    return _clouds("gaussians-4", "Four Gaussians", 500, 4, 1.2, (-10.0, 10.0), 37, (-20.0, 20.0), 4, False)
+def make_four_gaussians() -> Toy:
+    return _make_gaussians("Four Gaussians", 500, 4, 1.2, (-10.0, 10.0), 37, (-20.0, 20.0), False)
 
 
-TOYS: tuple[Callable[[], Toy], ...] = (moons, two_gaussians, four_gaussians)
+TOY_PROBLEMS: tuple[Callable[[], Toy], ...] = (make_moons, make_two_gaussians, make_four_gaussians)
+
+Interval = tuple[float, float]
 
 
-def _clouds(
-    name: str,
-    title: str,
-    n: int,
-    classes: int,
-    std: float,
-    centres: tuple[float, float],
-    seed: int,
-    box: tuple[float, float],
-    outputs: int,
-    batch_norm: bool,
+def _make_gaussians(
+    title: str, n: int, k: int, std: float, centres: Interval, seed: int, outliers: Interval, batch_norm: bool
 ) -> Toy:
-    x, y = gaussians(n, classes=classes, std=std, box=centres, seed=seed)
-    # More points of the same clouds: the last ones of each class in a larger draw, whose random numbers
-    # come after all those of the training points.
-    each = VALIDATION // classes
-    more, labels = gaussians(classes * (n + each), classes=classes, std=std, box=centres, seed=seed)
-    chosen = torch.cat([torch.nonzero(labels == c)[-each:, 0] for c in range(classes)])
-    return Toy(name, title, x, y, (more[chosen], labels[chosen]), box, outputs, batch_norm)
+    x, y = gaussians(n, classes=k, std=std, box=centres, seed=seed)
+    # The seed also draws the centres, so validation points come from a larger draw with the same seed. In it,
+    # the last points of each class use random numbers that the training points do not use.
+    each = VALIDATION_POINTS // k
+    more, labels = gaussians(k * (n + each), classes=k, std=std, box=centres, seed=seed)
+    chosen = torch.cat([torch.nonzero(labels == c)[-each:, 0] for c in range(k)])
+    validation = more[chosen], labels[chosen]
+    return Toy(f"gaussians-{k}", title, x, y, validation, outliers, 1 if k == 2 else k, batch_norm)
 
 
 def train_toy(toy: Toy, options: Options) -> nn.Module:
-    """A 3-layer ReLU network with 20 units: 5,000 full-batch steps of SGD."""
+    """Train a 3-layer ReLU network with 20 units per hidden layer, by 5,000 full-batch steps of SGD."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(99_999 + options.seed)
         network = MLP((2, 20, 20, toy.outputs), batch_norm=toy.batch_norm, last_bias=False)
-    optimizer = torch.optim.SGD(network.parameters(), lr=RATE, momentum=0.9, weight_decay=5e-4)
+    optimizer = torch.optim.SGD(network.parameters(), lr=LEARNING_RATE, momentum=0.9, weight_decay=5e-4)
     network.train()
-    for _ in range(200 if options.quick else STEPS):
+    for _ in range(QUICK_SGD_STEPS if options.quick else SGD_STEPS):
         optimizer.zero_grad()
-        logits = network(toy.x)
-        if toy.outputs == 1:
-            loss = functional.binary_cross_entropy_with_logits(logits[:, 0], toy.y.float())
-        else:
-            loss = functional.cross_entropy(logits, toy.y)
-        loss.backward()  # type: ignore[no-untyped-call]
+        label_loss(network(toy.x), toy.y).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
     return network.eval()
 
 
-class Made(NamedTuple):
-    """A method on a toy: probabilities (n, k) of points (n, 2), and the numbers that it chose."""
+class FittedMethod(NamedTuple):
+    """A method fitted to a toy problem."""
 
-    predict: Callable[[Tensor], Tensor]
-    chosen: Chosen
+    predict_proba: Callable[[Tensor], Tensor]  # maps points (n, 2) to probabilities (n, k)
+    chosen: Hyperparameters
 
 
-def bayesian(toy: Toy, network: nn.Module, **options: object) -> bb.Laplace:
-    """A Laplace approximation, fitted to the toy's training points and tuned by the paper's objective."""
+def fit_laplace(toy: Toy, network: nn.Module, **options: object) -> bb.Laplace:
+    """Return a Laplace approximation, fitted to the training points and tuned by the paper's objective."""
     bayes = bb.Laplace(network, **options)  # type: ignore[arg-type]
     bayes.fit([(toy.x, toy.y)], progress=False)
-    with at_the_edge():
-        bayes.tune([toy.validation], outliers=toy.outliers(), weight=WEIGHT, progress=False)
+    with ignore_edge_warnings():
+        bayes.tune([toy.validation], outliers=toy.draw_outliers(), weight=TOY_OUTLIER_WEIGHT, progress=False)
     return bayes
 
 
-def with_residual(toy: Toy, network: nn.Module) -> bb.Laplace:
-    """The last layer with the ReLU-GP residual, tuned by the validation NLL alone: no outliers."""
+def fit_laplace_with_residual(toy: Toy, network: nn.Module) -> bb.Laplace:
+    """Return a Laplace approximation with the ReLU-GP residual, tuned by the validation NLL alone."""
     bayes = bb.Laplace(network, structure="full", residual=True).fit([(toy.x, toy.y)], progress=False)
-    with at_the_edge():
+    with ignore_edge_warnings():
         return bayes.tune([toy.validation], objective="nll", progress=False)
 
 
-def methods(toy: Toy, network: nn.Module) -> dict[str, Made]:
-    """Each by the name that the figure gives it."""
+def fit_methods(toy: Toy, network: nn.Module) -> dict[str, FittedMethod]:
+    """Return the fitted methods, by the names that the figure gives them."""
     scaled = bb.TemperatureScaling(network).fit([toy.validation], progress=False)
 
     @torch.no_grad()
@@ -130,13 +124,13 @@ def methods(toy: Toy, network: nn.Module) -> dict[str, Made]:
         return probabilities(network(x))
 
     bayes = {
-        "Last layer": bayesian(toy, network, structure="full"),
-        "All layers": bayesian(toy, network, layers="all", structure="full"),
-        "Isotropic": bayesian(toy, network, structure="isotropic"),
-        "Residual": with_residual(toy, network),
+        "Last layer": fit_laplace(toy, network, structure="full"),
+        "All layers": fit_laplace(toy, network, layers="all", structure="full"),
+        "Isotropic": fit_laplace(toy, network, structure="isotropic"),
+        "Residual": fit_laplace_with_residual(toy, network),
     }
     return {
-        "Plain": Made(plain, {}),
-        "Temperature": Made(scaled.predict_proba, {"temperature": scaled.temperature}),
-        **{name: Made(each.predict_proba, numbers_of(each)) for name, each in bayes.items()},
+        "Plain": FittedMethod(plain, {}),
+        "Temperature": FittedMethod(scaled.predict_proba, {"temperature": scaled.temperature}),
+        **{name: FittedMethod(each.predict_proba, get_hyperparameters(each)) for name, each in bayes.items()},
     }

@@ -1,6 +1,6 @@
-"""Training by the paper's recipes: plain, outlier exposure, and ACET.
+"""Training by the paper's recipes, with one of three losses: plain, outlier exposure, or ACET.
 
-The networks need no particular training to be made a bit Bayesian; this is here to train the paper's.
+A Laplace approximation needs no particular training. This package trains the paper's own networks.
 """
 
 from bitbayes.reproduction.training.augment import augmented

@@ -1,4 +1,4 @@
-"""Trained networks, kept in a folder of the user's choice: trained once, read ever after."""
+"""Train a network once, save it in a folder, and load it from there afterwards."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from bitbayes.errors import FileError, one_of
-from bitbayes.io.whole_file import whole, write_tensors
+from bitbayes.io.whole_file import write_tensors, write_text
 from bitbayes.reproduction.training import checkpoint
 from bitbayes.reproduction.training.objectives import OBJECTIVES
 from bitbayes.reproduction.training.recipe import Recipe
 from bitbayes.reproduction.training.train import train
 
-Made = TypeVar("Made", bound=nn.Module)
+NetworkT = TypeVar("NetworkT", bound=nn.Module)
 
 
 def trained(
@@ -38,25 +38,35 @@ def trained(
     seed: int = 0,
     progress: bool | None = None,
 ) -> nn.Module:
-    """The network called `name` in `folder`, in eval mode; trained and saved first where it is not there.
+    """Return the network `name` of `folder`, in eval mode. If it is not there, train and save it first.
 
-    `folder` holds NAME.safetensors, the weights, and NAME.json: recipe, losses, versions, time. While a run
-    is under way NAME.….part.safetensors holds what a later call goes on from.
+    The weights are in NAME.safetensors. NAME.json holds the recipe, the losses, versions and the time taken.
+    During training a file NAME.….part.safetensors holds the unfinished run, from which a later call resumes.
 
-    `make` makes the untrained network; it is called with torch's random numbers seeded by `seed`.
+    Args:
+        folder: where networks are kept. It is created if it does not exist.
+        name: the name of the network's files.
+        make: makes the untrained network. It is called with torch's random numbers seeded by `seed`.
+        images: the training images, as in `train`. The network is trained on their device.
+        labels: as in `train`.
+        recipe: as in `train`.
+        objective: as in `train`.
+        outliers: as in `train`.
+        seed: determines the initial weights, and all that it determines in `train`.
+        progress: as in `train`.
     """
     chosen = OBJECTIVES[one_of("objective", objective, tuple(OBJECTIVES))]
-    exposed = [outliers] if chosen.exposed and outliers is not None else []
+    used_outliers = [outliers] if chosen.needs_outliers and outliers is not None else []
     settings = {
         "recipe": asdict(recipe),
         "objective": objective,
         "strength": chosen.strength,
         "seed": seed,
         "images": len(images),
-        "data": digest(images, labels, *exposed),
+        "data": hash_tensors(images, labels, *used_outliers),
     }
 
-    def run(network: nn.Module, part: Path) -> list[float]:
+    def run(network: nn.Module, checkpoint_file: Path) -> list[float]:
         return train(
             network,
             images,
@@ -65,76 +75,90 @@ def trained(
             objective=objective,
             outliers=outliers,
             seed=seed,
-            part=part,
+            checkpoint_file=checkpoint_file,
             progress=progress,
         )
 
-    return kept(folder, name, make, settings, images.device, run)[0]
+    return load_or_train(folder, name, make, settings, images.device, run)[0]
 
 
-def kept(
+def load_or_train(
     folder: Path,
     name: str,
-    make: Callable[[], Made],
+    make: Callable[[], NetworkT],
     settings: dict[str, Any],
     device: torch.device,
-    run: Callable[[Made, Path], list[float]],
-) -> tuple[Made, dict[str, Any]]:
-    """The same for any way of training: the network, and the story of its training as NAME.json has it.
+    run: Callable[[NetworkT, Path], list[float]],
+) -> tuple[NetworkT, dict[str, Any]]:
+    """Load the network `name` from `folder`, or train it with `run` and save it there.
 
-    `settings`, with its `seed`, is what a network found there must have been trained with; `run` trains a new
-    one in place, keeps unfinished work in the file it is given, and returns the losses.
+    Args:
+        folder: where networks are kept.
+        name: the name of the network's files.
+        make: makes the untrained network.
+        settings: a saved network must have been trained with these settings. They include the `seed`.
+        device: the device of the network.
+        run: trains a network in place, saves unfinished runs to the file it is given, and returns the losses.
+
+    Returns:
+        The network in eval mode, and the record of its training, as in NAME.json.
     """
     settings = json.loads(json.dumps(settings))
-    # What is unfinished goes on only with the same settings.
-    part = folder / f"{name}.{hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:8]}.part.safetensors"
+    # An unfinished run is resumed only with the same settings, so its file name depends on them.
+    short_hash = hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:8]
+    checkpoint_file = folder / f"{name}.{short_hash}.part.safetensors"
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(settings["seed"])
         network = make().to(device)
-    weights, about = folder / f"{name}.safetensors", folder / f"{name}.json"
-    if weights.exists() and about.exists():
-        story = _check(about, settings)
-        _read(network, weights)
-        return network.eval(), story
-    begun = checkpoint.begun(part)
-    losses = run(network, part)
-    story = {
+    weights_file, record_file = folder / f"{name}.safetensors", folder / f"{name}.json"
+    if weights_file.exists() and record_file.exists():
+        record = _read_record(record_file, settings)
+        _load_weights(network, weights_file)
+        return network.eval(), record
+    started = checkpoint.start_time(checkpoint_file)
+    losses = run(network, checkpoint_file)
+    record = {
         **settings,
         "losses": losses,
-        "seconds": round(time.time() - begun, 1),
+        "seconds": round(time.time() - started, 1),
         "torch": torch.__version__,
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+        "device": device_name(device),
     }
-    write_tensors(weights, network.state_dict(), {"bitbayes": json.dumps(settings)})
-    with whole(about) as unfinished:
-        unfinished.write_text(json.dumps(story, indent=1) + "\n", encoding="utf-8")
-    checkpoint.forget(part)
-    return network.eval(), story
+    write_tensors(weights_file, network.state_dict(), {"bitbayes": json.dumps(settings)})
+    write_text(record_file, json.dumps(record, indent=1) + "\n")
+    checkpoint_file.unlink(missing_ok=True)
+    return network.eval(), record
 
 
-def digest(*tensors: Tensor) -> str:
-    """Tells data apart: of the bytes of all of them."""
+def hash_tensors(*tensors: Tensor) -> str:
+    """Return a hash of the bytes of all tensors, which tells one data set from another."""
     total = hashlib.sha256()
     for tensor in tensors:
         total.update(tensor.detach().cpu().contiguous().numpy().tobytes())
     return total.hexdigest()[:16]
 
 
-def _check(about: Path, settings: dict[str, Any]) -> dict[str, Any]:
+def device_name(device: torch.device) -> str:
+    """Return the GPU's model, or "cpu"."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+
+
+def _read_record(path: Path, settings: dict[str, Any]) -> dict[str, Any]:
+    """Return the record of a training. Raise if the training had other settings."""
     try:
-        found: dict[str, Any] = json.loads(about.read_text(encoding="utf-8"))
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise FileError(f"{about} is damaged: delete it to train again") from error
+        raise FileError(f"{path} is damaged: delete it to train again") from error
     for key, wanted in settings.items():
         if found.get(key) != wanted:
             raise FileError(
-                f"{about} belongs to a network trained with {key}={found.get(key)}, but {wanted} is asked "
+                f"{path} belongs to a network trained with {key}={found.get(key)}, but {wanted} is asked "
                 "for: choose another folder, or delete the file to train again"
             )
     return found
 
 
-def _read(network: nn.Module, path: Path) -> None:
+def _load_weights(network: nn.Module, path: Path) -> None:
     try:
         network.load_state_dict(load_file(path))
     except (SafetensorError, OSError, RuntimeError) as error:

@@ -1,4 +1,4 @@
-"""What a training run is made of, apart from its loss."""
+"""The settings of a training run, apart from its loss."""
 
 from __future__ import annotations
 
@@ -10,12 +10,20 @@ from torch import nn
 
 @dataclass(frozen=True)
 class Recipe:
-    """The paper's schedule: 100 epochs of batches of 128, rate divided by 10 at 50, 75 and 95 %.
+    """Optimizer, schedule and augmentation. The defaults are the paper's for MNIST.
 
-    `milestones`: parts of the run, so that a shorter one has the same shape. `crop`: half of the images, at
-    random, are moved by up to so many pixels each way, over `padding`; `flip`: and mirrored, one in two.
+    Args:
+        optimizer: "adam", or "sgd" with a momentum of 0.9.
+        learning_rate: the learning rate before the first milestone.
+        epochs: the number of epochs.
+        batch_size: the number of images in each step.
+        milestones: fractions of the epochs after each of which the learning rate is divided by 10.
+        weight_decay: the optimizer's weight decay.
+        crop: about half of the images are shifted by up to this many pixels in each direction.
+        padding: the mode of `torch.nn.functional.pad` that fills the pixels beyond the image.
+        flip: whether about half of the shifted images are mirrored as well.
 
-    >>> MNIST.rate(0), MNIST.rate(99)
+    >>> MNIST.learning_rate_at(0), MNIST.learning_rate_at(99)
     (0.001, 1e-06)
     """
 
@@ -29,20 +37,20 @@ class Recipe:
     padding: str = "constant"
     flip: bool = False
 
-    def rate(self, epoch: int) -> float:
-        """The learning rate in that epoch, counted from 0."""
-        passed = sum(epoch >= part * self.epochs for part in self.milestones)
+    def learning_rate_at(self, epoch: int) -> float:
+        """Return the learning rate in an epoch, counted from 0."""
+        passed = sum(epoch >= fraction * self.epochs for fraction in self.milestones)
         return float(f"{self.learning_rate * 0.1**passed:.12g}")
 
     def make_optimizer(self, network: nn.Module) -> torch.optim.Optimizer:
-        """Adam, or SGD with a momentum of 0.9."""
+        """Return the optimizer of all parameters of the network."""
         on_gpu = next(network.parameters()).is_cuda
         if self.optimizer == "adam":
             return torch.optim.Adam(
                 network.parameters(),
                 lr=self.learning_rate,
                 weight_decay=self.weight_decay,
-                capturable=on_gpu,  # its step count lives on the device, where a recorded step can see it
+                capturable=on_gpu,  # keeps the step count on the GPU, as a CUDA graph needs it
             )
         return torch.optim.SGD(
             network.parameters(), lr=self.learning_rate, momentum=0.9, weight_decay=self.weight_decay

@@ -1,5 +1,8 @@
-"""One step of training. On a GPU it is recorded once and then replayed, which spares the launching of its
-hundreds of small kernels one by one: for a small network that is most of the time."""
+"""One step of training, captured as a CUDA graph on a GPU.
+
+A step launches hundreds of small kernels. Replaying them as one graph is much faster than launching each of
+them: for a small network, launching takes most of the time.
+"""
 
 from __future__ import annotations
 
@@ -11,71 +14,75 @@ from torch import Tensor, nn
 from bitbayes.reproduction.training.objectives import Loss
 
 Batch = tuple[Tensor, Tensor, Tensor]
-# Steps taken normally before one is recorded: libraries choose their kernels and the optimizer makes its
-# state in the first ones.
-WARM = 3
+# In the first steps, libraries choose their kernels and the optimizer creates its state.
+STEPS_BEFORE_CAPTURE = 3
 
 
-class Step:
-    """`step(x, y, outliers)` moves the weights once and returns the loss, a tensor on the device.
+class TrainingStep:
+    """`step(x, y, outliers)` updates the weights once and returns the loss, a tensor on the device.
 
-    A recorded step has its learning rate and its loss's strength frozen in: `begin` a phase for other ones.
+    A captured step keeps its learning rate and its loss's strength. Call `start_phase` to change them.
     """
 
     def __init__(self, network: nn.Module, optimizer: torch.optim.Optimizer, loss: Loss) -> None:
         self.network, self.optimizer, self.loss = network, optimizer, loss
         self.device = next(network.parameters()).device
-        self.recordable = True
-        self.side: torch.cuda.Stream | None = None
+        self.capturable = True
+        self.side_stream: torch.cuda.Stream | None = None
         if self.device.type == "cuda":
-            self.side = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
+            self.side_stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
 
-    def begin(self, rate: float, strength: float) -> None:
-        self.strength, self.taken = strength, 0
+    def start_phase(self, learning_rate: float, strength: float) -> None:
+        """Take the next steps with this learning rate and this strength of the loss.
+
+        The optimizer's groups of parameters may have a `learning_rate_factor`.
+        """
+        self.strength, self.steps_taken = strength, 0
         self.graph: torch.cuda.CUDAGraph | None = None
         for group in self.optimizer.param_groups:
-            group["lr"] = rate
+            group["lr"] = group.get("learning_rate_factor", 1.0) * learning_rate
 
     def __call__(self, x: Tensor, y: Tensor, outliers: Tensor) -> Tensor:
         batch = x, y, outliers
-        if self.side is None or not self.recordable:
-            return self._take(batch)
-        if self.taken < WARM:
-            self.taken += 1
-            self.side.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(self.side):
-                loss = self._take(batch)
-            torch.cuda.current_stream().wait_stream(self.side)
+        if self.side_stream is None or not self.capturable:
+            return self._update(batch)
+        if self.steps_taken < STEPS_BEFORE_CAPTURE:
+            self.steps_taken += 1
+            self.side_stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(self.side_stream):
+                loss = self._update(batch)
+            torch.cuda.current_stream().wait_stream(self.side_stream)
             return loss
-        if self.graph is None and not self._record(batch):
-            return self._take(batch)
-        for place, value in zip(self.places, batch, strict=True):
-            place.copy_(value)
+        if self.graph is None and not self._capture(batch):
+            return self._update(batch)
+        for graph_input, value in zip(self.graph_inputs, batch, strict=True):
+            graph_input.copy_(value)
         assert self.graph is not None
         self.graph.replay()
-        return self.recorded_loss
+        return self.graph_loss
 
-    def _record(self, batch: Batch) -> bool:
-        """Whether the step could be recorded; if not, training goes on without, only slower."""
+    def _capture(self, batch: Batch) -> bool:
+        """Capture the step, and return whether that succeeded. Training without a graph is only slower."""
         x, y, outliers = batch
-        self.places = x.clone(), y.clone(), outliers.clone()
+        self.graph_inputs = x.clone(), y.clone(), outliers.clone()
         self.optimizer.zero_grad(set_to_none=True)
         graph = torch.cuda.CUDAGraph()
         try:
-            with torch.cuda.graph(graph, stream=self.side):
-                self.recorded_loss = self._take(self.places, fresh=False)
+            with torch.cuda.graph(graph, stream=self.side_stream):
+                self.graph_loss = self._update(self.graph_inputs, zero_grad=False)
         except RuntimeError as error:
             warnings.warn(f"the training step could not be recorded: {error}", stacklevel=2)
-            self.recordable = False
+            self.capturable = False
             return False
         self.graph = graph
         return True
 
-    def _take(self, batch: Batch, fresh: bool = True) -> Tensor:
-        if fresh:
+    def _update(self, batch: Batch, zero_grad: bool = True) -> Tensor:
+        if zero_grad:
             self.optimizer.zero_grad(set_to_none=True)
-        # A cache of casted weights would outlive the recording that made it.
-        with torch.autocast(self.device.type, torch.bfloat16, self.side is not None, cache_enabled=False):
+        on_gpu = self.side_stream is not None
+        # Without a cache: cached casts of the weights would not be valid in a later replay.
+        with torch.autocast(self.device.type, torch.bfloat16, on_gpu, cache_enabled=False):
             loss = self.loss(self.network, *batch, self.strength)
         loss.backward()  # type: ignore[no-untyped-call]
         self.optimizer.step()

@@ -1,7 +1,9 @@
-"""Training a network by one of the paper's recipes, with the whole data set on the device."""
+"""Train a network by one of the paper's recipes, with the whole data set on the device."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import torch
@@ -9,11 +11,12 @@ from torch import Tensor, nn
 
 from bitbayes.errors import ArgumentError, DataError, one_of
 from bitbayes.progress import track
+from bitbayes.reproduction.data import scale_pixels
 from bitbayes.reproduction.training import checkpoint
 from bitbayes.reproduction.training.augment import augmented
 from bitbayes.reproduction.training.objectives import OBJECTIVES, Objective
 from bitbayes.reproduction.training.recipe import MNIST, Recipe
-from bitbayes.reproduction.training.step import Step
+from bitbayes.reproduction.training.step import Batch, TrainingStep
 
 
 def train(
@@ -25,24 +28,26 @@ def train(
     objective: str = "plain",
     outliers: Tensor | None = None,
     seed: int = 0,
-    part: Path | None = None,
+    checkpoint_file: Path | None = None,
     progress: bool | None = None,
 ) -> list[float]:
-    """Train `network` in place and leave it in eval mode; return the mean loss of each epoch.
+    """Train `network` in place, leave it in eval mode, and return the mean loss of each epoch.
+
+    On a GPU the forward pass runs in bfloat16. Every step has `batch_size` images, or all images if there are
+    fewer. The images of an incomplete last batch are left out; each epoch has a new random order.
 
     Args:
-        network: on the device to train on; gives logits (n, k), or (n, 1) for two classes.
-        images: (n, c, h, w), in [0, 1] or as pixels in uint8; labels: (n,). Moved to the network's device.
+        network: on the device to train on. It gives logits (n, k), or (n, 1) for two classes.
+        images: (n, c, h, w), floats in [0, 1] or pixels in uint8. They are moved to the network's device.
+        labels: (n,). They are moved too.
         recipe: optimizer, schedule and augmentation.
-        objective: "plain", "oe" (outlier exposure: needs `outliers`, images) or "acet".
-        seed: the order of the images, crops and noise follow from it; the same device and seed give the same
-            network as far as the device's kernels are deterministic.
-        part: a file to which the run is saved on its way, and from which it goes on; whoever has the network
-            safe deletes it.
-        progress: True, False, or None for a bar on terminals.
-
-    On a GPU the forward pass runs in bfloat16. The images of an incomplete last batch wait for the next
-    epoch's order, so every step has `batch_size` images (fewer only if there are fewer in all).
+        objective: "plain", "oe" (outlier exposure, which needs `outliers`) or "acet".
+        outliers: images of no class, (m, c, h, w), in the same form as `images`.
+        seed: determines the order of the images, the crops and the noise. On the same device, the same seed
+            gives the same network if the device's kernels are deterministic.
+        checkpoint_file: the run is saved to this file from time to time, and resumed from it if it exists.
+            The caller deletes it once the trained network is saved.
+        progress: True or False to show a progress bar or not; None shows it on terminals.
 
     >>> _ = torch.manual_seed(0)
     >>> network = nn.Sequential(nn.Flatten(), nn.Linear(4, 2))
@@ -53,66 +58,86 @@ def train(
     True
     """
     chosen = OBJECTIVES[one_of("objective", objective, tuple(OBJECTIVES))]
-    if chosen.exposed and outliers is None:
+    if chosen.needs_outliers and outliers is None:
         raise ArgumentError(f"objective={objective!r} needs `outliers`, images that belong to no class")
     if len(images) != len(labels) or not len(images):
         raise DataError(f"{len(images)} images with {len(labels)} labels: give one label per image")
     device = next(network.parameters()).device
     images, labels = images.to(device), labels.to(device)
     outliers = None if outliers is None else outliers.to(device)
-    optimizer = recipe.make_optimizer(network)
-    begun = checkpoint.begun(part)
-    losses = checkpoint.resume(part, network, optimizer)
-    step = Step(network, optimizer, chosen.loss)
-    rate: float | None = None
+
+    def draw_batches(epoch: int) -> Iterator[Batch]:
+        generator = torch.Generator(device).manual_seed(1_000_003 * seed + epoch)
+        for x, y in shuffled_batches(images, labels, recipe, generator):
+            yield x, y, _draw_outliers(x, outliers, chosen, generator)
+
+    step = TrainingStep(network, recipe.make_optimizer(network), chosen.loss)
     network.train()
-    with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True):
-        for epoch in track(range(len(losses), recipe.epochs), f"training ({objective})", progress):
-            if recipe.rate(epoch) != rate:
-                rate = recipe.rate(epoch)
-                step.begin(rate, chosen.strength)
-            losses.append(_epoch(step, images, labels, outliers, recipe, chosen, seed, epoch))
-            if losses[-1] != losses[-1]:
-                raise DataError(f"the loss became NaN in epoch {epoch}: lower the learning rate")
-            checkpoint.keep(part, network, optimizer, losses, begun)
+    losses = train_epochs(
+        step, recipe, draw_batches, chosen.strength, checkpoint_file, f"training ({objective})", progress
+    )
     network.eval()
     return losses
 
 
-def _epoch(
-    step: Step,
-    images: Tensor,
-    labels: Tensor,
-    outliers: Tensor | None,
+def train_epochs(
+    step: TrainingStep,
     recipe: Recipe,
-    objective: Objective,
-    seed: int,
-    epoch: int,
-) -> float:
-    """One pass over the images in an order of its own; the mean loss."""
-    # A generator for each epoch, so that a run that goes on draws what it would have drawn.
-    generator = torch.Generator(images.device).manual_seed(1_000_003 * seed + epoch)
+    draw_batches: Callable[[int], Iterable[Batch]],
+    strength: float,
+    checkpoint_file: Path | None,
+    description: str,
+    progress: bool | None,
+) -> list[float]:
+    """Take a step on each batch of each epoch, and return the mean loss of each epoch.
+
+    Args:
+        step: updates the network.
+        recipe: gives the number of epochs and the learning rates.
+        draw_batches: returns the batches of an epoch. They depend on the number of the epoch alone, so that a
+            resumed run draws the same batches.
+        strength: the strength of the loss.
+        checkpoint_file: as in `train`.
+        description: the text of the progress bar.
+        progress: as in `train`.
+    """
+    started = checkpoint.start_time(checkpoint_file)
+    losses = checkpoint.resume(checkpoint_file, step.network, step.optimizer)
+    learning_rate: float | None = None
+    with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True):
+        for epoch in track(range(len(losses), recipe.epochs), description, progress):
+            if recipe.learning_rate_at(epoch) != learning_rate:
+                learning_rate = recipe.learning_rate_at(epoch)
+                step.start_phase(learning_rate, strength)
+            total, count = torch.zeros((), device=step.device), 0
+            for batch in draw_batches(epoch):
+                total += step(*batch)
+                count += 1
+            losses.append(float(total) / count)
+            if math.isnan(losses[-1]):
+                raise DataError(f"the loss became NaN in epoch {epoch}: lower the learning rate")
+            checkpoint.save_if_due(checkpoint_file, step.network, step.optimizer, losses, started)
+    return losses
+
+
+def shuffled_batches(
+    images: Tensor, labels: Tensor, recipe: Recipe, generator: torch.Generator
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield augmented images and labels in a random order, without those of an incomplete last batch."""
     size = min(recipe.batch_size, len(images))
     order = torch.randperm(len(images), device=images.device, generator=generator)
-    total = torch.zeros((), device=images.device)
-    count = len(images) // size
-    for number in range(count):
-        batch = order[number * size : (number + 1) * size]
-        x = augmented(_floats(images[batch]), recipe, generator)
-        total += step(x, labels[batch], _outside(x, outliers, objective, generator))
-    return float(total) / count
+    for rows in torch.split(order, size)[: len(images) // size]:
+        yield augmented(scale_pixels(images[rows]), recipe, generator), labels[rows]
 
 
-def _outside(x: Tensor, outliers: Tensor | None, objective: Objective, generator: torch.Generator) -> Tensor:
-    """As many outliers as there are images; none where the objective looks at none."""
-    if objective.noise:
+def _draw_outliers(
+    x: Tensor, outliers: Tensor | None, objective: Objective, generator: torch.Generator
+) -> Tensor:
+    """Return as many outliers as there are images, or none if the objective needs none."""
+    if objective.needs_noise:
         return torch.rand(x.shape, device=x.device, generator=generator)
-    if objective.exposed:
+    if objective.needs_outliers:
         assert outliers is not None
         chosen = torch.randint(len(outliers), (len(x),), device=x.device, generator=generator)
-        return _floats(outliers[chosen])
+        return scale_pixels(outliers[chosen])
     return x[:0]
-
-
-def _floats(images: Tensor) -> Tensor:
-    return images.float() / 255 if images.dtype == torch.uint8 else images
