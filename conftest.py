@@ -1,3 +1,3 @@
-"""Imports the library before anything is collected: pytest would otherwise load the first file of src/ twice."""
+"""Imports the library first: pytest would otherwise load the first file of src/ that it collects twice."""
 
 import bitbayes  # noqa: F401

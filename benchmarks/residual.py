@@ -18,7 +18,8 @@ import bitbayes as bb
 from bitbayes import metrics
 from bitbayes.data import digits, digits_lenet, validation_split
 from bitbayes.errors import EdgeWarning
-from bitbayes.prior import HALF_A_PERCENT, candidates
+from bitbayes.prior import variance_grid
+from bitbayes.tuning.tune import RESIDUAL_PRICE
 
 FAR = ("noise", "noise × 10", "noise × 2,000", "test × 100")
 Part = tuple[Tensor, Tensor]
@@ -82,9 +83,9 @@ def methods(model: nn.Module, plain: bb.Laplace, wide: bb.Laplace, validation: P
 def unhinged(wide: bb.Laplace, validation: Part, base: float) -> bb.Laplace:
     """The half-percent rule with a threshold of 0."""
     wide.residual_threshold = 0.0
-    for variance in reversed(candidates(33, 1e-6, 1e2)):
+    for variance in reversed(variance_grid(33, 1e-6, 1e2)):
         wide.residual_variance = variance
-        if metrics.nll(wide.predict_proba(validation[0]), validation[1]) <= base * (1 + HALF_A_PERCENT):
+        if metrics.nll(wide.predict_proba(validation[0]), validation[1]) <= base * (1 + RESIDUAL_PRICE):
             break
     return wide
 

@@ -75,8 +75,10 @@ def measure(
 ) -> None:
     """Each job of JOBS once, on a GPU after a warm-up on two batches."""
     laplace = {
-        estimate: bb.Laplace(model, layers="all", structure=structure, estimate=estimate, prior_variance=1e-4)
-        for estimate in ("fisher", "exact")
+        curvature: bb.Laplace(
+            model, layers="all", structure=structure, curvature=curvature, prior_variance=1e-4
+        )
+        for curvature in ("fisher", "exact")
     }
     few = Batches(train.images[:256], train.labels[:256])
     for each in laplace.values() if train.images.is_cuda else ():

@@ -1,5 +1,6 @@
-"""The recipes of docs/architecture.md, tried: what is added works everywhere, and nothing else had to change."""
+"""The recipes of docs/architecture.md, tried: what is added works everywhere, with no other change."""
 
+import warnings
 from dataclasses import dataclass
 
 import pytest
@@ -9,7 +10,7 @@ from torch import Tensor, nn
 import bitbayes as bb
 import reference
 from bitbayes import predictive
-from bitbayes.errors import ArgumentError, ModelError
+from bitbayes.errors import ArgumentError, EdgeWarning, ModelError
 from bitbayes.logits import CovarianceFactors
 from bitbayes.rays.rules import RULES, rule
 from bitbayes.structures import CURVATURES, Curvature, WeightGaussian
@@ -63,7 +64,9 @@ def test_a_structure(k, monkeypatch, tmp_path):
     torch.testing.assert_close(bayes.logits(x).covariance[:, 0, 0], variances, rtol=1e-9, atol=0)
     parts = bb.Laplace(bayes.model, structure="scalar").fit([(x[:7], y[:7])]).update([(x[7:], y[7:])])
     torch.testing.assert_close(parts.predict_proba(x), bayes.predict_proba(x))
-    bayes.tune([(x, y)], outliers=3 * x).tune(objective="evidence")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", EdgeWarning)
+        bayes.tune([(x, y)], outliers=3 * x).tune(objective="evidence")
     assert float(bayes.log_evidence()) >= float(bayes.log_evidence(1.0))
     assert bayes.limit(x).confidence.max() <= bayes.bound() + 1e-9
     assert (bayes.certify(x).confidence >= bayes.limit(x).confidence - 1e-9).all()
@@ -90,11 +93,11 @@ def test_a_predictive(monkeypatch, tmp_path):
     bayes, x, y = reference.fitted(3, predictive="mode")
     torch.testing.assert_close(bayes.predict_proba(x), bayes.model(x).detach().softmax(1))
     torch.testing.assert_close(bayes(x).softmax(1), bayes.model(x).softmax(1))
-    with pytest.warns(UserWarning, match="prior variance"):  # it makes no difference
+    with pytest.warns(EdgeWarning, match="prior variance"):  # it makes no difference
         bayes.tune([(x, y)])
     bayes.save(tmp_path / "mode.safetensors")
     assert bb.Laplace.load(tmp_path / "mode.safetensors", bayes.model).predictive == "mode"
-    with pytest.raises(ArgumentError, match="'mode'.*1 logit"):
+    with pytest.raises(ArgumentError, match=r"'mode'.*1 logit"):
         reference.fitted(1)[0].predict_proba(x, method="mode")
 
 
@@ -113,26 +116,18 @@ class ZeroOne:
         raise NotImplementedError
 
 
+@pytest.mark.filterwarnings("ignore::bitbayes.errors.EdgeWarning")
 def test_a_tuning_objective(monkeypatch):
-    monkeypatch.setitem(
-        objectives.OBJECTIVES, "errors", lambda likelihood, weight, penalty: ZeroOne(likelihood)
-    )
+    made = lambda likelihood, weight, penalty: ZeroOne(likelihood)  # noqa: E731
+    monkeypatch.setitem(objectives.OBJECTIVES, "errors", made)
     bayes, x, y = reference.fitted(3)
-    errors = []
+    bayes.tune([(x, y)], objective="errors")
+    chosen, errors = bayes.prior_variance, {}
     for value in bayes._fitted_posterior().candidates():
         bayes.prior_variance = value
-        errors.append(float((bayes.predict_proba(x).argmax(1) != y).double().mean()))
-    with pytest.warns(UserWarning) if errors[0] == min(errors) else nothing():
-        bayes.tune([(x, y)], objective="errors")
-    assert float((bayes.predict_proba(x).argmax(1) != y).double().mean()) == min(errors)
-
-
-class nothing:  # noqa: N801 (used as a function)
-    def __enter__(self):
-        return None
-
-    def __exit__(self, *_):
-        return None
+        errors[value] = int((bayes.predict_proba(x).argmax(1) != y).sum())
+    # The search looks at a third of the candidates, and this cost has steps: one point more is possible.
+    assert errors[chosen] <= min(errors.values()) + 1
 
 
 # ---- a rule at infinity: the sign of a value slope·δ + intercept, which is that of the slope in the end
@@ -153,9 +148,8 @@ def test_a_rule_at_infinity(monkeypatch):
 
         @rule("sign")
         def sign(func, ray):
-            ray.ray_pass.settle_signs(ray.slope, ray.intercept, ray.by_row)
-            signs = torch.where(ray.slope != 0, ray.slope, ray.intercept.to(ray.slope.device)).sign()
-            return signs.to(ray.dtype)
+            negative = ray.ray_pass.settle_signs(ray.slope, ray.intercept, ray.by_row)
+            return torch.where(negative, -1.0, 1.0).to(ray.dtype)
 
         limit = bayes.limit(x)
         far = bayes.predict_proba(1e9 * x).max(1)

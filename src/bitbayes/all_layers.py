@@ -1,4 +1,4 @@
-"""The Gaussian over the parameters of all layers, in place in its network, which is linearised at the mode."""
+"""The Gaussian over the parameters of all layers of a network, which is linearised at its trained weights."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ class AllLayers(WeightPosterior):
             yield batch
 
     def _parts(self, batches: Iterable[Batch], most: int | None = None) -> Iterator[Batch]:
-        """Batches cut to what memory allows. Those of mappings, whose tensors may depend on each other, are not."""
+        """Batches cut to what memory allows; not those of mappings, whose tensors may depend on each other."""
         for batch in batches:
             if not isinstance(batch.inputs, Tensor) or not len(batch):
                 yield batch

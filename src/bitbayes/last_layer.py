@@ -40,7 +40,7 @@ FULL_NUMBERS = 2**23
 
 @dataclass(frozen=True)
 class HeadFamily:
-    """The Gaussians over the logits of some points: `mean` (n, k), features as `coordinates` and `scale` (n,)."""
+    """The Gaussians over the logits of some points: `mean` (n, k), `scale` (n,), `coordinates` of features."""
 
     gaussian: WeightGaussian
     layer: str

@@ -138,7 +138,7 @@ class LogitGaussian:
         return torch.einsum("n...r,nr->n...", gaps, weights)
 
     def block_variances(self, first: slice, second: slice) -> Tensor:
-        """Var(fᵢ − fⱼ) for every class i in `first` with every j in `second`, (n, first, second): for a graph.
+        """Var(fᵢ − fⱼ) of every class i in `first` with every j in `second`, (n, first, second), for a graph.
 
         In an exported graph the gaps of `pair_variances` would be k²·r constants. So this is
         Cᵢᵢ + Cⱼⱼ − 2Cᵢⱼ after all, in float64 and without the common shift, which is what makes these entries

@@ -92,7 +92,7 @@ class Options:
 
     @property
     def fisher(self) -> Fisher | None:
-        """How labels are drawn; None where the curvature is exact. The paper draws one label for each point."""
+        """How labels are drawn; None where the curvature is exact. The paper draws one for each point."""
         if self.layers == "all" and self.paper:
             return Fisher()
         return self.curvature if isinstance(self.curvature, Fisher) else None
@@ -130,7 +130,7 @@ class Option:
 
 
 class Number:
-    """A positive number as an attribute of a `Laplace` that can be set at any time; `zero`: 0 is allowed too."""
+    """A positive number as an attribute of a `Laplace`, which can be set at any time; `zero`: 0 too."""
 
     def __init__(self, *, zero: bool = False) -> None:
         self.zero = zero

@@ -41,7 +41,7 @@ def uniform_noise(like: Tensor, n: int | None = None, *, generator: torch.Genera
 
 
 def noise_between(low: Tensor, high: Tensor, shape: torch.Size, generator: torch.Generator | None) -> Tensor:
-    """Uniform noise on [low, high] of a shape, on the device and in the dtype of `low` (). Raises if low = high.
+    """Uniform noise on [low, high], on the device and in the dtype of `low` (). Raises if low = high.
 
     Args:
         low, high: the range.

@@ -1,4 +1,4 @@
-"""What a Gaussian over weights can do, in place in its network: `LastLayer` and `AllLayers` are the two kinds."""
+"""What a Gaussian over weights can do, in place in its network. `LastLayer` and `AllLayers` are its kinds."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ class WeightPosterior(ABC):
         )
 
     def occam(self, name: str, variance: Variance) -> Tensor:
-        """What a layer takes from the evidence: ½[τ‖θ*‖² − P log τ + log det(H + τI)], τ = 1/σ₀², P weights."""
+        """A layer's part of the evidence: ½[τ‖θ*‖² − P log τ + log det(H + τI)], τ = 1/σ₀², P weights."""
         variance = torch.as_tensor(variance, dtype=torch.float64)
         gaussian = self.decomposed()[name]
         tau = 1 / variance

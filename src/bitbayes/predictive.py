@@ -148,7 +148,7 @@ def quadrature(gaussian: LogitGaussian) -> Tensor:
 
 
 def average_networks(outputs: Tensor) -> Tensor:
-    """Drop-in logits (n, k) of the average prediction of s networks, from their logits (s, n, k); all finite."""
+    """Drop-in logits (n, k) of the average prediction of s networks with logits (s, n, k); all finite."""
     logits = outputs.to(working(outputs.dtype)).nan_to_num()
     one = logits.shape[2] == 1
     pair = torch.cat([logits, torch.zeros_like(logits)], dim=2) if one else logits

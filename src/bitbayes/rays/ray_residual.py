@@ -40,9 +40,9 @@ class RayResidual(NamedTuple):
     def range(self, ray: RayGaussian, row: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
         """Lower and upper bounds (c,) on what is added, in units of scale², for low ≤ u ≤ high.
 
-        `row` (c,) are the numbers of the rays. k is convex in δ, so it is largest at an end of the cell. It is at
-        least what each dimension's smallest |x̂| gives. Near infinity 1/scale² goes to 0 and would leave nothing
-        of that bound; there the smallest |x̂|/δ is used instead, with (δ/scale)² in the place of 1/scale².
+        `row` (c,) are the numbers of the rays. k is convex in δ, so it is largest at an end of the cell. It is
+        at least what each dimension's smallest |x̂| gives. Near infinity 1/scale² goes to 0 and would leave
+        nothing of that bound. There the smallest |x̂|/δ is used, with (δ/scale)² in the place of 1/scale².
         """
         nearest, furthest = ray.delta(row, high), ray.delta(row, low)  # (c,)
         sizes = [_inverse_scale(ray, row, u) for u in (high, low)]
@@ -90,7 +90,7 @@ def with_residual(
 
 @torch.no_grad()
 def _along(residual: Residual, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """For δ·x, from alpha on: slope and offset (n, D) of x̂ at all levels, and the weights (D,) of each |x̂_d|³."""
+    """For δ·x beyond alpha: slope and offset (n, D) of x̂ at all levels, and the weights (D,) of |x̂_d|³."""
     rays: list[Any] = [x]
     if residual.layers:
         found = levels(residual.model, residual.layers, RayTensor.along(x.to(model_device(residual.model))))

@@ -14,10 +14,19 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from bitbayes.errors import ArgumentError, DataError, ModelError, NotFittedError
-from bitbayes.likelihood import Categorical
-from bitbayes.model import Head, Inputs, check_loader, eval_mode, find_head, forward, model_device
-from bitbayes.model.batches import batches
-from bitbayes.model.forward_passes import observe_inputs
+from bitbayes.likelihood import Categorical, checked_labels
+from bitbayes.model import (
+    Head,
+    Inputs,
+    check_loader,
+    eval_mode,
+    find_head,
+    forward,
+    forward_passes,
+    input_batches,
+    labelled_batches,
+    model_device,
+)
 from bitbayes.precision import working
 from bitbayes.reproduction.training import MNIST, Recipe
 from bitbayes.reproduction.training.step import Batch, TrainingStep
@@ -108,8 +117,9 @@ class DeepKernel(nn.Module):
                 loader.set_epoch(epoch)
             kind: Any = {"dtype": self.bounds.dtype, "device": self.bounds.device}
             generator = torch.Generator(self.bounds.device).manual_seed(1_000_003 * seed + 500_000 + epoch)
-            for x, y in batches(loader, self.bounds.device):
-                assert isinstance(x, Tensor)
+            for batch in labelled_batches(loader, self.bounds.device):
+                x, y = batch.inputs, batch.labels
+                assert isinstance(x, Tensor) and y is not None
                 noise = torch.randn(TRAINING_DRAWS, len(x), self.head.inputs, generator=generator, **kind)
                 yield x, y.reshape(-1).long(), noise
 
@@ -149,10 +159,11 @@ class DeepKernel(nn.Module):
         self._check_fitted()
         if samples < 1:
             raise ArgumentError(f"samples={samples}: draw at least one")
+        batches = input_batches(x, model_device(self.model))
         parts = [
             self.probabilities(rows, self.bounds, samples, generator)
-            for features, _ in observe_inputs(self.model, self.head, x)
-            for rows in torch.split(features, FEATURES_PER_BATCH)
+            for batch in forward_passes(self.model, self.head, batches)
+            for rows in torch.split(batch.features, FEATURES_PER_BATCH)
         ]
         return torch.cat(parts)
 
@@ -265,16 +276,17 @@ class DeepKernel(nn.Module):
     @torch.no_grad()
     def _check_batches(self, loader: Iterable[Any]) -> list[int]:
         """Return the sizes of the batches. Raise if their data do not fit the model."""
-        sizes = []
-        for number, (x, y) in enumerate(batches(loader, model_device(self.model))):
+        sizes: list[int] = []
+        for batch in labelled_batches(loader, model_device(self.model)):
+            x = batch.inputs
             if not isinstance(x, Tensor):
-                raise DataError(f"batch {number}: deep kernel learning takes tensors, not {type(x).__name__}")
-            if number == 0:
+                raise DataError(f"{batch.name}: deep kernel learning takes tensors, not {type(x).__name__}")
+            if not sizes:
                 with eval_mode(self.model):
                     find_head(self.model, x[:2], self.head.name)
             if not bool(x.isfinite().all()):
-                raise DataError(f"batch {number} holds NaN or infinity")
-            Categorical().check(y, x.new_empty(len(x), self.head.outputs), number)
+                raise DataError(f"{batch.name} holds NaN or infinity")
+            checked_labels(batch, Categorical(), self.head.outputs)
             sizes.append(len(x))
         return sizes
 

@@ -1,7 +1,6 @@
 """diag H: exact on the diagonal, zero elsewhere. Σ = 1/(h + τ), weight by weight.
 
-Last layer: hᵢ_d = Σₙ pₙᵢ(1 − pₙᵢ) φ̃ₙ_d². A layer's parameters: h = Σₙ Σ_m J_nm², J the derivatives of Vᵀf with
-V Vᵀ = Λₙ.
+Last layer: hᵢ_d = Σₙ pₙᵢ(1 − pₙᵢ) φ̃ₙ_d². Any layer: h = Σₙ Σ_m J_nm², J the derivatives of Vᵀf, V Vᵀ = Λₙ.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The exact H and Σ = (H + τI)⁻¹, by the eigenvectors of H.
 
-Last layer: H = Σₙ Λₙ ⊗ φ̃ₙφ̃ₙᵀ, the Hessian of the loss. All layers: H = Σₙ JₙᵀΛₙJₙ over all parameters at once,
-the generalised Gauss-Newton matrix.
+Last layer: H = Σₙ Λₙ ⊗ φ̃ₙφ̃ₙᵀ, the Hessian of the loss. All layers: H = Σₙ JₙᵀΛₙJₙ over all parameters at
+once, the generalised Gauss-Newton matrix.
 """
 
 from __future__ import annotations

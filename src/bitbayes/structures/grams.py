@@ -1,4 +1,4 @@
-"""Products of derivatives, J diag(w) Jᵀ: the covariance of logits once J is in the basis where Σ is diagonal."""
+"""Products of derivatives, J diag(w) Jᵀ: the covariance of the logits, in a basis where Σ is diagonal."""
 
 from __future__ import annotations
 

@@ -20,8 +20,8 @@ from bitbayes.model import DenseJacobian, Head, Layer, LayerJacobian, MatrixJaco
 from bitbayes.precision import precise, smallest_precision
 from bitbayes.structures.base import Curvature, Precision, WeightGaussian, eigen
 
-# The paper damps each factor of the last layer by √τ (its LLLA), and each factor of any layer by τ (its KFLA).
-# The two differ, so that its last-layer formula on a network of one layer is not its all-layer formula.
+# d = τ^damping. The paper damps each factor by √τ in its last-layer method (LLLA), and by τ over all layers
+# (KFLA). So its two methods differ on a network that has one layer: by 67 % in an example.
 LLLA_DAMPING, KFLA_DAMPING = 0.5, 1.0
 
 
@@ -108,7 +108,7 @@ class KronPosterior(WeightGaussian):
         return self.output_vectors @ coordinates @ self.input_vectors.mT
 
     def coordinates(self, features: Tensor) -> Tensor:
-        """Squared coordinates of the features in A's eigenbasis, (n, D); (D, n) in memory, which is faster."""
+        """Squared coordinates of the features in A's eigenbasis, (n, D), a view of (D, n), which is faster."""
         squares = (self.input_vectors.T @ features.T).square()
         # Next to nothing is nothing: a dead unit's 1e-40 would slow a product down fivefold.
         return (squares * (squares > 1e8 * torch.finfo(squares.dtype).tiny)).T
@@ -143,9 +143,9 @@ class KronPosterior(WeightGaussian):
 
 @dataclass(frozen=True)
 class PaperKronPosterior(KronPosterior):
-    """The paper's: Σ = (B/√N + dI)⁻¹ ⊗ (A/√N + dI)⁻¹ for the weights, (B + τI)⁻¹ for the biases; d = τ^`damping`.
+    """The paper's: Σ = (B/√N + dI)⁻¹ ⊗ (A/√N + dI)⁻¹ for the weights, (B + τI)⁻¹ for the biases.
 
-    Damping each factor is not the prior: it shrinks the covariance (by half, where τ is large). It is here
+    d is τ to the power `damping`. Damping each factor is not the prior: it shrinks the covariance (by half, where τ is large). It is here
     so that tables can show the paper's formula beside the exact one. `output_values` are those of B itself;
     the last coordinate of the inputs is the bias's if there is one (`bias`), and has no input value.
     """

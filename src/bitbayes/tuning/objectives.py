@@ -36,7 +36,7 @@ class Objective(Protocol):
 
 @dataclass(frozen=True)
 class ValidationLikelihood:
-    """ "nll": −log p(y) on validation data."""
+    """The objective "nll": −log p(y) on validation data."""
 
     likelihood: Likelihood
     outlier_weight: float = 0.0
@@ -50,10 +50,10 @@ class ValidationLikelihood:
 
 @dataclass(frozen=True)
 class PaperObjective(ValidationLikelihood):
-    """ "ood": −log p(y) on validation data, and how sure the prediction is on outliers.
+    """The objective "ood": −log p(y) on validation data, and how sure the prediction is on outliers.
 
-    `penalty`: "entropy", minus the entropy of the prediction, or "uniform", the cross-entropy from the uniform
-    vector to it.
+    `penalty`: "entropy", minus the entropy of the prediction, or "uniform", the cross-entropy from the
+    uniform vector to it.
     """
 
     penalty: str = "entropy"

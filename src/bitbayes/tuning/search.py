@@ -24,8 +24,8 @@ def search(grid: list[float], costs: Callable[[list[float]], Tensor]) -> float:
 
     Args:
         grid: the candidates, in ascending order.
-        costs: gives the costs (c,) of some of them; called twice. The second time it is asked about those next
-            to the best of a coarser grid.
+        costs: gives the costs (c,) of some of them. It is called twice: with every few of the grid, and then
+            with those next to the best of these.
     """
     step = stride(grid, COARSE_NATS)
     coarse = sorted({*range(0, len(grid), step), len(grid) - 1})

@@ -39,7 +39,7 @@ class Candidate(NamedTuple):
 
 
 class Points(NamedTuple):
-    """Some points: the Gaussians over their logits, their labels (n,) and the residual's √k(x) (n,), if any."""
+    """Some points: the Gaussians over their logits, labels (n,) and the residual's √k(x) (n,), if any."""
 
     family: LogitFamily
     labels: Tensor | None

@@ -20,6 +20,7 @@ from torch.func import functional_call
 
 import bitbayes as bb
 from bitbayes.errors import EdgeWarning
+from bitbayes.predictive import average_networks
 from bitbayes.reproduction.data import scale_pixels
 
 IMAGES_PER_BATCH = 1000
@@ -234,16 +235,8 @@ class WeightSamples(WholeNetwork):
     @torch.no_grad()
     def _average(self, images: Tensor, prior_variance: float, seed: int, samples: int) -> Tensor:
         """Return mean probabilities (n, k) over sampled networks, the same ones for every set of images."""
-        draws = self._draw_weights(prior_variance, seed, samples)
-        total = torch.zeros((), dtype=torch.float64, device=images.device)
-        for sample in range(samples):
-            weights = {name: values[sample] for name, values in draws.items()}
-            parts = [
-                functional_call(self.network.whole, weights, (x,))
-                for x in torch.split(images, IMAGES_PER_BATCH)
-            ]
-            total = total + probabilities(torch.cat(parts)).double()
-        return (total / samples).float()
+        average = Average(self.network.whole, self._draw_weights(prior_variance, seed, samples))
+        return torch.cat([probabilities(average(x)) for x in torch.split(images, IMAGES_PER_BATCH)])
 
     def _draw_weights(self, prior_variance: float, seed: int, samples: int) -> dict[str, Tensor]:
         """Return stacked weights. The last draws are kept, because a table asks for them several times."""
@@ -260,19 +253,18 @@ class WeightSamples(WholeNetwork):
 
 
 class Average(nn.Module):
-    """The average of sampled networks. Its output is the log of their mean probabilities (n, k)."""
+    """The average of sampled networks. Its output are drop-in logits, NaN where a network overflows."""
 
     def __init__(self, network: nn.Module, draws: dict[str, Tensor]) -> None:
         super().__init__()
         self.network, self.draws = network, draws
 
     def forward(self, images: Tensor) -> Tensor:
-        each = [
-            functional_call(self.network, dict(zip(self.draws, weights, strict=True)), (images,))
-            for weights in zip(*self.draws.values(), strict=True)
-        ]
-        total: Tensor = torch.stack(each).log_softmax(2).logsumexp(0)
-        return total - math.log(len(each))
+        networks = (
+            dict(zip(self.draws, each, strict=True)) for each in zip(*self.draws.values(), strict=True)
+        )
+        outputs = torch.stack([functional_call(self.network, weights, (images,)) for weights in networks])
+        return torch.where(outputs.isfinite().all(), average_networks(outputs), torch.nan)
 
 
 def tune_laplace(bayes: bb.Laplace, validation: Any, outliers: Any) -> Hyperparameters:
@@ -338,20 +330,20 @@ MULTICLASS = {
     "llla": MethodEntry(
         "LLLA (paper's)",
         "LLLA",
-        lambda points: LastLayer(structure="kron", variant="paper", predictive="mc"),
+        lambda points: LastLayer(structure="kron", curvature="paper", predictive="mc"),
     ),
     "dla": MethodEntry(
         "DLA (paper's)",
         "DLA",
         lambda points: WeightSamples(
-            points, layers="all", structure="diag", estimate="fisher", variant="paper", predictive="weights"
+            points, layers="all", structure="diag", curvature="paper", predictive="weights"
         ),
     ),
     "kfla": MethodEntry(
         "KFLA (paper's)",
         "KFLA",
         lambda points: WeightSamples(
-            points, layers="all", structure="kron", estimate="fisher", variant="paper", predictive="weights"
+            points, layers="all", structure="kron", curvature="paper", predictive="weights"
         ),
     ),
     "ours": MethodEntry("Ours, closed form", None, lambda points: LastLayer()),

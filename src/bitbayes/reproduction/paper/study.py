@@ -11,7 +11,7 @@ from torch import Tensor
 
 from bitbayes.errors import ArgumentError
 from bitbayes.outliers import uniform_noise
-from bitbayes.prior import LARGEST, SMALLEST
+from bitbayes.prior import LARGEST_VARIANCE, SMALLEST_VARIANCE
 from bitbayes.progress import track
 from bitbayes.reproduction.paper.methods import (
     BINARY,
@@ -144,7 +144,7 @@ def _format_range(values: list[float]) -> str:
     """Return the smallest and the largest value, with a remark if all are at one end of the range tried."""
     low, high = f"{min(values):.3g}", f"{max(values):.3g}"
     text = low if low == high else f"{low} to {high}"
-    for edge, word in ((SMALLEST, "smallest"), (LARGEST, "largest")):
+    for edge, word in ((SMALLEST_VARIANCE, "smallest"), (LARGEST_VARIANCE, "largest")):
         if all(math.isclose(value, edge, rel_tol=1e-5) for value in values):
             return f"{text} (the {word} tried)"
     return text
