@@ -164,7 +164,7 @@ class AllLayers(WeightPosterior):
             yield batch
 
     def _parts(self, batches: Iterable[Batch], most: int | None = None) -> Iterator[Batch]:
-        """Batches cut to what memory allows; not those of mappings, whose tensors may depend on each other."""
+        """Batches cut to what memory allows, but not mappings, whose tensors may depend on each other."""
         for batch in batches:
             if not isinstance(batch.inputs, Tensor) or not len(batch):
                 yield batch

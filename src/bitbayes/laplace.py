@@ -48,10 +48,10 @@ NUMBERS = ("prior_variance", "residual_variance", "residual_threshold")
 class Laplace(nn.Module):
     """A trained classifier with a Gaussian over the weights of its last layer, or of all layers.
 
-    p(y | x) = ∫ softmax(W φ̃(x)) N(W | W*, Σ) dW, with Σ = (H + I/σ₀²)⁻¹. H = Σₙ Λₙ ⊗ φ̃ₙφ̃ₙᵀ is the curvature of
-    the loss at the trained weights W*, and φ̃ is the last layer's input with a 1 for the bias. Over all layers
-    H = Σₙ JₙᵀΛₙJₙ, where J is the derivative of the logits in the parameters, and the network is taken to be
-    linear in these: f(x) + J(x)(θ − θ*).
+    p(y | x) = ∫ softmax(W φ̃(x)) N(W | W*, Σ) dW, with Σ = (H + I/σ₀²)⁻¹. H = Σₙ Λₙ ⊗ φ̃ₙφ̃ₙᵀ is the curvature
+    of the loss at the trained weights W*, and φ̃ is the last layer's input with a 1 for the bias. Over all
+    layers H = Σₙ JₙᵀΛₙJₙ, where J is the derivative of the logits in the parameters, and the network is taken
+    to be linear in these: f(x) + J(x)(θ − θ*).
 
     Args:
         model: a trained network; for "last" one whose output is one linear layer. It is never changed. Of a
@@ -352,9 +352,9 @@ class Laplace(nn.Module):
         |zᵢⱼ| by ‖μᵢ − μⱼ‖/√(π/4·λ_min(Σ)), and "probit" each |zᵢ| by ‖μᵢ − μ̄‖/√(π/8·(1 − 1/k)·λ_min(Σ)). With
         `residual=True` it is 1/k, for x ≠ 0. In float64.
 
-        Over all layers σ(‖u‖/(s_min(J)·√(π/8·λ_min(Σ)))), where u is the logit's gradient in x in the ray's final
-        region, and J = ∂u/∂θ. It is 1 where x or s_min(J) is 0; behind max pooling s_min(J) is 0. The work grows
-        with the cube of the input's size: it is meant for some hundred numbers at most.
+        Over all layers σ(‖u‖/(s_min(J)·√(π/8·λ_min(Σ)))), where u is the logit's gradient in x in the ray's
+        final region, and J = ∂u/∂θ. It is 1 where x or s_min(J) is 0, as it is behind max pooling. The work
+        grows with the cube of the input's size: it is meant for some hundred numbers at most.
 
         >>> import bitbayes as bb
         >>> _ = torch.manual_seed(0)
@@ -471,7 +471,7 @@ class Laplace(nn.Module):
         return self._posterior
 
     def _accept(self, fitted: Fitted) -> None:
-        """Predict with what was fitted from now on. Raises, and changes nothing, if the prior does not fit."""
+        """Predict with this from now on. Raises, and changes nothing, if the prior does not fit it."""
         posterior = POSTERIOR[self.layers](self.model, fitted, paper=self.options.paper)
         if isinstance(self.prior_variance, dict):
             check_variance(self.prior_variance, lambda: posterior.names)

@@ -40,7 +40,7 @@ FULL_NUMBERS = 2**23
 
 @dataclass(frozen=True)
 class HeadFamily:
-    """The Gaussians over the logits of some points: `mean` (n, k), `scale` (n,), `coordinates` of features."""
+    """The Gaussians over the logits of some points: `mean` (n, k), `scale` (n,), features' `coordinates`."""
 
     gaussian: WeightGaussian
     layer: str

@@ -40,7 +40,7 @@ class RayResidual(NamedTuple):
     def range(self, ray: RayGaussian, row: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
         """Lower and upper bounds (c,) on what is added, in units of scale², for low ≤ u ≤ high.
 
-        `row` (c,) are the numbers of the rays. k is convex in δ, so it is largest at an end of the cell. It is
+        `row` (c,) are the numbers of the rays. k is convex in δ, so it is largest at an end of the cell, and
         at least what each dimension's smallest |x̂| gives. Near infinity 1/scale² goes to 0 and would leave
         nothing of that bound. There the smallest |x̂|/δ is used, with (δ/scale)² in the place of 1/scale².
         """

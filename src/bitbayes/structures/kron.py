@@ -108,7 +108,7 @@ class KronPosterior(WeightGaussian):
         return self.output_vectors @ coordinates @ self.input_vectors.mT
 
     def coordinates(self, features: Tensor) -> Tensor:
-        """Squared coordinates of the features in A's eigenbasis, (n, D), a view of (D, n), which is faster."""
+        """Squared coordinates of the features in A's eigenbasis, (n, D): a view of (D, n), for speed."""
         squares = (self.input_vectors.T @ features.T).square()
         # Next to nothing is nothing: a dead unit's 1e-40 would slow a product down fivefold.
         return (squares * (squares > 1e8 * torch.finfo(squares.dtype).tiny)).T
@@ -145,9 +145,10 @@ class KronPosterior(WeightGaussian):
 class PaperKronPosterior(KronPosterior):
     """The paper's: Σ = (B/√N + dI)⁻¹ ⊗ (A/√N + dI)⁻¹ for the weights, (B + τI)⁻¹ for the biases.
 
-    d is τ to the power `damping`. Damping each factor is not the prior: it shrinks the covariance (by half, where τ is large). It is here
-    so that tables can show the paper's formula beside the exact one. `output_values` are those of B itself;
-    the last coordinate of the inputs is the bias's if there is one (`bias`), and has no input value.
+    d is τ to the power `damping`. Damping each factor is not the prior: it shrinks the covariance (by half,
+    where τ is large). It is here so that tables can show the paper's formula beside the exact one.
+    `output_values` are those of B itself. The last coordinate of the inputs is the bias's, if there is one
+    (`bias`), and has no input value.
     """
 
     count: Tensor

@@ -43,7 +43,7 @@ def test_noise_is_uniform_and_other_in_each_trial(study):
     assert noise.equal(study.draw_noise(0)) and not noise.equal(study.draw_noise(1))
 
 
-@pytest.mark.parametrize("options", [{}, {"structure": "kron", "variant": "paper"}, {"structure": "full"}])
+@pytest.mark.parametrize("options", [{}, {"structure": "kron", "curvature": "paper"}, {"structure": "full"}])
 def test_the_last_layer_on_features_is_that_of_the_whole_network(study, network, options):
     problem = study.problem
     method = LastLayer(**options)
