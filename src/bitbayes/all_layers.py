@@ -1,10 +1,8 @@
 """The Gaussian over the parameters of all layers of a network, which is linearised at its trained weights."""
 
-from __future__ import annotations
-
 import copy
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Self
@@ -21,8 +19,6 @@ from bitbayes.model import (
     Batch,
     Data,
     Inputs,
-    Layer,
-    LayerJacobian,
     LayerRecord,
     TrainableLayers,
     as_logits,
@@ -203,15 +199,11 @@ class AllLayers(WeightPosterior):
         """J Σ Jᵀ / scale² (q, n, c, c), and scale (n,), which is 1 unless it would overflow."""
         network, scale = self._network(like.device, like.dtype), torch.ones_like(like[:, 0])
         by_name = {record.layer.name: record for record in records}
-
-        def jacobian_of(factor: Tensor | None) -> Callable[[Layer], LayerJacobian]:
-            return lambda layer: by_name[layer.name].jacobian(factor)
-
-        gram = network.gram(jacobian_of(None), priors)
+        gram = network.gram(lambda layer: by_name[layer.name].jacobian(), priors)
         largest = torch.finfo(gram.dtype).max ** 0.75
         if gram.numel() and not bool(gram.abs().amax() < largest):  # nor if it is NaN
             scale = _scale(records).to(like)
-            gram = network.gram(jacobian_of(scale.reciprocal()), priors)
+            gram = network.gram(lambda layer: by_name[layer.name].jacobian(scale.reciprocal()), priors)
         return gram, scale
 
 

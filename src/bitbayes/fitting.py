@@ -207,17 +207,9 @@ def _fitted(
     totals: _Totals,
     squared_norms: dict[str, float],
 ) -> Fitted:
+    sums = totals.curvature, squared_norms, totals.count, totals.loss
     inputs = None if totals.inputs is None else totals.inputs.check_finite()
-    return Fitted(
-        weights,
-        likelihood,
-        totals.curvature,
-        squared_norms,
-        totals.count,
-        totals.loss,
-        fingerprint(model),
-        inputs,
-    )
+    return Fitted(weights, likelihood, *sums, fingerprint(model), inputs)
 
 
 def _squared_norm(tensors: list[Tensor]) -> float:

@@ -1,9 +1,7 @@
 """Laplace: the public face. It ties the rooms together and holds no mathematics."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from os import PathLike
 from typing import Any, Self
 
@@ -29,7 +27,7 @@ from bitbayes.model import (
     row_count,
     unwrapped,
 )
-from bitbayes.options import Fisher, Number, Option, Options, refuse_renamed
+from bitbayes.options import Fisher, Options, frozen_option, positive_number, refuse_renamed
 from bitbayes.posterior import WeightPosterior
 from bitbayes.prior import Prior, check_variance, differentiable
 from bitbayes.rays import Certificate, Limit, RayGaussian
@@ -87,9 +85,12 @@ class Laplace(nn.Module):
     1.00 0.91
     """
 
-    layers, structure, head, curvature, residual = Option(), Option(), Option(), Option(), Option()
+    layers, structure, head, curvature, residual = map(
+        frozen_option, ("layers", "structure", "head", "curvature", "residual")
+    )
     # The residual adds residual_variance·max(0, k(x) − residual_threshold) to every logit's variance.
-    residual_variance, residual_threshold = Number(), Number(zero=True)
+    residual_variance = positive_number("residual_variance")
+    residual_threshold = positive_number("residual_threshold", zero=True)
 
     def __init__(
         self,
@@ -109,15 +110,8 @@ class Laplace(nn.Module):
         if not isinstance(model, nn.Module):
             raise ArgumentError(f"model is a {type(model).__name__}: expected a torch.nn.Module")
         self.model = unwrapped(model)
-        self.options = Options.checked(
-            self.model,
-            residual,
-            layers=layers,
-            structure=structure,
-            predictive=predictive,
-            head=head,
-            curvature=curvature,
-        )
+        given = {"layers": layers, "structure": structure, "predictive": predictive, "head": head}
+        self.options = Options.checked(self.model, curvature, residual, **given)
         self._posterior: WeightPosterior | None = None
         self.prior_variance = prior_variance
         self.residual_variance, self.residual_threshold = 1.0, 0.0
@@ -407,7 +401,7 @@ class Laplace(nn.Module):
                 "the model has changed since `fit`, so no model would fit the file: call `fit` again"
             )
         numbers = {name: getattr(self, name) for name in NUMBERS}
-        posterior_file.write(path, self.options.as_json(), numbers, fitted)
+        posterior_file.write(path, asdict(self.options), numbers, fitted)
 
     @classmethod
     def load(cls, path: str | PathLike[str], model: nn.Module) -> Self:

@@ -1,7 +1,5 @@
 """The Gaussian over the weights of the last layer, in place in its network."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Self

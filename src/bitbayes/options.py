@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
@@ -55,22 +55,18 @@ class Options:
     residual: bool | tuple[str, ...] = False
 
     @classmethod
-    def checked(cls, model: nn.Module, residual: object, **given: Any) -> Options:
+    def checked(cls, model: nn.Module, curvature: Any, residual: object, **given: Any) -> Options:
         """The options as given; raises on values that do not exist, or do not go together."""
-        curvature = given.pop("curvature")
-        if curvature == "fisher":
-            curvature = Fisher()
+        curvature = Fisher() if curvature == "fisher" else curvature
         return cls(**given, curvature=curvature, residual=_residual_layers(model, residual)).check()
 
     def check(self) -> Options:
         """Return itself; raise on values that do not exist, or do not go together."""
         every_layer = one_of("layers", self.layers, ("last", "all")) == "all"
-        one_of("structure", self.structure, ("auto", *(LAYER_STRUCTURES if every_layer else CURVATURES)))
-        one_of(
-            "predictive",
-            self.predictive,
-            ("auto", *closed_forms(), "mc", *(["weights"] if every_layer else [])),
-        )
+        structures = LAYER_STRUCTURES if every_layer else tuple(CURVATURES)
+        methods = (*closed_forms(), "mc", "weights") if every_layer else (*closed_forms(), "mc")
+        one_of("structure", self.structure, ("auto", *structures))
+        one_of("predictive", self.predictive, ("auto", *methods))
         if not isinstance(self.curvature, Fisher):
             one_of("curvature", self.curvature, ESTIMATES)
         elif not every_layer:
@@ -102,47 +98,32 @@ class Options:
         """The hidden layers at whose inputs the residual looks."""
         return self.residual if isinstance(self.residual, tuple) else ()
 
-    def as_json(self) -> dict[str, Any]:
-        """The options as JSON holds them; `from_json` reads them again."""
-        return asdict(self)
-
     @staticmethod
     def from_json(saved: dict[str, Any]) -> dict[str, Any]:
-        """The arguments of `Laplace` from what `as_json` gave."""
+        """The arguments of `Laplace`, from what `dataclasses.asdict` and JSON made of its options."""
         curvature = saved["curvature"]
         return {**saved, "curvature": Fisher(**curvature) if isinstance(curvature, dict) else curvature}
 
 
-class Option:
+def frozen_option(name: str) -> property:
     """An option as an attribute of a `Laplace`: it can be read, and not be changed."""
 
-    def __set_name__(self, owner: type, name: str) -> None:
-        self.name = name
-
-    def __get__(self, laplace: Any, owner: type | None = None) -> Any:
-        return self if laplace is None else getattr(laplace.options, self.name)
-
-    def __set__(self, laplace: Any, value: object) -> None:
+    def refuse(laplace: Any, value: object) -> None:
         raise ArgumentError(
-            f"{self.name}={value!r}: an option cannot be changed, because what was fitted depends on it. "
-            f"Make another one, Laplace(model, {self.name}={value!r}), and fit it"
+            f"{name}={value!r}: an option cannot be changed, because what was fitted depends on it. "
+            f"Make another one, Laplace(model, {name}={value!r}), and fit it"
         )
 
+    return property(lambda laplace: getattr(laplace.options, name), refuse)
 
-class Number:
+
+def positive_number(name: str, *, zero: bool = False) -> property:
     """A positive number as an attribute of a `Laplace`, which can be set at any time; `zero`: 0 too."""
 
-    def __init__(self, *, zero: bool = False) -> None:
-        self.zero = zero
+    def set_to(laplace: Any, value: object) -> None:
+        setattr(laplace, f"_{name}", positive(value, name, zero=zero))
 
-    def __set_name__(self, owner: type, name: str) -> None:
-        self.name = name
-
-    def __get__(self, laplace: Any, owner: type | None = None) -> Any:
-        return self if laplace is None else vars(laplace)[self.name]
-
-    def __set__(self, laplace: Any, value: object) -> None:
-        vars(laplace)[self.name] = positive(value, self.name, zero=self.zero)
+    return property(lambda laplace: getattr(laplace, f"_{name}"), set_to)
 
 
 def refuse_renamed(given: dict[str, Any]) -> None:

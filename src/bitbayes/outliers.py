@@ -1,7 +1,5 @@
 """Inputs that a classifier should not be sure about: noise, far-away points, attacks and rotations."""
 
-from __future__ import annotations
-
 import math
 from typing import NamedTuple
 

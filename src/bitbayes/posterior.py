@@ -1,7 +1,5 @@
 """What a Gaussian over weights can do, in place in its network. `LastLayer` and `AllLayers` are its kinds."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from typing import Any, Protocol, Self

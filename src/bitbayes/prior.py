@@ -1,7 +1,5 @@
 """The prior N(0, σ₀²) over the weights: one variance for all layers, or one for each."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """A frozen bundle of tensors: what sums over data and decomposed Gaussians are made of."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, fields, replace
 from typing import Self
 

@@ -1,20 +1,16 @@
 """How overconfident is a classifier? `audit` measures it; a table, a page and sentences report it."""
 
-from bitbayes.auditing.findings import Audit
 from bitbayes.auditing.measure import audit
 from bitbayes.auditing.page import render_page
 from bitbayes.auditing.progress import ProgressBars
 from bitbayes.auditing.sentences import summarise
-from bitbayes.auditing.table import TableRow, TableSection, table_sections
-from bitbayes.auditing.target import Target, embedded_target, load_target
+from bitbayes.auditing.table import TableRow, table_sections
+from bitbayes.auditing.target import embedded_target, load_target
 from bitbayes.auditing.terminal import terminal_table
 
 __all__ = [
-    "Audit",
     "ProgressBars",
     "TableRow",
-    "TableSection",
-    "Target",
     "audit",
     "embedded_target",
     "load_target",

@@ -1,7 +1,5 @@
 """Temperature scaling: softmax(f / T), with the T > 0 that fits the validation labels best."""
 
-from __future__ import annotations
-
 import math
 import warnings
 from collections.abc import Iterable

@@ -4,8 +4,6 @@ Tensors are named "curvature/LAYER/FIELD" and "inputs/FIELD". The header has a f
 formats that it does not know.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from dataclasses import asdict, fields
@@ -24,6 +22,7 @@ from bitbayes.likelihood import likelihood_for
 from bitbayes.model import Fingerprint, Head, TrainableLayers
 from bitbayes.residual import InputMoments
 from bitbayes.structures import CURVATURES
+from bitbayes.tensors import Tensors
 
 FORMAT = 2
 
@@ -109,13 +108,7 @@ def _check_header(
         )
     if saved.weights != model.weights:
         raise FileError(f"{path} was fitted on a model with other weights: load those, or fit again")
-    expected = [
-        f"curvature/{layer}/{field.name}"
-        for layer, structure in header["structures"].items()
-        for field in fields(CURVATURES[structure])
-    ]
-    if header["options"]["residual"]:
-        expected += [f"inputs/{field.name}" for field in fields(InputMoments)]
+    expected = [f"{part}/{field.name}" for part, kind in _parts(header).items() for field in fields(kind)]
     shapes = {name: list(tensor.shape) for name, tensor in tensors.items()}
     if sorted(expected) != sorted(tensors) or shapes != header["shapes"]:
         raise FileError(f"{path} does not hold the tensors its header promises")
@@ -128,28 +121,28 @@ def _fitted(header: dict[str, Any], tensors: dict[str, Tensor]) -> Fitted:
     likelihood = likelihood_for(weights.outputs)
     if likelihood.name != header["likelihood"]:
         raise ValueError(f"likelihood {header['likelihood']!r} for {weights.outputs} outputs")
-    curvature = {
-        layer: CURVATURES[structure](
-            **{
-                field.name: tensors[f"curvature/{layer}/{field.name}"]
-                for field in fields(CURVATURES[structure])
-            }
-        )
-        for layer, structure in header["structures"].items()
+    made: dict[str, Any] = {
+        part: kind(*(tensors[f"{part}/{field.name}"] for field in fields(kind)))
+        for part, kind in _parts(header).items()
     }
-    moments = [
-        tensors[f"inputs/{field.name}"] for field in fields(InputMoments) if header["options"]["residual"]
-    ]
     return Fitted(
         weights,
         likelihood,
-        curvature,
+        {layer: made[f"curvature/{layer}"] for layer in header["structures"]},
         {layer: float(norm) for layer, norm in header["squared_norms"].items()},
         int(header["count"]),
         float(header["loss"]),
         Fingerprint(**header["fingerprint"]),
-        InputMoments(*moments) if moments else None,
+        made.get("inputs"),
     )
+
+
+def _parts(header: dict[str, Any]) -> dict[str, type[Tensors]]:
+    """What the file holds: each layer's curvature and, with a residual, the moments of the inputs."""
+    parts: dict[str, type[Tensors]] = {
+        f"curvature/{layer}": CURVATURES[structure] for layer, structure in header["structures"].items()
+    }
+    return parts | ({"inputs": InputMoments} if header["options"]["residual"] else {})
 
 
 def _checksum(tensors: dict[str, Tensor]) -> str:

@@ -6,7 +6,6 @@ from bitbayes.model.batches import (
     Inputs,
     PreviewedLoader,
     check_loader,
-    describe,
     input_batches,
     labelled_batches,
     model_device,
@@ -21,7 +20,7 @@ from bitbayes.model.layer_jacobians import DenseJacobian, LayerJacobian, MatrixJ
 from bitbayes.model.layers import Layer, TrainableLayers, find_layers, tied_to
 from bitbayes.model.memory import points_at_once
 from bitbayes.model.verify_layers import verify_layers
-from bitbayes.model.working_precision import substitutes, upcast, working_dtype
+from bitbayes.model.working_precision import working_dtype
 
 __all__ = [
     "Batch",
@@ -41,7 +40,6 @@ __all__ = [
     "call",
     "check_finite",
     "check_loader",
-    "describe",
     "differentiate",
     "eval_mode",
     "find_head",
@@ -57,10 +55,8 @@ __all__ = [
     "model_device",
     "points_at_once",
     "row_count",
-    "substitutes",
     "tied_to",
     "unwrapped",
-    "upcast",
     "verify_layers",
     "working_dtype",
 ]

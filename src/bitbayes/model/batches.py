@@ -1,7 +1,5 @@
 """Loaders as users have them: pairs (x, y), or mappings as Hugging Face models take them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from operator import length_hint

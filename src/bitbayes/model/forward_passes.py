@@ -1,7 +1,5 @@
 """Running a model over data: features and logits of each batch, checked, in eval mode, without gradients."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 

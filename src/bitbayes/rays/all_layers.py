@@ -7,8 +7,6 @@ start ≥ alpha on J(δ)/δ lies on the segment from J∞ to J(start)/start, at 
 quadratic in u: three points determine it. In units of scale = δ this is a `RayGaussian`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple

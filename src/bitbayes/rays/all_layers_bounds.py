@@ -9,8 +9,6 @@ J is the same at all points of the region, so it is taken at one of them, by `to
 are roots of the eigenvalues of JJᵀ, less what rounding may have added to these: a bound must not profit.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 from torch.func import jacrev

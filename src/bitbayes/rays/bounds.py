@@ -7,8 +7,6 @@ times that of Σ, the common shift left out: 2λ_min for the difference of two l
 logit minus the mean of all.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import torch

@@ -4,8 +4,6 @@ Each predictive gives class i the probability e^sᵢ/Σₗ e^sₗ. The scores s 
 deviation. If each z lies in [low, high], then pᵢ ≤ σ(highest sᵢ − log Σ_{l≠i} e^(lowest sₗ)).
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """The limit of confidence along a ray."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import NamedTuple
 

@@ -1,9 +1,7 @@
 """The residual along rays: what it adds to the variance of every logit, on cells of a ray."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -60,9 +58,8 @@ class RayResidual(NamedTuple):
         affine = (ray.far_scale[row] >= INFINITE_SCALE) & (nearest > 0)
         below = torch.maximum(below, torch.where(affine, far, 0))
         above = above.clamp_min(0) * largest.square()
-        return (self.variance * below).clamp_max(MAX_VARIANCE), (self.variance * above).clamp_max(
-            MAX_VARIANCE
-        )
+        low_end, high_end = ((self.variance * each).clamp_max(MAX_VARIANCE) for each in (below, above))
+        return low_end, high_end
 
     def _cubes(self, values: Tensor) -> Tensor:
         """k of x̂ (c, D), (c,)."""
@@ -91,22 +88,17 @@ def with_residual(
 @torch.no_grad()
 def _along(residual: Residual, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """For δ·x beyond alpha: slope and offset (n, D) of x̂ at all levels, and the weights (D,) of |x̂_d|³."""
-    rays: list[Any] = [x]
-    if residual.layers:
-        found = levels(residual.model, residual.layers, RayTensor.along(x.to(model_device(residual.model))))
-        rays += found[1:]
+    ray = RayTensor.along(x.to(model_device(residual.model)))
+    found = levels(residual.model, residual.layers, ray) if residual.layers else [ray]
     slopes, offsets, weights = [], [], []
-    for number, (own, ray) in enumerate(zip(residual.split(rays), rays, strict=True)):
-        if isinstance(ray, RayTensor):
-            slope, intercept = ray.slope, ray.intercept
-        else:  # the input itself, or a level that does not depend on it
-            slope, intercept = (ray, torch.zeros_like(ray)) if number == 0 else (torch.zeros_like(ray), ray)
-        slope, shift = own.standardised(as_rows(slope))
+    for own, level in zip(residual.split(found), found, strict=True):
+        along = level if isinstance(level, RayTensor) else None  # a level may not depend on the input
+        slope, shift = own.standardised(
+            as_rows(along.slope if along is not None else torch.zeros_like(level))
+        )
         slopes.append(slope)
-        offsets.append(own.standardised(as_rows(intercept))[0] + shift)
+        offsets.append(own.standardised(as_rows(along.intercept if along is not None else level))[0] + shift)
         weights.append(torch.full_like(shift, 1 / len(shift)))
-    device = slopes[-1].device
-    slopes, offsets, weights = ([each.to(device) for each in some] for some in (slopes, offsets, weights))
     return torch.cat(slopes, dim=1), torch.cat(offsets, dim=1), torch.cat(weights)
 
 

@@ -1,7 +1,5 @@
 """Deep kernel learning: one Gaussian process on each feature, mixed into logits, trained with the network."""
 
-from __future__ import annotations
-
 import math
 import warnings
 from collections.abc import Iterable, Iterator

@@ -4,8 +4,6 @@ k(x) = k₀(x) + Σ_l k_l(h_l(x)), h_l the input of layer l, each kernel with th
 level, and one variance σ² for all.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

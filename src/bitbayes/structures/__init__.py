@@ -10,12 +10,12 @@ an argument of each function, so that another prior costs no decomposition. The 
   the last layer `coordinates` and `covariance` (of the logits), for any layer `rotate`.
 """
 
-from bitbayes.structures.base import Curvature, Precision, WeightGaussian
+from bitbayes.structures.base import Curvature, WeightGaussian
 from bitbayes.structures.diag import DiagCurvature, DiagPosterior
-from bitbayes.structures.full import FullCurvature, FullPosterior, check_affordable
+from bitbayes.structures.full import FullCurvature, check_affordable
 from bitbayes.structures.grams import gram, gram_root
-from bitbayes.structures.isotropic import IsotropicPosterior, NoCurvature
-from bitbayes.structures.kron import KronCurvature, KronPosterior, PaperKronPosterior
+from bitbayes.structures.isotropic import NoCurvature
+from bitbayes.structures.kron import KronCurvature
 from bitbayes.structures.network import ALL, NetworkGaussian, layer_curvatures
 
 # By name. All of them for the last layer; those below over all layers.
@@ -32,14 +32,9 @@ __all__ = [
     "DiagCurvature",
     "DiagPosterior",
     "FullCurvature",
-    "FullPosterior",
-    "IsotropicPosterior",
     "KronCurvature",
-    "KronPosterior",
     "NetworkGaussian",
     "NoCurvature",
-    "PaperKronPosterior",
-    "Precision",
     "WeightGaussian",
     "check_affordable",
     "gram",

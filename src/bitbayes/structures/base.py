@@ -65,6 +65,10 @@ class WeightGaussian(Tensors):
     once, and the prior's τ is an argument, so that another prior costs no decomposition.
     """
 
+    @property
+    def dtype(self) -> torch.dtype:
+        return next(iter(self.tensors().values())).dtype
+
     def precisions(self, tau: Precision) -> Tensor:
         """The eigenvalues of H + τI, in a shape that `to_weights` takes."""
         raise NotImplementedError

@@ -1,7 +1,5 @@
 """Products of derivatives, J diag(w) Jᵀ: the covariance of the logits, in a basis where Σ is diagonal."""
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -53,7 +53,7 @@ class NetworkGaussian:
             jacobian = jacobians[0]
             if name == ALL:
                 jacobian = DenseJacobian(torch.cat([each.dense() for each in jacobians], dim=2))
-            weights = [self._precisions(name, block, prior).reciprocal() for prior in priors]
+            weights = [block.precisions(prior.precision(name, block.dtype)).reciprocal() for prior in priors]
             more = gram(block.rotate(jacobian), weights)
             total = more if total is None else total + more
         assert total is not None
@@ -63,7 +63,7 @@ class NetworkGaussian:
         """Parameters minus their mean by name, each (n, …)."""
         draws = {}
         for name, layers, block in self._blocks():
-            flat = block.draw(n, prior.precision(name, _dtype(block)), generator).flatten(1)
+            flat = block.draw(n, prior.precision(name, block.dtype), generator).flatten(1)
             parts = torch.split(flat, [layer.size for layer in layers], dim=1)
             for layer, part in zip(layers, parts, strict=True):
                 draws.update(layer.split(part))
@@ -71,9 +71,8 @@ class NetworkGaussian:
 
     def largest_precision(self, prior: Prior) -> Tensor:
         """λ_max(H + τI) = 1/λ_min(Σ), over the parameters of all layers."""
-        return torch.stack(
-            [self._precisions(name, each, prior).amax() for name, _, each in self._blocks()]
-        ).amax()
+        blocks = ((block, prior.precision(name, block.dtype)) for name, _, block in self._blocks())
+        return torch.stack([block.largest_precision(tau) for block, tau in blocks]).amax()
 
     def _blocks(self) -> Iterator[tuple[str, tuple[Layer, ...], WeightGaussian]]:
         """Each block's name, the layers in it, and its Gaussian."""
@@ -82,10 +81,3 @@ class NetworkGaussian:
             return
         for layer in self.layers:
             yield layer.name, (layer,), self.blocks[layer.name]
-
-    def _precisions(self, name: str, block: WeightGaussian, prior: Prior) -> Tensor:
-        return block.precisions(prior.precision(name, _dtype(block)))
-
-
-def _dtype(block: WeightGaussian) -> torch.dtype:
-    return next(iter(block.tensors().values())).dtype

@@ -4,8 +4,6 @@ An objective is a small frozen object. Another one is another class with the sam
 `OBJECTIVES`.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

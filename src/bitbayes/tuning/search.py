@@ -1,7 +1,5 @@
 """Searching candidates on grids that are even in the logarithm."""
 
-from __future__ import annotations
-
 import math
 import warnings
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Tuning: choose the prior variance and, with a residual, its two numbers, by the evidence or by data."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -134,13 +132,12 @@ def _predict(gaussians: list[LogitGaussian], method: str) -> Tensor:
     """Drop-in logits, stacked; with the same random numbers for each, so that they can be compared."""
     if method != "mc":
         return predictive.predict(LogitGaussian.stacked(gaussians), method)
-    generators = (torch.Generator(each.mean.device).manual_seed(SEED) for each in gaussians)
-    return torch.cat(
-        [
-            predictive.predict(each, method, generator=generator)
-            for each, generator in zip(gaussians, generators, strict=True)
-        ]
-    )
+
+    def seeded(gaussian: LogitGaussian) -> Tensor:
+        generator = torch.Generator(gaussian.mean.device).manual_seed(SEED)
+        return predictive.predict(gaussian, method, generator=generator)
+
+    return torch.cat([seeded(each) for each in gaussians])
 
 
 def _one_pass(

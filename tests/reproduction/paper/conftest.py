@@ -9,7 +9,7 @@ from torch import nn
 from bitbayes.reproduction.paper import problem as problems
 from bitbayes.reproduction.paper.methods import Network
 from bitbayes.reproduction.paper.options import Options
-from bitbayes.reproduction.paper.problem import Outliers, Problem
+from bitbayes.reproduction.paper.problem import ImageSet, Outliers, Problem
 from bitbayes.reproduction.paper.session import Session
 from bitbayes.reproduction.training import Recipe
 
@@ -25,19 +25,16 @@ def tiny(options=None):
     def images(n):
         labels = torch.arange(n) % 3
         noise = 0.35 * torch.randn(n, 1, 4, 4, generator=generator)
-        return (255 * (patterns[labels] + noise).clamp(0, 1)).to(torch.uint8), labels
+        return ImageSet((255 * (patterns[labels] + noise).clamp(0, 1)).to(torch.uint8), labels)
 
-    train_images, train_labels = images(96)
-    test_images, test_labels = images(90)
+    train, test = images(96), images(90)
     outside = (255 * torch.rand(40, 1, 4, 4, generator=generator)).to(torch.uint8)
     return Problem(
         name="tiny",
         title="Tiny",
         paper_name="MNIST",
-        train_images=train_images,
-        train_labels=train_labels,
-        test_images=test_images,
-        test_labels=test_labels,
+        train=train,
+        test=test,
         outliers={"Fashion-MNIST": Outliers(outside, "FMNIST")},
         exposure_images=outside[:20],
         validation_points=30,

@@ -49,7 +49,7 @@ def test_it_is_trained_once(options, monkeypatch):
     assert read["losses"] == pytest.approx(record["losses"])
     state = second.state_dict()
     assert all(torch.equal(value, state[name]) for name, value in first.state_dict().items())
-    images = scale_pixels(Session(options).problem.test_images)
+    images = scale_pixels(Session(options).problem.test.images)
     assert second.predict_proba(images).shape == (90, 3)
 
     other = Session(options)
@@ -75,12 +75,12 @@ def test_each_epoch_has_its_own_order(problem):
 
 
 def _train(problem):
-    return scale_pixels(problem.train_images), problem.train_labels
+    return scale_pixels(problem.train.images), problem.train.labels
 
 
 def test_a_batch_is_scaled_by_its_own_range(options):
     kernel, _ = load_or_train_kernel(Session(options))
-    images = scale_pixels(Session(options).problem.test_images)
+    images = scale_pixels(Session(options).problem.test.images)
     for values in (kernel.softmax.mixing_weights, kernel._variational_parameters()[0]):
         values.data.normal_()  # trained for a moment, it hardly looks at the features
     points = Points(images, images.flatten(1))

@@ -48,12 +48,12 @@ def test_the_last_layer_on_features_is_that_of_the_whole_network(study, network,
     problem = study.problem
     method = LastLayer(**options)
     method.fit(
-        network, problem.train_images, network.extract_features(problem.train_images), problem.train_labels
+        network, problem.train.images, network.extract_features(problem.train.images), problem.train.labels
     )
     whole = bb.Laplace(network.whole, **options)
-    whole.fit(BatchLoader(problem.train_images, problem.train_labels), progress=False)
+    whole.fit(BatchLoader(problem.train.images, problem.train.labels), progress=False)
     whole.prior_variance = 3.0
-    points = network.extract_features(problem.test_images)
+    points = network.extract_features(problem.test.images)
     # The same sums in another order: float32's rounding.
     expected = whole.predict_proba(points.images)
     chosen = {"prior_variance": 3.0}
@@ -64,13 +64,13 @@ def test_the_last_layer_on_features_is_that_of_the_whole_network(study, network,
 @pytest.mark.parametrize("method", [WithResidual(), PlusResidual()])
 def test_each_trial_has_the_residual_that_was_chosen_in_it(study, network, method):
     problem = study.problem
-    method.fit(network, problem.train_images, None, problem.train_labels)
+    method.fit(network, problem.train.images, None, problem.train.labels)
     first = {"prior_variance": 2.0, "residual_variance": 3.0, "residual_threshold": 0.5}
     expected = bb.Laplace(network.whole, prior_variance=2.0, residual=True)
-    expected.fit(BatchLoader(problem.train_images, problem.train_labels), progress=False)
+    expected.fit(BatchLoader(problem.train.images, problem.train.labels), progress=False)
     expected.residual_variance, expected.residual_threshold = 3.0, 0.5
     chosen = method.tune(
-        study.test[:30], problem.test_labels[:30], network.extract_features(study.draw_noise(0))
+        study.test[:30], problem.test.labels[:30], network.extract_features(study.draw_noise(0))
     )
     assert set(chosen) == set(first)
     found = method.predict_proba(study.test, first, 0)  # though other numbers were chosen after these
@@ -82,19 +82,19 @@ def test_each_trial_has_the_residual_that_was_chosen_in_it(study, network, metho
 def test_then_the_residual(study, network):
     """The prior variance of ours without a residual, and the residual that the likelihood allows."""
     problem, noise = study.problem, network.extract_features(study.draw_noise(0))
-    validation, labels = study.test[:30], problem.test_labels[:30]
+    validation, labels = study.test[:30], problem.test.labels[:30]
     ours, both = LastLayer(), PlusResidual()
     for method in (ours, both):
         method.fit(
             network,
-            problem.train_images,
-            network.extract_features(problem.train_images),
-            problem.train_labels,
+            problem.train.images,
+            network.extract_features(problem.train.images),
+            problem.train.labels,
         )
     found = both.tune(validation, labels, noise)
     assert found["prior_variance"] == ours.tune(validation, labels, noise)["prior_variance"]
     by_nll = bb.Laplace(network.whole, residual=True)
-    by_nll.fit(BatchLoader(problem.train_images, problem.train_labels), progress=False)
+    by_nll.fit(BatchLoader(problem.train.images, problem.train.labels), progress=False)
     by_nll.tune([(validation.images, labels)], objective="nll", progress=False)
     assert found["residual_variance"] == by_nll.residual_variance
     assert found["residual_threshold"] == by_nll.residual_threshold
@@ -102,8 +102,8 @@ def test_then_the_residual(study, network):
 
 def test_temperature_is_that_of_the_library(study, network):
     method = Temperature()
-    method.fit(network, study.problem.train_images, None, study.problem.train_labels)
-    points, labels = study.test, study.problem.test_labels
+    method.fit(network, study.problem.train.images, None, study.problem.train.labels)
+    points, labels = study.test, study.problem.test.labels
     scaled = bb.TemperatureScaling(network.whole).fit([(points.images, labels)], progress=False)
     chosen = method.tune(points, labels, points)
     assert chosen == {"temperature": pytest.approx(scaled.temperature, rel=1e-4)}
@@ -115,9 +115,9 @@ def test_temperature_is_that_of_the_library(study, network):
 def test_sampled_networks_are_averaged(study, network, fresh):
     problem = study.problem
     method = WeightSamples(20, layers="all", structure="diag", predictive="weights")
-    method.fit(network, problem.train_images, None, problem.train_labels)
+    method.fit(network, problem.train.images, None, problem.train.labels)
     chosen = method.tune(
-        study.test[:30], problem.test_labels[:30], study.network.extract_features(study.draw_noise(0))
+        study.test[:30], problem.test.labels[:30], study.network.extract_features(study.draw_noise(0))
     )
     assert 1e-9 < chosen["prior_variance"] < 1e3
     found = method.predict_proba(study.test, chosen, seed=4)
@@ -182,10 +182,10 @@ def test_the_most_confused_pair(problem):
             return features
 
     study = Study(problem, type("N", (), {"head": Fixed(), "device": torch.device("cpu")})(), 1)
-    predicted = problem.test_labels.clone()
+    predicted = problem.test.labels.clone()
     twos = torch.nonzero(predicted == 2)[:, 0]
     predicted[twos[:4]] = 0
-    predicted[torch.nonzero(problem.test_labels == 1)[:3, 0]] = 2
+    predicted[torch.nonzero(problem.test.labels == 1)[:3, 0]] = 2
     features = nn.functional.one_hot(predicted, 3).float()
     study.__dict__["test"] = type("S", (), {"features": features})()
     assert most_confused_classes(study) == (0, 2)
@@ -194,9 +194,9 @@ def test_the_most_confused_pair(problem):
 def test_a_pair_of_classes_is_a_binary_problem(problem):
     pair = problem.binary(0, 2)
     assert pair.classes == 1 and pair.paper_name == "Binary-MNIST"
-    assert len(pair.train_images) == 64 and set(pair.train_labels.tolist()) == {0, 1}
-    twos = problem.train_images[problem.train_labels == 2]
-    assert pair.train_images[pair.train_labels == 1].equal(twos)
+    assert len(pair.train.images) == 64 and set(pair.train.labels.tolist()) == {0, 1}
+    twos = problem.train.images[problem.train.labels == 2]
+    assert pair.train.images[pair.train.labels == 1].equal(twos)
 
 
 def test_the_papers_ece_forgets_confident_points():

@@ -1,7 +1,5 @@
 """Check data files against the MD5 checksums of the official ones."""
 
-from __future__ import annotations
-
 import hashlib
 from pathlib import Path
 

@@ -4,8 +4,6 @@ The batches are pickles, and a pickle can run any code while it is read. The rea
 and nothing else.
 """
 
-from __future__ import annotations
-
 import io
 import pickle
 import tarfile

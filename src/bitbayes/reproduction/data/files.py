@@ -1,7 +1,5 @@
 """Read the files that come with the package, and check that they are undamaged."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Read a folder of image files."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

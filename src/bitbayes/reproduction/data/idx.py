@@ -1,7 +1,5 @@
 """Read IDX files, the format of MNIST, Fashion-MNIST and EMNIST, gzipped or not."""
 
-from __future__ import annotations
-
 import gzip
 import math
 import struct

@@ -1,7 +1,5 @@
 """The embedded digits, and two embedded sets of images that are not digits."""
 
-from __future__ import annotations
-
 import io
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The paper's LeNet, trained on the embedded digits."""
 
-from __future__ import annotations
-
 import torch
 from safetensors.torch import load
 

@@ -5,8 +5,6 @@ bytes of each strip), `labels` and `bits`. With 8 bits, pixels are exact. With 6
 q = (x + 2) >> 2 and is read as min(4q, 255), which is off by at most 2.
 """
 
-from __future__ import annotations
-
 import io
 import zipfile
 from pathlib import Path

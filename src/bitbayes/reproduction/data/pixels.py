@@ -1,7 +1,5 @@
 """The one conversion from stored pixels to what a network takes."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """Find and read the files of the paper's data sets. Nothing is downloaded."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from os import PathLike

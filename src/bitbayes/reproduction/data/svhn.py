@@ -1,7 +1,5 @@
 """Read SVHN's cropped digits, train_32x32.mat and test_32x32.mat."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -4,8 +4,6 @@ They hold exactly the paper's points: random numbers come from numpy's `RandomSt
 changes, in scikit-learn's order. The points are sorted by class.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from torch import Tensor

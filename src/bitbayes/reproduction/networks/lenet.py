@@ -1,7 +1,5 @@
 """The paper's LeNet, for grey images of 28 × 28 pixels."""
 
-from __future__ import annotations
-
 from torch import nn
 
 

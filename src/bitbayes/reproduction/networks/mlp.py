@@ -1,7 +1,5 @@
 """A multilayer perceptron, for the toy problems."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import pairwise
 

@@ -1,7 +1,5 @@
 """A residual network for small images, such as the 32 × 32 pixels of CIFAR and SVHN."""
 
-from __future__ import annotations
-
 from collections import OrderedDict
 
 from torch import Tensor, nn

@@ -1,7 +1,5 @@
 """Attacks on noise: on the plain network, as in the paper, and on each method itself."""
 
-from __future__ import annotations
-
 from functools import cache, partial
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Figure 3: absolute logit and confidence of two moons' test points along δ·x, with their limits."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """Figure 5: confidence on test images multiplied by δ, binary and multi-class."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
@@ -31,7 +29,7 @@ def measure_curves(study: Study) -> dict[str, Any]:
     keys = [key for key in METHODS_SHOWN if key in study.methods]
     found: dict[str, dict[str, list[float]]] = {key: {"mean": [], "std": []} for key in keys}
     for delta in track(DELTAS, f"scaling ({study.problem.name})", study.progress):
-        points = study.network.extract_features(delta * scale_pixels(study.problem.test_images))
+        points = study.network.extract_features(delta * scale_pixels(study.problem.test.images))
         for key in keys:
             moments = []
             for trial in range(study.trials):

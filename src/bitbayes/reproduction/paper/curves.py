@@ -1,7 +1,5 @@
 """Draw curves: ours with a band, and the paper's."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

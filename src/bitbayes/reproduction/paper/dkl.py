@@ -1,7 +1,5 @@
 """Deep kernel learning, beside the plain network and Laplace approximations of that network."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -75,9 +73,9 @@ class ShuffledLoader:
         self.epoch = epoch
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        images = self.problem.train_images
+        images = self.problem.train.images
         generator = torch.Generator(images.device).manual_seed(1_000_003 * self.seed + self.epoch)
-        return shuffled_batches(images, self.problem.train_labels, self.problem.recipe, generator)
+        return shuffled_batches(images, self.problem.train.labels, self.problem.recipe, generator)
 
 
 def load_or_train_kernel(session: Session) -> tuple[DeepKernel, dict[str, Any]]:
@@ -87,8 +85,8 @@ def load_or_train_kernel(session: Session) -> tuple[DeepKernel, dict[str, Any]]:
         "recipe": asdict(problem.recipe),
         "objective": "dkl",
         "seed": options.seed,
-        "images": len(problem.train_images),
-        "data": hash_tensors(problem.train_images, problem.train_labels),
+        "images": len(problem.train.images),
+        "data": hash_tensors(problem.train.images, problem.train.labels),
     }
 
     def run(kernel: DeepKernel, checkpoint_file: Path) -> list[float]:
@@ -106,7 +104,7 @@ def load_or_train_kernel(session: Session) -> tuple[DeepKernel, dict[str, Any]]:
         session.network_name(problem, "dkl"),
         lambda: DeepKernel(problem.make_network(problem.classes)),
         settings,
-        problem.train_images.device,
+        problem.train.images.device,
         run,
     )
 

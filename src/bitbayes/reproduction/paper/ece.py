@@ -3,8 +3,6 @@
 The expected calibration error is computed twice: as it is defined, and as the paper's code computes it.
 """
 
-from __future__ import annotations
-
 import statistics
 from typing import Any
 
@@ -45,7 +43,7 @@ def measure(session: Session) -> dict[str, Any]:
         scores: dict[str, dict[str, list[float]]] = {key: {} for key in study.methods}
         for trial in track(range(study.trials), f"calibration ({objective})", study.progress):
             _, rows = study.split(trial)
-            labels = study.problem.test_labels[rows].cpu()
+            labels = study.problem.test.labels[rows].cpu()
             for key in study.methods:
                 probs = study.predict_proba(key, study.test[rows], trial).cpu()
                 for name, value in (

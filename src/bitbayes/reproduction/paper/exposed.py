@@ -1,7 +1,5 @@
 """The tables `acet` and `oe`: the methods on networks that were trained to be unsure about outliers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from functools import partial
 from typing import Any

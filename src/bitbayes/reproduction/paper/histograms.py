@@ -1,7 +1,5 @@
 """Histograms of confidence: test images, and the same images times δ, binary and multi-class."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
@@ -26,7 +24,7 @@ def measure(session: Session) -> dict[str, Any]:
 def measure_histograms(study: Study, delta: int) -> dict[str, Any]:
     """Return the fraction of the points in each bin of confidence, in the first trial."""
     _, rows = study.split(0)
-    images = scale_pixels(study.problem.test_images[rows])
+    images = scale_pixels(study.problem.test.images[rows])
     near, far = study.test[rows], study.network.extract_features(delta * images)
     low = 1 / max(2, study.problem.classes)
     found = {}

@@ -1,7 +1,5 @@
 """Figure 2: from δ = α on, a ray δ·x stays in one linear region of the network."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

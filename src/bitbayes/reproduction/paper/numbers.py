@@ -1,7 +1,5 @@
 """The paper's own numbers, as printed in its tables or read off its figures."""
 
-from __future__ import annotations
-
 import json
 from functools import cache
 from importlib.resources import files

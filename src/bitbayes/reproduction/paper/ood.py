@@ -1,7 +1,5 @@
 """Outlier detection, as in the paper's tables: mean maximum confidence (MMC) and AUROC on each set."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -63,7 +61,7 @@ def evaluate(study: Study, sets: dict[str, OutlierSet]) -> Scores:
 
     for trial in track(range(study.trials), f"predicting ({study.problem.name})", study.progress):
         _, rows = study.split(trial)
-        test, labels = study.test[rows], study.problem.test_labels[rows]
+        test, labels = study.test[rows], study.problem.test.labels[rows]
         drawn = {name: outliers.draw(trial) for name, outliers in sets.items()}
         plain = study.predict_proba("plain", test, trial).argmax(1)
         for method in study.methods:

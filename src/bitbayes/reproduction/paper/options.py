@@ -1,7 +1,5 @@
 """The settings of `bitbayes reproduce`."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass, field
 from pathlib import Path

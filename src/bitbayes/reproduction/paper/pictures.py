@@ -1,7 +1,5 @@
 """The style of all pictures, with a colour and a marker for each method."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import matplotlib

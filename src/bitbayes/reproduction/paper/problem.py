@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +14,13 @@ from bitbayes.reproduction.data import digits, load
 from bitbayes.reproduction.networks import LeNet
 from bitbayes.reproduction.paper.options import Options
 from bitbayes.reproduction.training import MNIST, Recipe
+
+
+class ImageSet(NamedTuple):
+    """Images (n, c, h, w) as pixels in uint8, and their labels (n,)."""
+
+    images: Tensor
+    labels: Tensor
 
 
 @dataclass(frozen=True)
@@ -25,15 +33,13 @@ class Outliers:
 
 @dataclass(frozen=True)
 class Problem:
-    """A classification problem. Images are pixels in uint8, (n, c, h, w), on the device of the run."""
+    """A classification problem. All images are pixels in uint8, on the device of the run."""
 
     name: str
     title: str
     paper_name: str  # its name in the paper's tables
-    train_images: Tensor
-    train_labels: Tensor
-    test_images: Tensor
-    test_labels: Tensor
+    train: ImageSet
+    test: ImageSet
     outliers: dict[str, Outliers]
     exposure_images: Tensor  # the outliers of outlier exposure
     validation_points: int  # taken from the test set in each trial
@@ -47,10 +53,8 @@ class Problem:
         """Return the problem with at most n images in each set, and one epoch of training."""
         return replace(
             self,
-            train_images=self.train_images[:n],
-            train_labels=self.train_labels[:n],
-            test_images=self.test_images[:n],
-            test_labels=self.test_labels[:n],
+            train=ImageSet(*(each[:n] for each in self.train)),
+            test=ImageSet(*(each[:n] for each in self.test)),
             outliers={name: replace(each, images=each.images[:n]) for name, each in self.outliers.items()},
             validation_points=n // 3,
             noise_points=min(n // 2, self.noise_points),
@@ -61,22 +65,19 @@ class Problem:
     def binary(self, first: int, second: int) -> Problem:
         """Return the binary problem of two of the classes. `second` becomes class 1."""
 
-        def select(images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        def select(images: Tensor, labels: Tensor) -> ImageSet:
             kept = (labels == first) | (labels == second)
-            return images[kept], (labels[kept] == second).long()
+            return ImageSet(images[kept], (labels[kept] == second).long())
 
-        train_images, train_labels = select(self.train_images, self.train_labels)
-        test_images, test_labels = select(self.test_images, self.test_labels)
+        test = select(*self.test)
         return replace(
             self,
             name=f"{self.name}-{first}-{second}",
             title=f"{self.title}, {first} against {second}",
             paper_name=f"Binary-{self.paper_name}",
-            train_images=train_images,
-            train_labels=train_labels,
-            test_images=test_images,
-            test_labels=test_labels,
-            validation_points=min(1000, len(test_images) // 2),
+            train=select(*self.train),
+            test=test,
+            validation_points=min(1000, len(test.images) // 2),
             classes=1,
         )
 
@@ -92,18 +93,16 @@ def make_problem(options: Options) -> Problem:
 
 
 def _make_mnist(options: Options) -> Problem:
-    def read(name: str, split: str) -> tuple[Tensor, Tensor]:
-        images, labels = load(name, split, options.data)
-        return images.to(options.device), labels.to(options.device)
+    def read(name: str, split: str) -> ImageSet:
+        return ImageSet(*(each.to(options.device) for each in load(name, split, options.data)))
 
-    train_images, train_labels = read("mnist", "train")
-    test_images, test_labels = read("mnist", "test")
+    train, test = read("mnist", "train"), read("mnist", "test")
     try:
-        letters, exposure = read("emnist", "test")[0], read("emnist", "train")[0]
+        letters, exposure = read("emnist", "test"), read("emnist", "train")
         title = "EMNIST letters"
     except MissingFileError as missing:
         try:
-            letters, exposure = read("letters", "test")[0], read("letters", "train")[0]
+            letters, exposure = read("letters", "test"), read("letters", "train")
         except MissingFileError:
             raise missing from None
         title = "Letters (substitute for EMNIST)"
@@ -111,15 +110,13 @@ def _make_mnist(options: Options) -> Problem:
         name="mnist",
         title="MNIST",
         paper_name="MNIST",
-        train_images=train_images,
-        train_labels=train_labels,
-        test_images=test_images,
-        test_labels=test_labels,
+        train=train,
+        test=test,
         outliers={
-            title: Outliers(letters, "EMNIST"),
-            "Fashion-MNIST": Outliers(read("fashion_mnist", "test")[0], "FMNIST"),
+            title: Outliers(letters.images, "EMNIST"),
+            "Fashion-MNIST": Outliers(read("fashion_mnist", "test").images, "FMNIST"),
         },
-        exposure_images=exposure,
+        exposure_images=exposure.images,
         validation_points=2000,
         noise_points=2000,
         tuning_points=2000,
@@ -139,10 +136,8 @@ def _make_digits(options: Options) -> Problem:
         name="digits",
         title="Embedded digits",
         paper_name="MNIST",
-        train_images=to_pixels(data.train_images),
-        train_labels=data.train_labels.to(options.device),
-        test_images=to_pixels(data.test_images),
-        test_labels=data.test_labels.to(options.device),
+        train=ImageSet(to_pixels(data.train_images), data.train_labels.to(options.device)),
+        test=ImageSet(to_pixels(data.test_images), data.test_labels.to(options.device)),
         outliers={
             "Letters (substitute for EMNIST)": Outliers(to_pixels(data.letters_images[500:900]), "EMNIST"),
             "Fashion-MNIST": Outliers(to_pixels(data.fashion_images[:400]), "FMNIST"),

@@ -4,8 +4,6 @@ Each has a module with two functions. `measure(session)` returns its numbers, a 
 `show(values, report)` makes its tables and pictures from these numbers alone.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from importlib import import_module
 from pathlib import Path

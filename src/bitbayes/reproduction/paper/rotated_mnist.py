@@ -1,7 +1,5 @@
 """Brier score on rotated test images, against the angle."""
 
-from __future__ import annotations
-
 import statistics
 from typing import Any
 
@@ -25,13 +23,13 @@ def measure(session: Session) -> dict[str, Any]:
     study = session.study("plain")
     scores: dict[str, list[list[float]]] = {key: [] for key in study.methods}
     for angle in track(ANGLES_DEGREES, "rotating", study.progress):
-        points = study.network.extract_features(rotate(scale_pixels(study.problem.test_images), angle))
+        points = study.network.extract_features(rotate(scale_pixels(study.problem.test.images), angle))
         for key in study.methods:
             trials = []
             for trial in range(study.trials):
                 _, rows = study.split(trial)
                 probabilities = study.predict_proba(key, points[rows], trial)
-                trials.append(brier(probabilities, study.problem.test_labels[rows]))
+                trials.append(brier(probabilities, study.problem.test.labels[rows]))
             scores[key].append(trials)
     return {
         "problem": study.problem.title,

@@ -1,7 +1,5 @@
 """What the tables of one run share: data, trained networks, and fitted methods."""
 
-from __future__ import annotations
-
 from functools import cache, cached_property
 
 import torch
@@ -57,8 +55,7 @@ class Session:
             self.options.cache,
             self.network_name(problem, objective),
             lambda: problem.make_network(problem.classes),
-            problem.train_images,
-            problem.train_labels,
+            *problem.train,
             recipe=problem.recipe,
             objective=objective,
             outliers=problem.exposure_images,
@@ -70,7 +67,7 @@ class Session:
 
 def most_confused_classes(study: Study) -> tuple[int, int]:
     """Return the two classes, smaller first, of the largest off-diagonal entry of the confusion matrix."""
-    k, labels = study.problem.classes, study.problem.test_labels
+    k, labels = study.problem.classes, study.problem.test.labels
     with torch.no_grad():
         predicted = study.network.head(study.test.features).argmax(1)
     confusion = torch.bincount(k * labels + predicted, minlength=k * k).reshape(k, k)

@@ -1,7 +1,5 @@
 """A trained network with the methods fitted to it, and their hyperparameters in each trial."""
 
-from __future__ import annotations
-
 import math
 from functools import cached_property
 from typing import Any
@@ -56,11 +54,11 @@ class Study:
     def methods(self) -> dict[str, Method]:
         """The methods that could be fitted, by name, in the order of the tables."""
         problem, fitted = self.problem, {}
-        train = self.network.extract_features(problem.train_images)
+        train = self.network.extract_features(problem.train.images)
         for name, entry in track(self.entries.items(), f"fitting ({problem.name})", self.progress):
             try:
                 method = entry.make(problem.tuning_points)
-                method.fit(self.network, problem.train_images, train, problem.train_labels)
+                method.fit(self.network, problem.train.images, train, problem.train.labels)
             except ArgumentError as error:
                 self.not_run[name] = str(error)
                 continue
@@ -70,18 +68,18 @@ class Study:
     @cached_property
     def test(self) -> Points:
         """The whole test set."""
-        return self.network.extract_features(self.problem.test_images)
+        return self.network.extract_features(self.problem.test.images)
 
     def split(self, trial: int) -> tuple[Tensor, Tensor]:
         """Return the rows of the test set that are validation points in a trial, and the other rows."""
         order = torch.randperm(
-            len(self.problem.test_labels), generator=torch.Generator().manual_seed(trial)
+            len(self.problem.test.labels), generator=torch.Generator().manual_seed(trial)
         ).to(self.network.device)
         return order[: self.problem.validation_points], order[self.problem.validation_points :]
 
     def draw_noise(self, seed: int) -> Tensor:
         """Return uniform noise in [0, 1], in the shape of images."""
-        black = torch.zeros(1, *self.problem.test_images.shape[1:])
+        black = torch.zeros(1, *self.problem.test.images.shape[1:])
         # Drawn on the CPU, so that the noise is the same on every device.
         generator = torch.Generator().manual_seed(1_000 + seed)
         noise = uniform_noise(torch.cat([black, 1 - black]), self.problem.noise_points, generator=generator)
@@ -93,7 +91,7 @@ class Study:
         chosen = []
         for trial in track(range(self.trials), f"tuning ({self.problem.name})", self.progress):
             rows, _ = self.split(trial)
-            validation, labels = self.test[rows], self.problem.test_labels[rows]
+            validation, labels = self.test[rows], self.problem.test.labels[rows]
             noise = self.tuning_noise_scale * self.draw_noise(500 + trial)[: self.problem.validation_points]
             outliers = self.network.extract_features(noise)
             chosen.append(

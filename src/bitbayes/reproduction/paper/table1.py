@@ -1,7 +1,5 @@
 """Table 1: far-away noise (× 100) against the two classes that the network confuses most."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Table 2: multi-class outlier detection by the paper's five methods and by ours."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Table 3: the time that each method needs to fit and to predict, beginning with the images."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from typing import Any
@@ -34,7 +32,7 @@ def measure(session: Session) -> dict[str, Any]:
     return {
         "problem": study.problem.title,
         "paper_problem": study.problem.paper_name,
-        "images": {"train": len(study.problem.train_images), "test": len(study.problem.test_images)},
+        "images": {"train": len(study.problem.train.images), "test": len(study.problem.test.images)},
         **study.describe(),
         "seconds": found,
     }
@@ -44,19 +42,19 @@ def measure_times(study: Study, key: str, entry: MethodEntry) -> dict[str, float
     """Return the seconds of fitting to the training set and of predicting the test set."""
     problem, network = study.problem, study.network
     chosen, fitted = study.chosen[0][key], study.methods[key]
-    images = problem.test_images
+    images = problem.test.images
 
     def fit() -> object:
         if isinstance(fitted, (LastLayer, WholeNetwork)):
             # Fitting begins with the images, not with stored features.
             method = entry.make(problem.tuning_points)
             last_layer = isinstance(fitted, LastLayer)
-            train = network.extract_features(problem.train_images) if last_layer else None
-            method.fit(network, problem.train_images, train, problem.train_labels)
+            train = network.extract_features(problem.train.images) if last_layer else None
+            method.fit(network, problem.train.images, train, problem.train.labels)
             return method
         rows, _ = study.split(0)
         validation = network.extract_features(images[rows])
-        return fitted.tune(validation, problem.test_labels[rows], network.extract_features(images[:1]))
+        return fitted.tune(validation, problem.test.labels[rows], network.extract_features(images[:1]))
 
     def predict() -> object:
         if not isinstance(fitted, WholeNetwork):

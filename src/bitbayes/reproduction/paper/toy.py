@@ -1,7 +1,5 @@
 """Figures 1 and 4, with more methods: confidence in the plane, near the data and zoomed out."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

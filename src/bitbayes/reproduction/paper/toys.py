@@ -1,7 +1,5 @@
 """The toy problems in the plane: their points, their networks, and the methods fitted to these."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Random crops and flips of a whole batch at once, on the device of the batch."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 from torch.nn import functional

@@ -3,8 +3,6 @@
 The file holds the weights, the optimizer's state, the loss of each epoch, and the seconds of training so far.
 """
 
-from __future__ import annotations
-
 import json
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Compile a function with `torch.compile`, or run it uncompiled where that fails."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable
 from typing import Generic, ParamSpec, TypeVar

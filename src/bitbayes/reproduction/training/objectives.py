@@ -1,7 +1,5 @@
 """The losses of training: plain, outlier exposure, and ACET. The last two punish confidence on outliers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The settings of a training run, apart from its loss."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -4,8 +4,6 @@ A step launches hundreds of small kernels. Replaying them as one graph is much f
 them: for a small network, launching takes most of the time.
 """
 
-from __future__ import annotations
-
 import warnings
 
 import torch

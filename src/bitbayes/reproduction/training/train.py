@@ -1,7 +1,5 @@
 """Train a network by one of the paper's recipes, with the whole data set on the device."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
