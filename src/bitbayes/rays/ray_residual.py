@@ -89,15 +89,15 @@ def with_residual(
 def _along(residual: Residual, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """For δ·x beyond alpha: slope and offset (n, D) of x̂ at all levels, and the weights (D,) of |x̂_d|³."""
     ray = RayTensor.along(x.to(model_device(residual.model)))
-    found = levels(residual.model, residual.layers, ray) if residual.layers else [ray]
+    found: list[Tensor] = levels(residual.model, residual.layers, ray) if residual.layers else [ray]
     slopes, offsets, weights = [], [], []
     for own, level in zip(residual.split(found), found, strict=True):
-        along = level if isinstance(level, RayTensor) else None  # a level may not depend on the input
-        slope, shift = own.standardised(
-            as_rows(along.slope if along is not None else torch.zeros_like(level))
-        )
+        # A level may not depend on the input: then it is no ray.
+        depends = isinstance(level, RayTensor)
+        slope, intercept = (level.slope, level.intercept) if depends else (torch.zeros_like(level), level)
+        slope, shift = own.standardised(as_rows(slope))
         slopes.append(slope)
-        offsets.append(own.standardised(as_rows(along.intercept if along is not None else level))[0] + shift)
+        offsets.append(own.standardised(as_rows(intercept))[0] + shift)
         weights.append(torch.full_like(shift, 1 / len(shift)))
     return torch.cat(slopes, dim=1), torch.cat(offsets, dim=1), torch.cat(weights)
 
