@@ -119,13 +119,14 @@ class Laplace(nn.Module):
     # ---- numbers that can be set at any time; no data pass follows
 
     @property
-    def prior_variance(self) -> Any:
+    def prior_variance(self) -> float | dict[str, float]:
         """σ₀²: a float, or a dict with one for each layer if such was set."""
-        return self._prior.variance
+        return self._prior_variance
 
     @prior_variance.setter
     def prior_variance(self, value: float | Mapping[str, float]) -> None:
-        self._prior = Prior(check_variance(value, self._layer_names))
+        self._prior_variance = check_variance(value, self._layer_names)
+        self._prior = Prior(self._prior_variance)
 
     @property
     def predictive(self) -> str:
@@ -146,7 +147,7 @@ class Laplace(nn.Module):
             progress: True, False, or None for a bar on terminals.
         """
         refuse_renamed(renamed)
-        self._accept(FIT[self.layers](self.model, loader, self.options, progress))
+        self._set_posterior(FIT[self.layers](self.model, loader, self.options, progress))
         return self
 
     def update(self, loader: Iterable[Any], *, progress: bool | None = None, **renamed: Any) -> Self:
@@ -158,7 +159,7 @@ class Laplace(nn.Module):
         """
         refuse_renamed(renamed)
         before = self._fitted_posterior().fitted
-        self._accept(before + FIT[self.layers](self.model, loader, self.options, progress))
+        self._set_posterior(before + FIT[self.layers](self.model, loader, self.options, progress))
         return self
 
     def tune(
@@ -415,7 +416,7 @@ class Laplace(nn.Module):
         options, numbers, fitted = posterior_file.read(path, fingerprint(model), model_device(model))
         try:
             bayes = cls(model, **Options.from_json(options))
-            bayes._accept(fitted)
+            bayes._set_posterior(fitted)
             for name in NUMBERS:
                 setattr(bayes, name, numbers[name])
         except (ArgumentError, TypeError, KeyError) as error:
@@ -464,7 +465,7 @@ class Laplace(nn.Module):
             raise NotFittedError("this Laplace is not fitted yet: call `fit(train_loader)` first")
         return self._posterior
 
-    def _accept(self, fitted: Fitted) -> None:
+    def _set_posterior(self, fitted: Fitted) -> None:
         """Predict with this from now on. Raises, and changes nothing, if the prior does not fit it."""
         posterior = POSTERIOR[self.layers](self.model, fitted, paper=self.options.paper)
         if isinstance(self.prior_variance, dict):

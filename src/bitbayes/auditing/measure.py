@@ -99,6 +99,8 @@ def audit(
     scored = score_outliers(methods, probs, given + generated, device, report, notes)
     ray = score_rays(methods, inputs, device, report, notes) if inputs is not None and generated else None
     limits = score_limits(bayes, inputs, labels, report, notes) if inputs is not None and ray else []
+    prior_variance = bayes.prior_variance
+    assert isinstance(prior_variance, float)
     return Audit(
         subject=subject or type(model).__name__,
         classes=probs["plain"].shape[1],
@@ -107,7 +109,7 @@ def audit(
         outliers=scored,
         ray=ray,
         changed_labels=int((probs["plain"].argmax(1) != probs["bayesian"].argmax(1)).sum()),
-        prior_variance=float(bayes.prior_variance),
+        prior_variance=prior_variance,
         temperature=float(scaled.temperature),
         cost=Cost(
             fit=fit_seconds / (forward_seconds * fitting.rows),

@@ -92,9 +92,9 @@ def _along(residual: Residual, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     found: list[Tensor] = levels(residual.model, residual.layers, ray) if residual.layers else [ray]
     slopes, offsets, weights = [], [], []
     for own, level in zip(residual.split(found), found, strict=True):
-        # A level may not depend on the input: then it is no ray.
-        depends = isinstance(level, RayTensor)
-        slope, intercept = (level.slope, level.intercept) if depends else (torch.zeros_like(level), level)
+        slope, intercept = torch.zeros_like(level), level
+        if isinstance(level, RayTensor):  # it is none where the level does not depend on the input
+            slope, intercept = level.slope, level.intercept
         slope, shift = own.standardised(as_rows(slope))
         slopes.append(slope)
         offsets.append(own.standardised(as_rows(intercept))[0] + shift)
