@@ -2,6 +2,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# All but the helper of the others and the one for a GPU.
+BENCHMARKS := $(filter-out benchmarks/timing.py benchmarks/seconds.py,$(sort $(wildcard benchmarks/*.py)))
 
 .PHONY: demo test lint benchmarks clean
 
@@ -17,7 +19,7 @@ lint: $(VENV)/.installed
 	$(BIN)/mypy
 
 benchmarks: $(VENV)/.peers
-	$(BIN)/python benchmarks/last_layer.py
+	@set -e; for script in $(BENCHMARKS); do echo "== $$script"; $(BIN)/python $$script; done
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
