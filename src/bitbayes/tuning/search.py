@@ -57,12 +57,12 @@ def search_pairs(
 
 
 def stride(grid: list[float], nats: float) -> int:
-    """How many steps of an even grid lie within so many nats, at least one.
+    """How many steps of an even grid come closest to so many nats, at least one.
 
     >>> stride([1.0, math.e, math.e**2, math.e**3], 2.2)
     2
     """
-    return max(1, int(nats / math.log(grid[1] / grid[0]) + 1e-9))
+    return max(1, round(nats / math.log(grid[1] / grid[0])))
 
 
 def largest_within(grid: list[float], costs: Tensor, limit: float) -> float:
