@@ -1,4 +1,4 @@
-"""Far from the data and at absurd priors: finite, normalised, or an error that says why."""
+"""Far inputs and extreme priors give finite, normalised predictions, or an error that says why."""
 
 import copy
 import functools
@@ -13,20 +13,27 @@ from torch import nn
 
 import bitbayes as bb
 import reference
-from bitbayes.errors import BitbayesError, DataError
+from bitbayes.errors import ArgumentError, BitbayesError, DataError
+from classifiers import points, relu_mlp
 from reference import CASES
 
 METHODS = {
     1: ("probit", "quadrature", "mc"),
     **dict.fromkeys((2, 3, 10), ("probit", "pairwise", "bridge", "mc")),
 }
+
+
 EVERY = [
     pytest.param(case, k, method, id=f"{case}-{k}-{method}")
     for case in CASES
     for k, methods in METHODS.items()
     for method in methods
 ]
+
+
 SCALES = (0.0, 1e-40, 1e-30, 1e-6, 1.0, 1e6, 1e15, 1e19, 1e20, 1e25, 1e30, 1e33, 1e36)
+
+
 PRIORS = (1e-12, 1e-8, 1e-3, 1.0, 1e3, 1e8, 1e12)
 
 
@@ -265,3 +272,21 @@ def test_fewer_points_than_features(n):
         bayes.fit([(x, torch.arange(n) % 3)])
         for method in METHODS[3]:
             check(bayes, torch.cat([x, torch.randn(3, 20)]), method, 3)
+
+
+@pytest.mark.parametrize("k", [1, 3])
+@pytest.mark.parametrize("structure", ["kron", "full", "diag", "isotropic"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_prior_variances_from_1e_minus_300_to_1e300_give_finite_predictions(k, structure, dtype):
+    """With two points, most directions of the weights have no data and keep the prior's variance."""
+    x, y = points(dtype=dtype)
+    bayes = bb.Laplace(relu_mlp(k, dtype), structure=structure).fit([(x[:2], y[:2])])
+    methods = ("probit", "quadrature", "mc") if k == 1 else ("pairwise", "probit", "bridge", "mc")
+    for variance in (1e-300, 1e-50, 1e20, 1e39, 1e50, 1e200, 1e300):
+        bayes.prior_variance = variance
+        for method in methods:
+            probs = bayes.predict_proba(x, method=method)
+            torch.testing.assert_close(probs.sum(1), torch.ones(40, dtype=dtype), rtol=0, atol=1e-5)
+        assert all(bool(each.isfinite().all()) for each in bayes.sample(2).values())
+    with pytest.raises(ArgumentError, match="prior_variance"):
+        bayes.prior_variance = 10**400

@@ -20,6 +20,8 @@ CLOSED = {
     2: ("probit", "pairwise", "bridge"),
     3: ("probit", "pairwise", "bridge"),
 }
+
+
 LOOPS = {"probit": reference.probit, "pairwise": reference.pairwise, "bridge": reference.bridge}
 
 
@@ -128,6 +130,8 @@ def test_monte_carlo_takes_100_samples_unless_told(k):
 
 
 MEANS = (0.0, 1e-9, 0.3, 1.0, 5.0, 30.0, 200.0, 1e4, 1e6)
+
+
 VARIANCES = (0.0, 1e-12, 1e-6, 1e-2, 0.5, 1.0, 1.0000001, 2.0, 10.0, 1e3, 1e6, 1e9, 1e12)
 
 
@@ -278,3 +282,18 @@ def test_chunks_do_not_show(method, structure, monkeypatch):
     whole = bayes.predict_proba(x, method=method)
     monkeypatch.setattr("bitbayes.laplace.NUMBERS_PER_PREDICTION", 3 * 10 * 100)
     torch.testing.assert_close(bayes.predict_proba(x, method=method), whole, rtol=0, atol=1e-14)
+
+
+def test_the_gradient_of_quadrature_at_a_mean_of_zero():
+    torch.manual_seed(0)
+    x, y = torch.randn(30, 2).double(), torch.arange(30) % 2
+    head = nn.Linear(2, 1, bias=False).double()
+    bayes = bb.Laplace(head, predictive="quadrature").fit([(x, y)])
+    # Across the weights the mean is 0, and a step along them changes it.
+    w = head.weight.detach()[0]
+    at = torch.stack([-w[1], w[0]])[None].requires_grad_()
+    (gradient,) = torch.autograd.grad(bayes(at).sum(), at)
+    step = 1e-5 * w
+    with torch.no_grad():
+        expected = (bayes(at + step) - bayes(at - step)).sum() / 2e-5
+    assert float(gradient[0] @ w) == pytest.approx(float(expected), rel=1e-6)

@@ -1,11 +1,11 @@
-"""Finding the head, and what goes into it."""
+"""Finding the head, its features and its logits."""
 
 import pytest
 import torch
 from torch import nn
 
 from bitbayes.errors import ModelError
-from bitbayes.model import Head, eval_mode, find_head, fingerprint, forward
+from bitbayes.model import Head, find_head, forward
 
 
 @pytest.mark.parametrize("bias", [True, False])
@@ -22,8 +22,8 @@ def test_a_linear_layer_alone_has_no_name():
     assert head.name == "" and head.parameter_names() == ("weight", "bias")
 
 
-class Two(nn.Module):
-    """Two linear layers of the same shape, of which the second to be defined comes first."""
+class CalledInReverse(nn.Module):
+    """Linear layers of the same shape, which are called in another order than they are defined in."""
 
     def __init__(self):
         super().__init__()
@@ -36,11 +36,11 @@ class Two(nn.Module):
 
 
 def test_order_of_calls_counts_and_not_of_definition():
-    assert find_head(Two(), torch.randn(2, 3)).name == "last"
+    assert find_head(CalledInReverse(), torch.randn(2, 3)).name == "last"
 
 
 def test_a_layer_whose_weights_agree_with_the_heads_is_not_the_head():
-    model = Two()
+    model = CalledInReverse()
     model.idle.load_state_dict(model.last.state_dict())
     assert find_head(model, torch.randn(2, 3)).name == "last"
 
@@ -112,31 +112,3 @@ def test_errors_name_what_was_seen():
     many = nn.Sequential(*(nn.ReLU() for _ in range(30)))
     with pytest.raises(ModelError, match=r"ReLU.*and 18 more"):
         find_head(many, torch.randn(2, 3))
-
-
-def test_evaluating_gives_every_module_its_mode_back():
-    model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2), nn.Dropout()).train()
-    model[1].eval()
-    with eval_mode(model):
-        assert not any(module.training for module in model.modules())
-    assert [module.training for module in model] == [True, False, True] and model.training
-    with pytest.raises(ZeroDivisionError), eval_mode(model):
-        raise ZeroDivisionError
-    assert [module.training for module in model] == [True, False, True] and model.training
-
-
-def test_a_fingerprint_sees_modules_shapes_and_values():
-    def make(seed, activation=nn.ReLU, width=4):
-        torch.manual_seed(seed)
-        return nn.Sequential(nn.Linear(3, width), activation(), nn.BatchNorm1d(width), nn.Linear(width, 2))
-
-    same, again = fingerprint(make(0)), fingerprint(make(0))
-    assert same == again
-    assert fingerprint(make(1)).architecture == same.architecture
-    assert fingerprint(make(1)).weights != same.weights
-    assert fingerprint(make(0, nn.Tanh)).architecture != same.architecture
-    assert fingerprint(make(0, width=5)).architecture != same.architecture
-    counted = make(0)
-    counted[2].running_var += 1
-    assert fingerprint(counted).weights != same.weights
-    assert fingerprint(make(0).bfloat16()).architecture != same.architecture

@@ -2,12 +2,12 @@
 
 import pytest
 import torch
-from ray_cases import laplace
 
 import bitbayes as bb
 from bitbayes.data import digits, digits_lenet
 from bitbayes.errors import ArgumentError
 from bitbayes.rays import ApproximateCertificate, ApproximateLimit
+from ray_cases import laplace
 
 
 @pytest.mark.parametrize("layers", ["last", "all"])

@@ -4,11 +4,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from ray_cases import CERTIFIED, NETWORKS, STRUCTURES, deltas, fine_grid, laplace, largest_beyond
 from torch import nn
 
 import bitbayes as bb
 from bitbayes.rays.certificates import Ratio
+from ray_cases import CERTIFIED, NETWORKS, STRUCTURES, deltas, fine_grid, laplace, largest_beyond
 
 
 @pytest.mark.parametrize("structure", STRUCTURES)

@@ -1,4 +1,4 @@
-"""Every structure against dense float64 references: covariance of logits, evidence, draws."""
+"""Every structure over the last layer's weights against dense float64 references: logits, evidence, draws."""
 
 import copy
 import itertools
@@ -18,6 +18,8 @@ EVERY = [
     pytest.param(case, k, bias, id=f"{case}-{k}-{'bias' if bias else 'plain'}")
     for case, k, bias in itertools.product(CASES, (1, 2, 3, 10), (True, False))
 ]
+
+
 VARIANCES = (0.3, 83_000.0)
 
 
@@ -36,7 +38,7 @@ def close(actual, expected, tolerance=1e-8):
 
 @pytest.mark.parametrize("prior_variance", VARIANCES)
 @pytest.mark.parametrize("case, k, bias", EVERY)
-def test_logits_covariance_is_the_dense_one(case, k, bias, prior_variance):
+def test_the_covariance_of_logits_is_the_dense_one(case, k, bias, prior_variance):
     bayes, (weights, features, labels) = fitted(case, k, bias, prior_variance)
     x = 3 * torch.randn(5, 3, dtype=torch.float64)
     gaussian = bayes.logits(x)
@@ -160,7 +162,7 @@ def test_draws_go_into_functional_call_under_vmap(case, bias):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_the_same_seed_gives_the_same_draws(case):
+def test_draws_repeat_with_the_same_seed(case):
     bayes, _ = fitted(case, 3, True)
     first, again, other = (
         bayes.sample(4, generator=torch.Generator().manual_seed(seed)) for seed in (7, 7, 8)

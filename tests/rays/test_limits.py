@@ -6,13 +6,13 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from ray_cases import METHODS, NETWORKS, STRUCTURES, agrees, deltas, laplace, network
 from torch import nn
 
 import bitbayes as bb
 from bitbayes.data import digits, digits_lenet
 from bitbayes.errors import ArgumentError, ModelError, NotFittedError
 from bitbayes.networks import MLP
+from ray_cases import METHODS, NETWORKS, STRUCTURES, agrees, deltas, laplace, network
 
 
 @pytest.mark.parametrize("structure", STRUCTURES)

@@ -7,13 +7,13 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from ray_cases import laplace
 
 import bitbayes as bb
 from bitbayes.logits import with_bias
 from bitbayes.model import forward
 from bitbayes.networks import MLP
 from bitbayes.rays import prior_limits
+from ray_cases import laplace
 from reference import KAPPA, covariance, hessian
 
 CASES = [(1, "probit"), (1, "quadrature"), (2, "pairwise"), (2, "probit"), (4, "pairwise"), (4, "probit")]

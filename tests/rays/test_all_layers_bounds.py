@@ -4,7 +4,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from ray_cases import laplace
 from torch import nn
 from torch.func import functional_call, jacrev
 
@@ -12,6 +11,7 @@ import bitbayes as bb
 import dense
 from bitbayes.errors import ArgumentError
 from bitbayes.networks import MLP
+from ray_cases import laplace
 from reference import KAPPA, logit_hessians
 
 CASES = [(1, "probit"), (1, "quadrature"), (2, "pairwise"), (2, "probit"), (4, "pairwise"), (4, "probit")]

@@ -2,12 +2,12 @@
 
 import pytest
 import torch
-from ray_cases import NETWORKS, agrees, deltas, fine_grid, laplace, largest_beyond
 from torch import nn
 
 import bitbayes as bb
 from bitbayes.data import digits, digits_lenet
 from bitbayes.errors import ArgumentError, DataError
+from ray_cases import NETWORKS, agrees, deltas, fine_grid, laplace, largest_beyond
 
 
 @pytest.mark.parametrize("structure", ["diag", "kron"])
