@@ -62,7 +62,7 @@ def numbers(part: Any) -> list[float]:
     return [part] if isinstance(part, (int, float)) else []
 
 
-def test_an_audit_of_my_own_classifier(folder: Path) -> None:
+def test_an_audit_of_a_users_classifier(folder: Path) -> None:
     result = run(
         "audit", "blobs_target:classifier", "--json", "numbers.json", "--seed", "3", "--device", "cpu"
     )
@@ -121,7 +121,7 @@ def test_wrong_usage_exits_with_two(folder: Path, arguments: list[str]) -> None:
     assert run(*arguments).exit_code == 2
 
 
-def test_a_device_that_is_not_there(folder: Path) -> None:
+def test_a_device_that_does_not_exist_is_an_error(folder: Path) -> None:
     result = run("audit", "blobs_target:classifier", "--device", "toaster")
     assert result.exit_code == 2
     assert "toaster" in result.stderr

@@ -130,7 +130,7 @@ def test_one_logit_takes_float_and_bool_labels():
         assert_equal(bb.Laplace(model).fit([(x, labels)]), expected, x, atol=0)
 
 
-# ---- the model is only borrowed
+# ---- the model stays as it was
 
 
 class DropoutAndNorm(nn.Module):
@@ -239,7 +239,7 @@ def test_modes_come_back_while_an_error_of_the_curvature_is_held(monkeypatch):
     assert model.training and model[0].training
 
 
-# ---- models as people have them
+# ---- models of every form
 
 
 class Backbone(nn.Module):
@@ -344,6 +344,9 @@ def test_a_head_may_be_called_with_a_keyword(k):
 
     x, y = reference.data(k, dtype=torch.float32)
     assert_head(Model(), x, y, "head.weight", None)
+
+
+# ---- options and the module itself
 
 
 def test_the_prior_variance_can_be_set_without_data(k):

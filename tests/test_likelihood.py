@@ -116,7 +116,7 @@ def test_labels_come_back_as_class_indices():
         (Bernoulli(), torch.tensor([1j, 1, 0]), "batch 7: .*"),
     ],
 )
-def test_wrong_labels_are_shown(likelihood, labels, says):
+def test_wrong_labels_raise_and_are_shown(likelihood, labels, says):
     with pytest.raises(DataError, match=says):
         likelihood.check(labels, (3, 4 if isinstance(likelihood, Categorical) else 1), "batch 7")
 
@@ -126,7 +126,7 @@ def test_many_wrong_labels_are_not_all_shown():
         Categorical().check(torch.arange(50), (50, 4), "batch 0")
 
 
-def test_the_number_of_outputs_decides():
+def test_the_number_of_outputs_decides_the_likelihood():
     assert likelihood_for(1).name == "bernoulli"
     assert likelihood_for(2).name == likelihood_for(10).name == "categorical"
 

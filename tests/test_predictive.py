@@ -45,7 +45,7 @@ def one_logit(mean, variance):
     "k, method",
     [(1, "probit"), *((k, method) for k in (2, 3, 10) for method in ("probit", "pairwise", "bridge"))],
 )
-def test_closed_forms_are_their_formulas(k, method, structure, prior_variance):
+def test_closed_forms_equal_a_loop_over_points(k, method, structure, prior_variance):
     bayes, x = fitted(structure, k, prior_variance)
     x = x[:6]
     gaussian = bayes.logits(x)
@@ -159,7 +159,7 @@ def test_quadrature_is_the_integral_where_the_answer_is_neither_0_nor_1(standard
     assert abs(actual - reference.sigmoid_expectation(mean, variance)) < 1e-10
 
 
-def test_quadrature_through_the_public_face():
+def test_quadrature_of_a_fitted_laplace_is_the_integral():
     bayes, x = fitted("full", 1, 7.0)
     gaussian = bayes.logits(x)
     expected = [
@@ -277,7 +277,7 @@ def test_no_points_give_no_rows(k, method):
 
 @pytest.mark.parametrize("structure", STRUCTURES)
 @pytest.mark.parametrize("method", ["probit", "pairwise", "bridge"])
-def test_chunks_do_not_show(method, structure, monkeypatch):
+def test_predictions_in_chunks_are_the_same(method, structure, monkeypatch):
     bayes, x = fitted(structure, 10, 5.0)
     whole = bayes.predict_proba(x, method=method)
     monkeypatch.setattr("bitbayes.laplace.NUMBERS_PER_PREDICTION", 3 * 10 * 100)

@@ -31,7 +31,7 @@ def fitted(case, k, bias, prior_variance=1.0, n=30):
 
 
 def close(actual, expected, tolerance=1e-8):
-    """Equal to `tolerance` of the largest entry."""
+    """Assert equality to `tolerance` of the largest entry."""
     atol = tolerance * float(expected.abs().max())
     torch.testing.assert_close(actual, expected, rtol=0, atol=atol)
 
@@ -86,7 +86,7 @@ def test_log_evidence_is_the_dense_one(case, k, bias, prior_variance):
     assert torch.equal(bayes.log_evidence(), actual)
 
 
-def test_a_float_loses_no_digits_on_its_way_into_the_evidence():
+def test_the_evidence_of_a_float_is_that_of_a_float64_tensor():
     bayes, _ = fitted("full", 3, True)
     assert torch.equal(bayes.log_evidence(0.3), bayes.log_evidence(torch.tensor(0.3, dtype=torch.float64)))
 
@@ -113,7 +113,7 @@ def test_log_evidence_takes_a_float32_tensor_of_one_entry():
     assert torch.equal(evidence.detach(), bayes.log_evidence(0.5)) and value.grad.shape == (1,)
 
 
-def test_isotropic_has_no_evidence_and_says_so():
+def test_the_evidence_of_the_isotropic_structure_raises():
     bayes, _ = fitted("isotropic", 3, True)
     with pytest.raises(ArgumentError, match=r"isotropic.*'full', 'kron' or 'diag'"):
         bayes.log_evidence()
@@ -121,7 +121,7 @@ def test_isotropic_has_no_evidence_and_says_so():
 
 @pytest.mark.parametrize("k", [1, 3])
 @pytest.mark.parametrize("structure", ["full", "diag", "isotropic"])
-def test_the_papers_variant_differs_for_kron_alone(structure, k):
+def test_the_papers_curvature_differs_from_the_exact_one_for_kron_only(structure, k):
     bayes, _ = fitted(structure, k, True)
     x, y = reference.data(k)
     paper = bb.Laplace(bayes.model, structure=structure, curvature="paper").fit(reference.loader(x, y))
@@ -150,7 +150,7 @@ def test_draws_have_the_posteriors_moments(case, k, bias):
 
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("case", CASES)
-def test_draws_go_into_functional_call_under_vmap(case, bias):
+def test_draws_work_in_functional_call_under_vmap(case, bias):
     bayes, _ = fitted(case, 3, bias)
     x, _ = reference.data(3)
     draws = bayes.sample(6)
@@ -190,7 +190,7 @@ def test_float32_agrees_with_float64_to_its_digits(case, k):
 
 @pytest.mark.parametrize("structure", ["kron", "full", "diag"])
 def test_float32_features_are_summed_in_float64(structure):
-    """Eigenvalues a billion times below the largest come out: a wide prior is about these directions."""
+    """Eigenvalues a billion times below the largest must be right, because wide priors depend on them."""
     torch.manual_seed(0)
     head = nn.Linear(6, 3)
     # Features that all but lie in a line: deviations of 1e-4 from it, squares of 1e-8.
