@@ -1,10 +1,58 @@
 """Prior variances: one for all layers or one for each, and the grid of candidates."""
 
+import math
+
+import pytest
 import torch
 
-from bitbayes.prior import variance_grid
+from bitbayes.prior import Prior, variance_grid
 
 
 def test_candidates_are_spaced_evenly_in_the_logarithm():
     grid = torch.tensor(variance_grid(100), dtype=torch.float64).log()
     torch.testing.assert_close(grid.diff(), grid.diff()[:1].expand(len(grid) - 1), rtol=1e-9, atol=0)
+
+
+@pytest.mark.parametrize("count", [2, 25, 55, 100])
+def test_candidates_are_of_the_given_number_and_range(count):
+    grid = variance_grid(count, 1e-3, 1e5)
+    assert len(grid) == count and grid == sorted(grid)
+    assert grid[0] == pytest.approx(1e-3) and grid[-1] == pytest.approx(1e5)
+
+
+def test_one_variance_is_that_of_every_layer():
+    prior = Prior(0.3)
+    assert prior.of("conv") == prior.of("any other") == 0.3
+
+
+def test_a_mapping_gives_each_layer_its_own_variance():
+    prior = Prior({"conv": 0.5, "fc": 8.0})
+    assert (prior.of("conv"), prior.of("fc")) == (0.5, 8.0)
+    with pytest.raises(KeyError, match="head"):
+        prior.of("head")
+
+
+def test_a_tensor_keeps_its_graph():
+    variance = torch.tensor(2.0, dtype=torch.float64, requires_grad=True)
+    assert Prior(variance).of("fc") is variance
+    assert Prior({"fc": variance}).of("fc") is variance
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("variance", [1e-6, 0.3, 1.0, 83_000.0, 1e10])
+def test_the_precision_is_the_inverse_of_the_variance(variance, dtype):
+    for prior in (Prior(variance), Prior({"fc": variance, "conv": 7.0})):
+        precision = prior.precision("fc", dtype)
+        assert isinstance(precision, float) and precision == 1 / variance
+    assert Prior({"fc": variance, "conv": 7.0}).precision("conv", dtype) == 1 / 7
+
+
+@pytest.mark.parametrize("dtype, widest", [(torch.float32, 1e20), (torch.float64, 1e200)])
+def test_the_variance_of_a_very_wide_prior_stays_within_the_dtype(dtype, widest):
+    """Up to `widest` nothing changes; beyond, the variance leaves room for products with other numbers."""
+    assert Prior(widest).precision("fc", dtype) == 1 / widest
+    for variance in (1e39, 1e250, 1e300) if dtype == torch.float32 else (1e250, 1e300):
+        precision = Prior(variance).precision("fc", dtype)
+        assert 1 / variance < precision < 1 / widest
+        in_dtype = torch.tensor(precision, dtype=dtype)
+        assert float(in_dtype) > 0 and math.isfinite(float(1e6 * in_dtype.reciprocal()))

@@ -11,6 +11,7 @@ import bitbayes as bb
 from bitbayes.errors import DataError
 from bitbayes.model import (
     Batch,
+    FeatureBatch,
     PreviewedLoader,
     check_loader,
     grouped,
@@ -150,6 +151,38 @@ def test_splitting_keeps_rows_of_inputs_and_labels_together(rows):
     assert torch.equal(torch.cat([part.labels for part in parts]), Y)
     assert all(torch.equal(part.inputs["mask"], mask) and part.inputs["flag"] for part in parts)
     assert {part.name for part in parts} == {"batch 7"}
+
+
+@pytest.mark.parametrize("rows", [5, 6, 100])
+def test_a_batch_that_is_small_enough_is_its_only_part(rows):
+    batch = Batch(X, Y, "batch 0")
+    assert [part is batch for part in batch.split(rows)] == [True]
+
+
+def test_splitting_a_tensor_without_labels():
+    parts = list(Batch(X, None, "the input").split(2))
+    assert [part.inputs.tolist() for part in parts] == [X[:2].tolist(), X[2:4].tolist(), X[4:].tolist()]
+    assert all(part.labels is None and part.name == "the input" for part in parts)
+
+
+def test_values_without_a_row_for_each_point_are_in_every_part():
+    inputs = {"x": X, "scale": torch.tensor(3.0), "row": torch.ones(1, 2), "none": None, "word": "abcde"}
+    for part in Batch(inputs, Y, "batch 0").split(2):
+        assert float(part.inputs["scale"]) == 3.0 and part.inputs["row"].shape == (1, 2)
+        assert part.inputs["none"] is None and part.inputs["word"] == "abcde"
+
+
+@pytest.mark.parametrize("rows", [1, 2, 4])
+def test_splitting_a_batch_of_features_splits_its_features_and_logits(rows):
+    features, logits = torch.randn(5, 7), torch.randn(5, 3)
+    whole = FeatureBatch({"x": X, "flag": True}, Y, "batch 3", features, logits)
+    parts = list(whole.split(rows))
+    assert [len(part) for part in parts] == [len(each) for each in Y.split(rows)]
+    assert all(type(part) is FeatureBatch and part.name == "batch 3" for part in parts)
+    assert torch.equal(torch.cat([part.features for part in parts]), features)
+    assert torch.equal(torch.cat([part.logits for part in parts]), logits)
+    assert torch.equal(torch.cat([part.inputs["x"] for part in parts]), X)
+    assert torch.equal(torch.cat([part.labels for part in parts]), Y)
 
 
 class Named(nn.Module):

@@ -8,6 +8,8 @@ from torch import nn
 
 import bitbayes as bb
 import dense
+from bitbayes.prior import Prior
+from bitbayes.structures import ALL, NetworkGaussian
 from dense import close, fitted
 from reference import total_loss
 
@@ -69,3 +71,70 @@ def test_directions_without_data_keep_a_wide_priors_variance_in_float32(structur
     found = contrast @ bayes.logits(unseen).covariance[0] @ contrast.T
     # ‖unseen‖² = 4, ‖contrast‖² = 2. Rounding x leaves N·(6e-8)² ≪ 1/wide to be seen; the bias adds ≪ wide.
     close(found, torch.tensor([[8 * wide]]), 1e-3)
+
+
+def network_gaussian(bayes):
+    return NetworkGaussian(bayes._posterior.layers, bayes._posterior.decomposed())
+
+
+@pytest.mark.parametrize("structure", EXACT)
+@pytest.mark.parametrize("name", ["mlp", "convnet", "residual", "sequence"])
+def test_the_largest_precision_over_all_layers_is_the_dense_one(name, structure):
+    bayes, model, x, y = fitted(name, structure)
+    for value in (0.01, 3.0):
+        sigma = dense.covariance(structure, model, x, y, value)
+        largest = 1 / torch.linalg.eigvalsh(sigma)[0]
+        close(network_gaussian(bayes).largest_precision(Prior(value)), largest)
+
+
+def test_the_largest_precision_takes_each_layers_own_prior():
+    bayes, model, x, y = fitted("mlp", "diag")
+    h = torch.diag(dense.ggn(model, x, y))
+    for variances in ((1e-5, 2.0, 7.0), (2.0, 7.0, 1e-5), (3.0, 4.0, 5.0)):
+        sizes = [layer.size for layer in bayes._posterior.layers]
+        taus = torch.cat([torch.full((n,), 1 / v).double() for n, v in zip(sizes, variances, strict=True)])
+        prior = Prior(dict(zip(bayes._posterior.names, variances, strict=True)))
+        close(network_gaussian(bayes).largest_precision(prior), (h + taus).amax(), 1e-6)
+
+
+@pytest.mark.parametrize("structure", EXACT)
+@pytest.mark.parametrize("name", ["convnet", "sequence"])
+def test_draws_of_all_layers_have_the_dense_covariance(name, structure):
+    """Of the parameters themselves, and with the covariance between layers where the structure has one."""
+    bayes, model, x, y = fitted(name, structure)
+    n, own = 20_000, dense.parameters(model)
+    draws = network_gaussian(bayes).draw(n, Prior(0.5), torch.Generator().manual_seed(0))
+    assert {key: each.shape for key, each in draws.items()} == {
+        key: (n, *value.shape) for key, value in own.items()
+    }
+    flat = torch.cat([draws[key].flatten(1) for key in own], dim=1)
+    sigma = dense.covariance(structure, model, x, y, 0.5)
+    variances = torch.diag(sigma)
+    standard = ((torch.outer(variances, variances) + sigma.square()) / n).sqrt()
+    # 6e-7 of all entries are beyond five standard errors, and there are some ten thousand of them.
+    assert float(((flat.T @ flat / n - sigma).abs() / standard).max()) < 5.5
+
+
+@pytest.mark.parametrize("structure", EXACT)
+@pytest.mark.parametrize("name", ["mlp", "convnet"])
+def test_each_layers_block_has_its_part_of_the_dense_curvature(name, structure):
+    """One draw along each eigenvector gives the block's covariance exactly."""
+    bayes, model, x, y = fitted(name, structure)
+    sigma = dense.covariance(structure, model, x, y, 0.5)
+    place, spans = 0, {}
+    for key, value in dense.parameters(model).items():
+        spans[key], place = torch.arange(place, place + value.numel()), place + value.numel()
+    posterior = bayes._posterior
+    for block, gaussian in posterior.decomposed().items():
+        layers = [layer for layer in posterior.layers if block in (layer.name, ALL)]
+        precisions = gaussian.precisions(2.0)
+        size = precisions.numel()
+        basis = torch.eye(size, dtype=torch.float64).reshape(size, *precisions.shape)
+        roots = gaussian.to_weights(basis * precisions.rsqrt()).flatten(1)
+        parts = torch.split(roots, [layer.size for layer in layers], dim=1)
+        named = [
+            each for layer, part in zip(layers, parts, strict=True) for each in layer.split(part).items()
+        ]
+        ours = torch.cat([value.flatten(1) for _, value in named], dim=1)
+        theirs = torch.cat([spans[key] for key, _ in named])
+        close(ours.T @ ours, sigma[theirs][:, theirs])

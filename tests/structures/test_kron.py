@@ -178,3 +178,26 @@ def test_groups_of_very_different_size_have_their_float64_covariance():
     single = bb.Laplace(model, layers="all").fit([(x, y)]).logits(x).covariance
     double = bb.Laplace(model.double(), layers="all").fit([(x.double(), y)]).logits(x.double()).covariance
     close(single.double(), double, 1e-5)
+
+
+@pytest.mark.parametrize("tau", [0.1, 30.0])
+@pytest.mark.parametrize("case", CASES)
+def test_a_layers_block_has_the_dense_largest_precision_and_covariance(case, tau):
+    make, shape = CASES[case]
+    model = make()
+    x, y = torch.randn(9, *shape, dtype=torch.float64), torch.arange(9) % 3
+    bayes = bb.Laplace(model, layers="all", structure="kron").fit(loader(x, y))
+    for name, gaussian in bayes._posterior.decomposed().items():
+        block = kron_block(model, name, x, y)
+        dense_precision = block + tau * torch.eye(len(block), dtype=torch.float64)
+        close(gaussian.largest_precision(tau), torch.linalg.eigvalsh(dense_precision)[-1], 1e-10)
+        precisions = gaussian.precisions(tau)
+        basis = torch.eye(len(block), dtype=torch.float64).reshape(len(block), *precisions.shape)
+        roots = gaussian.to_weights(basis * precisions.rsqrt()).flatten(1)
+        sigma = torch.linalg.inv(dense_precision)
+        close(roots.T @ roots, sigma, 1e-9)
+        draws = gaussian.draw(20_000, tau, torch.Generator().manual_seed(0)).flatten(1)
+        variances = torch.diag(sigma)
+        # Five standard errors of each entry of an empirical covariance.
+        standard = ((torch.outer(variances, variances) + sigma.square()) / len(draws)).sqrt()
+        assert float(((draws.T @ draws / len(draws) - sigma).abs() / standard).max()) < 5

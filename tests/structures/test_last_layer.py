@@ -212,3 +212,52 @@ def test_a_full_curvature_is_summed_in_pieces(monkeypatch):
     monkeypatch.setattr("bitbayes.structures.full.NUMBERS_PER_STEP", 7 * (9 + 6))
     pieces = bb.Laplace(head, structure="full").fit([(x, y)]).logits(x).covariance
     torch.testing.assert_close(pieces, whole, rtol=1e-12, atol=0)
+
+
+def weight_gaussian(bayes):
+    """The Gaussian over the last layer's weights."""
+    (gaussian,) = bayes._posterior.decomposed().values()
+    return gaussian
+
+
+@pytest.mark.parametrize("prior_variance", VARIANCES)
+@pytest.mark.parametrize("case, k, bias", EVERY)
+def test_the_largest_precision_is_the_largest_eigenvalue_of_the_dense_precision(
+    case, k, bias, prior_variance
+):
+    bayes, parts = fitted(case, k, bias)
+    if case == "paper":
+        largest = 1 / torch.linalg.eigvalsh(reference.covariance(case, *parts, prior_variance, bias))[0]
+    else:
+        largest = torch.linalg.eigvalsh(reference.precision(case, *parts, prior_variance))[-1]
+    torch.testing.assert_close(
+        weight_gaussian(bayes).largest_precision(1 / prior_variance), largest, rtol=1e-8, atol=0
+    )
+
+
+@pytest.mark.parametrize("prior_variance", VARIANCES)
+@pytest.mark.parametrize("case, k, bias", EVERY)
+def test_weights_from_the_eigenbasis_have_the_dense_covariance(case, k, bias, prior_variance):
+    """With one draw along each eigenvector the covariance is exact, and not that of some draws."""
+    bayes, parts = fitted(case, k, bias)
+    gaussian, size = weight_gaussian(bayes), parts[0].numel()
+    precisions = gaussian.precisions(1 / prior_variance)
+    basis = torch.eye(size, dtype=torch.float64).reshape(size, *precisions.shape)
+    roots = gaussian.to_weights(basis * precisions.rsqrt())
+    assert roots.shape == (size, *parts[0].shape)
+    close(roots.flatten(1).T @ roots.flatten(1), reference.covariance(case, *parts, prior_variance, bias))
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("k", [1, 3])
+@pytest.mark.parametrize("case", CASES)
+def test_draws_of_the_gaussian_over_weights_have_the_dense_covariance(case, k, bias):
+    bayes, parts = fitted(case, k, bias)
+    sigma, n = reference.covariance(case, *parts, 0.5, bias), 20_000
+    draws = weight_gaussian(bayes).draw(n, 2.0, torch.Generator().manual_seed(0))
+    assert draws.shape == (n, *parts[0].shape)
+    flat, variances = draws.flatten(1), torch.diag(sigma)
+    # Five standard errors of each entry of an empirical covariance, and of a mean, which is 0.
+    standard = ((torch.outer(variances, variances) + sigma.square()) / n).sqrt()
+    assert float(((flat.T @ flat / n - sigma).abs() / standard).max()) < 5
+    assert float((flat.mean(0).abs() / (variances / n).sqrt()).max()) < 5
