@@ -1,3 +1,5 @@
+"""The command line: audits of users' own classifiers, errors, help and version."""
+
 import json
 import math
 import re
@@ -143,7 +145,7 @@ def test_help_says_what_the_function_must_return() -> None:
         assert word in result.stdout
 
 
-def test_version_and_python_m() -> None:
+def test_the_version_is_printed_by_the_command_and_by_python_m() -> None:
     assert run("--version").stdout.split() == ["bitbayes", bitbayes.__version__]
     command = [sys.executable, "-m", "bitbayes", "--version"]
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.startswith("bitbayes ")

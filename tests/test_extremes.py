@@ -62,7 +62,7 @@ def fitted_once(case, k, bias, deep, training_scale):
 
 
 def check(bayes, x, method, k):
-    """Finite and normalised, the drop-in too."""
+    """Assert that predictions are finite and normalised, and those of the drop-in too."""
     with torch.no_grad():
         assert bool(bayes.model(x).isfinite().all()), "the test's own network overflows"
     p = bayes.predict_proba(x, method=method)
@@ -109,7 +109,7 @@ def test_probabilities_are_finite_and_normalised_anywhere(case, k, data, log_sca
 
 
 @pytest.mark.parametrize("case, k, method", EVERY)
-def test_logits_near_the_largest_float(case, k, method):
+def test_logits_near_the_largest_float_give_finite_predictions(case, k, method):
     # The sum of two of them overflows, though none of them does.
     bayes = fitted(case, k, True, False)
     bayes.prior_variance = 1.0
@@ -122,7 +122,7 @@ def test_logits_near_the_largest_float(case, k, method):
 
 
 @pytest.mark.parametrize("case, k, method", EVERY)
-def test_large_logits_of_small_features(case, k, method):
+def test_large_logits_of_small_features_give_finite_predictions(case, k, method):
     torch.manual_seed(0)
     model = nn.Linear(3, k)
     with torch.no_grad():
@@ -134,7 +134,7 @@ def test_large_logits_of_small_features(case, k, method):
 
 @pytest.mark.parametrize("training_scale", [1e-25, 1e10, 1e20, 1e30])
 @pytest.mark.parametrize("case, k", list(itertools.product(CASES, (1, 3))))
-def test_training_data_of_any_size(case, k, training_scale):
+def test_training_data_of_any_size_give_finite_predictions_or_an_error(case, k, training_scale):
     # Squares of the features overflow float32 from 1e19 on, though the network itself does not: either that
     # does no harm, or `fit` says what to do about it.
     refusal = ""
@@ -176,7 +176,7 @@ def test_the_limit_is_reached_and_stays(case, k, method):
 
 
 @pytest.mark.parametrize("case, k, method", [case for case in EVERY if case.values[2] != "mc"])
-def test_far_away_float32_is_float64(case, k, method):
+def test_float32_predictions_far_away_are_those_of_float64(case, k, method):
     # Where float64 has a hundred decades to spare, up to the largest numbers that float32 has.
     bayes = fitted(case, k, True, False)
     bayes.prior_variance = 3.0
@@ -230,7 +230,7 @@ def test_a_network_that_overflows_raises(k):
 
 
 @pytest.mark.parametrize("k", [1, 3])
-def test_only_the_head_overflows(k):
+def test_a_head_that_overflows_raises(k):
     model = nn.Linear(3, k)
     with torch.no_grad():
         model.weight.fill_(10.0)
@@ -270,7 +270,7 @@ def test_certain_networks_have_a_posterior(case):
 @example(n=2)
 @given(n=st.integers(1, 40))
 @settings(max_examples=10)
-def test_fewer_points_than_features(n):
+def test_predictions_with_fewer_points_than_features_are_finite(n):
     # H has rank n at most: the eigenvalues that are zero come out as ±1e-17.
     torch.manual_seed(n)
     for case in CASES:

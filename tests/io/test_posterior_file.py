@@ -55,7 +55,7 @@ def test_round_trip_is_bit_for_bit(tmp_path, structure, k, dtype):
 
 
 @pytest.mark.parametrize("bias", [True, False])
-def test_options_come_back(tmp_path, bias):
+def test_options_come_back_from_a_file(tmp_path, bias):
     options = {
         "structure": "kron",
         "curvature": "paper",

@@ -10,7 +10,7 @@ from bitbayes.model import Head, find_head, forward
 
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("k", [1, 2, 5])
-def test_the_head_is_described(k, bias):
+def test_the_head_has_a_name_sizes_and_parameter_names(k, bias):
     head = find_head(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, k, bias=bias)), torch.randn(2, 3))
     assert head == Head("2", inputs=4, outputs=k, bias=bias)
     assert head.width == 4 + bias
@@ -105,7 +105,7 @@ def test_users_own_hooks_keep_working():
     torch.testing.assert_close(logits, features @ model[2].weight.T + model[2].bias)
 
 
-def test_errors_name_what_was_seen():
+def test_errors_list_the_layers_that_were_called():
     model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2), nn.Softmax(1))
     with pytest.raises(ModelError, match=r"'0' -> \(2, 4\), '2' -> \(2, 2\)"):
         find_head(model, torch.randn(2, 3))

@@ -70,8 +70,8 @@ def test_linear_models_are_certified_for_every_delta():
 
 
 @given(st.lists(st.floats(-5, 5), min_size=5, max_size=5), st.floats(0, 1), st.floats(0, 1))
-def test_the_range_of_a_ratio(numbers, one, other):
-    """The range agrees with a fine grid, for any positive quadratic in the denominator."""
+def test_the_range_of_a_ratio_is_that_of_a_fine_grid(numbers, one, other):
+    """The denominator may be any positive quadratic."""
     n0, n1, a, b, c = (torch.tensor([value], dtype=torch.float64) for value in numbers)
     d0, d1, d01 = a.square() + 0.1, b.square() + c.square() + 0.1, a * b
     ratio = Ratio(n0, n1, d0, d01, d1)

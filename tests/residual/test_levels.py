@@ -22,8 +22,8 @@ def test_the_kernels_of_all_levels_are_added():
     bayes.residual_variance, bayes.residual_threshold = 0.7, 1.0
     train, x, model = 2 * x, 3 * x, bayes.model
     with torch.no_grad():
-        levels = [(part(x), part(train)) for part in (nn.Identity(), nn.Sequential(*list(model)[:2]),
-                                                     nn.Sequential(*list(model)[:4]))]  # fmt: skip
+        before = [nn.Sequential(*list(model)[:count]) for count in (0, 2, 4)]
+        levels = [(part(x), part(train)) for part in before]
     total = sum(plain_kernel(*level) for level in levels)
     extra = 0.7 * (total - 1.0).clamp_min(0)
     assert 0 < (extra > 0).sum() < len(x)

@@ -125,7 +125,7 @@ def test_the_default_is_ood_with_uniform_noise(k):
 
 @pytest.mark.parametrize("method", ["auto", "mc"])
 @pytest.mark.parametrize("k", [1, 3])
-def test_tuning_twice_gives_the_same(k, method):
+def test_tuning_twice_gives_the_same_variance(k, method):
     bayes, (x, y) = trained(k, predictive=method)
     first = bayes.tune(reference.loader(x, y)).prior_variance
     torch.manual_seed(123)
