@@ -55,6 +55,20 @@ def test_fine_grids_are_looked_at_in_part(count, most):
         assert len(asked.candidates) <= most
 
 
+@pytest.mark.parametrize("count", COUNTS)
+@given(centre=st.floats(math.log(1e-6), math.log(1e10)), other=st.floats(4, 30), left=st.booleans())
+def test_the_search_is_not_misled_by_a_second_minimum_that_is_worse(count, centre, other, left):
+    """The coarse candidates are at most 1.54 nats apart, so one of them has a cost below 0.77² = 0.6."""
+    second = centre - other if left else centre + other
+
+    def cost(value):
+        t = math.log(value)
+        return min((t - centre) ** 2, (t - second) ** 2 + 1)
+
+    grid = variance_grid(count)
+    assert cost(search(grid, Asked(cost))) == min(cost(value) for value in grid)
+
+
 @pytest.mark.parametrize("smallest, largest", [(1e-8, 1e4), (1.0, 1.5), (1e-6, 1e30)])
 @pytest.mark.parametrize("count", [2, 3, 7, 55])
 def test_the_search_takes_grids_of_any_range(count, smallest, largest):
