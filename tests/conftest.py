@@ -1,4 +1,4 @@
-"""What all tests share: the folder of `reference.py` on the path, seeded randomness, seeded properties."""
+"""What all tests share: this folder on the path, for its helper modules, and seeded randomness."""
 
 import sys
 from pathlib import Path

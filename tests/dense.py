@@ -1,4 +1,4 @@
-"""All layers by the plainest float64 computation: `torch.func` Jacobians, dense matrices, loops over points.
+"""The reference over all layers: `torch.func` Jacobians, dense float64 matrices and loops over points.
 
 Parameters are one vector of P numbers in the order of `named_parameters`, without those that are frozen.
 """
@@ -15,7 +15,7 @@ from bitbayes.model import differentiate
 
 
 class Residual(nn.Module):
-    """x + f(x), with one convolution called twice and a ReLU that works in place."""
+    """A residual network, x + f(x), with one convolution called twice and a ReLU in place."""
 
     def __init__(self):
         super().__init__()
@@ -51,7 +51,7 @@ def convnet(k=3):
 
 
 def sequence(k=3):
-    """Positions in every layer: convolution in one dimension, a linear layer and a layer norm over tokens."""
+    """A network of a 1D convolution, a layer norm and a linear layer over tokens."""
 
     class Tokens(nn.Module):
         def __init__(self):
@@ -78,7 +78,7 @@ NETWORKS = {
 
 
 def case(name, n=12, dtype=torch.float64):
-    """A network in eval mode with used-looking statistics, inputs (n, …) and labels (n,)."""
+    """A network in eval mode with random running statistics, inputs (n, …) and labels (n,)."""
     make, shape = NETWORKS[name]
     model = make().to(dtype).eval()
     for module in model.modules():
@@ -94,7 +94,7 @@ def case(name, n=12, dtype=torch.float64):
 
 
 def found_jacobian(model, layers, inputs):
-    """The Jacobian (n, k, P) as the library finds it, in the order of the parameters."""
+    """The Jacobian (n, k, P) as the library computes it, in the order of the parameters."""
     _, recorded = differentiate(model, layers, inputs, lambda f: torch.eye(f.shape[1]).expand(len(f), -1, -1))
     parts = {}
     for each in recorded:
@@ -139,7 +139,7 @@ def logits_covariance(model, sigma, x):
     return torch.stack([j @ sigma @ j.T for j in jacobians(model, x)])
 
 
-# ---- ours
+# ---- the library's
 
 loader = partial(reference.loader, batch=5)
 
@@ -151,7 +151,7 @@ def fitted(name, structure, n=12, **options):
 
 
 def close(ours, theirs, tolerance=1e-7):
-    """To a relative 1e-7 of the largest entry."""
+    """Assert equality to `tolerance` of the largest entry."""
     assert ours.shape == theirs.shape
     ours, theirs = ours.detach(), theirs.detach()
     assert float((ours - theirs).abs().max()) <= tolerance * float(theirs.abs().max())

@@ -1,4 +1,4 @@
-"""Interrupt a training run, as its user would."""
+"""Interrupt a training run as a user does with Ctrl-C."""
 
 from contextlib import contextmanager
 

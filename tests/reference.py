@@ -1,4 +1,4 @@
-"""The plainest float64 computation of everything: dense matrices, explicit inverses, loops over points.
+"""The reference: plain float64 computations with dense matrices, explicit inverses and loops over points.
 
 Weights are W (k, D) with the bias as last column, flattened class by class; features φ̃ (n, D) end in the
 bias's 1.
@@ -37,7 +37,7 @@ def network(k, bias=True, dtype=torch.float64, inputs=3, width=4):
 
 
 def data(k, n=30, inputs=3, dtype=torch.float64):
-    """Inputs (n, inputs) and labels (n,): of max(k, 2) classes, which the inputs know little about."""
+    """Inputs (n, inputs) and labels (n,) of max(k, 2) classes, independent of the inputs."""
     return 2 * torch.randn(n, inputs, dtype=dtype), torch.arange(n) % max(k, 2)
 
 
@@ -47,7 +47,7 @@ def loader(x, y, batch=7):
 
 
 def options(case):
-    """Of a Laplace, for a structure, or for "paper"."""
+    """The options of a Laplace for a structure, or for "paper"."""
     return {"structure": "kron", "curvature": "paper"} if case == "paper" else {"structure": case}
 
 
@@ -175,6 +175,7 @@ def probit(mean, covariance):
 
 
 def pairwise(mean, covariance):
+    """Probabilities (k,) from the probits of all pairs of logits."""
     k = len(mean)
     scores = []
     for i in range(k):

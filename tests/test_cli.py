@@ -1,3 +1,5 @@
+"""The command line: audits of users' own classifiers, errors, help and version."""
+
 import json
 import math
 import re
@@ -62,7 +64,7 @@ def numbers(part: Any) -> list[float]:
     return [part] if isinstance(part, (int, float)) else []
 
 
-def test_an_audit_of_my_own_classifier(folder: Path) -> None:
+def test_an_audit_of_a_users_classifier(folder: Path) -> None:
     result = run(
         "audit", "blobs_target:classifier", "--json", "numbers.json", "--seed", "3", "--device", "cpu"
     )
@@ -121,7 +123,7 @@ def test_wrong_usage_exits_with_two(folder: Path, arguments: list[str]) -> None:
     assert run(*arguments).exit_code == 2
 
 
-def test_a_device_that_is_not_there(folder: Path) -> None:
+def test_a_device_that_does_not_exist_is_an_error(folder: Path) -> None:
     result = run("audit", "blobs_target:classifier", "--device", "toaster")
     assert result.exit_code == 2
     assert "toaster" in result.stderr
@@ -143,7 +145,7 @@ def test_help_says_what_the_function_must_return() -> None:
         assert word in result.stdout
 
 
-def test_version_and_python_m() -> None:
+def test_the_version_is_printed_by_the_command_and_by_python_m() -> None:
     assert run("--version").stdout.split() == ["bitbayes", bitbayes.__version__]
     command = [sys.executable, "-m", "bitbayes", "--version"]
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.startswith("bitbayes ")

@@ -1,4 +1,4 @@
-"""Bad input: each raises the library's own error, says what was given and what to do, and changes nothing."""
+"""Bad inputs raise the library's own errors, which say what was given and what to do, and change nothing."""
 
 import math
 from contextlib import contextmanager
@@ -23,7 +23,7 @@ from bitbayes.errors import (
 
 @contextmanager
 def refused(bayes, x, error, match):
-    """The block raises, and everything that can be asked of `bayes` is as before, its model's mode too."""
+    """Assert that the block raises and that predictions, evidence and the model's mode stay as they were."""
     modes = [module.training for module in bayes.model.modules()]
     fitted = bayes._posterior is not None
     before = ask(bayes, x) if fitted else None
@@ -52,7 +52,7 @@ def ask(bayes, x):
 
 @pytest.fixture(params=[True, False], ids=["fitted", "new"])
 def three(request):
-    """Three logits: a Laplace, fitted or new, with inputs and labels."""
+    """A Laplace of three logits, fitted or new, with inputs and labels."""
     x, y = reference.data(3)
     bayes = bb.Laplace(reference.network(3).train(), prior_variance=2.5)
     return (bayes.fit(reference.loader(x, y)) if request.param else bayes), x, y
@@ -72,7 +72,7 @@ def test_every_error_has_one_parent():
 # ---- loaders
 
 
-def test_an_empty_loader(three):
+def test_fitting_an_empty_loader_raises(three):
     bayes, x, _ = three
     for empty in ([], iter([]), torch.utils.data.DataLoader([])):
         with refused(bayes, x, DataError, "empty"):
@@ -80,7 +80,7 @@ def test_an_empty_loader(three):
 
 
 @pytest.mark.parametrize("use", ["update", "tune", "predict_proba"])
-def test_an_empty_loader_later_on(fitted, use):
+def test_an_empty_loader_after_fitting_raises(fitted, use):
     bayes, x, y = fitted
     with refused(bayes, x, DataError, "empty"):
         getattr(bayes, use)([])
@@ -88,7 +88,7 @@ def test_an_empty_loader_later_on(fitted, use):
         bayes.tune(reference.loader(x, y), outliers=[])
 
 
-def test_a_loader_of_batches_without_rows(three):
+def test_a_loader_of_empty_batches_raises(three):
     bayes, x, y = three
     with refused(bayes, x, DataError, "empty"):
         bayes.fit([(x[:0], y[:0])])
@@ -111,7 +111,7 @@ def test_a_loader_of_batches_without_rows(three):
         ([{"x": torch.zeros(4, 3)}], r"batch 0.*\['x'\].*'labels' is missing"),
     ],
 )
-def test_what_is_no_loader_of_pairs(three, loader, says):
+def test_loaders_that_do_not_yield_pairs_raise(three, loader, says):
     bayes, x, _ = three
     with refused(bayes, x, DataError, says):
         bayes.fit(loader)
@@ -121,7 +121,7 @@ def test_what_is_no_loader_of_pairs(three, loader, says):
     "data, says",
     [(3, "int"), ([3], "int"), ([None], "None"), (["a"], "str"), (np.zeros((4, 3)), "from_numpy")],
 )
-def test_what_is_no_input(fitted, data, says):
+def test_inputs_of_other_types_raise(fitted, data, says):
     bayes, x, _ = fitted
     with refused(bayes, x, DataError, f"expected.*{says}|{says}.*expected"):
         bayes.predict_proba(data)
@@ -141,7 +141,7 @@ def test_what_is_no_input(fitted, data, says):
         (torch.eye(3).long(), r"batch 1: .*shape \(3, 3\).*expected \(3,\)"),
     ],
 )
-def test_labels_of_k_logits(three, labels, says):
+def test_wrong_labels_of_three_logits_raise(three, labels, says):
     bayes, x, y = three
     loader = [(x[:5], y[:5]), (x[:3], labels)]
     with refused(bayes, x, DataError, says):
@@ -163,7 +163,7 @@ def test_labels_of_k_logits(three, labels, says):
         (torch.tensor([0, 1]), r"batch 0: .*shape \(2,\).*expected \(3,\)"),
     ],
 )
-def test_labels_of_one_logit(labels, says):
+def test_wrong_labels_of_one_logit_raise(labels, says):
     x, _ = reference.data(1)
     bayes = bb.Laplace(reference.network(1))
     with refused(bayes, x, DataError, says):
@@ -174,7 +174,7 @@ def test_labels_of_one_logit(labels, says):
 
 
 @pytest.mark.parametrize("model", [None, "resnet", lambda x: x, nn.Linear])
-def test_what_is_no_module(model):
+def test_models_that_are_no_modules_raise(model):
     with pytest.raises(ArgumentError, match=r"torch\.nn\.Module"):
         bb.Laplace(model)
 
@@ -186,7 +186,7 @@ def fit_raises(model, says, error=ModelError, x=None, **options):
         bayes.fit([(x, torch.arange(len(x)) % 2)])
 
 
-def test_a_model_without_a_linear_layer_is_told_what_was_seen():
+def test_a_model_without_a_linear_layer_raises_and_lists_its_layers():
     model = nn.Sequential(nn.Conv1d(1, 2, 3), nn.ReLU(), nn.Flatten())
     fit_raises(model, "no linear layer.*Conv1d.*ReLU.*Flatten", x=torch.randn(6, 1, 3))
 
@@ -194,7 +194,7 @@ def test_a_model_without_a_linear_layer_is_told_what_was_seen():
 @pytest.mark.parametrize(
     "last", [nn.Softmax(1), nn.LogSoftmax(1), nn.Sigmoid(), nn.Tanh(), nn.BatchNorm1d(2)]
 )
-def test_a_head_that_is_not_the_output(last):
+def test_a_head_that_is_not_the_output_raises(last):
     model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2), last)
     if isinstance(last, nn.BatchNorm1d):
         last.running_mean += 1
@@ -202,7 +202,7 @@ def test_a_head_that_is_not_the_output(last):
 
 
 @pytest.mark.parametrize("last", [nn.ReLU(), nn.Hardtanh(-20, 20)])
-def test_a_head_that_is_not_the_output_though_the_first_inputs_do_not_show_it(last):
+def test_a_head_that_is_the_output_of_the_first_inputs_only_raises(last):
     model = nn.Sequential(nn.Linear(3, 2), last)
     with torch.no_grad():
         model[0].bias += 10
@@ -211,23 +211,23 @@ def test_a_head_that_is_not_the_output_though_the_first_inputs_do_not_show_it(la
     fit_raises(model, "not the output", x=x)
 
 
-def test_a_named_head_that_does_not_exist_is_told_the_names():
+def test_a_named_head_that_does_not_exist_raises_and_lists_the_names():
     fit_raises(reference.network(2, dtype=torch.float32), "head='fc'.*'hidden', 'head'", head="fc")
 
 
-def test_a_named_head_that_is_not_the_output():
+def test_a_named_head_that_is_not_the_output_raises():
     fit_raises(reference.network(2, dtype=torch.float32), "is not the output of.*'hidden'", head="hidden")
 
 
-def test_a_named_head_that_is_no_linear_layer():
+def test_a_named_head_that_is_not_linear_raises():
     fit_raises(reference.network(2, dtype=torch.float32), "head='activation'.*'hidden'", head="activation")
 
 
-def test_a_model_with_a_linear_layer_for_every_token():
+def test_a_model_with_logits_for_every_token_raises():
     fit_raises(nn.Linear(3, 2), r"\(2, 5, 3\)", x=torch.randn(6, 5, 3))
 
 
-def test_a_model_that_returns_no_tensor():
+def test_a_model_that_returns_a_tuple_raises():
     class Pair(nn.Linear):
         def forward(self, x):
             return super().forward(x), x
@@ -238,7 +238,7 @@ def test_a_model_that_returns_no_tensor():
 @pytest.mark.parametrize(
     "name, value", [("hidden.weight", math.nan), ("head.weight", math.nan), ("head.bias", math.inf)]
 )
-def test_weights_that_are_not_finite_are_named(name, value):
+def test_weights_that_are_not_finite_raise_and_are_named(name, value):
     model = reference.network(2, dtype=torch.float32)
     with torch.no_grad():
         model.get_parameter(name).view(-1)[0] = value
@@ -247,7 +247,7 @@ def test_weights_that_are_not_finite_are_named(name, value):
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("use", ["fit", "update", "tune"])
-def test_inputs_that_are_not_finite_say_in_which_batch(fitted, use, value):
+def test_inputs_that_are_not_finite_raise_with_the_batchs_number(fitted, use, value):
     bayes, x, y = fitted
     bad = x.clone()
     bad[9, 0] = value
@@ -257,7 +257,7 @@ def test_inputs_that_are_not_finite_say_in_which_batch(fitted, use, value):
         bayes.tune(reference.loader(x, y), outliers=list(bad.split(7)))
 
 
-def test_features_that_are_not_finite_say_in_which_batch():
+def test_features_that_are_not_finite_raise_with_the_batchs_number():
     class Log(nn.Module):
         def forward(self, x):
             return x.log()  # NaN for negative numbers
@@ -270,7 +270,7 @@ def test_features_that_are_not_finite_say_in_which_batch():
         bayes.fit(reference.loader(x, torch.zeros(9).long(), 3))
 
 
-def test_a_full_structure_too_wide_for_memory_names_another():
+def test_a_full_structure_too_large_for_memory_raises():
     fit_raises(nn.Linear(3000, 10), r"full.*27,009.*GB.*'kron'", x=torch.randn(6, 3000), structure="full")
 
 
@@ -331,7 +331,7 @@ def test_arguments_of_earlier_versions_name_the_new_ones(fitted, old):
         ("curvature", "paper"),
     ],
 )
-def test_what_fit_depends_on_cannot_be_changed(fitted, option, value):
+def test_options_that_a_fit_depends_on_cannot_be_changed(fitted, option, value):
     bayes, x, _ = fitted
     before = (getattr(bayes, option), repr(bayes))
     with refused(bayes, x, ArgumentError, rf"{option}=.*cannot be changed.*Laplace\(model, {option}="):
@@ -339,7 +339,7 @@ def test_what_fit_depends_on_cannot_be_changed(fitted, option, value):
     assert (getattr(bayes, option), repr(bayes)) == before
 
 
-def test_what_only_predictions_depend_on_can(fitted):
+def test_the_predictive_can_be_changed_after_fitting(fitted):
     bayes, x, _ = fitted
     expected = bayes.predict_proba(x, method="bridge" if bayes.logits(x).mean.shape[1] > 1 else "quadrature")
     bayes.predictive = "bridge" if bayes.logits(x).mean.shape[1] > 1 else "quadrature"
@@ -348,7 +348,7 @@ def test_what_only_predictions_depend_on_can(fitted):
         bayes.predictive = "weights"
 
 
-def test_wrong_names_later_on_list_the_right_ones(fitted):
+def test_wrong_names_after_fitting_list_the_right_ones(fitted):
     bayes, x, y = fitted
     for wrong in ("probits", "weights", 3):
         with refused(bayes, x, ArgumentError, f"method={wrong!r}.*'probit', 'pairwise', 'bridge', .*'mc'"):
@@ -359,7 +359,7 @@ def test_wrong_names_later_on_list_the_right_ones(fitted):
         bayes.tune([(x, y)], penalty="l2")
 
 
-def test_one_of_lists_what_there_is():
+def test_one_of_lists_the_known_names():
     assert one_of("a", "b", ("b", "c")) == "b"
     with pytest.raises(ArgumentError, match="a='d' is not known: choose one of 'b', 'c'"):
         one_of("a", "d", ("b", "c"))
@@ -393,7 +393,7 @@ def test_one_of_lists_what_there_is():
         "save",
     ],
 )
-def test_anything_before_fitting_asks_for_fit(use):
+def test_every_method_before_fitting_asks_for_fit(use):
     x, y = reference.data(3)
     bayes = bb.Laplace(reference.network(3))
     with refused(bayes, x, NotFittedError, r"not fitted.*fit\("):
@@ -404,7 +404,7 @@ def test_anything_before_fitting_asks_for_fit(use):
 
 
 @pytest.mark.parametrize("value", [0, 0.0, -1.0, math.nan, math.inf, -math.inf, None, "wide", [1.0, 2.0]])
-def test_a_prior_variance_that_is_not_positive(fitted, value):
+def test_a_prior_variance_that_is_not_positive_raises(fitted, value):
     bayes, x, _ = fitted
     says = "prior_variance=.*positive"
     with pytest.raises(ArgumentError, match=says):
@@ -417,26 +417,26 @@ def test_a_prior_variance_that_is_not_positive(fitted, value):
 
 
 @pytest.mark.parametrize("value", [[0.0], [-1.0], [math.nan], [math.inf], [1.0, 2.0]])
-def test_a_tensor_of_prior_variance_that_is_not_one_positive_number(fitted, value):
+def test_a_tensor_that_is_not_one_positive_prior_variance_raises(fitted, value):
     bayes, x, _ = fitted
     with refused(bayes, x, ArgumentError, "prior_variance=.*positive"):
         bayes.log_evidence(torch.tensor(value))
 
 
-def test_the_message_shows_the_number():
+def test_the_message_shows_the_wrong_prior_variance():
     with pytest.raises(ArgumentError, match=r"prior_variance=-3\.5"):
         bb.Laplace(nn.Linear(2, 2), prior_variance=-3.5)
 
 
 @pytest.mark.parametrize("weight", [-0.1, math.nan, math.inf, "much", None])
-def test_a_weight_that_is_negative_or_no_number(fitted, weight):
+def test_a_weight_of_outliers_that_is_negative_or_no_number_raises(fitted, weight):
     bayes, x, y = fitted
     with refused(bayes, x, ArgumentError, "weight="):
         bayes.tune([(x, y)], weight=weight)
 
 
 @pytest.mark.parametrize("samples", [0, -1, 2.5, "many"])
-def test_samples_and_draws_that_are_no_positive_number(fitted, samples):
+def test_numbers_of_samples_that_are_not_positive_raise(fitted, samples):
     bayes, x, _ = fitted
     with refused(bayes, x, ArgumentError, "samples=.*positive"):
         bayes.predict_proba(x, method="mc", samples=samples)
@@ -444,20 +444,20 @@ def test_samples_and_draws_that_are_no_positive_number(fitted, samples):
         bayes.sample(samples)
 
 
-def test_samples_without_monte_carlo(fitted):
+def test_samples_without_monte_carlo_raise(fitted):
     bayes, x, _ = fitted
     with refused(bayes, x, ArgumentError, "samples=10.*'mc'"):
         bayes.predict_proba(x, samples=10)
 
 
 @pytest.mark.parametrize("objective", ["ood", "nll"])
-def test_tuning_without_validation_data(fitted, objective):
+def test_tuning_without_validation_data_raises(fitted, objective):
     bayes, x, _ = fitted
     with refused(bayes, x, ArgumentError, f"{objective}.*val_loader"):
         bayes.tune(objective=objective)
 
 
-def test_tuning_the_evidence_of_what_has_none():
+def test_tuning_the_isotropic_structure_by_evidence_raises():
     x, y = reference.data(3)
     bayes = bb.Laplace(reference.network(3), structure="isotropic").fit([(x, y)])
     with pytest.raises(ArgumentError, match=r"isotropic.*evidence"):

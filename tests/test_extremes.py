@@ -1,4 +1,4 @@
-"""Far from the data and at absurd priors: finite, normalised, or an error that says why."""
+"""Far inputs and extreme priors give finite, normalised predictions, or an error that says why."""
 
 import copy
 import functools
@@ -13,20 +13,27 @@ from torch import nn
 
 import bitbayes as bb
 import reference
-from bitbayes.errors import BitbayesError, DataError
+from bitbayes.errors import ArgumentError, BitbayesError, DataError
+from classifiers import points, relu_mlp
 from reference import CASES
 
 METHODS = {
     1: ("probit", "quadrature", "mc"),
     **dict.fromkeys((2, 3, 10), ("probit", "pairwise", "bridge", "mc")),
 }
+
+
 EVERY = [
     pytest.param(case, k, method, id=f"{case}-{k}-{method}")
     for case in CASES
     for k, methods in METHODS.items()
     for method in methods
 ]
+
+
 SCALES = (0.0, 1e-40, 1e-30, 1e-6, 1.0, 1e6, 1e15, 1e19, 1e20, 1e25, 1e30, 1e33, 1e36)
+
+
 PRIORS = (1e-12, 1e-8, 1e-3, 1.0, 1e3, 1e8, 1e12)
 
 
@@ -35,9 +42,17 @@ def training(k):
     return reference.data(k, dtype=torch.float32)
 
 
-@functools.cache
 def fitted(case, k, bias=True, deep=True, training_scale=1.0):
-    """Float32; weights below one, so that an input of 1e36 stays below 1e38 in every layer."""
+    """A fitted Laplace in float32, which the test may change, and the random state stays as it was.
+
+    Weights are below one, so that an input of 1e36 stays below 1e38 in every layer.
+    """
+    with torch.random.fork_rng(devices=[]):
+        return copy.deepcopy(fitted_once(case, k, bias, deep, training_scale))
+
+
+@functools.cache
+def fitted_once(case, k, bias, deep, training_scale):
     torch.manual_seed(k)
     model = nn.Linear(3, k, bias=bias)
     if deep:
@@ -47,7 +62,7 @@ def fitted(case, k, bias=True, deep=True, training_scale=1.0):
 
 
 def check(bayes, x, method, k):
-    """Finite and normalised, the drop-in too."""
+    """Assert that predictions are finite and normalised, and those of the drop-in too."""
     with torch.no_grad():
         assert bool(bayes.model(x).isfinite().all()), "the test's own network overflows"
     p = bayes.predict_proba(x, method=method)
@@ -94,20 +109,20 @@ def test_probabilities_are_finite_and_normalised_anywhere(case, k, data, log_sca
 
 
 @pytest.mark.parametrize("case, k, method", EVERY)
-def test_logits_near_the_largest_float(case, k, method):
+def test_logits_near_the_largest_float_give_finite_predictions(case, k, method):
     # The sum of two of them overflows, though none of them does.
     bayes = fitted(case, k, True, False)
     bayes.prior_variance = 1.0
     x = torch.randn(8, 3)
     with torch.no_grad():
-        x = x * (
-            2e38 / torch.maximum(bayes.model(x).abs().amax(1, keepdim=True), x.abs().amax(1, keepdim=True))
-        )
+        # Divided first: 2e38 divided by a maximum below 0.58 would be infinite.
+        largest = torch.maximum(bayes.model(x).abs().amax(1, keepdim=True), x.abs().amax(1, keepdim=True))
+        x = 2e38 * (x / largest)
     check(bayes, x, method, k)
 
 
 @pytest.mark.parametrize("case, k, method", EVERY)
-def test_large_logits_of_small_features(case, k, method):
+def test_large_logits_of_small_features_give_finite_predictions(case, k, method):
     torch.manual_seed(0)
     model = nn.Linear(3, k)
     with torch.no_grad():
@@ -119,7 +134,7 @@ def test_large_logits_of_small_features(case, k, method):
 
 @pytest.mark.parametrize("training_scale", [1e-25, 1e10, 1e20, 1e30])
 @pytest.mark.parametrize("case, k", list(itertools.product(CASES, (1, 3))))
-def test_training_data_of_any_size(case, k, training_scale):
+def test_training_data_of_any_size_give_finite_predictions_or_an_error(case, k, training_scale):
     # Squares of the features overflow float32 from 1e19 on, though the network itself does not: either that
     # does no harm, or `fit` says what to do about it.
     refusal = ""
@@ -161,7 +176,7 @@ def test_the_limit_is_reached_and_stays(case, k, method):
 
 
 @pytest.mark.parametrize("case, k, method", [case for case in EVERY if case.values[2] != "mc"])
-def test_far_away_float32_is_float64(case, k, method):
+def test_float32_predictions_far_away_are_those_of_float64(case, k, method):
     # Where float64 has a hundred decades to spare, up to the largest numbers that float32 has.
     bayes = fitted(case, k, True, False)
     bayes.prior_variance = 3.0
@@ -215,7 +230,7 @@ def test_a_network_that_overflows_raises(k):
 
 
 @pytest.mark.parametrize("k", [1, 3])
-def test_only_the_head_overflows(k):
+def test_a_head_that_overflows_raises(k):
     model = nn.Linear(3, k)
     with torch.no_grad():
         model.weight.fill_(10.0)
@@ -255,7 +270,7 @@ def test_certain_networks_have_a_posterior(case):
 @example(n=2)
 @given(n=st.integers(1, 40))
 @settings(max_examples=10)
-def test_fewer_points_than_features(n):
+def test_predictions_with_fewer_points_than_features_are_finite(n):
     # H has rank n at most: the eigenvalues that are zero come out as ±1e-17.
     torch.manual_seed(n)
     for case in CASES:
@@ -265,3 +280,21 @@ def test_fewer_points_than_features(n):
         bayes.fit([(x, torch.arange(n) % 3)])
         for method in METHODS[3]:
             check(bayes, torch.cat([x, torch.randn(3, 20)]), method, 3)
+
+
+@pytest.mark.parametrize("k", [1, 3])
+@pytest.mark.parametrize("structure", ["kron", "full", "diag", "isotropic"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_prior_variances_from_1e_minus_300_to_1e300_give_finite_predictions(k, structure, dtype):
+    """With two points, most directions of the weights have no data and keep the prior's variance."""
+    x, y = points(dtype=dtype)
+    bayes = bb.Laplace(relu_mlp(k, dtype), structure=structure).fit([(x[:2], y[:2])])
+    methods = ("probit", "quadrature", "mc") if k == 1 else ("pairwise", "probit", "bridge", "mc")
+    for variance in (1e-300, 1e-50, 1e20, 1e39, 1e50, 1e200, 1e300):
+        bayes.prior_variance = variance
+        for method in methods:
+            probs = bayes.predict_proba(x, method=method)
+            torch.testing.assert_close(probs.sum(1), torch.ones(40, dtype=dtype), rtol=0, atol=1e-5)
+        assert all(bool(each.isfinite().all()) for each in bayes.sample(2).values())
+    with pytest.raises(ArgumentError, match="prior_variance"):
+        bayes.prior_variance = 10**400

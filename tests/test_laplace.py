@@ -1,4 +1,4 @@
-"""Laplace as a user meets it: what fit, update and prediction do to data, model and dtype."""
+"""Laplace: what fit, update and predictions do to data, model and dtype."""
 
 import copy
 from types import SimpleNamespace
@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import bitbayes as bb
 import reference
 from bitbayes.errors import ModelError
+from classifiers import points, relu_mlp
 from reference import STRUCTURES
 
 
@@ -20,7 +21,7 @@ def k(request):
 
 
 def count_calls(model):
-    """The number of rows of every forward call of `model` from now on."""
+    """A list that collects the number of rows of every forward call of `model` from now on."""
     rows = []
     model.register_forward_hook(
         lambda module, args, kwargs, output: rows.append(
@@ -31,8 +32,8 @@ def count_calls(model):
     return rows
 
 
-def same(first, second, x, atol=1e-12):
-    """The same posterior: covariance and evidence."""
+def assert_equal(first, second, x, atol=1e-12):
+    """Assert that two posteriors have equal means, covariances and evidence."""
     a, b = first.logits(x), second.logits(x)
     torch.testing.assert_close(a.mean, b.mean, rtol=0, atol=0)
     torch.testing.assert_close(a.covariance, b.covariance, rtol=atol, atol=atol)
@@ -68,7 +69,7 @@ def test_fit_needs_no_gradient(k):
     assert with_gradient and not any(with_gradient)
 
 
-def test_fit_returns_self_and_the_repr_tells(k):
+def test_fit_returns_self_and_the_repr_shows_it(k):
     bayes = bb.Laplace(reference.network(k))
     assert "not fitted" in repr(bayes)
     assert bayes.fit(reference.loader(*reference.data(k))) is bayes
@@ -76,64 +77,64 @@ def test_fit_returns_self_and_the_repr_tells(k):
 
 
 @pytest.mark.parametrize("structure", STRUCTURES)
-def test_update_is_one_fit_on_both(k, structure):
+def test_fit_and_update_give_the_posterior_of_one_fit(k, structure):
     model, (x, y) = reference.network(k), reference.data(k)
     first, second = reference.loader(x[:11], y[:11]), reference.loader(x[11:], y[11:])
     both = bb.Laplace(model, structure=structure).fit(first + second)
     updated = bb.Laplace(model, structure=structure).fit(first)
     assert updated.update(second) is updated
-    same(updated, both, x)
+    assert_equal(updated, both, x)
 
 
 @pytest.mark.parametrize("structure", STRUCTURES)
 def test_fitting_again_starts_afresh(k, structure):
     model, (x, y) = reference.network(k), reference.data(k)
     again = bb.Laplace(model, structure=structure).fit(reference.loader(x[:9], y[:9]))
-    again.predict_proba(x)  # whatever is kept between predictions must go
+    again.predict_proba(x)  # what is kept between predictions must be dropped by the second fit
     again.fit(reference.loader(x, y))
-    same(again, bb.Laplace(model, structure=structure).fit(reference.loader(x, y)), x, atol=0)
+    assert_equal(again, bb.Laplace(model, structure=structure).fit(reference.loader(x, y)), x, atol=0)
 
 
 @pytest.mark.parametrize("structure", STRUCTURES)
 def test_batch_size_and_order_do_not_matter(k, structure, monkeypatch):
-    # Rows are gathered into larger pieces inside: here, into many.
+    # A fit gathers rows into pieces of this size; with a small one there are many pieces.
     monkeypatch.setattr("bitbayes.fitting.FIT_BYTES", 10 * 4 * 8)
     model, (x, y) = reference.network(k), reference.data(k)
     whole = bb.Laplace(model, structure=structure).fit([(x, y)])
     order = torch.randperm(len(x))
     for batch in (1, 7, 30):
         shuffled = bb.Laplace(model, structure=structure).fit(reference.loader(x[order], y[order], batch))
-        same(shuffled, whole, x)
+        assert_equal(shuffled, whole, x)
 
 
-def test_every_kind_of_loader(k):
+def test_fit_takes_lists_iterators_generators_and_data_loaders(k):
     model, (x, y) = reference.network(k), reference.data(k)
     expected = bb.Laplace(model).fit([(x, y)])
     batches = reference.loader(x, y)
     dataset = DataLoader(TensorDataset(x, y), batch_size=7)
     for loader in (batches, iter(batches), (batch for batch in batches), dataset, [[*b] for b in batches]):
-        same(bb.Laplace(model).fit(loader), expected, x)
+        assert_equal(bb.Laplace(model).fit(loader), expected, x)
 
 
-def test_labels_as_a_column_and_of_any_integer_type(k):
+def test_labels_may_be_a_column_and_of_any_integer_type(k):
     model, (x, y) = reference.network(k), reference.data(k)
     expected = bb.Laplace(model).fit([(x, y)])
     for labels in (y[:, None], y.int(), y.to(torch.uint8)):
-        same(bb.Laplace(model).fit([(x, labels)]), expected, x, atol=0)
+        assert_equal(bb.Laplace(model).fit([(x, labels)]), expected, x, atol=0)
 
 
 def test_one_logit_takes_float_and_bool_labels():
     model, (x, y) = reference.network(1), reference.data(1)
     expected = bb.Laplace(model).fit([(x, y)])
     for labels in (y.float(), y.double()[:, None], y.bool()):
-        same(bb.Laplace(model).fit([(x, labels)]), expected, x, atol=0)
+        assert_equal(bb.Laplace(model).fit([(x, labels)]), expected, x, atol=0)
 
 
-# ---- the model is only borrowed
+# ---- the model stays as it was
 
 
-class Moody(nn.Module):
-    """Dropout and batch norm: anything but eval mode gives other numbers, or changes the model."""
+class DropoutAndNorm(nn.Module):
+    """A network with dropout and batch norm, which behaves differently in train mode."""
 
     def __init__(self, k, dtype=torch.float64):
         super().__init__()
@@ -149,8 +150,8 @@ class Moody(nn.Module):
         return self.head(self.drop(self.norm(self.hidden(x)).relu()))
 
 
-def uses(bayes, x, y, k):
-    """Everything that runs the model."""
+def call_everything(bayes, x, y, k):
+    """Call every method that runs the model."""
     loader = reference.loader(x, y)
     bayes.fit(loader)
     bayes.update(loader)
@@ -165,7 +166,7 @@ def uses(bayes, x, y, k):
 
 @pytest.mark.filterwarnings("ignore::bitbayes.errors.EdgeWarning")
 def test_modes_weights_and_gradients_stay_as_they_were(k):
-    model, (x, y) = Moody(k), reference.data(k)
+    model, (x, y) = DropoutAndNorm(k), reference.data(k)
     model.train()
     model.norm.eval()  # as somebody does who fine-tunes
     model.hidden.requires_grad_(False)
@@ -176,7 +177,7 @@ def test_modes_weights_and_gradients_stay_as_they_were(k):
     wanted = {name: parameter.requires_grad for name, parameter in model.named_parameters()}
     modes = {name: module.training for name, module in model.named_modules()}
 
-    uses(bb.Laplace(model), x, y, k)
+    call_everything(bb.Laplace(model), x, y, k)
 
     assert {name: module.training for name, module in model.named_modules()} == modes
     assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
@@ -189,7 +190,7 @@ def test_modes_weights_and_gradients_stay_as_they_were(k):
 
 
 def test_a_model_in_train_mode_is_used_in_eval_mode(k):
-    model, (x, y) = Moody(k), reference.data(k)
+    model, (x, y) = DropoutAndNorm(k), reference.data(k)
     trained = bb.Laplace(model.train()).fit(reference.loader(x, y))
     in_training = trained.predict_proba(x), trained(x).detach(), trained.logits(x).covariance
     model.eval()
@@ -198,21 +199,22 @@ def test_a_model_in_train_mode_is_used_in_eval_mode(k):
     assert all(torch.equal(a, b) for a, b in zip(in_training, in_eval, strict=True))
 
 
-def stumble(batches):
+def broken_loader(batches):
+    """A loader that raises after its first batch."""
     yield batches[0]
     raise RuntimeError("the disk is gone")
 
 
 @pytest.mark.parametrize("what", ["fit", "update", "tune", "tune-outliers", "predict_proba"])
 def test_modes_come_back_after_an_exception(k, what):
-    model, (x, y) = Moody(k), reference.data(k)
+    model, (x, y) = DropoutAndNorm(k), reference.data(k)
     bayes, batches = bb.Laplace(model).fit(reference.loader(x, y)), reference.loader(x, y)
     model.train()
     model.norm.eval()
     before = bayes.predict_proba(x), bayes.prior_variance
     use = getattr(bayes, what.removesuffix("-outliers"))
-    arguments = (batches,) if what == "tune-outliers" else (stumble(batches),)
-    options = {"outliers": stumble(batches)} if what == "tune-outliers" else {}
+    arguments = (batches,) if what == "tune-outliers" else (broken_loader(batches),)
+    options = {"outliers": broken_loader(batches)} if what == "tune-outliers" else {}
     with pytest.raises(RuntimeError, match="the disk is gone") as held:  # noqa: F841
         use(*arguments, **options)
     assert [m.training for m in (model, model.hidden, model.norm, model.drop)] == [True, True, False, True]
@@ -220,7 +222,7 @@ def test_modes_come_back_after_an_exception(k, what):
 
 
 def test_modes_come_back_when_the_model_itself_raises(k):
-    model, (x, y) = Moody(k).train(), reference.data(k)
+    model, (x, y) = DropoutAndNorm(k).train(), reference.data(k)
     bayes = bb.Laplace(model).fit(reference.loader(x, y))
     for use in (bayes, bayes.logits, bayes.predict_proba, lambda x: bayes.fit([(x, y)])):
         with pytest.raises(RuntimeError, match="shape"):
@@ -237,7 +239,7 @@ def test_modes_come_back_while_an_error_of_the_curvature_is_held(monkeypatch):
     assert model.training and model[0].training
 
 
-# ---- models as people have them
+# ---- models of every form
 
 
 class Backbone(nn.Module):
@@ -254,8 +256,8 @@ class Backbone(nn.Module):
         return getattr(self, self.name)(self.body(x))
 
 
-def covers(model, x, y, weight, head):
-    """Fits, and draws the weights that the head is expected to have."""
+def assert_head(model, x, y, weight, head):
+    """Assert that the fitted head has this weight and that predictions are normalised."""
     bayes = bb.Laplace(model, head=head).fit([(x, y)])
     assert next(iter(bayes.sample(2))) == weight
     p = bayes.predict_proba(x)
@@ -264,9 +266,9 @@ def covers(model, x, y, weight, head):
 
 @pytest.mark.parametrize("given", [True, False])
 @pytest.mark.parametrize("name", ["fc", "head", "classifier", "score"])
-def test_heads_by_every_name(name, given, k):
+def test_heads_are_found_under_every_usual_name(name, given, k):
     y = torch.arange(8) % max(k, 2)
-    covers(Backbone(name, k), torch.randn(8, 1, 5, 5), y, f"{name}.weight", name if given else None)
+    assert_head(Backbone(name, k), torch.randn(8, 1, 5, 5), y, f"{name}.weight", name if given else None)
 
 
 @pytest.mark.parametrize(
@@ -283,13 +285,13 @@ def test_heads_by_every_name(name, given, k):
     ids=["alone", "sequential", "trailing-dropout", "nested"],
 )
 @pytest.mark.parametrize("bias", [True, False])
-def test_heads_wherever_they_stand(wrap, weight, bias, k):
+def test_heads_are_found_wherever_they_are_in_the_model(wrap, weight, bias, k):
     x, y = reference.data(k, dtype=torch.float32)
-    covers(wrap(nn.Linear(3, k, bias=bias)), x, y, weight, None)
+    assert_head(wrap(nn.Linear(3, k, bias=bias)), x, y, weight, None)
 
 
 class Transformer(nn.Module):
-    """As Hugging Face's: keyword inputs, labels among them, an object with `.logits` comes out."""
+    """A network as in Hugging Face: its inputs are keywords, and it returns an object with `.logits`."""
 
     def __init__(self, k, wrap):
         super().__init__()
@@ -307,7 +309,7 @@ class Transformer(nn.Module):
 @pytest.mark.parametrize(
     "wrap", [lambda logits: SimpleNamespace(loss=None, logits=logits), lambda logits: {"logits": logits}]
 )
-def test_hugging_face_style(k, wrap):
+def test_models_with_keyword_inputs_and_logits_in_an_object(k, wrap):
     model = Transformer(k, wrap)
     ids, mask = torch.randint(11, (20, 6)), torch.ones(20, 6)
     y = torch.arange(20) % max(k, 2)
@@ -331,7 +333,7 @@ def test_hugging_face_style(k, wrap):
     torch.testing.assert_close(p, expected)
 
 
-def test_a_head_called_by_keyword(k):
+def test_a_head_may_be_called_with_a_keyword(k):
     class Model(nn.Module):
         def __init__(self):
             super().__init__()
@@ -341,37 +343,10 @@ def test_a_head_called_by_keyword(k):
             return self.head(input=x)
 
     x, y = reference.data(k, dtype=torch.float32)
-    covers(Model(), x, y, "head.weight", None)
+    assert_head(Model(), x, y, "head.weight", None)
 
 
-# ---- dtypes
-
-
-@pytest.mark.parametrize("structure", STRUCTURES)
-@pytest.mark.parametrize(
-    "dtype, result",
-    [(torch.bfloat16, torch.float32), (torch.float32, torch.float32), (torch.float64, torch.float64)],
-)
-def test_results_have_the_models_dtype_but_at_least_float32(k, structure, dtype, result):
-    model = reference.network(k, dtype=dtype)
-    x, y = reference.data(k, dtype=dtype)
-    bayes = bb.Laplace(model, structure=structure).fit(reference.loader(x, y))
-    gaussian = bayes.logits(x)
-    for tensor in (bayes.predict_proba(x), bayes(x), gaussian.mean, gaussian.covariance):
-        assert tensor.dtype == result and bool(tensor.isfinite().all())
-    assert all(draws.dtype == dtype for draws in bayes.sample(2).values())
-    # The same features and logits in float64 give the same covariance, to float32's digits.
-    exact = copy.deepcopy(model).double()
-    features = nn.Sequential(model.hidden, model.activation)(x).detach().double()
-    head = bb.Laplace(nn.Sequential(exact.head), structure=structure).fit([(features, y)])
-    if dtype != torch.bfloat16:  # whose logits are rounded to three digits
-        torch.testing.assert_close(
-            gaussian.covariance.double(), head.logits(features).covariance, rtol=2e-5, atol=2e-6
-        )
-    else:
-        torch.testing.assert_close(
-            gaussian.covariance.double(), head.logits(features).covariance, rtol=0.05, atol=0.02
-        )
+# ---- options and the module itself
 
 
 def test_the_prior_variance_can_be_set_without_data(k):
@@ -380,16 +355,16 @@ def test_the_prior_variance_can_be_set_without_data(k):
     calls = count_calls(model)
     bayes.prior_variance = 17
     assert calls == [] and bayes.prior_variance == 17.0 and isinstance(bayes.prior_variance, float)
-    same(bayes, bb.Laplace(model, prior_variance=17.0).fit([(x, y)]), x, atol=0)
+    assert_equal(bayes, bb.Laplace(model, prior_variance=17.0).fit([(x, y)]), x, atol=0)
 
 
 def test_auto_is_full_for_one_logit_and_kron_for_more(k):
     model, (x, y) = reference.network(k), reference.data(k)
     expected = bb.Laplace(model, structure="full" if k == 1 else "kron").fit([(x, y)])
-    same(bb.Laplace(model).fit([(x, y)]), expected, x, atol=0)
+    assert_equal(bb.Laplace(model).fit([(x, y)]), expected, x, atol=0)
 
 
-def test_it_is_a_module_that_holds_the_model(k):
+def test_a_laplace_is_a_module_that_holds_the_model(k):
     model = reference.network(k)
     bayes = bb.Laplace(model)
     assert isinstance(bayes, nn.Module) and bayes.model is model
@@ -409,3 +384,14 @@ def test_updating_after_the_model_changed_raises_and_changes_nothing(k):
     with pytest.raises(ModelError, match="changed since"):
         bayes.update([(x, y)])
     assert torch.equal(bayes.log_evidence(), evidence)
+
+
+@pytest.mark.parametrize("structure", ["kron", "full", "diag"])
+@pytest.mark.parametrize("layers", ["last", "all"])
+@pytest.mark.parametrize("residual", [False, True])
+def test_logits_of_a_loader_are_those_of_all_its_points(structure, layers, residual):
+    x, y = points()
+    bayes = bb.Laplace(relu_mlp(), structure=structure, layers=layers, residual=residual).fit([(x, y)])
+    whole, parts = bayes.logits(x), bayes.logits([x[:15], x[15:]])
+    torch.testing.assert_close(parts.mean, whole.mean)
+    torch.testing.assert_close(parts.covariance, whole.covariance)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 import reference
 from bitbayes.errors import DataError
 from bitbayes.likelihood import Bernoulli, Categorical, likelihood_for
+from reference import logit_hessians
 
 
 def logits_and_labels(k, n=12, scale=3.0):
@@ -115,7 +116,7 @@ def test_labels_come_back_as_class_indices():
         (Bernoulli(), torch.tensor([1j, 1, 0]), "batch 7: .*"),
     ],
 )
-def test_wrong_labels_are_shown(likelihood, labels, says):
+def test_wrong_labels_raise_and_are_shown(likelihood, labels, says):
     with pytest.raises(DataError, match=says):
         likelihood.check(labels, (3, 4 if isinstance(likelihood, Categorical) else 1), "batch 7")
 
@@ -125,6 +126,26 @@ def test_many_wrong_labels_are_not_all_shown():
         Categorical().check(torch.arange(50), (50, 4), "batch 0")
 
 
-def test_the_number_of_outputs_decides():
+def test_the_number_of_outputs_decides_the_likelihood():
     assert likelihood_for(1).name == "bernoulli"
     assert likelihood_for(2).name == likelihood_for(10).name == "categorical"
+
+
+@pytest.mark.parametrize("k", [1, 2, 3, 10])
+@pytest.mark.parametrize("size", [1, 30, 800])
+def test_the_root_times_its_transpose_is_the_hessian_in_the_logits(k, size):
+    logits = torch.randn(20, k, dtype=torch.float64) * size
+    root = likelihood_for(k).root(logits)
+    assert root.shape == (20, k, max(1, k - 1))
+    hessians = logit_hessians(logits, torch.zeros(20, dtype=torch.long))
+    torch.testing.assert_close(root @ root.mT, hessians, rtol=1e-10, atol=1e-15)
+
+
+@pytest.mark.parametrize("k", [1, 3])
+def test_drawn_labels_have_the_hessian_on_average(k):
+    logits = torch.randn(2, k, dtype=torch.float64).repeat_interleave(100_000, 0)
+    drawn = likelihood_for(k).draw(logits, torch.Generator().manual_seed(0))
+    outer = (drawn[:, :, None] * drawn[:, None, :]).reshape(2, -1, k, k)
+    error = 5 * outer.std(1) / outer.shape[1] ** 0.5  # five standard errors
+    hessians = logit_hessians(logits[[0, -1]], torch.zeros(2, dtype=torch.long))
+    assert bool(((outer.mean(1) - hessians).abs() <= error).all())

@@ -1,4 +1,4 @@
-"""Metrics against scikit-learn, torchmetrics, and loops that spell the definitions out."""
+"""Metrics against scikit-learn, torchmetrics, and loops that follow the definitions."""
 
 import math
 
@@ -17,7 +17,7 @@ EXACT = 1e-12
 
 
 def case(n=500, k=4, seed=0, sharpness=3.0):
-    """Probabilities and labels drawn from something flatter, so that the classifier is overconfident."""
+    """Probabilities of an overconfident classifier: labels are drawn from flatter ones."""
     generator = torch.Generator().manual_seed(seed)
     logits = sharpness * torch.randn(n, k, generator=generator, dtype=torch.float64)
     labels = torch.multinomial((0.5 * logits).softmax(-1), 1, generator=generator)[:, 0]
@@ -87,7 +87,7 @@ def test_auroc_and_fpr95_agree_with_scikit_learn_without_ties(n):
 # --- cases worked by hand ----------------------------------------------------------------------------------
 
 
-def test_auroc_ends():
+def test_auroc_is_1_for_separated_scores_and_0_for_reversed_ones():
     low, high = scores(0.5, 0.6), scores(0.7, 0.8, 0.9)
     assert metrics.auroc(high, low) == 1.0
     assert metrics.auroc(low, high) == 0.0
@@ -130,7 +130,7 @@ def test_each_bin_holds_its_left_edge(bins):
     assert per_bin.accuracy[: -len(edges)].isnan().all()
 
 
-def test_mmc_and_entropy_spelled_out():
+def test_mmc_and_entropy_are_their_definitions():
     probs, _ = case(n=50)
     rows = probs.tolist()
     assert metrics.mmc(probs) == pytest.approx(sum(max(row) for row in rows) / 50, abs=EXACT)
@@ -171,7 +171,7 @@ PAIRS = [metrics.auroc, metrics.fpr95]
 
 
 def calls(probs, labels):
-    """Every metric on these arguments; a pair gets the same probabilities twice."""
+    """Every metric on these arguments. Metrics of two sets get the same probabilities twice."""
     yield from ((lambda f=f: f(probs, labels)) for f in [*WITH_LABELS, metrics.reliability])
     yield from ((lambda f=f: f(probs)) for f in ALONE)
     yield from ((lambda f=f: f(probs, scores(0.5))) for f in PAIRS)
@@ -190,7 +190,7 @@ def test_every_metric_gives_a_python_float_and_no_gradient():
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 @pytest.mark.parametrize("k", [2, 10, 1000])
 @pytest.mark.parametrize("through_logarithm", [False, True])
-def test_what_a_softmax_gives_in_any_dtype_is_taken(dtype, k, through_logarithm):
+def test_softmax_outputs_of_any_dtype_are_accepted(dtype, k, through_logarithm):
     logits = 3 * torch.randn(200, k, generator=torch.Generator().manual_seed(0))
     for scale in (0.0, 1.0, 10.0):  # from uniform, where the entropy is largest, to nearly one-hot
         rows = (scale * logits).to(dtype)
@@ -202,7 +202,7 @@ def test_what_a_softmax_gives_in_any_dtype_is_taken(dtype, k, through_logarithm)
             assert metrics.mmc(probs.double()) == pytest.approx(exact, abs=EXACT)
 
 
-def test_an_average_of_100_draws_added_one_by_one_in_float32_is_taken():
+def test_an_average_of_100_draws_added_one_by_one_in_float32_is_accepted():
     total = torch.zeros(2000, 10)
     for seed in range(100):
         total += torch.randn(2000, 10, generator=torch.Generator().manual_seed(seed)).softmax(-1)
@@ -254,7 +254,7 @@ def test_bad_labels_raise(labels, message):
             f(scores(0.5, 0.75), labels)
 
 
-def test_small_integer_and_boolean_labels_are_taken():
+def test_small_integer_and_boolean_labels_are_accepted():
     probs = scores(0.9, 0.8)
     for dtype in (torch.uint8, torch.int32, torch.bool):
         assert metrics.accuracy(probs, torch.tensor([0, 1]).to(dtype)) == 0.5

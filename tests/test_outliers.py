@@ -1,4 +1,4 @@
-"""Outliers: ranges and seeds of noise, what an attack may touch, rotations against other code."""
+"""Outliers: ranges and seeds of noise, what an attack changes, rotations against other code."""
 
 import math
 
@@ -84,7 +84,7 @@ def test_no_noise_items_raise(n):
         outliers.uniform_noise(images(), n)
 
 
-def test_far_away_scales():
+def test_far_away_points_are_delta_times_x():
     x = images()
     assert torch.equal(outliers.far_away(x, 2000), 2000 * x)
 
@@ -167,8 +167,8 @@ def test_attack_never_ends_below_its_start_even_when_its_steps_overshoot():
 
 
 @pytest.mark.parametrize("adaptive", [False, True])
-def test_a_step_of_the_ascent_follows_its_rule(adaptive):
-    """Three rows: a better score, an equal one, a worse one."""
+def test_steps_of_the_ascent_after_better_equal_and_worse_scores(adaptive):
+    """The three rows have a better, an equal and a worse score."""
     state = outliers.start_ascent(torch.full((3, 2), 0.5), epsilon=0.4, step_size=0.2, bounds=(0.0, 0.8))
     start = state.current
     state = outliers.ascend(state, torch.tensor([[1.0, -1.0]] * 3), torch.zeros(3), adaptive=adaptive)

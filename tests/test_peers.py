@@ -1,4 +1,4 @@
-"""The same numbers as laplace-torch, where both compute the same thing."""
+"""Covariances and evidence are those of laplace-torch, wherever both libraries compute them."""
 
 import copy
 import warnings
@@ -38,7 +38,7 @@ def both(structure, k, bias, prior_variance):
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("k", [2, 3, 10])
 @pytest.mark.parametrize("structure", ["full", "diag"])
-def test_covariance_and_evidence(structure, k, bias, prior_variance):
+def test_covariance_and_evidence_are_those_of_laplace_torch(structure, k, bias, prior_variance):
     ours, theirs, x = both(structure, k, bias, prior_variance)
     mean, covariance = theirs._glm_predictive_distribution(x)
     gaussian = ours.logits(x)
@@ -50,8 +50,8 @@ def test_covariance_and_evidence(structure, k, bias, prior_variance):
 
 
 @pytest.mark.parametrize("k", [2, 3])
-def test_kron_differs_by_the_bias_alone(k):
-    """Its Kronecker factors treat the bias as a layer of its own; without a bias both are the same."""
+def test_kron_without_a_bias_is_that_of_laplace_torch(k):
+    """With a bias they differ, because laplace-torch treats the bias as a layer of its own."""
     ours, theirs, x = both("kron", k, False, 2.0)
     _, covariance = theirs._glm_predictive_distribution(x)
     torch.testing.assert_close(ours.logits(x).covariance, covariance.detach(), rtol=1e-8, atol=1e-8)
@@ -61,7 +61,7 @@ def test_kron_differs_by_the_bias_alone(k):
 
 
 @pytest.mark.parametrize("k", [2, 3])
-def test_evidence_chooses_the_same_prior(k):
+def test_evidence_at_other_priors_is_that_of_laplace_torch(k):
     ours, theirs, _ = both("full", k, True, 1.0)
     for prior_variance in (0.01, 0.4, 3.0, 1000.0):
         expected = theirs.log_marginal_likelihood(torch.tensor(1 / prior_variance, dtype=torch.float64))

@@ -20,6 +20,8 @@ CLOSED = {
     2: ("probit", "pairwise", "bridge"),
     3: ("probit", "pairwise", "bridge"),
 }
+
+
 LOOPS = {"probit": reference.probit, "pairwise": reference.pairwise, "bridge": reference.bridge}
 
 
@@ -43,7 +45,7 @@ def one_logit(mean, variance):
     "k, method",
     [(1, "probit"), *((k, method) for k in (2, 3, 10) for method in ("probit", "pairwise", "bridge"))],
 )
-def test_closed_forms_are_their_formulas(k, method, structure, prior_variance):
+def test_closed_forms_equal_a_loop_over_points(k, method, structure, prior_variance):
     bayes, x = fitted(structure, k, prior_variance)
     x = x[:6]
     gaussian = bayes.logits(x)
@@ -128,6 +130,8 @@ def test_monte_carlo_takes_100_samples_unless_told(k):
 
 
 MEANS = (0.0, 1e-9, 0.3, 1.0, 5.0, 30.0, 200.0, 1e4, 1e6)
+
+
 VARIANCES = (0.0, 1e-12, 1e-6, 1e-2, 0.5, 1.0, 1.0000001, 2.0, 10.0, 1e3, 1e6, 1e9, 1e12)
 
 
@@ -155,7 +159,7 @@ def test_quadrature_is_the_integral_where_the_answer_is_neither_0_nor_1(standard
     assert abs(actual - reference.sigmoid_expectation(mean, variance)) < 1e-10
 
 
-def test_quadrature_through_the_public_face():
+def test_quadrature_of_a_fitted_laplace_is_the_integral():
     bayes, x = fitted("full", 1, 7.0)
     gaussian = bayes.logits(x)
     expected = [
@@ -273,8 +277,23 @@ def test_no_points_give_no_rows(k, method):
 
 @pytest.mark.parametrize("structure", STRUCTURES)
 @pytest.mark.parametrize("method", ["probit", "pairwise", "bridge"])
-def test_chunks_do_not_show(method, structure, monkeypatch):
+def test_predictions_in_chunks_are_the_same(method, structure, monkeypatch):
     bayes, x = fitted(structure, 10, 5.0)
     whole = bayes.predict_proba(x, method=method)
     monkeypatch.setattr("bitbayes.laplace.NUMBERS_PER_PREDICTION", 3 * 10 * 100)
     torch.testing.assert_close(bayes.predict_proba(x, method=method), whole, rtol=0, atol=1e-14)
+
+
+def test_the_gradient_of_quadrature_at_a_mean_of_zero():
+    torch.manual_seed(0)
+    x, y = torch.randn(30, 2).double(), torch.arange(30) % 2
+    head = nn.Linear(2, 1, bias=False).double()
+    bayes = bb.Laplace(head, predictive="quadrature").fit([(x, y)])
+    # Across the weights the mean is 0, and a step along them changes it.
+    w = head.weight.detach()[0]
+    at = torch.stack([-w[1], w[0]])[None].requires_grad_()
+    (gradient,) = torch.autograd.grad(bayes(at).sum(), at)
+    step = 1e-5 * w
+    with torch.no_grad():
+        expected = (bayes(at + step) - bayes(at - step)).sum() / 2e-5
+    assert float(gradient[0] @ w) == pytest.approx(float(expected), rel=1e-6)

@@ -1,186 +1,11 @@
-"""Tuning against a brute-force loop over candidates, each predicted from scratch."""
+"""Prior variances: one for all layers or one for each, and the grid of candidates."""
 
 import math
 
 import pytest
 import torch
-from torch import nn
 
-import bitbayes as bb
-import reference
-from bitbayes.errors import ArgumentError, EdgeWarning
-from bitbayes.prior import variance_grid
-
-
-def trained(k, dtype=torch.float64, **options):
-    """A slightly overconfident network, fitted on few points; and more of them for validation."""
-    torch.manual_seed(k)
-    model = nn.Sequential(nn.Linear(2, 2), nn.Tanh(), nn.Linear(2, k)).to(dtype)
-    with torch.no_grad():
-        model[0].weight.copy_(torch.eye(2))
-        angles = 2 * math.pi * torch.arange(k) / k
-        model[2].weight.copy_(4 * torch.stack([angles.cos(), angles.sin()], 1))
-    bayes = bb.Laplace(model, **options).fit(reference.loader(*drawn(model, 4)))
-    return bayes, drawn(model, 60)
-
-
-@torch.no_grad()
-def drawn(model, n):
-    """Inputs, and labels as a less confident network would give them."""
-    x = torch.randn(n, 2, dtype=model[0].weight.dtype)
-    logits = 0.8 * model(x)
-    p = logits.softmax(1) if logits.shape[1] > 1 else torch.cat([(-logits).sigmoid(), logits.sigmoid()], 1)
-    return x, torch.multinomial(p, 1)[:, 0]
-
-
-def objective(bayes, value, x, y, outliers=None, weight=0.25, penalty="entropy"):
-    """The objective, from probabilities alone."""
-    before, bayes.prior_variance = bayes.prior_variance, value
-    p = bayes.predict_proba(x)
-    cost = -p[torch.arange(len(y)), y].log().mean()
-    if outliers is not None:
-        log_p = bayes.predict_proba(outliers).log()
-        entropy = -(log_p.exp() * log_p).sum(1).mean()
-        cross_entropy = -log_p.mean(1).mean()  # to the uniform vector: every class has weight 1/k
-        cost = cost + (-weight * entropy if penalty == "entropy" else weight * cross_entropy)
-    bayes.prior_variance = before
-    return float(cost)
-
-
-def is_best(bayes, cost):
-    """The tuned value lies within a step of the best candidate, and is as good or better."""
-    grid = variance_grid(100)
-    costs = [cost(value) for value in grid]
-    index = min(range(len(grid)), key=costs.__getitem__)
-    assert 0 < index < len(grid) - 1, "the test needs an optimum inside the range"
-    assert grid[index - 1] < bayes.prior_variance < grid[index + 1]
-    assert cost(bayes.prior_variance) <= min(costs) + 1e-13 * abs(min(costs))  # rounding
-
-
-def inputs_seen(model):
-    """Every input that `model` is called with from now on."""
-    seen = []
-    model.register_forward_hook(lambda module, args, output: seen.append(args[0]))
-    return seen
-
-
-@pytest.mark.parametrize("structure", ["full", "kron", "diag", "isotropic"])
-@pytest.mark.parametrize("k", [1, 3])
-def test_nll_is_the_brute_force_optimum(k, structure):
-    bayes, (x, y) = trained(k, structure=structure)
-    assert bayes.tune(reference.loader(x, y), objective="nll") is bayes
-    is_best(bayes, lambda value: objective(bayes, value, x, y))
-
-
-@pytest.mark.parametrize("as_loader", [True, False])
-@pytest.mark.parametrize("penalty", ["entropy", "uniform"])
-@pytest.mark.parametrize("k", [1, 3])
-def test_ood_is_the_brute_force_optimum(k, penalty, as_loader):
-    bayes, (x, y) = trained(k)
-    outliers = 6 * torch.randn(45, 2, dtype=torch.float64)
-    given = list(outliers.split(20)) if as_loader else outliers
-    bayes.tune(reference.loader(x, y), outliers=given, penalty=penalty)
-    is_best(bayes, lambda value: objective(bayes, value, x, y, outliers, penalty=penalty))
-
-
-def test_outliers_may_come_with_labels():
-    bayes, (x, y) = trained(3)
-    outliers = 6 * torch.randn(45, 2, dtype=torch.float64)
-    plain = bayes.tune(reference.loader(x, y), outliers=outliers).prior_variance
-    labelled = bayes.tune(reference.loader(x, y), outliers=reference.loader(outliers, torch.zeros(45)))
-    assert labelled.prior_variance == pytest.approx(plain, rel=1e-9)
-
-
-@pytest.mark.parametrize("k", [1, 3])
-def test_the_weight_counts(k):
-    bayes, (x, y) = trained(k)
-    outliers = 6 * torch.randn(45, 2, dtype=torch.float64)
-    light = bayes.tune(reference.loader(x, y), outliers=outliers, weight=0.01).prior_variance
-    is_best(bayes, lambda value: objective(bayes, value, x, y, outliers, weight=0.01))
-    assert bayes.tune(reference.loader(x, y), outliers=outliers, weight=0.5).prior_variance > light
-    none = bayes.tune(reference.loader(x, y), outliers=outliers, weight=0).prior_variance
-    assert none == bayes.tune(reference.loader(x, y), objective="nll").prior_variance
-
-
-@pytest.mark.parametrize("k", [1, 3])
-def test_the_default_is_ood_with_uniform_noise(k):
-    bayes, (x, y) = trained(k)
-    seen = inputs_seen(bayes.model)
-    bayes.tune(reference.loader(x, y, 25))
-    assert [len(batch) for batch in seen] == [25, 25, 10, 25, 25, 10]
-    torch.testing.assert_close(torch.cat(seen[:3]), x)
-    noise = torch.cat(seen[3:])
-    low, high = float(x.min()), float(x.max())
-    assert low <= float(noise.min()) and float(noise.max()) <= high
-    # Uniform: mean and variance within 5 standard errors of (high + low)/2 and (high − low)²/12.
-    unit = (noise - low) / (high - low)
-    n = unit.numel()
-    assert abs(float(unit.mean()) - 1 / 2) < 5 * math.sqrt(1 / 12 / n)
-    assert abs(float(unit.var()) - 1 / 12) < 5 * math.sqrt((1 / 80 - 1 / 144) / n)
-    is_best(bayes, lambda value: objective(bayes, value, x, y, noise))
-
-
-@pytest.mark.parametrize("method", ["auto", "mc"])
-@pytest.mark.parametrize("k", [1, 3])
-def test_tuning_twice_gives_the_same(k, method):
-    bayes, (x, y) = trained(k, predictive=method)
-    first = bayes.tune(reference.loader(x, y)).prior_variance
-    torch.manual_seed(123)
-    bayes.prior_variance = 3.0
-    assert bayes.tune(reference.loader(x, y)).prior_variance == first
-
-
-def test_tuning_leaves_the_global_random_state_alone():
-    bayes, (x, y) = trained(3, predictive="mc")
-    before = torch.get_rng_state()
-    bayes.tune(reference.loader(x, y))
-    assert torch.equal(torch.get_rng_state(), before)
-
-
-@pytest.mark.parametrize("structure", ["full", "kron", "diag"])
-@pytest.mark.parametrize("k", [1, 3])
-def test_evidence_is_the_brute_force_optimum_and_needs_no_data(k, structure):
-    bayes, _ = trained(k, structure=structure)
-    seen = inputs_seen(bayes.model)
-    bayes.tune(objective="evidence")
-    assert seen == []
-    is_best(bayes, lambda value: -float(bayes.log_evidence(value)))
-
-
-@pytest.mark.parametrize("k", [1, 3])
-def test_one_forward_pass_over_its_data(k):
-    bayes, (x, y) = trained(k)
-    seen = inputs_seen(bayes.model)
-    bayes.tune(reference.loader(x, y, 25), objective="nll")
-    assert [len(batch) for batch in seen] == [25, 25, 10]
-    seen.clear()
-    bayes.tune(reference.loader(x, y, 25), outliers=3 * x)
-    assert sum(len(batch) for batch in seen) == 120
-    seen.clear()
-    once = (batch for batch in reference.loader(x, y, 25))
-    bayes.tune(once, outliers=(3 * part for part in x.split(20)))
-    assert [len(batch) for batch in seen] == [25, 25, 10, 20, 20, 20]
-
-
-def test_batches_do_not_matter(monkeypatch):
-    bayes, (x, y) = trained(3)
-    whole = bayes.tune([(x, y)], outliers=4 * x).prior_variance
-    monkeypatch.setattr("bitbayes.last_layer.STEP_BYTES", 8 * 8 * 10)
-    parts = bayes.tune(reference.loader(x, y, 7), outliers=list((4 * x).split(9))).prior_variance
-    assert parts == pytest.approx(whole, rel=1e-9)
-
-
-@pytest.mark.parametrize("k", [1, 3])
-def test_an_optimum_on_the_edge_warns(k):
-    bayes, (x, _) = trained(k)
-    with torch.no_grad():
-        right = bayes.model(x).argmax(1) if k > 1 else (bayes.model(x)[:, 0] > 0).long()
-    with pytest.warns(EdgeWarning, match=r"smallest of those tried .*1e-06 to 1e\+10"):
-        bayes.tune([(x, right)], objective="nll")
-    assert bayes.prior_variance == variance_grid(100)[0]
-    with pytest.warns(EdgeWarning, match="largest of those tried"):
-        bayes.tune([(x, (right + 1) % max(k, 2))], objective="nll")
-    assert bayes.prior_variance == pytest.approx(1e10)
+from bitbayes.prior import Prior, variance_grid
 
 
 def test_candidates_are_spaced_evenly_in_the_logarithm():
@@ -188,36 +13,46 @@ def test_candidates_are_spaced_evenly_in_the_logarithm():
     torch.testing.assert_close(grid.diff(), grid.diff()[:1].expand(len(grid) - 1), rtol=1e-9, atol=0)
 
 
-class Words(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.embedding = nn.Embedding(9, 4)
-        self.head = nn.Linear(4, 3)
-
-    def forward(self, ids):
-        return self.head(self.embedding(ids).mean(1))
+@pytest.mark.parametrize("count", [2, 25, 55, 100])
+def test_candidates_are_of_the_given_number_and_range(count):
+    grid = variance_grid(count, 1e-3, 1e5)
+    assert len(grid) == count and grid == sorted(grid)
+    assert grid[0] == pytest.approx(1e-3) and grid[-1] == pytest.approx(1e5)
 
 
-@pytest.fixture(params=[True, False], ids=["mapping", "tensor"])
-def words(request):
-    """A Laplace fitted to words, its loader, and their inputs: in a mapping, or as they are."""
-    ids, y = torch.randint(9, (30, 5)), torch.arange(30) % 3
-    loader = [{"ids": ids, "labels": y}] if request.param else [(ids, y)]
-    return bb.Laplace(Words()).fit(loader), loader, {"ids": ids} if request.param else ids
+def test_one_variance_is_that_of_every_layer():
+    prior = Prior(0.3)
+    assert prior.of("conv") == prior.of("any other") == 0.3
 
 
-def test_inputs_for_which_noise_means_nothing_ask_for_outliers(words):
-    bayes, loader, inputs = words
-    before = bayes.predict_proba(inputs)
-    with pytest.raises(ArgumentError, match="outliers"):
-        bayes.tune(loader)
-    assert bayes.prior_variance == 1.0
-    assert torch.equal(bayes.predict_proba(inputs), before)
+def test_a_mapping_gives_each_layer_its_own_variance():
+    prior = Prior({"conv": 0.5, "fc": 8.0})
+    assert (prior.of("conv"), prior.of("fc")) == (0.5, 8.0)
+    with pytest.raises(KeyError, match="head"):
+        prior.of("head")
 
 
-@pytest.mark.filterwarnings("ignore::bitbayes.errors.EdgeWarning")
-def test_such_inputs_can_be_tuned_with_outliers_or_by_nll(words):
-    bayes, loader, inputs = words
-    outliers = inputs[:7] if isinstance(inputs, torch.Tensor) else [{"ids": inputs["ids"][:7]}]
-    bayes.tune(loader, outliers=outliers)
-    bayes.tune(loader, objective="nll")
+def test_a_tensor_keeps_its_graph():
+    variance = torch.tensor(2.0, dtype=torch.float64, requires_grad=True)
+    assert Prior(variance).of("fc") is variance
+    assert Prior({"fc": variance}).of("fc") is variance
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("variance", [1e-6, 0.3, 1.0, 83_000.0, 1e10])
+def test_the_precision_is_the_inverse_of_the_variance(variance, dtype):
+    for prior in (Prior(variance), Prior({"fc": variance, "conv": 7.0})):
+        precision = prior.precision("fc", dtype)
+        assert isinstance(precision, float) and precision == 1 / variance
+    assert Prior({"fc": variance, "conv": 7.0}).precision("conv", dtype) == 1 / 7
+
+
+@pytest.mark.parametrize("dtype, widest", [(torch.float32, 1e20), (torch.float64, 1e200)])
+def test_the_variance_of_a_very_wide_prior_stays_within_the_dtype(dtype, widest):
+    """Up to `widest` nothing changes; beyond, the variance leaves room for products with other numbers."""
+    assert Prior(widest).precision("fc", dtype) == 1 / widest
+    for variance in (1e39, 1e250, 1e300) if dtype == torch.float32 else (1e250, 1e300):
+        precision = Prior(variance).precision("fc", dtype)
+        assert 1 / variance < precision < 1 / widest
+        in_dtype = torch.tensor(precision, dtype=dtype)
+        assert float(in_dtype) > 0 and math.isfinite(float(1e6 * in_dtype.reciprocal()))

@@ -1,4 +1,4 @@
-"""What the paper proves about the last layer, and what follows from the mathematics, as properties."""
+"""Properties that the paper proves of the last layer, and others that follow from the formulas."""
 
 import math
 
@@ -21,7 +21,7 @@ log_scales = st.floats(-3, 6)
 
 
 def fitted(case, k, bias, seed, prior_variance=1.0):
-    """A network of random weights, some large; fitted; and inputs near and far."""
+    """A fitted network with random weights, some of them large, and inputs."""
     torch.manual_seed(seed)
     model = reference.network(k, bias)
     with torch.no_grad():
@@ -131,7 +131,7 @@ def test_no_prior_variance_gives_the_plain_network(case, bias, seed, k):
 
 
 def shifted(bayes, x, change):
-    """The same Laplace for a network whose logits are all changed by the same amount."""
+    """A Laplace with these options for a network whose logits are all changed by one amount."""
     model = reference.network(bayes.model.head.out_features)
     model.load_state_dict(bayes.model.state_dict())
     with torch.no_grad():
@@ -180,7 +180,7 @@ def test_the_order_of_the_classes_does_not_matter(case, seed, log_prior):
         torch.testing.assert_close(other.predict_proba(x, method=method), expected, rtol=0, atol=1e-10)
 
 
-def test_far_from_the_data_the_network_is_sure_and_the_average_is_not():
+def test_far_from_the_data_the_plain_network_is_confident_and_the_bayesian_is_not():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(2, 20), nn.ReLU(), nn.Linear(20, 1)).double()
     x = torch.randn(60, 2, dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""The README's lines of Python, pasted into a session that has a model and its loaders."""
+"""The README's lines of Python run in a session that has a model and its loaders."""
 
 import re
 from pathlib import Path

@@ -43,7 +43,7 @@ def brute_force(model, x, y):
 
 @given(st.integers(0, 10_000), st.floats(-1.5, 2), st.sampled_from([1, 2, 3, 10]))
 @settings(max_examples=40)
-def test_it_is_the_brute_force_optimum(seed, log_factor, k):
+def test_the_temperature_is_the_brute_force_optimum(seed, log_factor, k):
     model, x, y = overconfident(k, 10**log_factor, seed)
     expected, loss = brute_force(model, x, y)
     scaled = bb.TemperatureScaling(model).fit(reference.loader(x, y, 40))
@@ -54,7 +54,7 @@ def test_it_is_the_brute_force_optimum(seed, log_factor, k):
 
 
 @pytest.mark.parametrize("k", [1, 3])
-def test_probabilities_and_drop_in(k):
+def test_probabilities_are_those_of_the_scaled_logits(k):
     model, x, y = overconfident(k, 5.0)
     scaled = bb.TemperatureScaling(model)
     assert scaled.fit([(x, y)]) is scaled
@@ -68,7 +68,7 @@ def test_probabilities_and_drop_in(k):
 
 
 @pytest.mark.parametrize("k", [1, 3])
-def test_labels_never_change(k):
+def test_a_temperature_changes_no_label(k):
     model, x, y = overconfident(k, 20.0)
     scaled = bb.TemperatureScaling(model).fit([(x, y)])
     plain = model(x).argmax(1) if k > 1 else (model(x)[:, 0] > 0).long()
@@ -76,7 +76,7 @@ def test_labels_never_change(k):
 
 
 @pytest.mark.parametrize("flat", [True, False])
-def test_one_logit_of_either_shape(flat):
+def test_one_logit_may_have_shape_n_or_n_1(flat):
     model, x, y = overconfident(1, 5.0)
     shaped = nn.Sequential(model, nn.Flatten(0)) if flat else model
     scaled = bb.TemperatureScaling(shaped).fit(reference.loader(x, y.double()))
@@ -84,7 +84,7 @@ def test_one_logit_of_either_shape(flat):
     assert scaled(x).shape == shaped(x).shape and scaled.predict_proba(x).shape == (len(x), 2)
 
 
-def test_batches_do_not_matter():
+def test_batch_sizes_do_not_change_the_temperature():
     model, x, y = overconfident(3, 5.0)
     temperatures = {
         bb.TemperatureScaling(model).fit(reference.loader(x, y, n)).temperature for n in (1, 40, 200)
@@ -92,7 +92,7 @@ def test_batches_do_not_matter():
     assert max(temperatures) - min(temperatures) < 1e-12
 
 
-def test_it_uses_eval_mode_and_gives_the_mode_back():
+def test_the_model_is_used_in_eval_mode_and_given_its_mode_back():
     torch.manual_seed(0)
     linear, x, y = overconfident(3, 5.0)
     model = nn.Sequential(linear, nn.Dropout(0.5)).train()
@@ -148,7 +148,7 @@ def test_results_are_at_least_float32(dtype, result):
     assert bb.TemperatureScaling(model).fit([(x, y)]).predict_proba(x).dtype == result
 
 
-def test_hugging_face_style():
+def test_models_with_keyword_inputs_and_logits_in_an_object():
     class Model(nn.Module):
         def __init__(self, linear):
             super().__init__()
@@ -163,7 +163,7 @@ def test_hugging_face_style():
     assert scaled({"values": x}).shape == (len(x), 3)
 
 
-def test_bad_input():
+def test_bad_batches_and_models_raise():
     model, x, y = overconfident(3, 5.0)
     scaled = bb.TemperatureScaling(model)
     with pytest.raises(NotFittedError, match="fit"):
@@ -184,6 +184,6 @@ def test_bad_input():
 
 
 @pytest.mark.parametrize("model", [None, "resnet"])
-def test_what_is_no_module(model):
+def test_models_that_are_no_modules_raise(model):
     with pytest.raises(BitbayesError, match=r"torch\.nn\.Module"):
         bb.TemperatureScaling(model)

@@ -25,7 +25,7 @@ CASES = {
 
 
 class ConvNet(nn.Module):
-    """Dropout and batch norm, to be exported in eval mode though it trains; one logit without its axis."""
+    """A network in train mode with dropout and batch norm. One logit is returned without its axis."""
 
     def __init__(self, outputs):
         super().__init__()
@@ -59,8 +59,8 @@ def onnx(path):
     return run
 
 
-def same(found, expected):
-    """To float32's rounding: two runtimes sum in different orders."""
+def assert_close(found, expected):
+    """Assert equality to float32's rounding, because two runtimes sum in different orders."""
     assert found.shape == expected.shape
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
@@ -75,9 +75,9 @@ def test_onnxruntime_gives_the_same_numbers(case, tmp_path):
     run = onnx(tmp_path / "bayes.onnx")
     with torch.no_grad():
         for inputs in (x[:1], x[:2], x[:7], 100 * x[:9]):
-            same(run(x=inputs), bayes(inputs))
+            assert_close(run(x=inputs), bayes(inputs))
         far = 1e6 * x[:5]
-        same(run(x=far).reshape(5, -1).softmax(1), bayes(far).reshape(5, -1).softmax(1))
+        assert_close(run(x=far).reshape(5, -1).softmax(1), bayes(far).reshape(5, -1).softmax(1))
     # Softmax of the graph's output is the honest probability.
     if CASES[case][0] > 1:
         torch.testing.assert_close(run(x=x).softmax(1), bayes.predict_proba(x), rtol=1e-4, atol=1e-5)
@@ -90,7 +90,7 @@ def test_torch_export_gives_the_same_numbers(case, tmp_path):
     graph = torch.export.load(tmp_path / "bayes.pt2").module()
     with torch.no_grad():
         for inputs in (x[:1], x[:7], 1e6 * x[:5]):
-            same(graph(inputs), bayes(inputs))
+            assert_close(graph(inputs), bayes(inputs))
 
 
 class Text(nn.Module):
@@ -111,11 +111,11 @@ def test_inputs_in_a_mapping_keep_their_names(tmp_path):
     bayes.export(tmp_path / "text.onnx", batch)
     with torch.no_grad():
         few = {name: value[:4] for name, value in batch.items()}
-        same(onnx(tmp_path / "text.onnx")(**few), bayes(few))
+        assert_close(onnx(tmp_path / "text.onnx")(**few), bayes(few))
 
 
 class Flagged(nn.Module):
-    """Takes what stands beside its rows: a flag, a mask for all of them, a scale."""
+    """It takes a flag, a mask shared by all rows, and a scale beside its rows."""
 
     def __init__(self):
         super().__init__()
@@ -126,7 +126,7 @@ class Flagged(nn.Module):
 
 
 @pytest.mark.parametrize("rows", [1, 5])
-def test_what_stands_beside_the_rows(rows, tmp_path):
+def test_inputs_that_have_no_row_for_each_point_are_exported(rows, tmp_path):
     torch.manual_seed(0)
     x = torch.randn(12, 4)
     beside = {"mask": torch.tensor([1.0, 0, 1, 1]), "scale": torch.tensor(2.0), "flag": True}
@@ -134,37 +134,37 @@ def test_what_stands_beside_the_rows(rows, tmp_path):
     bayes.export(tmp_path / "bayes.pt2", {"a": x[:rows], **beside, "labels": torch.arange(rows)})
     graph = torch.export.load(tmp_path / "bayes.pt2").module()
     with torch.no_grad():
-        same(graph({"a": x[:7], **beside}), bayes({"a": x[:7], **beside}))
+        assert_close(graph({"a": x[:7], **beside}), bayes({"a": x[:7], **beside}))
 
 
-def test_hidden_layers_of_the_residual(tmp_path):
+def test_a_residual_at_hidden_layers_is_exported(tmp_path):
     pytest.importorskip("onnxscript")
     bayes, x = fitted(3, {"residual": ("head",)})
     bayes.export(tmp_path / "bayes.onnx", x[:2])
     with torch.no_grad():
         for inputs in (x[:7], 100 * x[:5]):
-            same(onnx(tmp_path / "bayes.onnx")(x=inputs), bayes(inputs))
+            assert_close(onnx(tmp_path / "bayes.onnx")(x=inputs), bayes(inputs))
 
 
-def test_an_autocast_around_it_is_not_in_the_graph(tmp_path):
+def test_an_autocast_around_the_export_is_not_in_the_graph(tmp_path):
     bayes, x = fitted(3, {})
     with torch.autocast("cpu", dtype=torch.bfloat16):
         bayes.export(tmp_path / "bayes.pt2", x[:2])
     with torch.no_grad():
-        same(torch.export.load(tmp_path / "bayes.pt2").module()(x), bayes(x))
+        assert_close(torch.export.load(tmp_path / "bayes.pt2").module()(x), bayes(x))
 
 
-def test_the_graph_has_the_prior_variance_of_its_time(tmp_path):
+def test_the_graph_keeps_the_prior_variance_it_was_exported_with(tmp_path):
     bayes, x = fitted(3, {})
     before = bayes(x).detach()
     bayes.export(tmp_path / "bayes.pt2", x)
     bayes.prior_variance = 0.01
     graph = torch.export.load(tmp_path / "bayes.pt2").module()
-    same(graph(x).detach(), before)
+    assert_close(graph(x).detach(), before)
     assert (bayes(x) - before).abs().max() > 0.01
 
 
-def test_what_cannot_be_exported(tmp_path):
+def test_predictives_and_posteriors_that_cannot_be_exported_raise(tmp_path):
     bayes, x = fitted(3, {})
     with pytest.raises(NotFittedError):
         bb.Laplace(bayes.model).export(tmp_path / "bayes.pt2", x)
@@ -184,7 +184,7 @@ def test_what_cannot_be_exported(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_structure_that_onnx_has_no_operation_for(tmp_path):
+def test_a_structure_without_an_onnx_operation_raises(tmp_path):
     pytest.importorskip("onnxscript")
     bayes, x = fitted(3, {"structure": "full"})
     with pytest.raises(ModelError, match=r"cholesky.*Export to '.pt2'"):
@@ -193,8 +193,8 @@ def test_a_structure_that_onnx_has_no_operation_for(tmp_path):
     assert bool(bayes.predict_proba(x).isfinite().all())
 
 
-class Stubborn(nn.Module):
-    """Looks at the numbers it is given, which a trace has none of."""
+class DependsOnValues(nn.Module):
+    """A network whose forward depends on the values of its input, which a trace does not have."""
 
     def __init__(self):
         super().__init__()
@@ -204,16 +204,16 @@ class Stubborn(nn.Module):
         return self.head(x if float(x.detach().sum()) > 0 else -x)
 
 
-def test_a_model_that_cannot_be_traced(tmp_path):
+def test_a_model_that_cannot_be_traced_raises(tmp_path):
     x = torch.rand(12, 4)
-    bayes = bb.Laplace(Stubborn()).fit([(x, torch.arange(12) % 3)])
+    bayes = bb.Laplace(DependsOnValues()).fit([(x, torch.arange(12) % 3)])
     with pytest.raises(ModelError, match="cannot trace this model"):
         bayes.export(tmp_path / "bayes.pt2", x)
     assert not list(tmp_path.iterdir())
 
 
-def test_a_trace_leaves_nothing_behind():
-    """Traced by hand before the first prediction: refused, and the object is as it was."""
+def test_a_trace_before_the_first_prediction_raises_and_changes_nothing():
+    """The decomposition must not be kept from a trace, in which it holds no numbers."""
     bayes, x = fitted(3, {})
     with pytest.raises(Exception, match="must have predicted"):
         torch.export.export(bayes, (x[:2],), strict=False)

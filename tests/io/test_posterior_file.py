@@ -1,4 +1,4 @@
-"""Files: what is saved comes back bit for bit; what is not ours, not whole or not this model's is refused."""
+"""Posteriors come back bit for bit; files that are damaged, foreign or of another model are refused."""
 
 import copy
 import json
@@ -10,8 +10,10 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 import bitbayes as bb
+import dense
 import reference
-from bitbayes.errors import FileError, NotFittedError
+from bitbayes.errors import FileError, ModelError, NotFittedError
+from classifiers import points, relu_mlp
 from reference import fitted
 
 
@@ -53,7 +55,7 @@ def test_round_trip_is_bit_for_bit(tmp_path, structure, k, dtype):
 
 
 @pytest.mark.parametrize("bias", [True, False])
-def test_options_come_back(tmp_path, bias):
+def test_options_come_back_from_a_file(tmp_path, bias):
     options = {
         "structure": "kron",
         "curvature": "paper",
@@ -137,7 +139,7 @@ def test_a_damaged_header_is_refused(saved):
 
 
 def rewrite(path, change):
-    """The same tensors under a changed header."""
+    """Write the file again with its tensors under a changed header."""
     told = json.loads(header(path)["__metadata__"]["bitbayes"])
     tensors = load_file(path)
     change(told, tensors)
@@ -274,3 +276,28 @@ def test_loading_leaves_the_model_alone(saved):
     assert model.training and all(
         torch.equal(value, state[name]) for name, value in model.state_dict().items()
     )
+
+
+def test_a_model_that_changed_since_the_fit_is_not_saved(tmp_path):
+    x, y = points()
+    model = relu_mlp()
+    bayes = bb.Laplace(model).fit([(x, y)])
+    model[2].weight.data += 1
+    with pytest.raises(ModelError, match="has changed since"):
+        bayes.save(tmp_path / "bayes.safetensors")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("structure", ["diag", "kron", "full"])
+def test_a_posterior_over_all_layers_comes_back_bit_for_bit(structure, tmp_path):
+    bayes, model, x, _ = dense.fitted("residual", structure, prior_variance=0.3)
+    bayes.save(tmp_path / "all.safetensors")
+    again = bb.Laplace.load(tmp_path / "all.safetensors", copy.deepcopy(model))
+    assert torch.equal(again.predict_proba(x), bayes.predict_proba(x))
+    assert torch.equal(again.log_evidence(), bayes.log_evidence())
+    frozen = copy.deepcopy(model).requires_grad_(False)
+    assert torch.equal(
+        bb.Laplace.load(tmp_path / "all.safetensors", frozen).predict_proba(x), bayes.predict_proba(x)
+    )
+    with pytest.raises(FileError, match="other weights"):
+        bb.Laplace.load(tmp_path / "all.safetensors", dense.case("residual")[0])

@@ -1,4 +1,4 @@
-"""Files are there whole or not at all, and are as open to others as the umask allows."""
+"""Files are written whole or not at all, with the permissions that the umask allows."""
 
 import os
 import stat
@@ -23,7 +23,7 @@ def network():
 
 
 def train(path):
-    """Weights at `path`, and what is said about them beside it."""
+    """Train a network and save its weights at `path`, with their description beside it."""
     x, y = torch.rand(8, 1, 4, 4), torch.arange(8) % 3
     trained(path.parent, path.stem, network, x, y, recipe=Recipe(epochs=1))
 
@@ -36,7 +36,7 @@ def fail(path, error):
 
 @pytest.fixture
 def umask():
-    """Sets the mask, for this test alone."""
+    """A function that sets the umask, which is restored after the test."""
     before = os.umask(0)
     os.umask(before)
     yield os.umask
@@ -45,7 +45,7 @@ def umask():
 
 @pytest.mark.parametrize("mask", [0o022, 0o027, 0o077])
 @pytest.mark.parametrize("write", [save, train, lambda path: write_text(path, "text")])
-def test_the_mode_is_the_users_own(tmp_path, umask, write, mask):
+def test_the_permissions_of_a_file_follow_the_umask(tmp_path, umask, write, mask):
     umask(mask)
     write(tmp_path / "file.safetensors")
     files = list(tmp_path.iterdir())
@@ -65,7 +65,7 @@ def test_a_failure_leaves_the_old_file_and_no_other(tmp_path, there, error):
     assert [file.read_text() for file in tmp_path.iterdir()] == ["old"] * there
 
 
-def test_nobody_sees_half_a_file(tmp_path):
+def test_a_file_is_not_visible_before_it_is_whole(tmp_path):
     path = tmp_path / "file"
     path.write_text("old")
     with whole(path) as part:
@@ -101,7 +101,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path):
     assert os.listdir(tmp_path) == ["page.html"]
 
 
-def test_what_cannot_be_written_says_why(tmp_path):
+def test_errors_of_files_that_cannot_be_written_give_the_reason(tmp_path):
     with pytest.raises(FileError, match="there is no folder"):
         check_writable(tmp_path / "nowhere" / "page.html")
     with pytest.raises(FileError, match="is a folder"):

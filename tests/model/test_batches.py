@@ -1,4 +1,4 @@
-"""Loaders as users have them."""
+"""Batches of loaders: pairs, mappings and tensors, previews, groups and parts."""
 
 from operator import length_hint
 
@@ -11,6 +11,7 @@ import bitbayes as bb
 from bitbayes.errors import DataError
 from bitbayes.model import (
     Batch,
+    FeatureBatch,
     PreviewedLoader,
     check_loader,
     grouped,
@@ -41,17 +42,17 @@ EXPECTED = [(X[:3].tolist(), Y[:3].tolist()), (X[3:].tolist(), Y[3:].tolist())]
     ],
     ids=["tuples", "lists", "iterator", "DataLoader"],
 )
-def test_pairs(loader):
+def test_pairs_of_every_kind_of_loader(loader):
     assert parts(loader) == EXPECTED
 
 
 @pytest.mark.parametrize("key", ["labels", "label"])
-def test_mappings_give_up_their_labels(key):
+def test_labels_are_taken_out_of_mappings(key):
     (batch,) = labelled_batches([{"input_ids": X, "attention_mask": X + 1, key: Y}], CPU)
     assert set(batch.inputs) == {"input_ids", "attention_mask"} and torch.equal(batch.labels, Y)
 
 
-def test_mappings_inside_pairs():
+def test_mappings_may_stand_in_pairs_with_labels():
     (batch,) = labelled_batches([({"input_ids": X, "note": "kept"}, Y)], CPU)
     assert batch.inputs["note"] == "kept" and torch.equal(batch.labels, Y)
 
@@ -75,7 +76,7 @@ def test_errors_count_batches_from_zero():
         ([{"x": X, "labels": Y}], 1),
     ],
 )
-def test_batches_of_inputs_alone(data, count):
+def test_batches_of_inputs_without_labels(data, count):
     batches = list(input_batches(data, CPU))
     assert len(batches) == count
     for number, batch in enumerate(batches):
@@ -85,13 +86,13 @@ def test_batches_of_inputs_alone(data, count):
         assert batch.name == ("the input" if isinstance(data, (torch.Tensor, dict)) else f"batch {number}")
 
 
-def test_what_is_no_input_is_refused():
+def test_inputs_of_other_types_are_refused():
     for data, says in ((3, "int"), ([3], "batch 0 is a int"), ([("a", "b")], r"\(str, str\)"), ([], "empty")):
         with pytest.raises(DataError, match=says):
             list(input_batches(data, CPU))
 
 
-def test_a_preview_takes_nothing_away():
+def test_a_preview_leaves_all_batches_in_the_loader():
     def stream():
         yield X, Y
         yield X + 1, Y
@@ -134,14 +135,14 @@ def test_grouping_keeps_rows_and_their_order(size):
     assert all(x.nbytes >= size for x, _ in pieces[:-1])
 
 
-def test_the_models_device():
+def test_the_device_of_a_model_is_that_of_its_first_parameter():
     assert model_device(torch.nn.Linear(2, 2)) == CPU
     assert model_device(torch.nn.ReLU()) == CPU
     assert model_device(torch.nn.Linear(2, 2, device="meta")).type == "meta"
 
 
 @pytest.mark.parametrize("rows", [1, 2, 5, 100])
-def test_splitting_keeps_rows_together(rows):
+def test_splitting_keeps_rows_of_inputs_and_labels_together(rows):
     mask = torch.ones(3, 3)  # for all points: it has no row for each
     batch = Batch({"x": X, "mask": mask, "flag": True}, Y, "batch 7")
     parts = list(batch.split(rows))
@@ -152,8 +153,40 @@ def test_splitting_keeps_rows_together(rows):
     assert {part.name for part in parts} == {"batch 7"}
 
 
+@pytest.mark.parametrize("rows", [5, 6, 100])
+def test_a_batch_that_is_small_enough_is_its_only_part(rows):
+    batch = Batch(X, Y, "batch 0")
+    assert [part is batch for part in batch.split(rows)] == [True]
+
+
+def test_splitting_a_tensor_without_labels():
+    parts = list(Batch(X, None, "the input").split(2))
+    assert [part.inputs.tolist() for part in parts] == [X[:2].tolist(), X[2:4].tolist(), X[4:].tolist()]
+    assert all(part.labels is None and part.name == "the input" for part in parts)
+
+
+def test_values_without_a_row_for_each_point_are_in_every_part():
+    inputs = {"x": X, "scale": torch.tensor(3.0), "row": torch.ones(1, 2), "none": None, "word": "abcde"}
+    for part in Batch(inputs, Y, "batch 0").split(2):
+        assert float(part.inputs["scale"]) == 3.0 and part.inputs["row"].shape == (1, 2)
+        assert part.inputs["none"] is None and part.inputs["word"] == "abcde"
+
+
+@pytest.mark.parametrize("rows", [1, 2, 4])
+def test_splitting_a_batch_of_features_splits_its_features_and_logits(rows):
+    features, logits = torch.randn(5, 7), torch.randn(5, 3)
+    whole = FeatureBatch({"x": X, "flag": True}, Y, "batch 3", features, logits)
+    parts = list(whole.split(rows))
+    assert [len(part) for part in parts] == [len(each) for each in Y.split(rows)]
+    assert all(type(part) is FeatureBatch and part.name == "batch 3" for part in parts)
+    assert torch.equal(torch.cat([part.features for part in parts]), features)
+    assert torch.equal(torch.cat([part.logits for part in parts]), logits)
+    assert torch.equal(torch.cat([part.inputs["x"] for part in parts]), X)
+    assert torch.equal(torch.cat([part.labels for part in parts]), Y)
+
+
 class Named(nn.Module):
-    """Called by the name of its input, and by no other."""
+    """A network whose input is called `input_ids`."""
 
     def __init__(self):
         super().__init__()
@@ -164,13 +197,13 @@ class Named(nn.Module):
 
 
 @pytest.mark.parametrize("key", ["labels", "label"])
-def test_a_mapping_given_directly_gives_up_its_labels(key):
+def test_labels_are_taken_out_of_a_mapping_given_directly(key):
     (batch,) = input_batches({"input_ids": X, key: Y}, CPU)
     assert set(batch.inputs) == {"input_ids"}
 
 
 @pytest.mark.parametrize("layers", ["last", "all"])
-def test_a_batch_as_it_was_fitted_can_be_predicted(layers):
+def test_a_batch_with_labels_can_be_predicted(layers):
     batch = {"input_ids": X, "labels": Y}
     bayes = bb.Laplace(Named(), layers=layers).fit([batch])
     assert torch.equal(bayes.predict_proba(batch), bayes.predict_proba({"input_ids": X}))
@@ -180,7 +213,7 @@ def test_a_batch_as_it_was_fitted_can_be_predicted(layers):
     "batch", [(X[:1], Y[0]), {"input_ids": X[:1], "labels": Y[0]}], ids=["pair", "mapping"]
 )
 @pytest.mark.parametrize("layers", ["last", "all"])
-def test_one_number_is_no_label_for_each_row(batch, layers):
+def test_labels_of_shape_scalar_raise(batch, layers):
     with pytest.raises(DataError, match=r"batch 0 has labels of shape \(\).*\(n,\)"):
         bb.Laplace(Named(), layers=layers).fit([batch])
     with pytest.raises(DataError, match=r"batch 1 has labels of shape \(\)"):
@@ -189,7 +222,7 @@ def test_one_number_is_no_label_for_each_row(batch, layers):
 
 @pytest.mark.parametrize("batch", [(X[:0], Y[:0]), (X[:0], Y), ({"input_ids": X[:0]}, Y[:0])])
 @pytest.mark.parametrize("layers", ["last", "all"])
-def test_an_empty_batch_is_said_to_be_empty(batch, layers):
+def test_an_empty_batch_raises(batch, layers):
     with pytest.raises(DataError, match="batch 0 is empty"):
         bb.Laplace(Named(), layers=layers).fit([batch, (X, Y)])
     with pytest.raises(DataError, match="batch 0 is empty"):

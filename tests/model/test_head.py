@@ -1,16 +1,16 @@
-"""Finding the head, and what goes into it."""
+"""Finding the head, its features and its logits."""
 
 import pytest
 import torch
 from torch import nn
 
 from bitbayes.errors import ModelError
-from bitbayes.model import Head, eval_mode, find_head, fingerprint, forward
+from bitbayes.model import Head, find_head, forward
 
 
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("k", [1, 2, 5])
-def test_the_head_is_described(k, bias):
+def test_the_head_has_a_name_sizes_and_parameter_names(k, bias):
     head = find_head(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, k, bias=bias)), torch.randn(2, 3))
     assert head == Head("2", inputs=4, outputs=k, bias=bias)
     assert head.width == 4 + bias
@@ -22,8 +22,8 @@ def test_a_linear_layer_alone_has_no_name():
     assert head.name == "" and head.parameter_names() == ("weight", "bias")
 
 
-class Two(nn.Module):
-    """Two linear layers of the same shape, of which the second to be defined comes first."""
+class CalledInReverse(nn.Module):
+    """Linear layers of the same shape, which are called in another order than they are defined in."""
 
     def __init__(self):
         super().__init__()
@@ -36,11 +36,11 @@ class Two(nn.Module):
 
 
 def test_order_of_calls_counts_and_not_of_definition():
-    assert find_head(Two(), torch.randn(2, 3)).name == "last"
+    assert find_head(CalledInReverse(), torch.randn(2, 3)).name == "last"
 
 
 def test_a_layer_whose_weights_agree_with_the_heads_is_not_the_head():
-    model = Two()
+    model = CalledInReverse()
     model.idle.load_state_dict(model.last.state_dict())
     assert find_head(model, torch.randn(2, 3)).name == "last"
 
@@ -105,38 +105,10 @@ def test_users_own_hooks_keep_working():
     torch.testing.assert_close(logits, features @ model[2].weight.T + model[2].bias)
 
 
-def test_errors_name_what_was_seen():
+def test_errors_list_the_layers_that_were_called():
     model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2), nn.Softmax(1))
     with pytest.raises(ModelError, match=r"'0' -> \(2, 4\), '2' -> \(2, 2\)"):
         find_head(model, torch.randn(2, 3))
     many = nn.Sequential(*(nn.ReLU() for _ in range(30)))
     with pytest.raises(ModelError, match=r"ReLU.*and 18 more"):
         find_head(many, torch.randn(2, 3))
-
-
-def test_evaluating_gives_every_module_its_mode_back():
-    model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2), nn.Dropout()).train()
-    model[1].eval()
-    with eval_mode(model):
-        assert not any(module.training for module in model.modules())
-    assert [module.training for module in model] == [True, False, True] and model.training
-    with pytest.raises(ZeroDivisionError), eval_mode(model):
-        raise ZeroDivisionError
-    assert [module.training for module in model] == [True, False, True] and model.training
-
-
-def test_a_fingerprint_sees_modules_shapes_and_values():
-    def make(seed, activation=nn.ReLU, width=4):
-        torch.manual_seed(seed)
-        return nn.Sequential(nn.Linear(3, width), activation(), nn.BatchNorm1d(width), nn.Linear(width, 2))
-
-    same, again = fingerprint(make(0)), fingerprint(make(0))
-    assert same == again
-    assert fingerprint(make(1)).architecture == same.architecture
-    assert fingerprint(make(1)).weights != same.weights
-    assert fingerprint(make(0, nn.Tanh)).architecture != same.architecture
-    assert fingerprint(make(0, width=5)).architecture != same.architecture
-    counted = make(0)
-    counted[2].running_var += 1
-    assert fingerprint(counted).weights != same.weights
-    assert fingerprint(make(0).bfloat16()).architecture != same.architecture

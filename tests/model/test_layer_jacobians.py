@@ -1,4 +1,4 @@
-"""Sums of products of derivatives, formed or not: both ways, in any chunks, give the plain sums."""
+"""A layer's Jacobian in factors: its products, by either way and in any chunks, are the plain sums."""
 
 import pytest
 import torch
@@ -35,23 +35,23 @@ def route(request, monkeypatch):
 
 
 def plain_jacobian(jacobian):
-    """(n, c, groups, o, i), one number at a time."""
+    """The Jacobian (n, c, groups, o, i) by one einsum."""
     return torch.einsum("ngit,ngcot->ncgoi", jacobian.inputs, jacobian.gradients)
 
 
-def test_jacobian(jacobian):
+def test_the_dense_jacobian_is_the_sum_over_positions(jacobian):
     expected = plain_jacobian(jacobian).flatten(2)
     torch.testing.assert_close(jacobian.dense(), expected, rtol=1e-12, atol=1e-12)
 
 
-def test_diagonal(jacobian, chunk, route):
+def test_the_diagonal_curvature_is_the_sum_of_squares(jacobian, chunk, route):
     assert jacobian.few_positions == route
     expected = plain_jacobian(jacobian).square().sum((0, 1)).flatten()
     torch.testing.assert_close(DiagCurvature.of_jacobian(jacobian).diagonal, expected, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("priors", [1, 3])
-def testgram(jacobian, chunk, route, priors):
+def test_weighted_gram_matrices_are_those_of_the_dense_jacobian(jacobian, chunk, route, priors):
     dense = plain_jacobian(jacobian).flatten(2)  # (n, c, P)
     weights = [torch.rand(dense.shape[2], dtype=torch.float64) + 0.1 for _ in range(priors)]
     expected = torch.stack([torch.einsum("ncp,p,ndp->ncd", dense, w, dense) for w in weights])
@@ -71,7 +71,7 @@ def test_chunks_take_everything_once_and_keep_within_the_limit(jacobian, chunk):
     assert bool((seen == 1).all())
 
 
-def test_from_pairs():
+def test_a_symmetric_matrix_is_made_from_its_upper_pairs():
     matrix = torch.tensor([[1.0, 2.0, 3.0], [2.0, 4.0, 5.0], [3.0, 5.0, 6.0]])
     first, second = torch.triu_indices(3, 3)
     assert torch.equal(from_pairs(matrix[first, second], 3), matrix)

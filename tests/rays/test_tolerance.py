@@ -2,17 +2,17 @@
 
 import pytest
 import torch
-from ray_cases import laplace
 
 import bitbayes as bb
 from bitbayes.data import digits, digits_lenet
 from bitbayes.errors import ArgumentError
 from bitbayes.rays import ApproximateCertificate, ApproximateLimit
+from ray_cases import laplace
 
 
 @pytest.mark.parametrize("layers", ["last", "all"])
 @pytest.mark.parametrize("name", ["mlp", "convnet", "residual"])
-def test_alpha_shrinks_and_the_limit_hardly_moves(name, layers):
+def test_a_tolerance_makes_alpha_smaller_and_keeps_the_limit(name, layers):
     bayes, x = laplace(name, 3, layers=layers, prior_variance=0.1)
     exact, rough = bayes.certify(x), bayes.certify(x, tolerance=1e-2)
     assert type(rough) is ApproximateCertificate and type(exact) is not ApproximateCertificate
@@ -26,7 +26,7 @@ def test_alpha_shrinks_and_the_limit_hardly_moves(name, layers):
     torch.testing.assert_close(limit.confidence, rough.limit)
 
 
-def test_on_the_shipped_lenet():
+def test_a_tolerance_on_the_shipped_lenet():
     """A few rows of nearly zero weights make the exact alpha very large."""
     data = digits()
     bayes = bb.Laplace(digits_lenet()).fit([(data.test_images[:200], data.test_labels[:200])])

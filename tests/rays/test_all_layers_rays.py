@@ -1,19 +1,19 @@
-"""Limits and certificates over all layers: against prediction far out."""
+"""Limits and certificates over all layers, against predictions far away."""
 
 import pytest
 import torch
-from ray_cases import NETWORKS, agrees, deltas, fine_grid, laplace, largest_beyond
 from torch import nn
 
 import bitbayes as bb
 from bitbayes.data import digits, digits_lenet
 from bitbayes.errors import ArgumentError, DataError
+from ray_cases import NETWORKS, agrees, deltas, fine_grid, laplace, largest_beyond
 
 
 @pytest.mark.parametrize("structure", ["diag", "kron"])
 @pytest.mark.parametrize("k, method", [(1, "probit"), (1, "quadrature"), (3, "pairwise"), (3, "probit")])
 @pytest.mark.parametrize("name", NETWORKS)
-def test_limits_and_certificates(name, k, method, structure):
+def test_limits_are_predictions_far_away_and_certificates_hold(name, k, method, structure):
     options = {"structure": structure, "predictive": method, "prior_variance": 0.1}
     bayes, x = laplace(name, k, n=10, layers="all", **options)
     limit, certificate = bayes.limit(x), bayes.certify(x)
@@ -26,14 +26,14 @@ def test_limits_and_certificates(name, k, method, structure):
     assert gap.max() <= (1e-3 if k == 1 else 0.02)  # the grid is coarse
 
 
-def test_with_the_residual():
+def test_certificates_with_a_residual_hold_over_all_layers():
     bayes, x = laplace("mlp", 3, n=10, layers="all", prior_variance=0.1, residual=True)
     certificate = bayes.certify(x)
     assert bool((certificate.limit == 1 / 3).all())
     assert bool((certificate.confidence >= largest_beyond(bayes, x, deltas(certificate.alpha, 30))).all())
 
 
-def test_where_nothing_grows_it_is_the_finite_value():
+def test_the_limit_of_logits_that_stop_growing_is_their_prediction():
     model = nn.Sequential(nn.Linear(1, 2), nn.ReLU(), nn.Linear(2, 2)).double()
     with torch.no_grad():
         model[0].weight.fill_(-1.0)
@@ -46,7 +46,7 @@ def test_where_nothing_grows_it_is_the_finite_value():
 
 
 @pytest.mark.parametrize("k, method", [(1, "probit"), (3, "pairwise")])
-def test_the_full_matrix(k, method):
+def test_limits_and_certificates_of_the_full_structure(k, method):
     bayes, x = laplace("mlp", k, n=12, layers="all", structure="full", predictive=method, prior_variance=0.1)
     agrees(bayes, x)
     certificate = bayes.certify(x)
@@ -55,8 +55,8 @@ def test_the_full_matrix(k, method):
 
 
 @pytest.mark.parametrize("structure", ["diag", "kron"])
-def test_the_shipped_lenet(structure):
-    """In its own float32, against predictions of its copy in float64."""
+def test_limits_of_the_shipped_lenet_in_float32_are_those_of_float64(structure):
+    """The limits in float32 are compared with predictions of a copy in float64."""
     images, labels = digits().test_images, digits().test_labels
     options = {"layers": "all", "structure": structure, "prior_variance": 1e-3, "curvature": "fisher"}
     model = digits_lenet()
@@ -68,7 +68,7 @@ def test_the_shipped_lenet(structure):
     assert torch.equal(limit.label, far.indices)
 
 
-class Unusual(nn.Module):
+class SharedAndFrozen(nn.Module):
     """A convolution called twice, a parameter of no layer, a frozen layer, and a bias without its weight."""
 
     def __init__(self):
@@ -85,8 +85,8 @@ class Unusual(nn.Module):
         return self.head(torch.relu(self.middle(nn.functional.adaptive_avg_pool2d(x, 2).flatten(1))))
 
 
-def test_layers_of_every_kind():
-    model = Unusual().double()
+def test_limits_and_certificates_of_shared_frozen_and_bare_parameters():
+    model = SharedAndFrozen().double()
     x = torch.randn(10, 1, 6, 6, dtype=torch.float64)
     bayes = bb.Laplace(model, layers="all", structure="diag", prior_variance=0.5).fit(
         [(x, torch.arange(10) % 3)]
@@ -97,7 +97,7 @@ def test_layers_of_every_kind():
     assert 0 <= (certificate.confidence - top).min() <= (certificate.confidence - top).max() <= 0.02
 
 
-def test_many_rows_are_taken_in_parts(monkeypatch):
+def test_rows_taken_in_parts_give_the_same_limits_and_certificates(monkeypatch):
     bayes, x = laplace("mlp", 3, n=20, layers="all")
     whole, certificate = bayes.limit(x), bayes.certify(x)
     monkeypatch.setattr("bitbayes.model.memory.CPU_PASS_BYTES", 3000)
@@ -105,7 +105,7 @@ def test_many_rows_are_taken_in_parts(monkeypatch):
     torch.testing.assert_close(bayes.certify(x), certificate)
 
 
-def test_inputs_without_a_ray():
+def test_inputs_that_are_integers_mappings_infinite_or_empty_raise():
     bayes, x = laplace("mlp", 3, n=10, layers="all")
     cases = ((x.long(), ArgumentError), ({"x": x}, ArgumentError), (x / 0, DataError), (x[:0], DataError))
     for bad, error in cases:

@@ -4,7 +4,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from ray_cases import laplace
 from torch import nn
 from torch.func import functional_call, jacrev
 
@@ -12,6 +11,7 @@ import bitbayes as bb
 import dense
 from bitbayes.errors import ArgumentError
 from bitbayes.networks import MLP
+from ray_cases import laplace
 from reference import KAPPA, logit_hessians
 
 CASES = [(1, "probit"), (1, "quadrature"), (2, "pairwise"), (2, "probit"), (4, "pairwise"), (4, "probit")]
@@ -43,7 +43,7 @@ def slopes(model, x):
 
 
 def largest_precision(structure, model, x, labels):
-    """λ_max(H + I/σ₀²), plainly."""
+    """λ_max(H + I/σ₀²), by dense matrices."""
     if structure != "kron":
         sigma = dense.covariance(structure, model, x, labels, PRIOR)
         return 1 / torch.linalg.eigvalsh(sigma)[0]
@@ -96,7 +96,7 @@ def expected(bayes, structure, x, labels, ray, method):
 
 @pytest.mark.parametrize("structure", STRUCTURES)
 @pytest.mark.parametrize("k, method", CASES)
-def test_it_is_the_theorem(structure, k, method):
+def test_the_bound_over_all_layers_is_the_theorems(structure, k, method):
     bayes, x, labels = fitted(k, structure, method)
     rays = torch.randn(4, 3, dtype=torch.float64)
     with torch.no_grad():
@@ -115,7 +115,7 @@ def test_it_is_the_theorem(structure, k, method):
     inputs=st.integers(1, 5),
     seed=st.integers(0, 10_000),
 )
-def test_no_limit_exceeds_it(case, structure, prior_variance, inputs, seed):
+def test_no_limit_over_all_layers_exceeds_the_bound(case, structure, prior_variance, inputs, seed):
     k, method = case
     bayes, x, _ = fitted(k, structure, method, prior_variance, seed, inputs)
     bound = bayes.bound(x[:6])
@@ -124,8 +124,8 @@ def test_no_limit_exceeds_it(case, structure, prior_variance, inputs, seed):
 
 
 @pytest.mark.parametrize("structure", ["kron", "diag"])
-def test_networks_of_every_kind(structure):
-    """Max pooling drops pixels, so that the image can move without the logits noticing: J is singular."""
+def test_bounds_of_networks_with_pooling_and_batch_norm(structure):
+    """Max pooling drops pixels that the logits then do not depend on. So J is singular, the bound 1."""
     for name in ("convnet", "residual"):
         bayes, x = laplace(name, 3, n=6, layers="all", structure=structure)
         assert bool((bayes.bound(x) == 1).all())
@@ -134,8 +134,8 @@ def test_networks_of_every_kind(structure):
     assert bool((bound < 1).all()) and bool((bayes.limit(x).confidence <= bound).all())
 
 
-def test_where_j_is_singular_it_is_one():
-    """A frozen first layer that does not see the second input: u cannot change in that direction."""
+def test_the_bound_is_one_where_j_is_singular():
+    """A frozen first layer has no weight for the second input, so u cannot change in that direction."""
     bayes, x, labels = fitted(1, "full", "probit")
     model = bayes.model
     model[0].requires_grad_(False)
@@ -151,19 +151,19 @@ def test_where_j_is_singular_it_is_one():
     torch.testing.assert_close(bayes.bound(rows.abs()), torch.ones(10, dtype=torch.float64))
 
 
-def test_a_ray_that_is_a_point():
+def test_the_bound_of_a_zero_input_is_one():
     """x = 0: the theorem divides by ‖x‖, and its formula would lie below the prediction at 0."""
     bayes, x, _ = fitted(3, "kron", "pairwise")
     bound = bayes.bound(torch.stack([0 * x[0], x[0]]))
     assert bound[0] == 1 and bound[1] < 1
 
 
-def test_the_region_is_that_of_the_ray():
+def test_the_bound_does_not_depend_on_the_size_of_x():
     bayes, x, _ = fitted(1, "kron", "probit")
     torch.testing.assert_close(bayes.bound(x[:5]), bayes.bound(1e6 * x[:5]), rtol=1e-9, atol=0)
 
 
-def test_a_float32_model_stays_as_it_is():
+def test_a_bound_leaves_a_float32_model_as_it_was():
     bayes, x, labels = fitted(2, "kron", "pairwise")
     single = bb.Laplace(bayes.model.float(), layers="all", prior_variance=PRIOR).fit([(x.float(), labels)])
     state = {name: value.clone() for name, value in single.model.state_dict().items()}
@@ -171,7 +171,7 @@ def test_a_float32_model_stays_as_it_is():
     assert all(torch.equal(value, state[name]) for name, value in single.model.state_dict().items())
 
 
-def test_with_the_residual_it_is_one_of_k():
+def test_the_bound_with_a_residual_is_uniform():
     for layers in ("last", "all"):
         bayes, x = laplace("mlp", 3, n=8, layers=layers, residual=True)
         bound = bayes.bound(x)
@@ -179,7 +179,7 @@ def test_with_the_residual_it_is_one_of_k():
         assert bool((bound == 1 / 3).all())
 
 
-def test_what_it_needs(monkeypatch):
+def test_bounds_without_inputs_closed_forms_or_memory_raise(monkeypatch):
     bayes, x, _ = fitted(3, "kron", "pairwise")
     with pytest.raises(ArgumentError, match="a bound of its own"):
         bayes.bound()
@@ -192,13 +192,13 @@ def test_what_it_needs(monkeypatch):
         bayes.bound(x)
 
 
-def test_the_last_layers_is_one_number_whatever_x():
+def test_the_bound_of_the_last_layer_is_one_number_for_all_inputs():
     bayes, x = laplace("mlp", 3)
     assert bayes.bound(x) == bayes.bound()
 
 
-def test_functional_call_sees_the_same_network():
-    """The masked product is the network's own slope: a check of the reference."""
+def test_the_references_masked_product_is_the_networks_slope():
+    """This checks the reference `slopes` itself."""
     bayes, x, _ = fitted(3, "diag", "pairwise")
     u = slopes(bayes.model, x[0])(dense.parameters(bayes.model))
     far = [functional_call(bayes.model, {}, (scale * x[:1],))[0] for scale in (1e6, 2e6)]

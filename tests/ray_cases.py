@@ -1,4 +1,4 @@
-"""Networks and Laplace approximations to follow along rays, and plain evaluation along rays."""
+"""Networks and Laplace approximations for rays, and plain evaluation along rays."""
 
 import torch
 from torch import nn

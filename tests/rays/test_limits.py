@@ -6,25 +6,25 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from ray_cases import METHODS, NETWORKS, STRUCTURES, agrees, deltas, laplace, network
 from torch import nn
 
 import bitbayes as bb
 from bitbayes.data import digits, digits_lenet
 from bitbayes.errors import ArgumentError, ModelError, NotFittedError
 from bitbayes.networks import MLP
+from ray_cases import METHODS, NETWORKS, STRUCTURES, agrees, deltas, laplace, network
 
 
 @pytest.mark.parametrize("structure", STRUCTURES)
 @pytest.mark.parametrize("k, method", METHODS)
-def test_limit_is_what_prediction_tends_to(structure, k, method):
+def test_the_limit_is_the_prediction_at_a_large_delta(structure, k, method):
     bayes, x = laplace("mlp", k, structure=structure, predictive=method, prior_variance=3.0)
     agrees(bayes, x)
 
 
 @pytest.mark.parametrize("curvature", ["exact", "paper"])
 @pytest.mark.parametrize("name", NETWORKS)
-def test_on_every_kind_of_network(name, curvature):
+def test_the_limit_is_the_prediction_far_away_on_every_kind_of_network(name, curvature):
     bayes, x = laplace(name, 3, structure="kron", curvature=curvature)
     agrees(bayes, x)
 
@@ -36,7 +36,7 @@ def test_on_every_kind_of_network(name, curvature):
     prior_variance=st.floats(1e-4, 1e4),
     seed=st.integers(0, 10_000),
 )
-def test_on_any_network(name, case, structure, prior_variance, seed):
+def test_the_limit_is_the_prediction_far_away_on_any_network(name, case, structure, prior_variance, seed):
     k, method = case
     options = {"structure": structure, "predictive": method, "prior_variance": prior_variance}
     bayes, x = laplace(name, k, n=12, seed=seed, **options)
@@ -47,7 +47,7 @@ def test_on_any_network(name, case, structure, prior_variance, seed):
     agrees(bayes, x[settled])
 
 
-def test_the_shipped_lenet_in_its_own_float32():
+def test_limits_of_the_shipped_lenet_in_float32_are_those_of_float64():
     images, labels = digits().test_images, digits().test_labels
     model = digits_lenet()
     bayes = bb.Laplace(model, prior_variance=10.0).fit([(images[:200], labels[:200])])
@@ -83,7 +83,7 @@ def test_at_the_origin_the_limit_is_the_prediction(method):
     torch.testing.assert_close(bayes.limit(zero).confidence, bayes.predict_proba(zero).amax(1))
 
 
-def test_equal_logits_stay_equal():
+def test_equal_logits_have_a_uniform_limit():
     """Logits with slope 0 but some variance have the limit 1/k, not 0/0."""
     for k in (1, 3):
         model = MLP((2, 5, k)).double()
@@ -97,13 +97,13 @@ def test_equal_logits_stay_equal():
         assert bool(bayes.certify(x).confidence.isfinite().all())
 
 
-def test_a_head_without_bias():
+def test_the_limit_of_a_head_without_bias_is_the_prediction_far_away():
     model = nn.Sequential(nn.Linear(2, 6), nn.ReLU(), nn.Linear(6, 3, bias=False)).double()
     x = torch.randn(20, 2, dtype=torch.float64)
     agrees(bb.Laplace(model).fit([(x, torch.arange(20) % 3)]), x)
 
 
-def test_batches_of_rows_and_of_cells_change_nothing(monkeypatch):
+def test_batches_of_rows_and_cells_give_the_same_limits_and_certificates(monkeypatch):
     bayes, x = laplace("mlp", 3)
     whole, certificate = bayes.limit(x), bayes.certify(x)
     monkeypatch.setattr("bitbayes.rays.ray_gaussian.PAIR_NUMBERS_PER_BATCH", 9 * 7)

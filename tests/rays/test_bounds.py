@@ -1,4 +1,4 @@
-"""The theorems' bounds: never below a limit or a prediction, and as printed where that is right."""
+"""The theorems' bounds: no limit and no prediction exceeds them."""
 
 import math
 from itertools import pairwise
@@ -7,13 +7,13 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from ray_cases import laplace
 
 import bitbayes as bb
 from bitbayes.logits import with_bias
 from bitbayes.model import forward
 from bitbayes.networks import MLP
 from bitbayes.rays import prior_limits
+from ray_cases import laplace
 from reference import KAPPA, covariance, hessian
 
 CASES = [(1, "probit"), (1, "quadrature"), (2, "pairwise"), (2, "probit"), (4, "pairwise"), (4, "probit")]
@@ -31,7 +31,7 @@ def options(structure):
 
 
 def parts(bayes, x, labels):
-    """μ (k, D), φ̃ (n, D) and Σ (kD, kD), plainly."""
+    """μ (k, D), φ̃ (n, D) and Σ (kD, kD), by dense matrices."""
     head = bayes.model[-1]
     weights = torch.cat([head.weight, head.bias[:, None]], 1).detach()
     with torch.no_grad():
@@ -49,7 +49,7 @@ def fitted(k, structure, method, prior_variance=1.0, seed=0):
 
 
 @pytest.mark.parametrize("structure", STRUCTURES)
-def test_one_logit_is_the_theorem(structure):
+def test_the_bound_of_one_logit_is_the_theorems(structure):
     bayes, x, labels = fitted(1, structure, "probit", 5.0)
     weights, _, sigma = parts(bayes, x, labels)
     smallest = torch.linalg.eigvalsh(sigma)[0]
@@ -87,7 +87,7 @@ def test_pairwise_is_no_looser_than_with_the_largest_pair_alone():
     prior_variance=st.floats(1e-2, 1e6),
     seed=st.integers(0, 10_000),
 )
-def test_nothing_exceeds_the_bound(case, structure, prior_variance, seed):
+def test_no_limit_and_no_prediction_exceeds_the_bound(case, structure, prior_variance, seed):
     k, method = case
     bayes, x, _ = fitted(k, structure, method, prior_variance, seed)
     bound = bayes.bound()
@@ -99,7 +99,7 @@ def test_nothing_exceeds_the_bound(case, structure, prior_variance, seed):
 
 @pytest.mark.parametrize("k, method", [(1, "probit"), (2, "pairwise"), (4, "pairwise"), (4, "probit")])
 @pytest.mark.parametrize("structure", STRUCTURES)
-def test_prior_variance_limits(k, method, structure):
+def test_confidences_at_tiny_and_huge_prior_variances_keep_their_limits(k, method, structure):
     bayes, x, _ = fitted(k, structure, method)
     fit = bayes._fitted_posterior()
     with torch.no_grad():
@@ -117,8 +117,8 @@ def test_prior_variance_limits(k, method, structure):
             assert bool((after <= before + 1e-9).all())
 
 
-def test_the_printed_prior_variance_limit_is_below_the_truth():
-    """As printed, σ(|f|/(1 + √(κ λ_max(H) ‖φ‖²))), it is no bound; with the eigenvalue's inverse it is."""
+def test_the_papers_limit_for_huge_prior_variances_is_below_the_confidence():
+    """The paper prints σ(|f|/(1 + √(κ λ_max(H) ‖φ‖²))), which is no bound. 1/λ_max(H) makes it one."""
     bayes, x, labels = fitted(1, "full", "probit", 1e12)
     weights, features, _ = parts(bayes, x, labels)
     largest = torch.linalg.eigvalsh(hessian(weights, features, labels))[-1]

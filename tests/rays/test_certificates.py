@@ -4,16 +4,16 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from ray_cases import CERTIFIED, NETWORKS, STRUCTURES, deltas, fine_grid, laplace, largest_beyond
 from torch import nn
 
 import bitbayes as bb
 from bitbayes.rays.certificates import Ratio
+from ray_cases import CERTIFIED, NETWORKS, STRUCTURES, deltas, fine_grid, laplace, largest_beyond
 
 
 @pytest.mark.parametrize("structure", STRUCTURES)
 @pytest.mark.parametrize("k, method", CERTIFIED)
-def test_never_exceeded_and_tight(structure, k, method):
+def test_no_confidence_exceeds_a_certificate_and_certificates_are_tight(structure, k, method):
     bayes, x = laplace("mlp", k, n=30, structure=structure, predictive=method, prior_variance=2.0)
     certificate = bayes.certify(x)
     top = largest_beyond(bayes, x, fine_grid(certificate.alpha, 150))
@@ -23,7 +23,7 @@ def test_never_exceeded_and_tight(structure, k, method):
     torch.testing.assert_close(certificate.limit, bayes.limit(x).confidence)
 
 
-def test_a_thousand_rays():
+def test_a_thousand_rays_have_certificates():
     for k in (1, 3):
         bayes, x = laplace("mlp", k, n=1000, prior_variance=5.0)
         certificate = bayes.certify(x)
@@ -39,7 +39,7 @@ def test_a_thousand_rays():
     prior_variance=st.floats(1e-4, 1e4),
     seed=st.integers(0, 10_000),
 )
-def test_on_any_network(name, case, structure, prior_variance, seed):
+def test_no_confidence_exceeds_a_certificate_on_any_network(name, case, structure, prior_variance, seed):
     k, method = case
     options = {"structure": structure, "predictive": method, "prior_variance": prior_variance}
     bayes, x = laplace(name, k, n=10, seed=seed, **options)
@@ -70,8 +70,8 @@ def test_linear_models_are_certified_for_every_delta():
 
 
 @given(st.lists(st.floats(-5, 5), min_size=5, max_size=5), st.floats(0, 1), st.floats(0, 1))
-def test_the_range_of_a_ratio(numbers, one, other):
-    """The range agrees with a fine grid, for any positive quadratic in the denominator."""
+def test_the_range_of_a_ratio_is_that_of_a_fine_grid(numbers, one, other):
+    """The denominator may be any positive quadratic."""
     n0, n1, a, b, c = (torch.tensor([value], dtype=torch.float64) for value in numbers)
     d0, d1, d01 = a.square() + 0.1, b.square() + c.square() + 0.1, a * b
     ratio = Ratio(n0, n1, d0, d01, d1)

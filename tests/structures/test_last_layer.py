@@ -1,4 +1,4 @@
-"""Every structure against dense float64 references: covariance of logits, evidence, draws."""
+"""Every structure over the last layer's weights against dense float64 references: logits, evidence, draws."""
 
 import copy
 import itertools
@@ -18,6 +18,8 @@ EVERY = [
     pytest.param(case, k, bias, id=f"{case}-{k}-{'bias' if bias else 'plain'}")
     for case, k, bias in itertools.product(CASES, (1, 2, 3, 10), (True, False))
 ]
+
+
 VARIANCES = (0.3, 83_000.0)
 
 
@@ -29,14 +31,14 @@ def fitted(case, k, bias, prior_variance=1.0, n=30):
 
 
 def close(actual, expected, tolerance=1e-8):
-    """Equal to `tolerance` of the largest entry."""
+    """Assert equality to `tolerance` of the largest entry."""
     atol = tolerance * float(expected.abs().max())
     torch.testing.assert_close(actual, expected, rtol=0, atol=atol)
 
 
 @pytest.mark.parametrize("prior_variance", VARIANCES)
 @pytest.mark.parametrize("case, k, bias", EVERY)
-def test_logits_covariance_is_the_dense_one(case, k, bias, prior_variance):
+def test_the_covariance_of_logits_is_the_dense_one(case, k, bias, prior_variance):
     bayes, (weights, features, labels) = fitted(case, k, bias, prior_variance)
     x = 3 * torch.randn(5, 3, dtype=torch.float64)
     gaussian = bayes.logits(x)
@@ -84,7 +86,7 @@ def test_log_evidence_is_the_dense_one(case, k, bias, prior_variance):
     assert torch.equal(bayes.log_evidence(), actual)
 
 
-def test_a_float_loses_no_digits_on_its_way_into_the_evidence():
+def test_the_evidence_of_a_float_is_that_of_a_float64_tensor():
     bayes, _ = fitted("full", 3, True)
     assert torch.equal(bayes.log_evidence(0.3), bayes.log_evidence(torch.tensor(0.3, dtype=torch.float64)))
 
@@ -111,7 +113,7 @@ def test_log_evidence_takes_a_float32_tensor_of_one_entry():
     assert torch.equal(evidence.detach(), bayes.log_evidence(0.5)) and value.grad.shape == (1,)
 
 
-def test_isotropic_has_no_evidence_and_says_so():
+def test_the_evidence_of_the_isotropic_structure_raises():
     bayes, _ = fitted("isotropic", 3, True)
     with pytest.raises(ArgumentError, match=r"isotropic.*'full', 'kron' or 'diag'"):
         bayes.log_evidence()
@@ -119,7 +121,7 @@ def test_isotropic_has_no_evidence_and_says_so():
 
 @pytest.mark.parametrize("k", [1, 3])
 @pytest.mark.parametrize("structure", ["full", "diag", "isotropic"])
-def test_the_papers_variant_differs_for_kron_alone(structure, k):
+def test_the_papers_curvature_differs_from_the_exact_one_for_kron_only(structure, k):
     bayes, _ = fitted(structure, k, True)
     x, y = reference.data(k)
     paper = bb.Laplace(bayes.model, structure=structure, curvature="paper").fit(reference.loader(x, y))
@@ -148,7 +150,7 @@ def test_draws_have_the_posteriors_moments(case, k, bias):
 
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("case", CASES)
-def test_draws_go_into_functional_call_under_vmap(case, bias):
+def test_draws_work_in_functional_call_under_vmap(case, bias):
     bayes, _ = fitted(case, 3, bias)
     x, _ = reference.data(3)
     draws = bayes.sample(6)
@@ -160,7 +162,7 @@ def test_draws_go_into_functional_call_under_vmap(case, bias):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_the_same_seed_gives_the_same_draws(case):
+def test_draws_repeat_with_the_same_seed(case):
     bayes, _ = fitted(case, 3, True)
     first, again, other = (
         bayes.sample(4, generator=torch.Generator().manual_seed(seed)) for seed in (7, 7, 8)
@@ -188,7 +190,7 @@ def test_float32_agrees_with_float64_to_its_digits(case, k):
 
 @pytest.mark.parametrize("structure", ["kron", "full", "diag"])
 def test_float32_features_are_summed_in_float64(structure):
-    """Eigenvalues a billion times below the largest come out: a wide prior is about these directions."""
+    """Eigenvalues a billion times below the largest must be right, because wide priors depend on them."""
     torch.manual_seed(0)
     head = nn.Linear(6, 3)
     # Features that all but lie in a line: deviations of 1e-4 from it, squares of 1e-8.
@@ -210,3 +212,52 @@ def test_a_full_curvature_is_summed_in_pieces(monkeypatch):
     monkeypatch.setattr("bitbayes.structures.full.NUMBERS_PER_STEP", 7 * (9 + 6))
     pieces = bb.Laplace(head, structure="full").fit([(x, y)]).logits(x).covariance
     torch.testing.assert_close(pieces, whole, rtol=1e-12, atol=0)
+
+
+def weight_gaussian(bayes):
+    """The Gaussian over the last layer's weights."""
+    (gaussian,) = bayes._posterior.decomposed().values()
+    return gaussian
+
+
+@pytest.mark.parametrize("prior_variance", VARIANCES)
+@pytest.mark.parametrize("case, k, bias", EVERY)
+def test_the_largest_precision_is_the_largest_eigenvalue_of_the_dense_precision(
+    case, k, bias, prior_variance
+):
+    bayes, parts = fitted(case, k, bias)
+    if case == "paper":
+        largest = 1 / torch.linalg.eigvalsh(reference.covariance(case, *parts, prior_variance, bias))[0]
+    else:
+        largest = torch.linalg.eigvalsh(reference.precision(case, *parts, prior_variance))[-1]
+    torch.testing.assert_close(
+        weight_gaussian(bayes).largest_precision(1 / prior_variance), largest, rtol=1e-8, atol=0
+    )
+
+
+@pytest.mark.parametrize("prior_variance", VARIANCES)
+@pytest.mark.parametrize("case, k, bias", EVERY)
+def test_weights_from_the_eigenbasis_have_the_dense_covariance(case, k, bias, prior_variance):
+    """With one draw along each eigenvector the covariance is exact, and not that of some draws."""
+    bayes, parts = fitted(case, k, bias)
+    gaussian, size = weight_gaussian(bayes), parts[0].numel()
+    precisions = gaussian.precisions(1 / prior_variance)
+    basis = torch.eye(size, dtype=torch.float64).reshape(size, *precisions.shape)
+    roots = gaussian.to_weights(basis * precisions.rsqrt())
+    assert roots.shape == (size, *parts[0].shape)
+    close(roots.flatten(1).T @ roots.flatten(1), reference.covariance(case, *parts, prior_variance, bias))
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("k", [1, 3])
+@pytest.mark.parametrize("case", CASES)
+def test_draws_of_the_gaussian_over_weights_have_the_dense_covariance(case, k, bias):
+    bayes, parts = fitted(case, k, bias)
+    sigma, n = reference.covariance(case, *parts, 0.5, bias), 20_000
+    draws = weight_gaussian(bayes).draw(n, 2.0, torch.Generator().manual_seed(0))
+    assert draws.shape == (n, *parts[0].shape)
+    flat, variances = draws.flatten(1), torch.diag(sigma)
+    # Five standard errors of each entry of an empirical covariance, and of a mean, which is 0.
+    standard = ((torch.outer(variances, variances) + sigma.square()) / n).sqrt()
+    assert float(((flat.T @ flat / n - sigma).abs() / standard).max()) < 5
+    assert float((flat.mean(0).abs() / (variances / n).sqrt()).max()) < 5

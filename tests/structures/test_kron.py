@@ -1,4 +1,4 @@
-"""The Kronecker factors over all layers, against sums point by point and against curvlinops."""
+"""Kronecker factors of all layers, against sums over points and positions and against curvlinops."""
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ from reference import logit_hessians
 
 
 def layer_inputs(model, name, x):
-    """What a layer's calls saw for one point, and their outputs, with a graph."""
+    """A layer's inputs and outputs in each of its calls for one point, and the network's output."""
     seen = []
     handle = model.get_submodule(name).register_forward_hook(lambda _, args, out: seen.append((args[0], out)))
     output = model(x)
@@ -86,7 +86,7 @@ def test_factors_are_sums_over_points_and_positions(case):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_factors_are_those_of_curvlinops(case):
+def test_factors_are_the_kfac_factors_of_curvlinops(case):
     curvlinops = pytest.importorskip("curvlinops")
     make, shape = CASES[case]
     model = make()
@@ -113,7 +113,7 @@ def test_factors_are_those_of_curvlinops(case):
     assert start == len(matrix)
 
 
-def test_one_point_and_one_linear_layer_are_exact():
+def test_kron_is_exact_for_one_point_and_one_linear_layer():
     model = nn.Linear(4, 3).double()
     x, y = torch.randn(1, 4, dtype=torch.float64), torch.tensor([1])
     new = torch.randn(5, 4, dtype=torch.float64)
@@ -125,8 +125,8 @@ def test_one_point_and_one_linear_layer_are_exact():
 
 
 @pytest.mark.parametrize("name", ["mlp", "one logit", "convnet", "residual", "sequence"])
-def test_logits_are_those_of_the_dense_product(name):
-    """With the factors taken as they are: basis, prior, groups and norms."""
+def test_logit_covariances_are_those_of_the_dense_kronecker_product(name):
+    """The reference takes the library's factors: this checks eigenbasis, prior, groups and norm layers."""
     bayes, model, x, y = fitted(name, "kron", prior_variance=0.3)
     curvature = bayes._posterior.fitted.curvature
     total = 0
@@ -155,3 +155,49 @@ def test_logits_are_those_of_the_dense_product(name):
     for name, parts in curvature.items():
         if isinstance(parts, DiagCurvature):
             close(parts.diagonal, exact[name].diagonal, 1e-12)
+
+
+class TwoGroups(nn.Module):
+    """A convolution with two groups, whose outputs only the head combines."""
+
+    def __init__(self):
+        super().__init__()
+        self.groups = nn.Conv1d(2, 2, 1, groups=2, bias=False)
+        self.head = nn.Linear(2, 2, bias=False)
+
+    def forward(self, x):
+        return self.head(self.groups(x[:, :, None]).flatten(1))
+
+
+def test_groups_of_very_different_size_have_their_float64_covariance():
+    torch.manual_seed(0)
+    model = TwoGroups()
+    x, y = torch.randn(30, 2), torch.arange(30) % 2
+    model.groups.weight.data[0] /= 1e16
+    x[:, 0] *= 1e16
+    single = bb.Laplace(model, layers="all").fit([(x, y)]).logits(x).covariance
+    double = bb.Laplace(model.double(), layers="all").fit([(x.double(), y)]).logits(x.double()).covariance
+    close(single.double(), double, 1e-5)
+
+
+@pytest.mark.parametrize("tau", [0.1, 30.0])
+@pytest.mark.parametrize("case", CASES)
+def test_a_layers_block_has_the_dense_largest_precision_and_covariance(case, tau):
+    make, shape = CASES[case]
+    model = make()
+    x, y = torch.randn(9, *shape, dtype=torch.float64), torch.arange(9) % 3
+    bayes = bb.Laplace(model, layers="all", structure="kron").fit(loader(x, y))
+    for name, gaussian in bayes._posterior.decomposed().items():
+        block = kron_block(model, name, x, y)
+        dense_precision = block + tau * torch.eye(len(block), dtype=torch.float64)
+        close(gaussian.largest_precision(tau), torch.linalg.eigvalsh(dense_precision)[-1], 1e-10)
+        precisions = gaussian.precisions(tau)
+        basis = torch.eye(len(block), dtype=torch.float64).reshape(len(block), *precisions.shape)
+        roots = gaussian.to_weights(basis * precisions.rsqrt()).flatten(1)
+        sigma = torch.linalg.inv(dense_precision)
+        close(roots.T @ roots, sigma, 1e-9)
+        draws = gaussian.draw(20_000, tau, torch.Generator().manual_seed(0)).flatten(1)
+        variances = torch.diag(sigma)
+        # Five standard errors of each entry of an empirical covariance.
+        standard = ((torch.outer(variances, variances) + sigma.square()) / len(draws)).sqrt()
+        assert float(((draws.T @ draws / len(draws) - sigma).abs() / standard).max()) < 5

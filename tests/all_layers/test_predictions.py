@@ -1,0 +1,108 @@
+"""Predictions over all layers: drop-in, batches, gradients, and what a wider prior does to them."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+import bitbayes as bb
+import dense
+from dense import close, fitted
+
+
+@pytest.mark.parametrize("structure", ["diag", "kron", "full"])
+@pytest.mark.parametrize("name", ["convnet", "one logit"])
+def test_a_tiny_prior_variance_gives_the_plain_networks_predictions(name, structure):
+    bayes, model, x, _ = fitted(name, structure, prior_variance=1e-14)
+    plain = model(x).detach()
+    plain = plain.softmax(1) if plain.shape[1] > 1 else torch.cat([(-plain).sigmoid(), plain.sigmoid()], 1)
+    methods = ("probit", "mc", "weights", "quadrature" if name == "one logit" else "pairwise")
+    for method in methods:
+        close(bayes.predict_proba(x, method=method), plain, 1e-5)  # deviations of 1e-7 times derivatives
+
+
+@pytest.mark.parametrize("structure", ["diag", "kron", "full"])
+def test_one_logit_keeps_its_label_and_loses_confidence_as_the_prior_variance_grows(structure):
+    bayes, model, x, _ = fitted("one logit", structure)
+    x = 3 * torch.randn(50, 4, dtype=torch.float64)
+    plain = model(x).detach().sigmoid()[:, 0]
+    last = torch.maximum(plain, 1 - plain)
+    for value in (1e-3, 1e-1, 1e1, 1e3):
+        bayes.prior_variance = value
+        probabilities = bayes.predict_proba(x)
+        assert torch.equal(probabilities.argmax(1), (plain > 0.5).long())
+        confidence = probabilities.amax(1)
+        assert bool((confidence <= last).all())
+        last = confidence
+
+
+@pytest.fixture(scope="module")
+def moons():
+    """A network with two hidden layers of 20 units, trained on two moons, as in the paper."""
+    torch.manual_seed(0)
+    x, y = bb.data.two_moons()
+    x = x.double()
+    model = bb.networks.MLP((2, 20, 20, 1)).double()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.02, weight_decay=1e-4)
+    for _ in range(200):
+        optimizer.zero_grad()
+        nn.functional.binary_cross_entropy_with_logits(model(x)[:, 0], y.double()).backward()
+        optimizer.step()
+    assert float(((model(x)[:, 0] > 0) == y).double().mean()) > 0.97
+    return model.eval(), x, y
+
+
+@pytest.mark.parametrize("structure", ["diag", "kron", "full"])
+def test_two_moons_keep_their_labels_and_lose_confidence_as_the_prior_variance_grows(moons, structure):
+    model, x, y = moons
+    bayes = bb.Laplace(model, layers="all", structure=structure).fit([(x, y)])
+    side = torch.linspace(-4, 4, 21, dtype=torch.float64)
+    grid = torch.cartesian_prod(side, side)
+    points = torch.cat([x, grid, 100 * grid])  # at the data, around them, and far away
+    plain = model(points).detach()[:, 0].sigmoid()
+    last = torch.maximum(plain, 1 - plain)
+    for value in torch.logspace(-8, 8, 17).tolist():
+        bayes.prior_variance = value
+        probabilities = bayes.predict_proba(points)
+        assert torch.equal(probabilities.argmax(1), (plain > 0.5).long())
+        confidence = probabilities.amax(1)
+        assert bool((confidence <= last + 1e-12).all())
+        last = confidence
+    # Far away the plain network is certain, and the Bayesian one is not.
+    assert float(torch.maximum(plain, 1 - plain)[-len(grid) :].mean()) > 0.99
+    assert float(last[-len(grid) :].mean()) < 0.6
+
+
+def test_the_drop_in_and_predictions_in_batches_agree():
+    bayes, _, x, _ = fitted("convnet", "kron", predictive="pairwise")
+    probabilities = bayes.predict_proba(x)
+    close(bayes(x).softmax(1), probabilities, 1e-12)
+    close(bayes.predict_proba([x[:5], (x[5:], torch.zeros(7))]), probabilities, 1e-12)
+    one, _, x, _ = fitted("one logit", "kron")
+    assert one(x).shape == (12, 1)
+    close(one(x).sigmoid()[:, 0], one.predict_proba(x)[:, 1], 1e-12)
+
+
+def test_the_gradient_of_the_drop_in_is_the_scaled_gradient_of_the_model():
+    bayes, model, x, _ = fitted("one logit", "kron")
+    x.requires_grad_()
+    (ours,) = torch.autograd.grad(bayes(x).sum(), x)
+    (plain,) = torch.autograd.grad(model(x).sum(), x)
+    shrink = 1 / (1 + math.pi / 8 * bayes.logits(x).covariance[:, 0, 0]).sqrt()  # probit
+    close(ours, plain * shrink[:, None], 1e-10)
+
+
+STRUCTURES = ["diag", "kron", "full"]
+
+
+@pytest.mark.parametrize("structure", STRUCTURES)
+def test_inference_mode_changes_no_prediction_limit_or_certificate(structure):
+    _, x, y = dense.case("mlp")
+    model = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3)).double()
+    outside = bb.Laplace(model, layers="all", structure=structure).fit([(x, y)])
+    with torch.inference_mode():
+        inside = bb.Laplace(model, layers="all", structure=structure).fit([(x + 0, y)])
+        close(inside.predict_proba(x + 0), outside.predict_proba(x), 1e-12)
+        close(inside.limit(x + 0).confidence, outside.limit(x).confidence, 1e-12)
+        close(inside.certify(x + 0).confidence, outside.certify(x).confidence, 1e-12)

@@ -1,0 +1,41 @@
+"""Fingerprints of models: architecture and weights."""
+
+import torch
+from torch import nn
+
+import bitbayes as bb
+from bitbayes.model import fingerprint
+from classifiers import points
+
+
+def test_a_fingerprint_sees_modules_shapes_and_values():
+    def make(seed, activation=nn.ReLU, width=4):
+        torch.manual_seed(seed)
+        return nn.Sequential(nn.Linear(3, width), activation(), nn.BatchNorm1d(width), nn.Linear(width, 2))
+
+    same, again = fingerprint(make(0)), fingerprint(make(0))
+    assert same == again
+    assert fingerprint(make(1)).architecture == same.architecture
+    assert fingerprint(make(1)).weights != same.weights
+    assert fingerprint(make(0, nn.Tanh)).architecture != same.architecture
+    assert fingerprint(make(0, width=5)).architecture != same.architecture
+    counted = make(0)
+    counted[2].running_var += 1
+    assert fingerprint(counted).weights != same.weights
+    assert fingerprint(make(0).bfloat16()).architecture != same.architecture
+
+
+class Counting(nn.Linear):
+    """A layer whose state holds a dictionary."""
+
+    def get_extra_state(self):
+        return {"calls": 3}
+
+    def set_extra_state(self, state):
+        pass
+
+
+def test_a_model_whose_state_holds_more_than_tensors():
+    x, y = points()
+    bayes = bb.Laplace(nn.Sequential(Counting(4, 8), nn.ReLU(), nn.Linear(8, 3))).fit([(x, y)])
+    assert bool(bayes.predict_proba(x).isfinite().all())

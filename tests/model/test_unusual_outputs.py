@@ -1,0 +1,58 @@
+"""Outputs with squeezed axes, or with too few rows."""
+
+import pytest
+import torch
+from torch import nn
+
+import bitbayes as bb
+from bitbayes.errors import ModelError
+from classifiers import points, relu_mlp
+from dense import close
+
+
+class Squeezed(nn.Module):
+    """A network whose output has no axes of length one."""
+
+    def __init__(self, k):
+        super().__init__()
+        self.inside = relu_mlp(k, torch.float64)
+        self.slope = nn.PReLU(dtype=torch.float64)  # of kind "other"
+
+    def forward(self, x):
+        return self.inside(self.slope(x)).squeeze()
+
+
+@pytest.mark.parametrize("structure", ["diag", "full"])
+@pytest.mark.parametrize("k", [1, 3])
+@pytest.mark.parametrize("how", ["pairs", "mapping"])
+def test_an_output_whose_axes_of_length_one_are_squeezed_away(k, structure, how):
+    model = Squeezed(k)
+    x, y = points(6, k=k, dtype=torch.float64)
+    batches = [(x[:1], y[:1]), (x[1:], y[1:])]
+    if how == "mapping":
+        batches = [({"x": a}, b) for a, b in batches]
+    bayes = bb.Laplace(model, layers="all", structure=structure).fit(batches)
+    plain = bb.Laplace(nn.Sequential(model.slope, model.inside), layers="all", structure=structure).fit(
+        [(x, y)]
+    )
+    whole, one = ({"x": x}, {"x": x[:1]}) if how == "mapping" else (x, x[:1])
+    close(bayes.predict_proba(whole), plain.predict_proba(x), 1e-12)
+    close(bayes.predict_proba(one), plain.predict_proba(x[:1]), 1e-12)
+    every, first = (
+        bayes.predict_proba(some, method="weights", generator=torch.Generator().manual_seed(0))
+        for some in (whole, one)
+    )
+    close(first, every[:1], 1e-12)
+    close(bayes.logits(x[:1]).covariance, plain.logits(x[:1]).covariance, 1e-12)
+    assert bayes(x[:1]).shape == model(x[:1]).shape
+
+
+def test_an_output_with_too_few_rows_is_refused():
+    class Pooled(nn.Linear):
+        def forward(self, x):
+            return super().forward(x).mean(0, keepdim=True)
+
+    with pytest.raises(ModelError, match=r"shape \(1, 3\) for 2 points: expected \(n, k\)"):
+        bb.Laplace(Pooled(4, 3).double(), layers="all", structure="diag").fit(
+            [points(6, dtype=torch.float64)]
+        )

@@ -1,6 +1,0 @@
-"""The folder of `ray_cases.py` on the path."""
-
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parent))

@@ -1,0 +1,22 @@
+"""Sums that were fitted on one device are added on another."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+import bitbayes as bb
+from classifiers import points, relu_mlp
+
+
+@pytest.mark.parametrize("layers, structure", [("last", "kron"), ("last", "full"), ("all", "kron")])
+def test_sums_follow_the_model_to_another_device(layers, structure):
+    """The device "meta" stands for another one: its tensors hold no numbers, but have a device."""
+    x, y = points()
+    bayes = bb.Laplace(relu_mlp(), layers=layers, structure=structure, residual=True).fit([(x, y)])
+    fitted = bayes._posterior.fitted
+    meta = torch.device("meta")
+    away = {name: each.to(meta) for name, each in fitted.curvature.items()}
+    both = fitted + replace(fitted, curvature=away, inputs=fitted.inputs.to(meta))
+    found = [tensor for each in both.curvature.values() for tensor in each.tensors().values()]
+    assert {value.device.type for value in (*found, both.inputs.mean)} == {"meta"}

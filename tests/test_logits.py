@@ -1,0 +1,108 @@
+"""The Gaussian over logits: an independent variance for every logit."""
+
+import math
+
+import pytest
+import torch
+
+from bitbayes import predictive
+from bitbayes.logits import CovarianceFactors, LogitGaussian
+from ray_cases import laplace
+from reference import KAPPA
+
+FACTORS = ("none", "shared", "per point")
+
+
+def gaussian(factor, k, dtype=torch.float64, mean_size=1.0, n=6):
+    """A Gaussian with random factors, and means of this size."""
+    r = k if factor == "none" else max(1, k - 1)
+    shapes = {"none": None, "shared": (k, r), "per point": (n, k, r)}
+    q = None if shapes[factor] is None else torch.randn(shapes[factor], dtype=dtype)
+    factors = CovarianceFactors(torch.rand(n, r, dtype=dtype), q, torch.rand(n, dtype=dtype))
+    mean = mean_size * torch.randn(n, k, dtype=dtype)
+    return LogitGaussian(mean, factors, 1 + 5 * torch.rand(n, dtype=dtype))
+
+
+def dense_covariance(gaussian):
+    """Q diag(w) Qᵀ + shift·11ᵀ in units of scale², point by point in float64, (n, k, k)."""
+    (n, k), (weights, factor, shift) = gaussian.mean.shape, gaussian.factors
+    points = []
+    for i in range(n):
+        q = torch.eye(k) if factor is None else factor if factor.dim() == 2 else factor[i]
+        q, w = q.double(), torch.diag(weights[i].double())
+        total = q @ w @ q.T + float(shift[i]) * torch.ones(k, k, dtype=torch.float64)
+        points.append(total * float(gaussian.scale[i]) ** 2)
+    return torch.stack(points)
+
+
+def test_an_independent_variance_is_added_to_the_diagonal():
+    bayes, x = laplace("mlp", 3, structure="diag")
+    gaussian = bayes.logits(x)
+    wide = gaussian.plus_independent(torch.full((len(x),), 1.5**0.5, dtype=torch.float64))
+    more = (wide.covariance - gaussian.covariance).diagonal(dim1=1, dim2=2)
+    torch.testing.assert_close(more, torch.full_like(more, 1.5))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("mean_size", [1e-3, 1.0, 1e4])
+@pytest.mark.parametrize("k", [1, 2, 4])
+@pytest.mark.parametrize("factor", FACTORS)
+def test_an_independent_variance_is_added_to_the_dense_covariance(factor, k, mean_size, dtype):
+    before = gaussian(factor, k, dtype, mean_size)
+    deviations = torch.tensor([0.0, 1e-3, 0.5, 1.0, 7.0, 300.0], dtype=torch.float64)
+    after = before.plus_independent(deviations)
+    identity = torch.eye(k, dtype=torch.float64)
+    expected = dense_covariance(before) + deviations.square()[:, None, None] * identity
+    assert torch.equal(after.mean, before.mean)
+    assert after.factors.weights.dtype == after.covariance.dtype == dtype
+    tolerance = 50 * torch.finfo(dtype).eps  # a few products and sums of numbers of one sign each
+    for found, wanted in zip(after.covariance.double(), expected, strict=True):
+        torch.testing.assert_close(found, wanted, rtol=0, atol=tolerance * float(wanted.abs().max()))
+    # Variances and pairs of logits, in units of scale², do not see the common shift.
+    unit = after.scale.double().square()[:, None]
+    shift = (before.factors.shift.double() * before.scale.double().square())[:, None]
+    own = expected.diagonal(dim1=1, dim2=2) - shift
+    found = after.variances().double() * unit
+    torch.testing.assert_close(found, own, rtol=tolerance, atol=tolerance * float(shift.max()))
+    if k == 1:
+        return  # one logit has no pairs
+    first, second = torch.triu_indices(k, k, 1)
+    pairs = own[:, first] + own[:, second] - 2 * (expected[:, first, second] - shift)
+    found = after.pair_variances(first, second).double() * unit
+    scale = float(expected.abs().max())  # the subtraction in the reference loses that much
+    torch.testing.assert_close(found, pairs, rtol=tolerance, atol=1e-15 * scale)
+
+
+@pytest.mark.parametrize("factor", FACTORS)
+@pytest.mark.parametrize("dtype, size", [(torch.float32, 1e30), (torch.float64, 1e200)])
+def test_variances_that_overflow_give_the_predictions_of_exact_arithmetic(factor, dtype, size):
+    """Deviations of some times the mean: their squares are infinite, and the standardised means are not."""
+    k = 3
+    before = gaussian(factor, k, dtype, size)
+    for times in (0.3, 1.0, 30.0):
+        deviations = torch.full((6,), times * size, dtype=torch.float64)
+        assert bool(torch.isinf(deviations.to(dtype).square()).all())
+        after = before.plus_independent(deviations)
+        assert all(bool(each.isfinite().all()) for each in (after.factors.weights, after.scale, after.floor))
+        # Beside this variance the 1 of 1 + κv and the covariance before are nothing: divided by the size.
+        small = before.mean.double() / size
+        gaps = small[:, :, None] - small[:, None, :]
+        z = gaps / (times * math.sqrt(2 * KAPPA))
+        expected = torch.softmax(-torch.logsumexp(-z, 2), 1)
+        found = predictive.predict(after, "pairwise").softmax(1).double()
+        torch.testing.assert_close(found, expected, rtol=0, atol=20 * torch.finfo(dtype).eps)
+
+
+@pytest.mark.parametrize("method", ["probit", "pairwise", "bridge", "mc"])
+@pytest.mark.parametrize("factor", FACTORS)
+@pytest.mark.parametrize(
+    "dtype, deviation", [(torch.float32, 1e25), (torch.float32, 1e150), (torch.float64, 1e200)]
+)
+def test_variances_beyond_all_means_give_predictions_without_a_preference(factor, dtype, deviation, method):
+    after = gaussian(factor, 4, dtype).plus_independent(torch.full((6,), deviation, dtype=torch.float64))
+    assert bool(after.factors.weights.isfinite().all())
+    samples = {"samples": 10_000} if method == "mc" else {}
+    probabilities = predictive.predict(after, method, **samples).softmax(1)
+    # Five standard errors of an average of 10,000 draws, each 1 for one class of four.
+    tolerance = 5 * math.sqrt(0.25 * 0.75 / 10_000) if method == "mc" else 1e-6
+    torch.testing.assert_close(probabilities, torch.full_like(probabilities, 0.25), rtol=0, atol=tolerance)

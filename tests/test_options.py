@@ -1,0 +1,100 @@
+"""Options that do not exist or do not go together, and numbers that can be set at any time."""
+
+import json
+import math
+
+import numpy
+import pytest
+import torch
+
+import bitbayes as bb
+import dense
+from bitbayes.errors import ArgumentError, ModelError, NotFittedError
+from bitbayes.options import Fisher, Options
+from classifiers import relu_mlp
+from dense import loader
+
+
+def test_options_that_do_not_go_together_raise():
+    model, x, y = dense.case("mlp")
+    with pytest.raises(ArgumentError, match="isotropic"):
+        bb.Laplace(model, layers="all", structure="isotropic")
+    with pytest.raises(ArgumentError, match="fisher"):
+        bb.Laplace(model, curvature="fisher")
+    with pytest.raises(ArgumentError, match="weights"):
+        bb.Laplace(model, predictive="weights")
+    with pytest.raises(ArgumentError, match="weights"):
+        bb.Laplace(model).fit(loader(x, y)).predict_proba(x, method="weights")
+    with pytest.raises(NotFittedError):
+        bb.Laplace(model, layers="all").predict_proba(x)
+    with pytest.raises(ModelError, match="no parameter of the model requires a gradient"):
+        bb.Laplace(model.requires_grad_(False), layers="all").fit(loader(x, y))
+
+
+def test_residual_thresholds_below_zero_infinite_or_not_scalar_raise():
+    bayes = bb.Laplace(relu_mlp(), residual=True)
+    for bad in (torch.zeros(2), -1.0, math.inf):
+        with pytest.raises(ArgumentError, match="residual_threshold"):
+            bayes.residual_threshold = bad
+    for zero in (0, 0.0, numpy.float32(0), torch.tensor(0.0)):
+        bayes.residual_threshold = zero
+        assert bayes.residual_threshold == 0.0
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"structure": "isotropic"},
+        {"curvature": "paper", "structure": "kron", "predictive": "bridge"},
+        {"layers": "all", "structure": "full"},
+        {"layers": "all", "curvature": Fisher(3), "structure": "diag"},
+        {"layers": "all", "predictive": "weights"},
+        {"layers": "all", "predictive": "mc", "residual": ("fc",)},
+        {"predictive": "quadrature", "residual": True, "head": "fc"},
+    ],
+    ids=str,
+)
+def test_options_that_go_together_are_returned_as_they_are(given):
+    options = Options(**given)
+    assert options.check() is options
+    assert all(getattr(options, name) == value for name, value in given.items())
+
+
+@pytest.mark.parametrize(
+    "given, says",
+    [
+        ({"layers": "first"}, "layers='first'.*'last', 'all'"),
+        ({"structure": "block"}, "structure='block'.*'full', 'kron', 'diag', 'isotropic'"),
+        (
+            {"layers": "all", "structure": "isotropic"},
+            "structure='isotropic'.*'auto', 'kron', 'diag', 'full'$",
+        ),
+        ({"predictive": "weights"}, "predictive='weights'.*'mc'$"),
+        ({"layers": "all", "predictive": "sum"}, "predictive='sum'.*'mc', 'weights'$"),
+        ({"curvature": "ggn"}, "curvature='ggn'.*'exact', 'fisher', 'paper'"),
+        ({"layers": "all", "curvature": 2}, "curvature=2.*'exact', 'fisher', 'paper'"),
+        ({"curvature": Fisher()}, "curvature='fisher'.*layers='all'"),
+        ({"layers": "all", "predictive": "weights", "residual": True}, "residual.*'weights'.*choose another"),
+        ({"layers": "all", "predictive": "weights", "residual": ("fc",)}, "residual.*'weights'"),
+    ],
+    ids=str,
+)
+def test_options_that_do_not_exist_or_do_not_go_together_fail_the_check(given, says):
+    with pytest.raises(ArgumentError, match=says):
+        Options(**given).check()
+
+
+@pytest.mark.parametrize("curvature", ["fisher", Fisher(2, seed=5)])
+def test_a_laplace_checks_its_options_when_it_is_made(curvature):
+    with pytest.raises(ArgumentError, match="layers='all'"):
+        bb.Laplace(relu_mlp(), curvature=curvature)
+    options = bb.Laplace(relu_mlp(), layers="all", curvature=curvature).options
+    assert options.fisher == (Fisher() if curvature == "fisher" else curvature)
+
+
+def test_options_come_back_from_json():
+    given = {"layers": "all", "structure": "diag", "curvature": Fisher(2, seed=5), "residual": ("0", "2")}
+    saved = json.loads(json.dumps(Options(**given).as_json()))
+    options = Options.checked(relu_mlp(), **Options.from_json(saved))
+    assert options == Options(**given)

@@ -1,0 +1,52 @@
+"""Tuning the residual's variance and threshold on the embedded digits."""
+
+import pytest
+import torch
+
+import bitbayes as bb
+from bitbayes import metrics
+from bitbayes.data import digits, digits_lenet, validation_split
+
+
+def plain_kernel(x, train):
+    """1/D Σ |x̂|³/3 in float64, from the mean and the variances of the training data."""
+    train, x = train.double().flatten(1), x.double().flatten(1)
+    mean, variance = train.mean(0), train.var(0, correction=0)
+    standard = (x - mean) / torch.where(variance > variance.mean(), variance, variance.mean()).sqrt()
+    return (standard.abs() ** 3 / 3).sum(1) / x.shape[1]
+
+
+@pytest.fixture(scope="module")
+def embedded():
+    data = digits()
+    validation, test = validation_split(data.test_images, data.test_labels, 1000, 0)
+    train = (data.train_images, data.train_labels)
+    plain, bayes = (bb.Laplace(digits_lenet(), residual=each).fit([train]) for each in (False, True))
+    return plain, bayes, train[0], validation, test
+
+
+@pytest.mark.filterwarnings("ignore::bitbayes.errors.EdgeWarning")
+@pytest.mark.parametrize("objective", ["nll", "ood"])
+def test_tuning_on_the_embedded_digits_keeps_accuracy_and_lowers_far_confidence(embedded, objective):
+    plain, bayes, train, validation, (images, labels) = embedded
+    plain.tune([validation], objective=objective)
+    bayes.tune([validation], objective=objective)
+    before, after = plain.predict_proba(images), bayes.predict_proba(images)
+    assert abs(metrics.accuracy(after, labels) - metrics.accuracy(before, labels)) <= 0.001
+    assert metrics.nll(after, labels) <= 1.01 * metrics.nll(before, labels)
+    assert metrics.mmc(bayes.predict_proba(100 * images)) < 0.3
+    assert metrics.mmc(bayes.predict_proba(2000 * images)) < 0.15
+    threshold = plain_kernel(validation[0], train).quantile(0.99)
+    assert bayes.residual_threshold == pytest.approx(float(threshold), rel=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore::bitbayes.errors.EdgeWarning")
+def test_the_residual_costs_at_most_half_a_percent_of_the_validation_loss(embedded):
+    plain, bayes, _, (images, labels), _ = embedded
+    batches = list(zip(torch.split(images, 300), torch.split(labels, 300), strict=True))
+    bayes.tune(batches, objective="nll")
+    plain.prior_variance = bayes.prior_variance
+    base = metrics.nll(plain.predict_proba(images), labels)
+    assert metrics.nll(bayes.predict_proba(images), labels) <= 1.005 * base * (1 + 1e-5)
+    bayes.residual_variance *= 10 ** (1 / 6.9)  # beyond the next candidate
+    assert metrics.nll(bayes.predict_proba(images), labels) > 1.005 * base

@@ -1,0 +1,123 @@
+"""The search for the candidate of least cost, on grids of different spacing."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bitbayes.errors import DataError
+from bitbayes.prior import variance_grid
+from bitbayes.tuning.search import search, search_pairs
+
+COUNTS = (25, 55, 100)
+# Costs of t = log σ₀² with one minimum, at t = 0: as steep on both sides, flat on one side, and narrow.
+COSTS = {
+    "square": lambda t: t * t,
+    "steep to the left": lambda t: math.exp(-0.7 * t) + 0.7 * t,
+    "flat to the right": lambda t: math.log1p(math.exp(-t)) + 0.5 * t + (0 if t < 0 else -0.45 * t),
+    "a step of one nat": lambda t: -1 / math.cosh(t / 2) ** 2 + 1e-9 * t * t,
+}
+
+
+class Asked:
+    """Costs by a function, and the candidates it was asked for."""
+
+    def __init__(self, cost):
+        self.cost, self.candidates, self.calls = cost, [], 0
+
+    def __call__(self, candidates):
+        self.calls += 1
+        self.candidates += candidates
+        return torch.tensor([self.cost(each) for each in candidates], dtype=torch.float64)
+
+
+@pytest.mark.parametrize("name", COSTS)
+@pytest.mark.parametrize("count", COUNTS)
+@given(centre=st.floats(math.log(1e-8), math.log(1e12)))
+def test_the_search_finds_the_minimum_and_asks_for_no_candidate_twice(count, name, centre):
+    """The centre may also lie beyond the grid: then the first or the last candidate is the best."""
+    grid = variance_grid(count)
+    asked = Asked(lambda value: COSTS[name](math.log(value) - centre))
+    found = search(grid, asked)
+    costs = [asked.cost(value) for value in grid]
+    assert asked.cost(found) == min(costs)
+    assert len(set(asked.candidates)) == len(asked.candidates) and set(asked.candidates) <= set(grid)
+    assert asked.calls <= 2
+
+
+@pytest.mark.parametrize("count, most", [(25, 25), (55, 30), (100, 33)])
+def test_fine_grids_are_looked_at_in_part(count, most):
+    for centre in range(-13, 24):
+        asked = Asked(lambda value, centre=centre: (math.log(value) - centre) ** 2)
+        search(variance_grid(count), asked)
+        assert len(asked.candidates) <= most
+
+
+@pytest.mark.parametrize("count", COUNTS)
+@given(centre=st.floats(math.log(1e-6), math.log(1e10)), other=st.floats(4, 30), left=st.booleans())
+def test_the_search_is_not_misled_by_a_second_minimum_that_is_worse(count, centre, other, left):
+    """The coarse candidates are at most 1.54 nats apart, so one of them has a cost below 0.77² = 0.6."""
+    second = centre - other if left else centre + other
+
+    def cost(value):
+        t = math.log(value)
+        return min((t - centre) ** 2, (t - second) ** 2 + 1)
+
+    grid = variance_grid(count)
+    assert cost(search(grid, Asked(cost))) == min(cost(value) for value in grid)
+
+
+@pytest.mark.parametrize("smallest, largest", [(1e-8, 1e4), (1.0, 1.5), (1e-6, 1e30)])
+@pytest.mark.parametrize("count", [2, 3, 7, 55])
+def test_the_search_takes_grids_of_any_range(count, smallest, largest):
+    grid = variance_grid(count, smallest, largest)
+    for best in grid:
+        asked = Asked(lambda value, best=best: abs(math.log(value / best)))
+        assert search(grid, asked) == best
+        assert len(set(asked.candidates)) == len(asked.candidates)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_candidates_without_a_finite_cost_are_passed_over(bad):
+    grid = variance_grid(100)
+    cost = Asked(lambda value: bad if value > 10 else (math.log(value) - 5) ** 2)
+    assert search(grid, cost) == max(value for value in grid if value <= 10)
+    with pytest.raises(DataError, match="finite cost"):
+        search(grid, Asked(lambda value: bad))
+
+
+@pytest.mark.parametrize("first_count, second_count", [(100, 113), (55, 113), (25, 20)])
+@given(a=st.floats(math.log(1e-7), math.log(1e11)), b=st.floats(math.log(1e-7), math.log(1e11)))
+def test_pairs_of_independent_costs_have_both_minima(first_count, second_count, a, b):
+    first, second = variance_grid(first_count), variance_grid(second_count)
+
+    def cost(pair):
+        return (math.log(pair[0]) - a) ** 2 + math.cosh(0.3 * (math.log(pair[1]) - b))
+
+    found = search_pairs(first, second, Asked(cost))
+    assert found[0] in first and found[1] in second
+    assert cost(found) == pytest.approx(min(cost((x, found[1])) for x in first), rel=1e-12)
+    assert cost(found) == pytest.approx(min(cost((found[0], y)) for y in second), rel=1e-12)
+
+
+@given(
+    a=st.floats(math.log(1e-4), math.log(1e8)),
+    b=st.floats(math.log(1e-4), math.log(1e8)),
+    slope=st.floats(-0.5, 0.5),
+)
+def test_pairs_of_dependent_costs_come_near_their_minimum(a, b, slope):
+    """The coarse look is a decade apart, and each number is then chosen with the other one fixed."""
+    first, second = variance_grid(100), variance_grid(113)
+
+    def cost(pair):
+        x, y = math.log(pair[0]) - a, math.log(pair[1]) - b
+        return x * x + y * y + 2 * slope * x * y
+
+    asked = Asked(cost)
+    found = search_pairs(first, second, asked)
+    assert cost(found) == min(asked.cost(pair) for pair in asked.candidates)
+    # Each number is within a decade of the best, which has a cost of nearly 0.
+    assert abs(math.log(found[0]) - a) < math.log(10) and abs(math.log(found[1]) - b) < math.log(10)
+    assert len(asked.candidates) < 0.1 * len(first) * len(second)

@@ -1,0 +1,202 @@
+"""Tuning against a brute-force loop over candidates, each predicted from scratch."""
+
+import math
+import warnings
+
+import numpy
+import pytest
+import torch
+from torch import nn
+
+import bitbayes as bb
+import reference
+from bitbayes.errors import EdgeWarning
+from bitbayes.prior import variance_grid
+from classifiers import points
+
+
+def trained(k, dtype=torch.float64, **options):
+    """A slightly overconfident network, fitted to few points, and 60 points for validation."""
+    torch.manual_seed(k)
+    model = nn.Sequential(nn.Linear(2, 2), nn.Tanh(), nn.Linear(2, k)).to(dtype)
+    with torch.no_grad():
+        model[0].weight.copy_(torch.eye(2))
+        angles = 2 * math.pi * torch.arange(k) / k
+        model[2].weight.copy_(4 * torch.stack([angles.cos(), angles.sin()], 1))
+    bayes = bb.Laplace(model, **options).fit(reference.loader(*drawn(model, 4)))
+    return bayes, drawn(model, 60)
+
+
+@torch.no_grad()
+def drawn(model, n):
+    """Inputs, and labels drawn from the probabilities of a less confident network."""
+    x = torch.randn(n, 2, dtype=model[0].weight.dtype)
+    logits = 0.8 * model(x)
+    p = logits.softmax(1) if logits.shape[1] > 1 else torch.cat([(-logits).sigmoid(), logits.sigmoid()], 1)
+    return x, torch.multinomial(p, 1)[:, 0]
+
+
+def objective(bayes, value, x, y, outliers=None, weight=0.25, penalty="entropy"):
+    """The objective of one prior variance, computed from predicted probabilities."""
+    before, bayes.prior_variance = bayes.prior_variance, value
+    p = bayes.predict_proba(x)
+    cost = -p[torch.arange(len(y)), y].log().mean()
+    if outliers is not None:
+        log_p = bayes.predict_proba(outliers).log()
+        entropy = -(log_p.exp() * log_p).sum(1).mean()
+        cross_entropy = -log_p.mean(1).mean()  # to the uniform vector: every class has weight 1/k
+        cost = cost + (-weight * entropy if penalty == "entropy" else weight * cross_entropy)
+    bayes.prior_variance = before
+    return float(cost)
+
+
+def is_best(bayes, cost):
+    """Assert that the tuned value lies within a step of the best candidate, and costs no more."""
+    grid = variance_grid(100)
+    costs = [cost(value) for value in grid]
+    index = min(range(len(grid)), key=costs.__getitem__)
+    assert 0 < index < len(grid) - 1, "the test needs an optimum inside the range"
+    assert grid[index - 1] < bayes.prior_variance < grid[index + 1]
+    assert cost(bayes.prior_variance) <= min(costs) + 1e-13 * abs(min(costs))  # rounding
+
+
+def inputs_seen(model):
+    """A list that collects every input that `model` is called with from now on."""
+    seen = []
+    model.register_forward_hook(lambda module, args, output: seen.append(args[0]))
+    return seen
+
+
+@pytest.mark.parametrize("structure", ["full", "kron", "diag", "isotropic"])
+@pytest.mark.parametrize("k", [1, 3])
+def test_nll_finds_the_brute_force_optimum(k, structure):
+    bayes, (x, y) = trained(k, structure=structure)
+    assert bayes.tune(reference.loader(x, y), objective="nll") is bayes
+    is_best(bayes, lambda value: objective(bayes, value, x, y))
+
+
+@pytest.mark.parametrize("as_loader", [True, False])
+@pytest.mark.parametrize("penalty", ["entropy", "uniform"])
+@pytest.mark.parametrize("k", [1, 3])
+def test_ood_finds_the_brute_force_optimum(k, penalty, as_loader):
+    bayes, (x, y) = trained(k)
+    outliers = 6 * torch.randn(45, 2, dtype=torch.float64)
+    given = list(outliers.split(20)) if as_loader else outliers
+    bayes.tune(reference.loader(x, y), outliers=given, penalty=penalty)
+    is_best(bayes, lambda value: objective(bayes, value, x, y, outliers, penalty=penalty))
+
+
+def test_outliers_may_come_with_labels():
+    bayes, (x, y) = trained(3)
+    outliers = 6 * torch.randn(45, 2, dtype=torch.float64)
+    plain = bayes.tune(reference.loader(x, y), outliers=outliers).prior_variance
+    labelled = bayes.tune(reference.loader(x, y), outliers=reference.loader(outliers, torch.zeros(45)))
+    assert labelled.prior_variance == pytest.approx(plain, rel=1e-9)
+
+
+@pytest.mark.parametrize("k", [1, 3])
+def test_a_larger_weight_of_outliers_gives_a_larger_prior_variance(k):
+    bayes, (x, y) = trained(k)
+    outliers = 6 * torch.randn(45, 2, dtype=torch.float64)
+    light = bayes.tune(reference.loader(x, y), outliers=outliers, weight=0.01).prior_variance
+    is_best(bayes, lambda value: objective(bayes, value, x, y, outliers, weight=0.01))
+    assert bayes.tune(reference.loader(x, y), outliers=outliers, weight=0.5).prior_variance > light
+    none = bayes.tune(reference.loader(x, y), outliers=outliers, weight=0).prior_variance
+    assert none == bayes.tune(reference.loader(x, y), objective="nll").prior_variance
+
+
+@pytest.mark.parametrize("k", [1, 3])
+def test_the_default_is_ood_with_uniform_noise(k):
+    bayes, (x, y) = trained(k)
+    seen = inputs_seen(bayes.model)
+    bayes.tune(reference.loader(x, y, 25))
+    assert [len(batch) for batch in seen] == [25, 25, 10, 25, 25, 10]
+    torch.testing.assert_close(torch.cat(seen[:3]), x)
+    noise = torch.cat(seen[3:])
+    low, high = float(x.min()), float(x.max())
+    assert low <= float(noise.min()) and float(noise.max()) <= high
+    # Uniform: mean and variance within 5 standard errors of (high + low)/2 and (high − low)²/12.
+    unit = (noise - low) / (high - low)
+    n = unit.numel()
+    assert abs(float(unit.mean()) - 1 / 2) < 5 * math.sqrt(1 / 12 / n)
+    assert abs(float(unit.var()) - 1 / 12) < 5 * math.sqrt((1 / 80 - 1 / 144) / n)
+    is_best(bayes, lambda value: objective(bayes, value, x, y, noise))
+
+
+@pytest.mark.parametrize("method", ["auto", "mc"])
+@pytest.mark.parametrize("k", [1, 3])
+def test_tuning_twice_gives_the_same_variance(k, method):
+    bayes, (x, y) = trained(k, predictive=method)
+    first = bayes.tune(reference.loader(x, y)).prior_variance
+    torch.manual_seed(123)
+    bayes.prior_variance = 3.0
+    assert bayes.tune(reference.loader(x, y)).prior_variance == first
+
+
+def test_tuning_leaves_the_global_random_state_alone():
+    bayes, (x, y) = trained(3, predictive="mc")
+    before = torch.get_rng_state()
+    bayes.tune(reference.loader(x, y))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("structure", ["full", "kron", "diag"])
+@pytest.mark.parametrize("k", [1, 3])
+def test_evidence_finds_the_brute_force_optimum_without_data(k, structure):
+    bayes, _ = trained(k, structure=structure)
+    seen = inputs_seen(bayes.model)
+    bayes.tune(objective="evidence")
+    assert seen == []
+    is_best(bayes, lambda value: -float(bayes.log_evidence(value)))
+
+
+@pytest.mark.parametrize("k", [1, 3])
+def test_tuning_takes_one_forward_pass_over_its_data(k):
+    bayes, (x, y) = trained(k)
+    seen = inputs_seen(bayes.model)
+    bayes.tune(reference.loader(x, y, 25), objective="nll")
+    assert [len(batch) for batch in seen] == [25, 25, 10]
+    seen.clear()
+    bayes.tune(reference.loader(x, y, 25), outliers=3 * x)
+    assert sum(len(batch) for batch in seen) == 120
+    seen.clear()
+    once = (batch for batch in reference.loader(x, y, 25))
+    bayes.tune(once, outliers=(3 * part for part in x.split(20)))
+    assert [len(batch) for batch in seen] == [25, 25, 10, 20, 20, 20]
+
+
+def test_batch_sizes_do_not_change_the_tuned_variance(monkeypatch):
+    bayes, (x, y) = trained(3)
+    whole = bayes.tune([(x, y)], outliers=4 * x).prior_variance
+    monkeypatch.setattr("bitbayes.last_layer.STEP_BYTES", 8 * 8 * 10)
+    parts = bayes.tune(reference.loader(x, y, 7), outliers=list((4 * x).split(9))).prior_variance
+    assert parts == pytest.approx(whole, rel=1e-9)
+
+
+@pytest.mark.parametrize("k", [1, 3])
+def test_an_optimum_on_the_edge_warns(k):
+    bayes, (x, _) = trained(k)
+    with torch.no_grad():
+        right = bayes.model(x).argmax(1) if k > 1 else (bayes.model(x)[:, 0] > 0).long()
+    with pytest.warns(EdgeWarning, match=r"smallest of those tried .*1e-06 to 1e\+10"):
+        bayes.tune([(x, right)], objective="nll")
+    assert bayes.prior_variance == variance_grid(100)[0]
+    with pytest.warns(EdgeWarning, match="largest of those tried"):
+        bayes.tune([(x, (right + 1) % max(k, 2))], objective="nll")
+    assert bayes.prior_variance == pytest.approx(1e10)
+
+
+@pytest.mark.parametrize("objective", ["nll", "ood", "evidence"])
+@pytest.mark.parametrize("residual", [False, True])
+def test_the_edge_warning_points_at_the_callers_line(objective, residual):
+    x, y = points()
+    head = nn.Linear(4, 3)
+    if objective == "evidence":  # weights of 0 have the largest evidence at the smallest variance
+        nn.init.zeros_(head.weight)
+        nn.init.zeros_(head.bias)
+    bayes = bb.Laplace(head, residual=residual).fit([(x, y)])
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        bayes.tune([(x, head(x).argmax(1))], outliers=x, weight=numpy.float32(0), objective=objective)
+    assert heard and all(each.category is EdgeWarning for each in heard)
+    assert {each.filename for each in heard} == {__file__}
