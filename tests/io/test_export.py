@@ -10,6 +10,9 @@ from torch import nn
 import bitbayes as bb
 from bitbayes.errors import ArgumentError, FileError, ModelError, NotFittedError
 
+# Some versions of torch warn of their own way of reading tensors, once in a process.
+pytestmark = pytest.mark.filterwarnings("ignore:The given buffer is not writable")
+
 CASES = {
     "kron": (3, {}),
     "paper": (3, {"curvature": "paper"}),
