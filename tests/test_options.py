@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import asdict
 
 import numpy
 import pytest
@@ -95,6 +96,6 @@ def test_a_laplace_checks_its_options_when_it_is_made(curvature):
 
 def test_options_come_back_from_json():
     given = {"layers": "all", "structure": "diag", "curvature": Fisher(2, seed=5), "residual": ("0", "2")}
-    saved = json.loads(json.dumps(Options(**given).as_json()))
+    saved = json.loads(json.dumps(asdict(Options(**given))))
     options = Options.checked(relu_mlp(), **Options.from_json(saved))
     assert options == Options(**given)

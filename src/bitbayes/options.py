@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import nn
@@ -57,11 +57,12 @@ class Options:
     @classmethod
     def checked(cls, model: nn.Module, curvature: Any, residual: object, **given: Any) -> Options:
         """The options as given; raises on values that do not exist, or do not go together."""
-        curvature = Fisher() if curvature == "fisher" else curvature
         return cls(**given, curvature=curvature, residual=_residual_layers(model, residual)).check()
 
     def check(self) -> Options:
-        """Return itself; raise on values that do not exist, or do not go together."""
+        """Return the options, short forms written out; raise on values that do not exist or go together."""
+        if self.curvature == "fisher":
+            return replace(self, curvature=Fisher()).check()
         every_layer = one_of("layers", self.layers, ("last", "all")) == "all"
         structures = LAYER_STRUCTURES if every_layer else tuple(CURVATURES)
         methods = (*closed_forms(), "mc", "weights") if every_layer else (*closed_forms(), "mc")

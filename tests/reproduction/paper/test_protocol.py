@@ -54,7 +54,7 @@ def test_the_last_layer_on_features_is_that_of_the_whole_network(study, network,
     whole.fit(BatchLoader(problem.train.images, problem.train.labels), progress=False)
     whole.prior_variance = 3.0
     points = network.extract_features(problem.test.images)
-    # The same sums in another order: float32's rounding.
+    # Sums in another order differ by the rounding of float32.
     expected = whole.predict_proba(points.images)
     chosen = {"prior_variance": 3.0}
     assert torch.allclose(method.predict_proba(points, chosen, 0), expected, atol=1e-5)

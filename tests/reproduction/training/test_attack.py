@@ -18,7 +18,7 @@ def network():
 
 
 def point_by_point(net, x, steps):
-    """The same attack on one point after another, by ifs and elses."""
+    """The attack on one point after another, by ifs and elses."""
     found = []
     for start in x:
         best, best_score, direction, step, current = start, -float("inf"), None, 0.1 / 1.1, start
