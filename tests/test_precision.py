@@ -90,3 +90,14 @@ def test_results_have_the_models_dtype_but_at_least_float32(k, structure, dtype,
         torch.testing.assert_close(
             gaussian.covariance.double(), head.logits(features).covariance, rtol=0.05, atol=0.02
         )
+
+
+@pytest.mark.parametrize("layers", ["last", "all"])
+def test_a_prediction_in_inference_mode_leaves_the_drop_in_differentiable(layers):
+    x, y = points()
+    bayes = bb.Laplace(relu_mlp(), layers=layers).fit([(x, y)])
+    with torch.inference_mode():
+        bayes.predict_proba(x)
+    leaf = x.clone().requires_grad_()
+    bayes(leaf).sum().backward()
+    assert torch.isfinite(leaf.grad).all()

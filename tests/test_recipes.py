@@ -28,12 +28,12 @@ class ScalarCurvature(Curvature):
     def of_features(cls, features, logits, likelihood):
         return cls((likelihood.diagonal(logits.double()).sum(1) * features.double().square().sum(1)).sum())
 
-    def head_posterior(self, head, contrasts, *, paper):
-        return ScalarPosterior((self.trace / (head.outputs * head.width)).expand(head.outputs, head.width))
+    def head_gaussian(self, head, contrasts, *, paper):
+        return ScalarGaussian((self.trace / (head.outputs * head.width)).expand(head.outputs, head.width))
 
 
 @dataclass(frozen=True)
-class ScalarPosterior(WeightGaussian):
+class ScalarGaussian(WeightGaussian):
     values: Tensor
 
     def precisions(self, tau):
@@ -108,6 +108,7 @@ def test_a_predictive(monkeypatch, tmp_path):
 class ZeroOne:
     likelihood: object
     outlier_weight: float = 0.0
+    joint = False
 
     def data_cost(self, logits, labels):
         return (self.likelihood.log_probabilities(logits).argmax(1) != labels).double()

@@ -17,7 +17,6 @@ from bitbayes.likelihood import checked_labels
 from bitbayes.logits import CovarianceFactors, LogitGaussian
 from bitbayes.model import (
     Batch,
-    Data,
     Inputs,
     LayerRecord,
     TrainableLayers,
@@ -32,7 +31,7 @@ from bitbayes.model import (
     row_count,
     working_dtype,
 )
-from bitbayes.posterior import LogitFamily, WeightPosterior
+from bitbayes.posterior import BatchGaussians, LogitFamily, WeightPosterior
 from bitbayes.precision import without_autocast
 from bitbayes.prior import Prior, variance_grid
 from bitbayes.rays import ExactNetwork, RayGaussian
@@ -60,7 +59,8 @@ class InterpolatedFamily:
 
     def at(self, prior: Prior) -> LogitGaussian:
         weights = interpolation(self.nodes, math.log(float(prior.of("")))).to(self.roots)  # (q,)
-        root = (weights @ self.roots.flatten(1)).reshape(self.roots.shape[1:])
+        with without_autocast(self.roots.device):
+            root = (weights @ self.roots.flatten(1)).reshape(self.roots.shape[1:])
         return _gaussian_of(self.logits, root, self.directions, self.scale)
 
     def __len__(self) -> int:
@@ -101,8 +101,8 @@ class AllLayers(WeightPosterior):
         batches = input_batches(x, model_device(self.model))
         return LogitGaussian.stacked([self._gaussian(part, prior, every) for part in self._parts(batches)])
 
-    def gaussians(self, data: Data, prior: Prior, rows: int) -> Iterator[tuple[Batch, LogitGaussian]]:
-        for part in self._parts(input_batches(data, model_device(self.model)), rows):
+    def gaussians(self, batches: Iterable[Batch], prior: Prior, rows: int) -> BatchGaussians:
+        for part in self._parts(batches, rows):
             yield part, self._gaussian(part, prior, self.contrasts)
 
     def sample(self, n: int, prior: Prior, generator: torch.Generator | None) -> dict[str, Tensor]:
@@ -141,7 +141,7 @@ class AllLayers(WeightPosterior):
 
     def _decompose(self, name: str, curvature: Curvature) -> WeightGaussian:
         layer = next((layer for layer in self.layers if layer.name == name), self.layers[0])
-        return curvature.layer_posterior(layer, paper=self.paper)
+        return curvature.layer_gaussian(layer, paper=self.paper)
 
     def _network(self, device: torch.device, dtype: torch.dtype) -> NetworkGaussian:
         return NetworkGaussian(self.layers, self.moved(device, dtype))
@@ -246,5 +246,5 @@ def interpolation(nodes: tuple[float, ...], at: float) -> Tensor:
     weights: Tensor = ((a**3 - a) * bends[left] + (b**3 - b) * bends[left + 1]) / 6
     weights[left] += a
     weights[left + 1] += b
-    quarter = torch.tensor(nodes, dtype=torch.float64) - at  # log of the ratios of σ₀²
-    return weights * torch.exp(-quarter / 4)
+    log_ratios = torch.tensor(nodes, dtype=torch.float64) - at  # of the σ₀²
+    return weights * torch.exp(-log_ratios / 4)

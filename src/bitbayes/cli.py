@@ -164,18 +164,8 @@ def reproduce(
     OUTPUT/NAME. Networks are trained once and kept in the cache; a stopped
     training goes on where it stopped.
     """
-    options = Options(
-        train=train,
-        data=data,
-        trials=trials,
-        device=_parse_device(device),
-        output=output,
-        cache=cache,
-        quick=quick,
-        redraw=redraw,
-        epochs=epochs,
-        seed=seed,
-    )
+    where = _parse_device(device)
+    options = Options(train, data, trials, where, output, cache, quick, redraw, epochs, seed)
     chosen = PAPER_NAMES if "all" in names else names
 
     def print_files(name: str, files: list[Path]) -> None:

@@ -40,7 +40,7 @@ from bitbayes.precision import without_autocast, working
 from bitbayes.predictive import method_for
 from bitbayes.progress import track
 from bitbayes.residual import InputMoments, as_rows, moments_of
-from bitbayes.structures import ALL, CURVATURES, Curvature, check_affordable, layer_curvatures
+from bitbayes.structures import CURVATURES, WHOLE_NETWORK, Curvature, check_affordable, layer_curvatures
 
 # Features wait until they are worth one matrix product. Bytes, not batches, so that memory is bounded.
 FIT_BYTES = 2**25
@@ -50,10 +50,10 @@ FIT_BYTES = 2**25
 class Fitted:
     """All that `fit` learns: sums over data, with no prior in them, and which weights they are about.
 
-    curvature: by the name of the layer, or one for all layers (`structures.ALL`).
+    curvature: by the name of the layer, or one for all layers (`structures.WHOLE_NETWORK`).
     squared_norms: ‖θ*‖² of the weights in each of these.
     loss: −Σ log p(y | x) of the data.
-    inputs: the moments of the inputs, where there is a residual.
+    input_moments: of the training data, where there is a residual.
     """
 
     weights: Head | TrainableLayers
@@ -63,7 +63,7 @@ class Fitted:
     count: int
     loss: float
     fingerprint: Fingerprint
-    inputs: InputMoments | None
+    input_moments: InputMoments | None
 
     def __add__(self, more: Fitted) -> Fitted:
         """What both data sets give, for the same model, which may have moved to another device since."""
@@ -74,15 +74,15 @@ class Fitted:
         curvature = {
             name: self.curvature[name].to(_device(theirs)) + theirs for name, theirs in more.curvature.items()
         }
-        inputs = None
-        if self.inputs is not None and more.inputs is not None:
-            inputs = self.inputs.to(more.inputs.mean.device) + more.inputs
+        moments = None
+        if self.input_moments is not None and more.input_moments is not None:
+            moments = self.input_moments.to(more.input_moments.mean.device) + more.input_moments
         return replace(
             self,
             curvature=curvature,
             count=self.count + more.count,
             loss=self.loss + more.loss,
-            inputs=inputs,
+            input_moments=moments,
         )
 
 
@@ -97,7 +97,7 @@ class _Totals:
     curvature: dict[str, Curvature]
     count: int = 0
     loss: float = 0.0
-    inputs: InputMoments | None = None
+    input_moments: InputMoments | None = None
 
     def add_points(self, logits: Tensor, labels: Tensor, likelihood: Likelihood) -> None:
         self.count += len(labels)
@@ -110,17 +110,20 @@ class _Totals:
             else:
                 self.curvature[name] = more.precise()
 
-    def add_inputs(self, model: nn.Module, options: Options, batch: Batch) -> None:
-        if options.residual:
-            more = moments_of(model, options.residual_layers, batch.inputs)
-            self.inputs = more if self.inputs is None else self.inputs + more
+    def with_inputs(self, model: nn.Module, options: Options, batches: Iterable[Batch]) -> Iterator[Batch]:
+        """The batches; their inputs are added up before the model, which may work in place, sees them."""
+        for batch in batches:
+            if options.residual:
+                more = moments_of(model, options.residual_layers, batch.inputs)
+                self.input_moments = more if self.input_moments is None else self.input_moments + more
+            yield batch
 
 
 @torch.no_grad()
 def fit_last_layer(
-    model: nn.Module, loader: Iterable[Any], options: Options, progress: bool | None
+    model: nn.Module, loader: Iterable[Any], options: Options, progress: bool | None, seen: int = 0
 ) -> Fitted:
-    """One forward pass → what that data alone gives. Changes nothing."""
+    """One forward pass → what that data alone gives, whatever was `seen` before. Changes nothing."""
     loader = _previewed(model, loader, options)
     with eval_mode(model):
         head = find_head(model, loader.preview, options.head)
@@ -132,8 +135,7 @@ def fit_last_layer(
 
     def points() -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         batches = labelled_batches(track(loader, "fitting", progress), model_device(model))
-        for batch in forward_passes(model, head, batches):
-            totals.add_inputs(model, options, batch)
+        for batch in forward_passes(model, head, totals.with_inputs(model, options, batches)):
             yield batch.features, batch.logits, checked_labels(batch, likelihood, head.outputs)
 
     for features, logits, labels in grouped(points(), FIT_BYTES):
@@ -156,11 +158,12 @@ def fit_last_layer(
 @torch.inference_mode(False)
 @torch.no_grad()
 def fit_all_layers(
-    model: nn.Module, loader: Iterable[Any], options: Options, progress: bool | None
+    model: nn.Module, loader: Iterable[Any], options: Options, progress: bool | None, seen: int = 0
 ) -> Fitted:
     """One pass forward and c passes back for each batch → what that data alone gives. Changes nothing.
 
-    c = k − 1 for the exact curvature, and the number of drawn labels for the Fisher estimate.
+    c = k − 1 for the exact curvature, and the number of drawn labels for the Fisher estimate. After `seen`
+    points other random numbers are drawn than after none, so that `update` adds independent draws.
     """
     device = model_device(model)
     loader = _previewed(model, loader, options)
@@ -170,10 +173,10 @@ def fit_all_layers(
         likelihood = likelihood_for(outputs)
         if options.predictive != "weights":
             method_for(options.predictive, outputs)  # raises now rather than after the pass
-        directions = _directions(likelihood, options.fisher, device)
+        directions = _directions(likelihood, options.fisher, device, seen)
         totals, rows = _Totals({}), None
-        for batch in labelled_batches(track(loader, "fitting", progress), device):
-            totals.add_inputs(model, options, batch)
+        batches = labelled_batches(track(loader, "fitting", progress), device)
+        for batch in totals.with_inputs(model, options, batches):
             if rows is None:
                 passes = options.fisher.draws if options.fisher else outputs
                 rows = points_at_once(model, layers, batch.inputs, passes)
@@ -188,7 +191,7 @@ def fit_all_layers(
         layer.name: _squared_norm([model.get_parameter(name) for name in layer.names]) for layer in layers
     }
     if structure == "full":
-        norms = {ALL: sum(norms.values())}
+        norms = {WHOLE_NETWORK: sum(norms.values())}
     return _fitted(model, TrainableLayers(outputs, layers), likelihood, totals, norms)
 
 
@@ -208,8 +211,8 @@ def _fitted(
     squared_norms: dict[str, float],
 ) -> Fitted:
     sums = totals.curvature, squared_norms, totals.count, totals.loss
-    inputs = None if totals.inputs is None else totals.inputs.check_finite()
-    return Fitted(weights, likelihood, *sums, fingerprint(model), inputs)
+    moments = None if totals.input_moments is None else totals.input_moments.check_finite()
+    return Fitted(weights, likelihood, *sums, fingerprint(model), moments)
 
 
 def _squared_norm(tensors: list[Tensor]) -> float:
@@ -217,12 +220,12 @@ def _squared_norm(tensors: list[Tensor]) -> float:
 
 
 def _directions(
-    likelihood: Likelihood, fisher: Fisher | None, device: torch.device
+    likelihood: Likelihood, fisher: Fisher | None, device: torch.device, seen: int
 ) -> Callable[[Tensor], Tensor]:
     """V (n, k, c) with V Vᵀ = Λₙ, or so on average over drawn labels."""
     if fisher is None:
         return lambda logits: likelihood.root(logits.double())
-    generator = torch.Generator(device).manual_seed(fisher.seed)
+    generator = torch.Generator(device).manual_seed(fisher.seed + 1_000_003 * seen)
     return lambda logits: torch.stack(
         [likelihood.draw(logits.double(), generator) / math.sqrt(fisher.draws) for _ in range(fisher.draws)],
         dim=2,

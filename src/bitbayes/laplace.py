@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from os import PathLike
 from typing import Any, Self
 
@@ -16,15 +17,14 @@ from bitbayes.io import export, posterior_file
 from bitbayes.last_layer import LastLayer
 from bitbayes.logits import LogitGaussian
 from bitbayes.model import (
+    Batch,
     Data,
     Inputs,
-    as_logits,
     eval_mode,
     find_layers,
     fingerprint,
     input_batches,
     model_device,
-    row_count,
     unwrapped,
 )
 from bitbayes.options import Fisher, Options, frozen_option, positive_number, refuse_renamed
@@ -159,7 +159,8 @@ class Laplace(nn.Module):
         """
         refuse_renamed(renamed)
         before = self._fitted_posterior().fitted
-        self._set_posterior(before + FIT[self.layers](self.model, loader, self.options, progress))
+        more = FIT[self.layers](self.model, loader, self.options, progress, before.count)
+        self._set_posterior(before + more)
         return self
 
     def tune(
@@ -227,23 +228,22 @@ class Laplace(nn.Module):
         """
         posterior, method = self._fitted_posterior(), self._method(None)
         if method == "weights":
-            outputs = posterior.network_outputs(x, posterior.sample(NETWORKS, self._prior, None))
-            logits = torch.stack([as_logits(each, row_count(x)) for each in outputs])
-            return predictive.average_networks(logits).reshape(outputs.shape[1:])
+            (batch,) = self._batches(x)
+            draws = posterior.sample(NETWORKS, self._prior, None)
+            logits, model_shape = posterior.average_networks(batch, draws)
+            return logits.reshape(model_shape)
+        residual = self._residual()
+        root = None if residual is None else residual.root_kernel(x)
         with eval_mode(self.model):
             gaussian, shape = posterior.forward(x, self._prior)
-        return predictive.predict(self._with_residual(gaussian, x), method).reshape(shape)
+        return predictive.predict(self._with_residual(gaussian, root), method).reshape(shape)
 
     @torch.no_grad()
     def logits(self, x: Data) -> LogitGaussian:
         """The Gaussian over the network's outputs at x (or a loader): mean (n, k), covariance (n, k, k)."""
         posterior = self._fitted_posterior()
-        return LogitGaussian.stacked(
-            [
-                self._with_residual(posterior.logits(batch.inputs, self._prior), batch.inputs)
-                for batch in input_batches(x, model_device(self.model))
-            ]
-        )
+        parts = ((posterior.logits(each.inputs, self._prior), each.root_kernel) for each in self._batches(x))
+        return LogitGaussian.stacked([self._with_residual(*part) for part in parts])
 
     @torch.no_grad()
     def predict_proba(
@@ -273,16 +273,14 @@ class Laplace(nn.Module):
                 + (" or 'weights'" if self.layers == "all" else "")
             )
         if method == "weights":
-            logits = posterior.sampled_logits(x, samples or NETWORKS, self._prior, generator)
+            draws = posterior.sample(samples or NETWORKS, self._prior, generator)
+            logits = (posterior.average_networks(batch, draws)[0] for batch in self._batches(x))
         else:
             numbers = posterior.outputs * max(predictive.FEW_CLASSES, samples or predictive.SAMPLES)
-            parts = posterior.gaussians(x, self._prior, max(1, NUMBERS_PER_PREDICTION // numbers))
-            logits = (
-                predictive.predict(
-                    self._with_residual(gaussian, batch.inputs), method, samples=samples, generator=generator
-                )
-                for batch, gaussian in parts
-            )
+            rows = max(1, NUMBERS_PER_PREDICTION // numbers)
+            predict = partial(predictive.predict, method=method, samples=samples, generator=generator)
+            gaussians = posterior.gaussians(self._batches(x), self._prior, rows)
+            logits = (predict(self._with_residual(each, batch.root_kernel)) for batch, each in gaussians)
         return torch.cat([posterior.fitted.likelihood.log_probabilities(each).exp() for each in logits])
 
     @torch.no_grad()
@@ -487,16 +485,20 @@ class Laplace(nn.Module):
         return predictive.method_for(method, self._fitted_posterior().outputs)
 
     def _residual(self) -> Residual | None:
-        moments = self._fitted_posterior().fitted.inputs
+        moments = self._fitted_posterior().fitted.input_moments
         return None if moments is None else Residual(self.model, self.options.residual_layers, moments)
 
-    def _with_residual(self, gaussian: LogitGaussian, inputs: Inputs) -> LogitGaussian:
+    def _batches(self, x: Data) -> Iterator[Batch]:
+        """The batches of x, with the residual's kernel if there is a residual."""
+        batches, residual = input_batches(x, model_device(self.model)), self._residual()
+        return batches if residual is None else residual.attached_to(batches)
+
+    def _with_residual(self, gaussian: LogitGaussian, root_kernel: Tensor | None) -> LogitGaussian:
         """The one place where the residual joins a prediction."""
-        residual = self._residual()
-        if residual is None:
+        if root_kernel is None:
             return gaussian
         numbers = self.residual_variance, self.residual_threshold
-        return gaussian.plus_independent(deviations(residual.root_kernel(inputs), *numbers))
+        return gaussian.plus_independent(deviations(root_kernel, *numbers))
 
     def _rays(self, x: Tensor, *, find_alpha: bool, tolerance: float) -> Iterator[RayGaussian]:
         posterior, residual = self._fitted_posterior(), self._residual()

@@ -14,7 +14,6 @@ from bitbayes.likelihood import checked_labels
 from bitbayes.logits import LogitGaussian, rescale
 from bitbayes.model import (
     Batch,
-    Data,
     FeatureBatch,
     Head,
     Inputs,
@@ -23,7 +22,7 @@ from bitbayes.model import (
     input_batches,
     model_device,
 )
-from bitbayes.posterior import LogitFamily, WeightPosterior
+from bitbayes.posterior import BatchGaussians, LogitFamily, WeightPosterior
 from bitbayes.precision import without_autocast, working
 from bitbayes.predictive import FEW_CLASSES
 from bitbayes.prior import Prior, variance_grid
@@ -56,13 +55,14 @@ class HeadFamily:
 
     @classmethod
     def joined(cls, families: list[Self]) -> Self:
-        first = families[0]
         coordinates = [each.coordinates for each in families]
-        # In the layout that they have, which their structure has chosen for speed.
-        rows = torch.cat([each.mT for each in coordinates], dim=1).mT
+        if coordinates[0].is_contiguous():
+            rows = torch.cat(coordinates)
+        else:  # in the layout that their structure has chosen for speed
+            rows = torch.cat([each.mT for each in coordinates], dim=1).mT
         return replace(
-            first,
-            coordinates=torch.cat(coordinates) if coordinates[0].is_contiguous() else rows,
+            families[0],
+            coordinates=rows,
             mean=torch.cat([each.mean for each in families]),
             scale=torch.cat([each.scale for each in families]),
         )
@@ -92,8 +92,7 @@ class LastLayer(WeightPosterior):
         (batch,) = forward_passes(self.model, self.head, input_batches(x, model_device(self.model)))
         return self._family(batch.features, batch.logits).at(prior)
 
-    def gaussians(self, data: Data, prior: Prior, rows: int) -> Iterator[tuple[Batch, LogitGaussian]]:
-        batches = input_batches(data, model_device(self.model))
+    def gaussians(self, batches: Iterable[Batch], prior: Prior, rows: int) -> BatchGaussians:
         for batch, family in self._families(batches, self._affordable(rows)):
             yield batch, family.at(prior)
 
@@ -117,7 +116,7 @@ class LastLayer(WeightPosterior):
 
     def candidates(self) -> list[float]:
         # Fewer where each costs much: all pairs of many classes.
-        return variance_grid(100 if self.head.outputs <= FEW_CLASSES else 25)
+        return variance_grid(100 if self.head.outputs <= FEW_CLASSES else 49)
 
     def families(self, batches: Iterable[Batch]) -> Iterator[tuple[Batch, LogitFamily]]:
         return self._families(batches, self.rows_per_step)
@@ -134,7 +133,7 @@ class LastLayer(WeightPosterior):
     # ---- inside
 
     def _decompose(self, name: str, curvature: Curvature) -> WeightGaussian:
-        return curvature.head_posterior(self.head, self.contrasts, paper=self.paper)
+        return curvature.head_gaussian(self.head, self.contrasts, paper=self.paper)
 
     def _affordable(self, rows: int) -> int:
         """At most that many rows, and not so many that full covariances take much memory."""

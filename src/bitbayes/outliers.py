@@ -52,9 +52,11 @@ def noise_between(low: Tensor, high: Tensor, shape: torch.Size, generator: torch
             "Give data that varies, or outliers of your own"
         )
     where = low.device if generator is None else generator.device
-    u = torch.rand(shape, dtype=low.dtype, device=where, generator=generator).to(low.device)
+    # In half precision there are few numbers between 0 and 1.
+    dtype = torch.promote_types(low.dtype, torch.float32)
+    u = torch.rand(shape, dtype=dtype, device=where, generator=generator).to(low.device)
     # Not low + (high − low) · u: the difference overflows for data that fills its dtype's range.
-    return (low * (1 - u) + high * u).clamp(low, high)
+    return (low * (1 - u) + high * u).to(low.dtype).clamp(low, high)
 
 
 def far_away(x: Tensor, delta: float) -> Tensor:

@@ -11,20 +11,20 @@ from bitbayes.fitting import Fitted
 from bitbayes.logits import LogitGaussian
 from bitbayes.model import (
     Batch,
-    Data,
     Inputs,
     as_logits,
     call,
     check_finite,
     eval_mode,
     finite,
-    input_batches,
-    model_device,
 )
 from bitbayes.predictive import average_networks
-from bitbayes.prior import Prior, Variance
+from bitbayes.prior import Prior
 from bitbayes.rays import RayGaussian
 from bitbayes.structures import Curvature, WeightGaussian
+
+# Some points, and the Gaussian over their logits.
+BatchGaussians = Iterator[tuple[Batch, LogitGaussian]]
 
 
 class LogitFamily(Protocol):
@@ -50,7 +50,7 @@ class WeightPosterior(ABC):
     def __init__(self, model: nn.Module, fitted: Fitted, *, paper: bool) -> None:
         self.model, self.fitted, self.paper = model, fitted, paper
         self._decomposed: dict[str, WeightGaussian] | None = None
-        self._moved: tuple[torch.device, torch.dtype, dict[str, WeightGaussian]] | None = None
+        self._moved: dict[tuple[torch.device, torch.dtype], dict[str, WeightGaussian]] = {}
 
     @property
     def outputs(self) -> int:
@@ -73,32 +73,23 @@ class WeightPosterior(ABC):
         """The Gaussian over logits at x, the common shift of all logits included."""
 
     @abstractmethod
-    def gaussians(self, data: Data, prior: Prior, rows: int) -> Iterator[tuple[Batch, LogitGaussian]]:
+    def gaussians(self, batches: Iterable[Batch], prior: Prior, rows: int) -> BatchGaussians:
         """The points of each batch, at most `rows` at a time, and the Gaussian over their logits."""
 
     @abstractmethod
     def sample(self, n: int, prior: Prior, generator: torch.Generator | None) -> dict[str, Tensor]:
         """n draws of the weights, stacked, by their names in the model."""
 
-    def sampled_logits(
-        self, data: Data, samples: int, prior: Prior, generator: torch.Generator | None
-    ) -> Iterator[Tensor]:
-        """Drop-in logits (n, k) of each batch: the average prediction of the same drawn networks."""
-        draws = self.sample(samples, prior, generator)
-        for batch in input_batches(data, model_device(self.model)):
-            outputs = self.network_outputs(batch.inputs, draws)
-            logits = torch.stack([as_logits(each, len(batch)) for each in outputs])
-            if not finite(logits):  # a drawn network may overflow where the trained one does not
-                with eval_mode(self.model):
-                    own = as_logits(call(self.model, batch.inputs), len(batch))
-                check_finite(batch, own, own, self.model)
-            yield average_networks(logits)
-
-    def network_outputs(self, inputs: Inputs, draws: dict[str, Tensor]) -> Tensor:
-        """What drawn networks return, (s, …) with the shape of the model's own output."""
+    def average_networks(self, batch: Batch, draws: dict[str, Tensor]) -> tuple[Tensor, torch.Size]:
+        """Drop-in logits (n, k): the average of drawn networks; and the shape of the model's own output."""
         networks = (dict(zip(draws, weights, strict=True)) for weights in zip(*draws.values(), strict=True))
         with eval_mode(self.model):
-            return torch.stack([call(self.model, inputs, weights) for weights in networks])
+            outputs = [call(self.model, batch.inputs, weights) for weights in networks]
+            logits = torch.stack([as_logits(each, len(batch)) for each in outputs])
+            if not finite(logits):  # a drawn network may overflow where the trained one does not
+                own = as_logits(call(self.model, batch.inputs), len(batch))
+                check_finite(batch, own, own, self.model)
+        return average_networks(logits), outputs[0].shape
 
     # ---- choosing the prior
 
@@ -116,19 +107,18 @@ class WeightPosterior(ABC):
         """The points of each batch, labels checked, and the Gaussians over their logits for any prior."""
 
     def log_evidence(self, prior: Prior) -> Tensor:
-        """log p(D | θ*) − Σ over layers of `occam`: a scalar in float64."""
-        return (
-            -self.fitted.loss - torch.stack([self.occam(name, prior.of(name)) for name in self.names]).sum()
-        )
+        """log p(D | θ*) − the penalty of all layers: a scalar in float64."""
+        return -self.fitted.loss - self.evidence_penalty(prior, self.names)
 
-    def occam(self, name: str, variance: Variance) -> Tensor:
-        """A layer's part of the evidence: ½[τ‖θ*‖² − P log τ + log det(H + τI)], τ = 1/σ₀², P weights."""
-        variance = torch.as_tensor(variance, dtype=torch.float64)
-        gaussian = self.decomposed()[name]
-        tau = 1 / variance
-        count = gaussian.precisions(tau.detach()).numel()
-        fit = self.fitted.squared_norms[name] * tau + count * variance.log()
-        return (fit + gaussian.log_determinant(tau)) / 2
+    def evidence_penalty(self, prior: Prior, names: Iterable[str]) -> Tensor:
+        """½ Σ over the named layers [τ‖θ*‖² − P log τ + log det(H + τI)], τ = 1/σ₀², P weights."""
+        total = torch.zeros((), dtype=torch.float64)
+        for name in names:
+            gaussian, tau = self.decomposed()[name], 1 / torch.as_tensor(prior.of(name), dtype=torch.float64)
+            count = gaussian.precisions(tau.detach()).numel()
+            fit = self.fitted.squared_norms[name] * tau - count * tau.log()
+            total = total + (fit + gaussian.log_determinant(tau)) / 2
+        return total
 
     # ---- far from the data
 
@@ -145,16 +135,21 @@ class WeightPosterior(ABC):
     def decomposed(self) -> dict[str, WeightGaussian]:
         """The Gaussian over each layer's weights, in float64."""
         if self._decomposed is None:
-            made = {name: self._decompose(name, each) for name, each in self.fitted.curvature.items()}
+            with torch.inference_mode(False):  # what is kept may be differentiated through later
+                made = {name: self._decompose(name, each) for name, each in self.fitted.curvature.items()}
             self._decomposed = {name: each.refuse_traced() for name, each in made.items()}
         return self._decomposed
 
     def moved(self, device: torch.device, dtype: torch.dtype) -> dict[str, WeightGaussian]:
         """The Gaussian over each layer's weights, where and in the precision that predictions are made."""
-        if self._moved is None or self._moved[:2] != (device, dtype):
-            made = {name: each.to(device, dtype).refuse_traced() for name, each in self.decomposed().items()}
-            self._moved = device, dtype, made
-        return self._moved[2]
+        place = device, dtype
+        if (made := self._moved.get(place)) is None:
+            with torch.inference_mode(False):
+                made = {name: each.to(*place).refuse_traced() for name, each in self.decomposed().items()}
+            # Another thread may do this at the same time: nothing is read back from what is kept.
+            kept = {key: value for key, value in self._moved.items() if key[0] == device}
+            self._moved = {**kept, place: made}
+        return made
 
     @abstractmethod
     def _decompose(self, name: str, curvature: Curvature) -> WeightGaussian: ...

@@ -13,7 +13,7 @@ from bitbayes.precision import smallest_precision
 # Wide enough that an optimum on the edge means that the data do not ask for one.
 SMALLEST_VARIANCE, LARGEST_VARIANCE = 1e-6, 1e10
 
-# Tensors where the evidence is differentiated in them.
+# TensorBundle where the evidence is differentiated in them.
 Variance = float | Tensor
 LayerNames = Callable[[], tuple[str, ...] | None]
 

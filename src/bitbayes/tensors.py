@@ -10,7 +10,7 @@ from bitbayes.errors import ModelError
 
 
 @dataclass(frozen=True)
-class Tensors:
+class TensorBundle:
     """A frozen dataclass whose tensors move and change precision together."""
 
     def tensors(self) -> dict[str, Tensor]:
@@ -19,12 +19,12 @@ class Tensors:
         return {name: value for name, value in values.items() if isinstance(value, Tensor)}
 
     def to(self, device: torch.device | None = None, dtype: torch.dtype | None = None) -> Self:
-        """A copy on another device, or in another dtype."""
+        """The bundle on another device, or in another dtype; tensors that are so already are not copied."""
         moved = {name: value.to(device=device, dtype=dtype) for name, value in self.tensors().items()}
         return replace(self, **moved)
 
     def refuse_traced(self) -> Self:
-        """Return itself; raise if its tensors belong to a trace, hold no numbers and must not be kept."""
+        """Return itself; raise if its tensors are symbolic, from torch.export: they must not be kept."""
         if all(type(value) is Tensor for value in self.tensors().values()):
             return self
         raise ModelError(

@@ -79,3 +79,12 @@ def test_the_papers_diagonal_is_a_fisher_estimate():
     paper = bb.Laplace(model, layers="all", structure="diag", curvature="paper").fit(loader(x, y))
     fisher = bb.Laplace(model, layers="all", structure="diag", curvature="fisher").fit(loader(x, y))
     assert torch.equal(paper.logits(x).covariance, fisher.logits(x).covariance)
+
+
+def test_an_update_draws_labels_of_its_own():
+    model, x, y = dense.case("mlp")
+    once = bb.Laplace(model, layers="all", curvature="fisher").fit([(x, y)])
+    before = {name: each.tensors() for name, each in once._posterior.fitted.curvature.items()}
+    once.update([(x, y)])
+    for name, each in once._posterior.fitted.curvature.items():
+        assert not torch.allclose(each.tensors()["outputs"], 2 * before[name]["outputs"], rtol=1e-6)

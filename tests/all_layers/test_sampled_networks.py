@@ -47,3 +47,10 @@ def test_sampled_networks_with_a_residual_raise():
     bayes = bb.Laplace(model, layers="all", residual=True).fit(loader(x, y))
     with pytest.raises(ArgumentError, match="never sees the residual"):
         bayes.predict_proba(x, method="weights")
+
+
+def test_the_drop_in_refuses_what_predict_proba_refuses():
+    bayes, _, x, _ = fitted("mlp", "kron", predictive="weights")
+    with pytest.raises(DataError, match="NaN"):
+        bayes(x * float("nan"))
+    assert torch.isfinite(bayes(x)).all()

@@ -101,3 +101,41 @@ def test_inputs_and_options_without_a_residual_raise():
         bb.Laplace(torch.nn.Linear(2, 2), residual="yes")
     with pytest.raises(DataError, match="one size"):
         InputMoments.of(torch.ones(3, 2)) + InputMoments.of(torch.ones(3, 4))
+
+
+class InPlace(torch.nn.Module):
+    """Changes its own input, as preprocessing inside a model may."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = torch.nn.Linear(2, 3)
+
+    def forward(self, x):
+        return self.head(x.mul_(0.5))
+
+
+def test_the_kernel_is_that_of_the_input_before_the_model_changes_it():
+    x, y = torch.randn(30, 2), torch.arange(30) % 3
+    bayes = bb.Laplace(InPlace(), residual=True)
+    # The first rows are looked at before the pass: a batch of its own is not changed by that.
+    bayes.fit([(x[:2].clone(), y[:2]), (x[2:].clone(), y[2:])])
+    moments = bayes._posterior.fitted.input_moments
+    expected = torch.cat([x[:2] / 2, x[2:]]).double().mean(0)
+    torch.testing.assert_close(moments.mean, expected, rtol=1e-6, atol=1e-6)
+    bayes.residual_variance = 3.0
+    expected = moments.root_kernel(as_rows(x)).square()
+    more = bayes.logits(x.clone()).covariance
+    bayes.residual_variance = 1e-30
+    found = (more - bayes.logits(x.clone()).covariance).diagonal(dim1=1, dim2=2)
+    torch.testing.assert_close(found.double(), 3 * expected[:, None].expand(-1, 3), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("layers", ["last", "all"])
+def test_inputs_of_another_size_or_kind_are_refused_before_the_model_runs(layers):
+    x, y = torch.randn(30, 2), torch.arange(30) % 3
+    bayes = bb.Laplace(torch.nn.Linear(2, 3), layers=layers, residual=True).fit([(x, y)])
+    for ask in (bayes.predict_proba, bayes.logits, lambda outliers: bayes.tune([(x, y)], outliers=outliers)):
+        with pytest.raises(DataError, match="an input of 5 numbers"):
+            ask(torch.ones(4, 5))
+        with pytest.raises(ArgumentError, match=r"int64.*residual=False"):
+            ask(torch.ones(4, 2, dtype=torch.int64))

@@ -9,7 +9,7 @@ from torch import nn
 import bitbayes as bb
 import dense
 from bitbayes.prior import Prior
-from bitbayes.structures import ALL, NetworkGaussian
+from bitbayes.structures import WHOLE_NETWORK, NetworkGaussian
 from dense import close, fitted
 from reference import total_loss
 
@@ -34,8 +34,8 @@ def test_log_evidence_over_all_layers_is_that_of_the_dense_matrix(structure):
     theta = torch.cat([p.flatten() for p in dense.parameters(model).values()])
     for value in (0.01, 1.0, 50.0):
         sigma = dense.covariance(structure, model, x, y, value)
-        occam = theta.square().sum() / value + len(theta) * math.log(value) - torch.logdet(sigma)
-        close(bayes.log_evidence(value), -total_loss(model(x).detach(), y) - occam / 2)
+        evidence_penalty = theta.square().sum() / value + len(theta) * math.log(value) - torch.logdet(sigma)
+        close(bayes.log_evidence(value), -total_loss(model(x).detach(), y) - evidence_penalty / 2)
     variable = torch.tensor(2.0, dtype=torch.float64, requires_grad=True)
     (slope,) = torch.autograd.grad(bayes.log_evidence(variable), variable)
     step = 1e-4
@@ -126,7 +126,7 @@ def test_each_layers_block_has_its_part_of_the_dense_curvature(name, structure):
         spans[key], place = torch.arange(place, place + value.numel()), place + value.numel()
     posterior = bayes._posterior
     for block, gaussian in posterior.decomposed().items():
-        layers = [layer for layer in posterior.layers if block in (layer.name, ALL)]
+        layers = [layer for layer in posterior.layers if block in (layer.name, WHOLE_NETWORK)]
         precisions = gaussian.precisions(2.0)
         size = precisions.numel()
         basis = torch.eye(size, dtype=torch.float64).reshape(size, *precisions.shape)

@@ -69,3 +69,13 @@ def test_tuning_over_all_layers_goes_through_the_data_once():
     bayes.tune([(x, torch.randint(0, 3, (20,)))], outliers=x)
     handle.remove()
     assert len(calls) == 2
+
+
+@pytest.mark.filterwarnings("ignore::bitbayes.errors.EdgeWarning")
+@pytest.mark.parametrize("residual", [False, True])
+def test_autocast_does_not_reach_the_comparison_of_candidates(residual):
+    model, x, y = dense.case("mlp", n=30, dtype=torch.float32)
+    plain = bb.Laplace(model, layers="all", residual=residual).fit([(x, y)]).tune([(x, y)], outliers=3 * x)
+    with torch.autocast("cpu", torch.bfloat16):
+        cast = bb.Laplace(model, layers="all", residual=residual).fit([(x, y)]).tune([(x, y)], outliers=3 * x)
+    assert cast.prior_variance == pytest.approx(plain.prior_variance, rel=1e-6)

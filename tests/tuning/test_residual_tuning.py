@@ -6,6 +6,7 @@ import torch
 import bitbayes as bb
 from bitbayes import metrics
 from bitbayes.data import digits, digits_lenet, validation_split
+from ray_cases import laplace
 
 
 def plain_kernel(x, train):
@@ -50,3 +51,15 @@ def test_the_residual_costs_at_most_half_a_percent_of_the_validation_loss(embedd
     assert metrics.nll(bayes.predict_proba(images), labels) <= 1.005 * base * (1 + 1e-5)
     bayes.residual_variance *= 10 ** (1 / 6.9)  # beyond the next candidate
     assert metrics.nll(bayes.predict_proba(images), labels) > 1.005 * base
+
+
+@pytest.mark.filterwarnings("ignore::bitbayes.errors.EdgeWarning")
+def test_the_papers_objective_without_weight_still_chooses_both_numbers_jointly(monkeypatch):
+    bayes, x = laplace("mlp", 3, residual=True)
+    y = torch.arange(len(x)) % 3
+    called = []
+    monkeypatch.setattr("bitbayes.tuning.tune.search_pairs", lambda *_: called.append(True) or (1.0, 2.0))
+    bayes.tune([(x, y)], weight=0)
+    assert called and (bayes.prior_variance, bayes.residual_variance) == (1.0, 2.0)
+    bayes.tune([(x, y)], objective="nll")
+    assert len(called) == 1

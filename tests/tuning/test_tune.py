@@ -10,7 +10,7 @@ from torch import nn
 
 import bitbayes as bb
 import reference
-from bitbayes.errors import EdgeWarning
+from bitbayes.errors import DataError, EdgeWarning
 from bitbayes.prior import variance_grid
 from classifiers import points
 
@@ -200,3 +200,15 @@ def test_the_edge_warning_points_at_the_callers_line(objective, residual):
         bayes.tune([(x, head(x).argmax(1))], outliers=x, weight=numpy.float32(0), objective=objective)
     assert heard and all(each.category is EdgeWarning for each in heard)
     assert {each.filename for each in heard} == {__file__}
+
+
+@pytest.mark.parametrize("outliers, says", [(5, "got int"), (torch.ones(3, 2).numpy(), "torch.from_numpy")])
+def test_outliers_that_are_none_are_refused_before_the_validation_data_are_read(outliers, says):
+    bayes, _ = trained(3)
+
+    def never():
+        raise AssertionError("the validation data were read")
+        yield
+
+    with pytest.raises(DataError, match=says):
+        bayes.tune(never(), outliers=outliers)

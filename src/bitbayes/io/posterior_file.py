@@ -1,7 +1,7 @@
 """A fitted posterior as a safetensors file: the curvature's tensors, and a JSON header for all the rest.
 
-Tensors are named "curvature/LAYER/FIELD" and "inputs/FIELD". The header has a format number: a reader refuses
-formats that it does not know.
+Tensors are named "curvature/LAYER/FIELD" and "inputs/FIELD". The header has a format number: a reader
+refuses formats that it does not know.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ from bitbayes.likelihood import likelihood_for
 from bitbayes.model import Fingerprint, Head, TrainableLayers
 from bitbayes.residual import InputMoments
 from bitbayes.structures import CURVATURES
-from bitbayes.tensors import Tensors
+from bitbayes.tensors import TensorBundle
 
 FORMAT = 2
 
@@ -43,8 +43,8 @@ def write(
         for layer, curvature in fitted.curvature.items()
         for name, tensor in curvature.tensors().items()
     }
-    if fitted.inputs is not None:
-        tensors |= {f"inputs/{name}": tensor for name, tensor in fitted.inputs.tensors().items()}
+    if fitted.input_moments is not None:
+        tensors |= {f"inputs/{name}": tensor for name, tensor in fitted.input_moments.tensors().items()}
     header = {
         "format": FORMAT,
         "options": options,
@@ -125,21 +125,15 @@ def _fitted(header: dict[str, Any], tensors: dict[str, Tensor]) -> Fitted:
         part: kind(*(tensors[f"{part}/{field.name}"] for field in fields(kind)))
         for part, kind in _parts(header).items()
     }
-    return Fitted(
-        weights,
-        likelihood,
-        {layer: made[f"curvature/{layer}"] for layer in header["structures"]},
-        {layer: float(norm) for layer, norm in header["squared_norms"].items()},
-        int(header["count"]),
-        float(header["loss"]),
-        Fingerprint(**header["fingerprint"]),
-        made.get("inputs"),
-    )
+    curvature = {layer: made[f"curvature/{layer}"] for layer in header["structures"]}
+    norms = {layer: float(norm) for layer, norm in header["squared_norms"].items()}
+    sums = curvature, norms, int(header["count"]), float(header["loss"])
+    return Fitted(weights, likelihood, *sums, Fingerprint(**header["fingerprint"]), made.get("inputs"))
 
 
-def _parts(header: dict[str, Any]) -> dict[str, type[Tensors]]:
+def _parts(header: dict[str, Any]) -> dict[str, type[TensorBundle]]:
     """What the file holds: each layer's curvature and, with a residual, the moments of the inputs."""
-    parts: dict[str, type[Tensors]] = {
+    parts: dict[str, type[TensorBundle]] = {
         f"curvature/{layer}": CURVATURES[structure] for layer, structure in header["structures"].items()
     }
     return parts | ({"inputs": InputMoments} if header["options"]["residual"] else {})

@@ -1,7 +1,7 @@
 """Loaders as users have them: pairs (x, y), or mappings as Hugging Face models take them."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from operator import length_hint
 from typing import Any, Self
 
@@ -24,11 +24,13 @@ class Batch:
     inputs: as the model takes them, on its device.
     labels: (n,) as they were given, or None.
     name: what messages call it: "batch 3", or "the input".
+    root_kernel: √k(x) (n,) of the residual, if there is one; computed before the model sees the inputs.
     """
 
     inputs: Inputs
     labels: Tensor | None
     name: str
+    root_kernel: Tensor | None = field(default=None, kw_only=True)
 
     def __len__(self) -> int:
         return row_count(self.inputs)
@@ -72,12 +74,10 @@ def input_batches(data: Data, device: torch.device) -> Iterator[Batch]:
         data: a tensor or a mapping, which is one batch, or a loader, whose labels are left out.
         device: where the batches are wanted.
     """
+    check_data(data)
     if isinstance(data, (Tensor, Mapping)):
         yield Batch(move(_without_labels(data), device), None, "the input")
         return
-    if not isinstance(data, Iterable) or hasattr(data, "__array__"):
-        given = type(data).__name__ + (": use torch.from_numpy" if hasattr(data, "__array__") else "")
-        raise DataError(f"expected a tensor, a mapping of tensors or a loader, got {given}")
     number = -1
     for number, batch in enumerate(data):
         if isinstance(batch, (list, tuple)) and len(batch) and isinstance(batch[0], (Tensor, Mapping)):
@@ -87,6 +87,14 @@ def input_batches(data: Data, device: torch.device) -> Iterator[Batch]:
         yield Batch(move(_without_labels(batch), device), None, f"batch {number}")
     if number < 0:
         raise DataError(EMPTY)
+
+
+def check_data(data: Any) -> None:
+    """Raise unless data is a tensor, a mapping, or something that can be gone through."""
+    if isinstance(data, (Tensor, Mapping)) or (isinstance(data, Iterable) and not hasattr(data, "__array__")):
+        return
+    given = type(data).__name__ + (": use torch.from_numpy" if hasattr(data, "__array__") else "")
+    raise DataError(f"expected a tensor, a mapping of tensors or a loader, got {given}")
 
 
 class PreviewedLoader:

@@ -31,7 +31,7 @@ def forward_passes(model: nn.Module, head: Head, batches: Iterable[Batch]) -> It
         with eval_mode(model):
             features, logits, _ = forward(model, head, batch.inputs, check=True)
         check_finite(batch, features, logits, model)
-        yield FeatureBatch(batch.inputs, batch.labels, batch.name, features, logits)
+        yield FeatureBatch(**vars(batch), features=features, logits=logits)
 
 
 def grouped(parts: Iterable[tuple[Tensor, ...]], size: int) -> Iterator[tuple[Tensor, ...]]:

@@ -53,8 +53,8 @@ def prior_limits(features: Tensor, logits: Tensor, gaussian: WeightGaussian, met
 
     Shapes: features φ̃ (n, D), with the bias's 1 if there is a bias; logits (n, k).
 
-    >>> from bitbayes.structures import DiagPosterior
-    >>> gaussian = DiagPosterior(torch.tensor([[4.0, 1.0]]))
+    >>> from bitbayes.structures import DiagGaussian
+    >>> gaussian = DiagGaussian(torch.tensor([[4.0, 1.0]]))
     >>> limits = prior_limits(torch.tensor([[2.0, 1.0]]), torch.tensor([[3.0]]), gaussian, "probit")
     >>> print(f"{limits.certain.item():.3f} {limits.flat.item():.3f}")
     0.953 0.921

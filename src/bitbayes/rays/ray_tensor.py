@@ -1,4 +1,4 @@
-"""Tensors of values slope·δ + intercept, compared as δ → ∞, that pass through an unmodified network.
+"""TensorBundle of values slope·δ + intercept, compared as δ → ∞, that pass through an unmodified network.
 
 Along a ray δ·x, a network of linear maps, ReLUs and max poolings is affine in δ beyond some δ = alpha. There
 the sign of slope·δ + intercept is the sign of the slope or, where the slope is 0, that of the intercept. So

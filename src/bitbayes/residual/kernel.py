@@ -18,11 +18,11 @@ from torch import Tensor
 from bitbayes.errors import ArgumentError, DataError
 from bitbayes.model import Inputs
 from bitbayes.precision import precise
-from bitbayes.tensors import Tensors
+from bitbayes.tensors import TensorBundle
 
 
 @dataclass(frozen=True)
-class InputMoments(Tensors):
+class InputMoments(TensorBundle):
     """`count` (), `mean` (D,) and `squares` (D,), the sum of (x − mean)², of inputs; in float64. They add.
 
     >>> a, b = torch.randn(5, 3), torch.randn(9, 3)
@@ -61,7 +61,12 @@ class InputMoments(Tensors):
         return self
 
     def split(self, sizes: list[int]) -> list[InputMoments]:
-        """The moments of parts of the rows, of these sizes."""
+        """The moments of parts of the rows, of these sizes; raises if these are not those of the data."""
+        if sum(sizes) != len(self.mean):
+            raise DataError(
+                f"an input of {sum(sizes)} numbers, but the training data's have {len(self.mean)}: "
+                "residual=True needs all of one size"
+            )
         parts = (torch.split(each, sizes) for each in (self.mean, self.squares))
         return [InputMoments(self.count, *each) for each in zip(*parts, strict=True)]
 
@@ -83,11 +88,6 @@ class InputMoments(Tensors):
 
     def standardised(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """x/deviation (n, D) and −mean/deviation (D,). Their sum is x̂; for δ·x the first is δ times that."""
-        if rows.shape[1] != len(self.mean):
-            raise DataError(
-                f"an input of {rows.shape[1]} numbers, but the training data's have {len(self.mean)}: "
-                "residual=True needs all of one size"
-            )
         variances = (self.squares / self.count).to(rows)
         floor = variances.mean()
         # As tensors, so that it traces: 1 where no input varies.

@@ -5,13 +5,14 @@ level, and one variance σ² for all.
 """
 
 import math
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
 from bitbayes.errors import ModelError
-from bitbayes.model import Inputs, call, eval_mode, model_device
+from bitbayes.model import Batch, Inputs, call, eval_mode, model_device
 from bitbayes.model.hooks import recorded_inputs
 from bitbayes.residual.kernel import InputMoments, as_rows
 
@@ -55,6 +56,11 @@ class Residual:
         every = torch.stack(roots)
         largest = every.detach().amax(0).clamp_min(1e-100)  # in units of it no square overflows
         return largest * (every / largest).square().sum(0).sqrt()
+
+    def attached_to(self, batches: Iterable[Batch]) -> Iterator[Batch]:
+        """The batches with their √k(x): now, since a model may work in place on its inputs."""
+        for batch in batches:
+            yield replace(batch, root_kernel=self.root_kernel(batch.inputs))
 
     def split(self, found: list[Tensor]) -> list[InputMoments]:
         """The moments of each level."""

@@ -5,18 +5,18 @@ prior in it. The *posterior* is what is left of it once it is decomposed. The pr
 an argument of each function, so that another prior costs no decomposition. The functions, in this order:
 
 - curvature: `of_features` (the last layer, from a forward pass), `of_jacobian` (any layer, from derivatives),
-  `a + b`, and `head_posterior`, `layer_posterior` to decompose it.
+  `a + b`, and `head_gaussian`, `layer_gaussian` to decompose it.
 - posterior: `precisions`, `to_weights`, from which follow `draw`, `log_determinant`, `largest_precision`; for
   the last layer `coordinates` and `covariance` (of the logits), for any layer `rotate`.
 """
 
 from bitbayes.structures.base import Curvature, WeightGaussian
-from bitbayes.structures.diag import DiagCurvature, DiagPosterior
+from bitbayes.structures.diag import DiagCurvature, DiagGaussian
 from bitbayes.structures.full import FullCurvature, check_affordable
 from bitbayes.structures.grams import gram, gram_root
 from bitbayes.structures.isotropic import NoCurvature
 from bitbayes.structures.kron import KronCurvature
-from bitbayes.structures.network import ALL, NetworkGaussian, layer_curvatures
+from bitbayes.structures.network import WHOLE_NETWORK, NetworkGaussian, layer_curvatures
 
 # By name. All of them for the last layer; those below over all layers.
 CURVATURES: dict[str, type[Curvature]] = {
@@ -25,12 +25,12 @@ CURVATURES: dict[str, type[Curvature]] = {
 LAYER_STRUCTURES = ("kron", "diag", "full")
 
 __all__ = [
-    "ALL",
     "CURVATURES",
     "LAYER_STRUCTURES",
+    "WHOLE_NETWORK",
     "Curvature",
     "DiagCurvature",
-    "DiagPosterior",
+    "DiagGaussian",
     "FullCurvature",
     "KronCurvature",
     "NetworkGaussian",

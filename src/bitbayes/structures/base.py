@@ -12,14 +12,14 @@ from bitbayes.likelihood import Likelihood
 from bitbayes.logits import CovarianceFactors
 from bitbayes.model import Head, Layer, LayerJacobian
 from bitbayes.precision import precise
-from bitbayes.tensors import Tensors
+from bitbayes.tensors import TensorBundle
 
 # The prior's precision τ = 1/σ₀²; a tensor where the evidence is differentiated in it.
 Precision = float | Tensor
 
 
 @dataclass(frozen=True)
-class Curvature(Tensors):
+class Curvature(TensorBundle):
     """A sum over data with no prior in it: `a + b` is the curvature of both data sets."""
 
     structure: ClassVar[str]
@@ -34,11 +34,11 @@ class Curvature(Tensors):
         """A layer's curvature at some points, from the derivatives of Vᵀf with V Vᵀ = Λₙ."""
         raise NotImplementedError
 
-    def head_posterior(self, head: Head, contrasts: Tensor, *, paper: bool) -> WeightGaussian:
+    def head_gaussian(self, head: Head, contrasts: Tensor, *, paper: bool) -> WeightGaussian:
         """The Gaussian over the last layer's weights; `contrasts` (k, c), `paper`: by the paper's formula."""
         raise NotImplementedError
 
-    def layer_posterior(self, layer: Layer, *, paper: bool) -> WeightGaussian:
+    def layer_gaussian(self, layer: Layer, *, paper: bool) -> WeightGaussian:
         """The Gaussian over a layer's parameters."""
         raise NotImplementedError
 
@@ -53,12 +53,12 @@ class Curvature(Tensors):
             value.add_(others[name].to(value.device))
 
     def precise(self) -> Self:
-        """A copy in float64."""
+        """The sums in float64; tensors that are so already are not copied."""
         return replace(self, **{name: precise(value) for name, value in self.tensors().items()})
 
 
 @dataclass(frozen=True)
-class WeightGaussian(Tensors):
+class WeightGaussian(TensorBundle):
     """N(0, (H + τI)⁻¹) over some weights, by the eigenvectors of H: diagonal in their basis.
 
     A structure gives `precisions` and `to_weights`; all else follows from these two. A decomposition is made

@@ -46,15 +46,15 @@ class DiagCurvature(Curvature):
                 total[:, outputs] += precise(squares.reshape(groups, -1, total.shape[2]))
         return cls(total.flatten())
 
-    def head_posterior(self, head: Head, contrasts: Tensor, *, paper: bool) -> DiagPosterior:
-        return DiagPosterior(self.diagonal)
+    def head_gaussian(self, head: Head, contrasts: Tensor, *, paper: bool) -> DiagGaussian:
+        return DiagGaussian(self.diagonal)
 
-    def layer_posterior(self, layer: Layer, *, paper: bool) -> DiagPosterior:
-        return DiagPosterior(self.diagonal)
+    def layer_gaussian(self, layer: Layer, *, paper: bool) -> DiagGaussian:
+        return DiagGaussian(self.diagonal)
 
 
 @dataclass(frozen=True)
-class DiagPosterior(WeightGaussian):
+class DiagGaussian(WeightGaussian):
     """`values` h, in the shape of the curvature's diagonal."""
 
     values: Tensor

@@ -19,7 +19,7 @@ from bitbayes.model import DenseJacobian, Head, Layer, LayerJacobian
 from bitbayes.precision import precise
 from bitbayes.structures.base import Curvature, Precision, WeightGaussian, eigen
 from bitbayes.structures.grams import gram_root
-from bitbayes.structures.kron import without_traces
+from bitbayes.structures.kron import flush_rounding_noise
 
 # Rows of the largest dense matrix: 3.2 GB in float64 for the last layer, 0.8 GB over all layers, whose
 # derivatives take memory as well. The eigendecomposition takes minutes.
@@ -64,18 +64,18 @@ class FullCurvature(Curvature):
         rows = precise(jacobian.dense().flatten(0, 1))  # (n·c, P)
         return cls(rows.T @ rows)
 
-    def head_posterior(self, head: Head, contrasts: Tensor, *, paper: bool) -> FullHeadPosterior:
+    def head_gaussian(self, head: Head, contrasts: Tensor, *, paper: bool) -> FullHeadGaussian:
         values, vectors = eigen(self.hessian)
         k, c = contrasts.shape
         shift = values.new_zeros((k - c) * head.width)
-        return FullHeadPosterior(torch.cat([values, shift]), vectors, contrasts.to(vectors))
+        return FullHeadGaussian(torch.cat([values, shift]), vectors, contrasts.to(vectors))
 
-    def layer_posterior(self, layer: Layer, *, paper: bool) -> FullPosterior:
-        return FullPosterior(*eigen(self.hessian))
+    def layer_gaussian(self, layer: Layer, *, paper: bool) -> FullGaussian:
+        return FullGaussian(*eigen(self.hessian))
 
 
 @dataclass(frozen=True)
-class FullPosterior(WeightGaussian):
+class FullGaussian(WeightGaussian):
     """`values` h (P,) and `vectors` (P, P) of H over the parameters: precisions h + τ."""
 
     values: Tensor
@@ -88,11 +88,11 @@ class FullPosterior(WeightGaussian):
         return coordinates @ self.vectors.T
 
     def rotate(self, jacobian: LayerJacobian) -> LayerJacobian:
-        return DenseJacobian(without_traces(jacobian.dense() @ self.vectors, 1))
+        return DenseJacobian(flush_rounding_noise(jacobian.dense() @ self.vectors, 1))
 
 
 @dataclass(frozen=True)
-class FullHeadPosterior(FullPosterior):
+class FullHeadGaussian(FullGaussian):
     """`values` (r + D,), `vectors` (r, r) over contrasts, r = c·D; `contrasts` (k, c).
 
     The last D values, all zero, are those of the common shift of the logits. One logit has none of these.

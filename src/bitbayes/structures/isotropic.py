@@ -25,12 +25,12 @@ class NoCurvature(Curvature):
     def of_features(cls, features: Tensor, logits: Tensor, likelihood: Likelihood) -> Self:
         return cls()
 
-    def head_posterior(self, head: Head, contrasts: Tensor, *, paper: bool) -> IsotropicPosterior:
-        return IsotropicPosterior(torch.zeros(head.outputs, head.width, dtype=torch.float64))
+    def head_gaussian(self, head: Head, contrasts: Tensor, *, paper: bool) -> IsotropicGaussian:
+        return IsotropicGaussian(torch.zeros(head.outputs, head.width, dtype=torch.float64))
 
 
 @dataclass(frozen=True)
-class IsotropicPosterior(WeightGaussian):
+class IsotropicGaussian(WeightGaussian):
     """`values` (k, D): the eigenvalues of H, all zero."""
 
     values: Tensor

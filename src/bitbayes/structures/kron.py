@@ -57,7 +57,7 @@ class KronCurvature(Curvature):
             jacobian.inputs.new_tensor(n * positions, dtype=torch.float64),
         )
 
-    def head_posterior(self, head: Head, contrasts: Tensor, *, paper: bool) -> KronPosterior:
+    def head_gaussian(self, head: Head, contrasts: Tensor, *, paper: bool) -> KronGaussian:
         k, c = contrasts.shape
         values, vectors = eigen(self.outputs)
         vectors = contrasts.to(vectors) @ vectors  # (k, c)
@@ -65,30 +65,30 @@ class KronCurvature(Curvature):
             shift = torch.full_like(vectors[:, :1], k**-0.5)
             values, vectors = torch.cat([values, values.new_zeros(1)]), torch.cat([vectors, shift], dim=1)
         if paper:
-            return self._paper_posterior(values, vectors, k > c, head.bias, LLLA_DAMPING)
-        return KronPosterior(values / self.count, vectors, *eigen(self.inputs), k > c)
+            return self._paper_gaussian(values, vectors, k > c, head.bias, LLLA_DAMPING)
+        return KronGaussian(values / self.count, vectors, *eigen(self.inputs), k > c)
 
-    def layer_posterior(self, layer: Layer, *, paper: bool) -> KronPosterior:
+    def layer_gaussian(self, layer: Layer, *, paper: bool) -> KronGaussian:
         values, vectors = eigen(self.outputs)
         if paper:
-            return self._paper_posterior(values, vectors, False, layer.has_bias, KFLA_DAMPING)
-        return KronPosterior(values / self.count, vectors, *eigen(self.inputs), False)
+            return self._paper_gaussian(values, vectors, False, layer.has_bias, KFLA_DAMPING)
+        return KronGaussian(values / self.count, vectors, *eigen(self.inputs), False)
 
-    def _paper_posterior(
+    def _paper_gaussian(
         self, values: Tensor, vectors: Tensor, shift: bool, bias: bool, damping: float
-    ) -> PaperKronPosterior:
+    ) -> PaperKronGaussian:
         width = self.inputs.shape[-1] - bias
         input_values, weight_vectors = eigen(self.inputs[..., :width, :width])
         input_vectors = torch.zeros_like(self.inputs)
         input_vectors[..., :width, :width] = weight_vectors
         input_vectors[..., width:, width:] = 1  # the bias is a coordinate by itself
-        return PaperKronPosterior(
+        return PaperKronGaussian(
             values, vectors, input_values, input_vectors, shift, self.count, bias, damping
         )
 
 
 @dataclass(frozen=True)
-class KronPosterior(WeightGaussian):
+class KronGaussian(WeightGaussian):
     """B/N = U diag(β) Uᵀ and A = V diag(α) Vᵀ: precisions βα + τ, (…, o, i).
 
     `output_values` β (…, o), `output_vectors` U (…, o, o), `input_values` α (…, i), `input_vectors` V
@@ -128,7 +128,7 @@ class KronPosterior(WeightGaussian):
         if c * o * size * (o + size) < positions * (c * o**2 + size**2):
             dense = jacobian.dense().reshape(n, c, groups, o, size)
             return DenseJacobian(
-                without_traces(self.output_vectors.mT @ dense @ self.input_vectors, 2).flatten(2)
+                flush_rounding_noise(self.output_vectors.mT @ dense @ self.input_vectors, 2).flatten(2)
             )
         inputs = jacobian.inputs.permute(1, 2, 0, 3).flatten(2)  # (groups, i, n·T), as they lie in memory
         inputs = (self.input_vectors.mT @ inputs).reshape(groups, size, n, positions).permute(2, 0, 1, 3)
@@ -138,11 +138,11 @@ class KronPosterior(WeightGaussian):
             ]
         else:
             gradients = self.output_vectors[:, None].mT @ jacobian.gradients
-        return MatrixJacobian(without_traces(inputs, 2), without_traces(gradients, 2))
+        return MatrixJacobian(flush_rounding_noise(inputs, 2), flush_rounding_noise(gradients, 2))
 
 
 @dataclass(frozen=True)
-class PaperKronPosterior(KronPosterior):
+class PaperKronGaussian(KronGaussian):
     """The paper's: Σ = (B/√N + dI)⁻¹ ⊗ (A/√N + dI)⁻¹ for the weights, (B + τI)⁻¹ for the biases.
 
     d is τ to the power `damping`. Damping each factor is not the prior: it shrinks the covariance (by half,
@@ -164,7 +164,7 @@ class PaperKronPosterior(KronPosterior):
         return torch.cat([weights, outputs + tau], dim=-1) if self.bias else weights
 
 
-def without_traces(values: Tensor, axes: int) -> Tensor:
+def flush_rounding_noise(values: Tensor, axes: int) -> Tensor:
     """Set to zero what is far below the rounding errors of a rotation, as an eigenbasis is full of.
 
     Squared and weighted, such traces are denormal numbers, which on a CPU cost ten times the time of others.

@@ -17,14 +17,14 @@ from bitbayes.structures.grams import gram
 from bitbayes.structures.kron import KronCurvature
 
 # The name of the block that holds the parameters of all layers ("full"); other blocks have their layer's.
-ALL = "*"
+WHOLE_NETWORK = "*"
 
 
 def layer_curvatures(structure: str, records: list[LayerRecord]) -> dict[str, Curvature]:
     """The curvature of each block at some points, from the derivatives of Vᵀf in every layer."""
     if structure == "full":
         whole = torch.cat([record.jacobian().dense() for record in records], dim=2)
-        return {ALL: FullCurvature.of_jacobian(DenseJacobian(whole))}
+        return {WHOLE_NETWORK: FullCurvature.of_jacobian(DenseJacobian(whole))}
     curvatures: dict[str, Curvature] = {}
     for record in records:
         jacobian = record.jacobian()
@@ -51,7 +51,7 @@ class NetworkGaussian:
         for name, layers, block in self._blocks():
             jacobians = [jacobian_of(layer) for layer in layers]
             jacobian = jacobians[0]
-            if name == ALL:
+            if name == WHOLE_NETWORK:
                 jacobian = DenseJacobian(torch.cat([each.dense() for each in jacobians], dim=2))
             weights = [block.precisions(prior.precision(name, block.dtype)).reciprocal() for prior in priors]
             more = gram(block.rotate(jacobian), weights)
@@ -76,8 +76,8 @@ class NetworkGaussian:
 
     def _blocks(self) -> Iterator[tuple[str, tuple[Layer, ...], WeightGaussian]]:
         """Each block's name, the layers in it, and its Gaussian."""
-        if ALL in self.blocks:
-            yield ALL, self.layers, self.blocks[ALL]
+        if WHOLE_NETWORK in self.blocks:
+            yield WHOLE_NETWORK, self.layers, self.blocks[WHOLE_NETWORK]
             return
         for layer in self.layers:
             yield layer.name, (layer,), self.blocks[layer.name]

@@ -25,6 +25,10 @@ class Objective(Protocol):
     def outlier_weight(self) -> float:
         """0 where outliers are not looked at."""
 
+    @property
+    def joint(self) -> bool:
+        """Whether a residual's variance is chosen jointly with the prior's, or so that it costs little."""
+
     def data_cost(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Of each labelled point, (n,), from drop-in logits (n, k)."""
 
@@ -38,6 +42,7 @@ class ValidationLikelihood:
 
     likelihood: Likelihood
     outlier_weight: float = 0.0
+    joint = False
 
     def data_cost(self, logits: Tensor, labels: Tensor) -> Tensor:
         return self.likelihood.losses(logits, labels)
@@ -55,6 +60,7 @@ class PaperObjective(ValidationLikelihood):
     """
 
     penalty: str = "entropy"
+    joint = True
 
     def outlier_cost(self, logits: Tensor) -> Tensor:
         log_p = self.likelihood.log_probabilities(logits)

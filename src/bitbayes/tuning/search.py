@@ -13,17 +13,17 @@ from bitbayes.errors import DataError, EdgeWarning
 # logit is a sum of logistic functions of log σ₀², a nat and more wide. So the cost has little room to turn
 # between two candidates that are this far apart.
 COARSE_NATS = 1.5
-# For two variances at once: one candidate a decade.
+# For two variances at once: about one candidate a decade.
 COARSE_PAIR_NATS = math.log(10)
 
 
 def search(grid: list[float], costs: Callable[[list[float]], Tensor]) -> float:
-    """The candidate of least cost, by the costs of a third of them.
+    """The candidate of least cost; on a fine grid by the costs of a third of them.
 
     Args:
         grid: the candidates, in ascending order.
-        costs: gives the costs (c,) of some of them. It is called twice: with every few of the grid, and then
-            with those next to the best of these.
+        costs: gives the costs (c,) of some of them. It is called with every few of the grid, and then with
+            those next to the best of these, if there are any.
     """
     step = stride(grid, COARSE_NATS)
     coarse = sorted({*range(0, len(grid), step), len(grid) - 1})

@@ -8,7 +8,15 @@ from torch import Tensor
 
 from bitbayes import predictive
 from bitbayes.logits import LogitGaussian
-from bitbayes.model import Batch, Data, check_loader, input_batches, labelled_batches, model_device
+from bitbayes.model import (
+    Batch,
+    Data,
+    check_data,
+    check_loader,
+    input_batches,
+    labelled_batches,
+    model_device,
+)
 from bitbayes.posterior import LogitFamily, WeightPosterior
 from bitbayes.prior import Prior, variance_grid
 from bitbayes.progress import track
@@ -57,8 +65,8 @@ def tune_by_evidence(posterior: WeightPosterior, *, each_layer: bool) -> float |
     grid = posterior.candidates()
 
     def best(names: Iterable[str]) -> float:
-        costs = [torch.stack([posterior.occam(name, value) for name in names]).sum() for value in grid]
-        return grid[least(torch.stack(costs))]
+        costs = torch.stack([posterior.evidence_penalty(Prior(value), names) for value in grid])
+        return grid[least(costs)]
 
     return {name: best([name]) for name in posterior.names} if each_layer else best(posterior.names)
 
@@ -99,7 +107,7 @@ def tune_on_data(
         return Candidate(search(grid, lambda some: costs([Candidate(each) for each in some])))
     roots = [points.root_kernel for points in inside if points.root_kernel is not None]
     threshold = float(torch.cat(roots).square().quantile(INSIDE))
-    if objective.outlier_weight:
+    if objective.joint:
         pair = search_pairs(
             grid, RESIDUAL_VARIANCES, lambda some: costs([Candidate(*each, threshold) for each in some])
         )
@@ -150,39 +158,37 @@ def _one_pass(
 ) -> tuple[list[Points], list[Points]]:
     """Validation points and, where they weigh anything, outliers."""
     device = model_device(posterior.model)
-    steps = labelled_batches(track(check_loader(loader), "tuning: validation data", progress), device)
-    inside, noise = list[Points](), NoiseLike()
-    for batch, points in _observed(posterior, residual, steps):
-        inside.append(points)
-        if outliers is None and objective.outlier_weight:
-            noise += NoiseLike.of(batch.inputs)
-    outside = list[Points]()
-    if objective.outlier_weight:
-        data: Any = noise if outliers is None else outliers
-        if not isinstance(data, (Tensor, Mapping)):
-            data = track(data, "tuning: outliers", progress)
-        outside = [points for _, points in _observed(posterior, residual, input_batches(data, device))]
-    rows = posterior.rows_per_step
-    return list(_joined(inside, rows)), list(_joined(outside, rows))
+    if outliers is not None:
+        check_data(outliers)  # now, rather than after the validation data
+    noise = [NoiseLike()]
+
+    def validation() -> Iterator[Batch]:
+        for batch in labelled_batches(
+            track(check_loader(loader), "tuning: validation data", progress), device
+        ):
+            if outliers is None and objective.outlier_weight:
+                noise[0] += NoiseLike.of(batch.inputs)
+            yield batch
+
+    inside = list(_points(posterior, residual, validation()))
+    if not objective.outlier_weight:
+        return inside, []
+    data: Any = noise[0] if outliers is None else outliers
+    if not isinstance(data, (Tensor, Mapping)):
+        data = track(data, "tuning: outliers", progress)
+    return inside, list(_points(posterior, residual, input_batches(data, device)))
 
 
-def _observed(
+def _points(
     posterior: WeightPosterior, residual: Residual | None, batches: Iterable[Batch]
-) -> Iterator[tuple[Batch, Points]]:
-    """Each batch after its forward pass, and what tuning needs of it."""
-    for batch, family in posterior.families(batches):
-        root = None if residual is None else residual.root_kernel(batch.inputs)
-        yield batch, Points(family, batch.labels, root)
-
-
-def _joined(parts: list[Points], rows: int) -> Iterator[Points]:
-    """Neighbours put together as long as they have at most that many rows."""
+) -> Iterator[Points]:
+    """What tuning needs of the batches after their forward pass; small ones are joined on the way."""
     waiting: list[Points] = []
-    for part in parts:
-        if waiting and sum(len(each.family) for each in waiting) + len(part.family) > rows:
+    for batch, family in posterior.families(residual.attached_to(batches) if residual else batches):
+        if sum(len(each.family) for each in waiting) + len(family) > posterior.rows_per_step and waiting:
             yield _join(waiting)
             waiting = []
-        waiting.append(part)
+        waiting.append(Points(family, batch.labels, batch.root_kernel))
     if waiting:
         yield _join(waiting)
 
