@@ -133,7 +133,12 @@ def draw(found: set[tuple[str, str]], target: Path) -> None:
     axes.axis("off")
     figure.tight_layout()
     with matplotlib.rc_context({"svg.hashsalt": "bitbayes"}):
-        figure.savefig(target, metadata={"Date": None})
+        figure.savefig(target, metadata={"Date": None, "Description": described(found)})
+
+
+def described(found: set[tuple[str, str]]) -> str:
+    """The imports that the picture shows, in words: for those who cannot see it, and for the test of it."""
+    return "; ".join(f"{a} imports {b}" for a, b in sorted(without_detours(found)))
 
 
 def main() -> None:

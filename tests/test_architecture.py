@@ -101,9 +101,9 @@ print(bb.baselines.DeepKernel.__name__)
 
 
 def test_the_picture_is_that_of_the_code(tmp_path):
-    graph.draw(set(graph.imports()), tmp_path / "now.svg")
-    drawn, kept = (
-        (folder / name).read_text()
-        for folder, name in ((tmp_path, "now.svg"), (ROOT / "docs", "architecture.svg"))
-    )
-    assert drawn == kept, "make it again: python scripts/import_graph.py"
+    """By the description inside: another version of matplotlib draws the lines a little differently."""
+    found = set(graph.imports())
+    graph.draw(found, tmp_path / "now.svg")
+    kept = (ROOT / "docs" / "architecture.svg").read_text()
+    assert graph.described(found) in (tmp_path / "now.svg").read_text()
+    assert graph.described(found) in kept, "make it again: python scripts/import_graph.py"
