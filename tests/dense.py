@@ -11,7 +11,7 @@ from torch.func import functional_call, jacrev
 
 import bitbayes as bb
 import reference
-from bitbayes.model import differentiate
+from bitbayes.model import differentiate, find_layers, verify_layers
 
 
 class Residual(nn.Module):
@@ -68,6 +68,19 @@ def sequence(k=3):
     return Tokens()
 
 
+class TextModel(nn.Module):
+    """An embedding and a bare parameter, which are neither matrices nor norms."""
+
+    def __init__(self):
+        super().__init__()
+        self.words = nn.Embedding(10, 4)
+        self.scale = nn.Parameter(torch.ones(4))
+        self.head = nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.head((self.words(x) * self.scale).mean(1).tanh())
+
+
 NETWORKS = {
     "mlp": (mlp, (4,)),
     "one logit": (lambda: mlp(1), (4,)),
@@ -102,6 +115,23 @@ def found_jacobian(model, layers, inputs):
         split = each.layer.split(j.flatten(0, 1))
         parts.update({name: part.unflatten(0, j.shape[:2]).flatten(2) for name, part in split.items()})
     return torch.cat([parts[name] for name in parameters(model)], dim=2)
+
+
+def library_jacobian(model, inputs):
+    """The Jacobian (n, k, P) as the library computes it, in the order of the parameters."""
+    _, layers = verify_layers(model, find_layers(model), inputs)
+    return found_jacobian(model, layers, inputs)
+
+
+def autograd_jacobian(model, points):
+    """The Jacobian (n, k, P) by autograd, one point and one logit at a time."""
+    own = list(model.parameters())
+    rows = []
+    for point in points:
+        logits = (model(**point) if isinstance(point, dict) else model(point)).reshape(-1)
+        each = [torch.autograd.grad(f, own, retain_graph=True, materialize_grads=True) for f in logits]
+        rows.append(torch.stack([torch.cat([g.flatten() for g in gradients]) for gradients in each]))
+    return torch.stack(rows)
 
 
 def parameters(model):

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from bitbayes import rays
 from bitbayes.errors import ArgumentError
 from bitbayes.fitting import Fitted
-from bitbayes.likelihood import checked_labels
 from bitbayes.logits import CovarianceFactors, LogitGaussian
 from bitbayes.model import (
     Batch,
@@ -123,7 +122,7 @@ class AllLayers(WeightPosterior):
     def families(self, batches: Iterable[Batch]) -> Iterator[tuple[Batch, LogitFamily]]:
         nodes = variance_grid(NODES, SMALLEST_NETWORK_VARIANCE, LARGEST_NETWORK_VARIANCE)
         logarithms = tuple(math.log(node) for node in nodes)
-        for part in self._parts(self._checked(batches)):
+        for part in self._parts(map(self._with_checked_labels, batches)):
             logits, roots, scale = self._roots(part, [Prior(node) for node in nodes], self.contrasts)
             yield part, InterpolatedFamily(logarithms, self.contrasts, logits, roots, scale)
 
@@ -151,13 +150,6 @@ class AllLayers(WeightPosterior):
         """A copy of the network in float64, and the Gaussian over its parameters."""
         gaussian = self._network(model_device(self.model), torch.float64)
         return ExactNetwork(copy.deepcopy(self.model).double(), gaussian, prior, self.contrasts)
-
-    def _checked(self, batches: Iterable[Batch]) -> Iterator[Batch]:
-        for batch in batches:
-            if batch.labels is not None:
-                labels = checked_labels(batch, self.fitted.likelihood, self.outputs)
-                batch = replace(batch, labels=labels)
-            yield batch
 
     def _parts(self, batches: Iterable[Batch], most: int | None = None) -> Iterator[Batch]:
         """Batches cut to what memory allows, but not mappings, whose tensors may depend on each other."""

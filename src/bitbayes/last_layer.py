@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from bitbayes import rays
 from bitbayes.errors import ModelError
 from bitbayes.fitting import Fitted
-from bitbayes.likelihood import checked_labels
 from bitbayes.logits import LogitGaussian, rescale
 from bitbayes.model import (
     Batch,
@@ -146,10 +145,7 @@ class LastLayer(WeightPosterior):
 
     def _families(self, batches: Iterable[Batch], rows: int) -> Iterator[tuple[FeatureBatch, HeadFamily]]:
         for batch in forward_passes(self.model, self.head, batches):
-            if batch.labels is not None:
-                labels = checked_labels(batch, self.fitted.likelihood, self.head.outputs)
-                batch = replace(batch, labels=labels)
-            for part in batch.split(rows):
+            for part in self._with_checked_labels(batch).split(rows):
                 yield part, self._family(part.features, part.logits)
 
     def _family(self, features: Tensor, logits: Tensor) -> HeadFamily:

@@ -2,12 +2,14 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
-from typing import Any, Protocol, Self
+from dataclasses import replace
+from typing import Any, Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from bitbayes.fitting import Fitted
+from bitbayes.likelihood import checked_labels
 from bitbayes.logits import LogitGaussian
 from bitbayes.model import (
     Batch,
@@ -23,6 +25,7 @@ from bitbayes.prior import Prior
 from bitbayes.rays import RayGaussian
 from bitbayes.structures import Curvature, WeightGaussian
 
+BatchT = TypeVar("BatchT", bound=Batch)
 # Some points, and the Gaussian over their logits.
 BatchGaussians = Iterator[tuple[Batch, LogitGaussian]]
 
@@ -150,6 +153,12 @@ class WeightPosterior(ABC):
             kept = {key: value for key, value in self._moved.items() if key[0] == device}
             self._moved = {**kept, place: made}
         return made
+
+    def _with_checked_labels(self, batch: BatchT) -> BatchT:
+        """The batch with labels as the likelihood takes them, if it has any; raises if they are not such."""
+        if batch.labels is None:
+            return batch
+        return replace(batch, labels=checked_labels(batch, self.fitted.likelihood, self.outputs))
 
     @abstractmethod
     def _decompose(self, name: str, curvature: Curvature) -> WeightGaussian: ...

@@ -10,7 +10,7 @@ from torch import nn
 import bitbayes as bb
 import dense
 from bitbayes.errors import DataError, ModelError
-from dense import close, fitted, loader
+from dense import TextModel, close, fitted, loader
 
 
 @pytest.mark.parametrize("structure", ["diag", "kron", "full"])
@@ -45,17 +45,6 @@ class CountingLoader:
         for _ in range(5):
             self.taken += 1
             yield self.x, self.y
-
-
-class TextModel(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.words = nn.Embedding(10, 4)
-        self.scale = nn.Parameter(torch.ones(4))
-        self.head = nn.Linear(4, 2)
-
-    def forward(self, x):
-        return self.head((self.words(x) * self.scale).mean(1).tanh())
 
 
 def test_layers_without_kronecker_factors_are_named_before_any_pass():

@@ -6,26 +6,8 @@ from torch import nn
 
 import bitbayes as bb
 import dense
-from bitbayes.model import find_layers, verify_layers
 from classifiers import points
-from dense import close, found_jacobian
-
-
-def library_jacobian(model, inputs):
-    """The Jacobian (n, k, P) as the library computes it, in the order of the parameters."""
-    _, layers = verify_layers(model, find_layers(model), inputs)
-    return found_jacobian(model, layers, inputs)
-
-
-def autograd_jacobian(model, points):
-    """The Jacobian (n, k, P) by autograd, one point and one logit at a time."""
-    own = list(model.parameters())
-    rows = []
-    for point in points:
-        logits = (model(**point) if isinstance(point, dict) else model(point)).reshape(-1)
-        each = [torch.autograd.grad(f, own, retain_graph=True, materialize_grads=True) for f in logits]
-        rows.append(torch.stack([torch.cat([g.flatten() for g in gradients]) for gradients in each]))
-    return torch.stack(rows)
+from dense import TextModel, autograd_jacobian, close, library_jacobian
 
 
 class RecurrentLayers(nn.Module):
@@ -82,17 +64,6 @@ def test_covariances_of_layers_without_vmap_are_the_dense_ones(name, structure):
     sigma = torch.linalg.inv(h + 2 * torch.eye(len(h), dtype=h.dtype))
     close(bayes.logits(x).covariance, j @ sigma @ j.mT)
     assert bayes.predict_proba(x[:0]).shape == (0, 3)
-
-
-class TextModel(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.words = nn.Embedding(10, 4)
-        self.scale = nn.Parameter(torch.ones(4))
-        self.head = nn.Linear(4, 2)
-
-    def forward(self, x):
-        return self.head((self.words(x) * self.scale).mean(1).tanh())
 
 
 @pytest.mark.parametrize("structure", ["diag", "full"])

@@ -7,9 +7,8 @@ from torch import nn
 import bitbayes as bb
 import dense
 from bitbayes.errors import DataError, ModelError
-from bitbayes.model import find_layers, verify_layers
 from classifiers import points, relu_mlp
-from dense import close, found_jacobian
+from dense import autograd_jacobian, close, library_jacobian
 
 
 class StringModel(nn.Module):
@@ -37,23 +36,6 @@ def test_one_point_without_a_batch_dimension_raises():
 
 
 STRUCTURES = ["diag", "kron", "full"]
-
-
-def library_jacobian(model, inputs):
-    """The Jacobian (n, k, P) as the library computes it, in the order of the parameters."""
-    _, layers = verify_layers(model, find_layers(model), inputs)
-    return found_jacobian(model, layers, inputs)
-
-
-def autograd_jacobian(model, points):
-    """The Jacobian (n, k, P) by autograd, one point and one logit at a time."""
-    own = list(model.parameters())
-    rows = []
-    for point in points:
-        logits = (model(**point) if isinstance(point, dict) else model(point)).reshape(-1)
-        each = [torch.autograd.grad(f, own, retain_graph=True, materialize_grads=True) for f in logits]
-        rows.append(torch.stack([torch.cat([g.flatten() for g in gradients]) for gradients in each]))
-    return torch.stack(rows)
 
 
 class Flagged(nn.Module):

@@ -12,7 +12,8 @@ from bitbayes.errors import ArgumentError
 from bitbayes.likelihood import Likelihood
 from bitbayes.logits import CovarianceFactors
 from bitbayes.model import Head
-from bitbayes.structures.base import Curvature, Precision, WeightGaussian
+from bitbayes.structures.base import Curvature, Precision
+from bitbayes.structures.diag import DiagGaussian
 
 
 @dataclass(frozen=True)
@@ -30,16 +31,8 @@ class NoCurvature(Curvature):
 
 
 @dataclass(frozen=True)
-class IsotropicGaussian(WeightGaussian):
-    """`values` (k, D): the eigenvalues of H, all zero."""
-
-    values: Tensor
-
-    def precisions(self, tau: Precision) -> Tensor:
-        return self.values + tau
-
-    def to_weights(self, coordinates: Tensor) -> Tensor:
-        return coordinates
+class IsotropicGaussian(DiagGaussian):
+    """A diagonal H whose `values` (k, D) are all zero: the covariance needs nothing of φ̃ but its norm."""
 
     def log_determinant(self, tau: Precision) -> Tensor:
         raise ArgumentError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -41,9 +41,6 @@ class NetworkGaussian:
 
     layers: tuple[Layer, ...]
     blocks: dict[str, WeightGaussian]
-
-    def to(self, device: torch.device, dtype: torch.dtype) -> NetworkGaussian:
-        return replace(self, blocks={name: each.to(device, dtype) for name, each in self.blocks.items()})
 
     def gram(self, jacobian_of: Callable[[Layer], LayerJacobian], priors: list[Prior]) -> Tensor:
         """J Σ Jᵀ for each prior, (q, n, c, c), from the derivatives (n, c, …) in each layer's parameters."""

@@ -160,20 +160,21 @@ def _one_pass(
     device = model_device(posterior.model)
     if outliers is not None:
         check_data(outliers)  # now, rather than after the validation data
-    noise = [NoiseLike()]
+    noise = NoiseLike()
 
     def validation() -> Iterator[Batch]:
+        nonlocal noise
         for batch in labelled_batches(
             track(check_loader(loader), "tuning: validation data", progress), device
         ):
             if outliers is None and objective.outlier_weight:
-                noise[0] += NoiseLike.of(batch.inputs)
+                noise += NoiseLike.of(batch.inputs)
             yield batch
 
     inside = list(_points(posterior, residual, validation()))
     if not objective.outlier_weight:
         return inside, []
-    data: Any = noise[0] if outliers is None else outliers
+    data: Any = noise if outliers is None else outliers
     if not isinstance(data, (Tensor, Mapping)):
         data = track(data, "tuning: outliers", progress)
     return inside, list(_points(posterior, residual, input_batches(data, device)))
@@ -185,7 +186,7 @@ def _points(
     """What tuning needs of the batches after their forward pass; small ones are joined on the way."""
     waiting: list[Points] = []
     for batch, family in posterior.families(residual.attached_to(batches) if residual else batches):
-        if sum(len(each.family) for each in waiting) + len(family) > posterior.rows_per_step and waiting:
+        if waiting and sum(len(each.family) for each in waiting) + len(family) > posterior.rows_per_step:
             yield _join(waiting)
             waiting = []
         waiting.append(Points(family, batch.labels, batch.root_kernel))
@@ -194,9 +195,9 @@ def _points(
 
 
 def _join(parts: list[Points]) -> Points:
-    families, labels, roots = zip(*parts, strict=True)
     if len(parts) == 1:
         return parts[0]
+    families, labels, roots = zip(*parts, strict=True)
     return Points(
         families[0].joined(list(families)),
         None if labels[0] is None else torch.cat(labels),
