@@ -21,7 +21,7 @@ ROWS = (
     ("_version", "errors", "precision", "progress", "tensors"),
     ("model", "metrics"),
     ("likelihood", "logits", "prior"),
-    ("outliers", "predictive", "structures", "residual"),
+    ("predictive", "structures", "residual", "outliers"),
     ("rays", "options"),
     ("fitting",),
     ("posterior",),
