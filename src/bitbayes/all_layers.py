@@ -92,8 +92,8 @@ class AllLayers(WeightPosterior):
         output = call(self.model, x)
         with torch.no_grad():
             gaussian = self._gaussian(Batch(x, None, "the input"), prior, self.contrasts)
-        mean = as_logits(output, row_count(x)).to(gaussian.mean.dtype)
-        return replace(gaussian, mean=mean), tuple(output.shape)
+        mean = as_logits(output, row_count(x)).to(gaussian.scale.dtype) / gaussian.scale[:, None]
+        return replace(gaussian, scaled_mean=mean), tuple(output.shape)
 
     def logits(self, x: Inputs, prior: Prior) -> LogitGaussian:
         every = torch.eye(self.outputs, dtype=torch.float64)
@@ -131,10 +131,10 @@ class AllLayers(WeightPosterior):
     def rays(self, x: Tensor, prior: Prior, *, find_alpha: bool, tolerance: float) -> Iterator[RayGaussian]:
         return rays.all_layers_rays(self._exact(prior), x, find_alpha=find_alpha, tolerance=tolerance)
 
-    def bound(self, x: Tensor | None, prior: Prior, method: str) -> Tensor:
+    def bound(self, x: Tensor | None, prior: Prior, temperature: float, method: str) -> Tensor:
         if x is None:
             raise ArgumentError("over all layers each ray has a bound of its own: give its x, `bound(x)`")
-        return rays.all_layers_bound(self._exact(prior), x, method)
+        return rays.all_layers_bound(self._exact(prior), x, temperature, method)
 
     # ---- inside
 
@@ -203,7 +203,7 @@ def _gaussian_of(logits: Tensor, root: Tensor, directions: Tensor, scale: Tensor
     with without_autocast(root.device):
         factor = directions.to(root) @ root  # (n, k, c)
     factors = CovarianceFactors(torch.ones_like(factor[:, 0]), factor, torch.zeros_like(scale))
-    return LogitGaussian(logits, factors, scale)
+    return LogitGaussian(logits / scale[:, None], factors, scale)
 
 
 def _scale(records: list[LayerRecord]) -> Tensor:

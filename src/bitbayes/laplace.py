@@ -40,7 +40,7 @@ NETWORKS = 20
 FIT = {"last": fit_last_layer, "all": fit_all_layers}
 POSTERIOR: dict[str, type[WeightPosterior]] = {"last": LastLayer, "all": AllLayers}
 # What can be set at any time, and is saved beside the options.
-NUMBERS = ("prior_variance", "residual_variance", "residual_threshold")
+NUMBERS = ("prior_variance", "temperature", "residual_variance", "residual_threshold")
 
 
 class Laplace(nn.Module):
@@ -88,6 +88,8 @@ class Laplace(nn.Module):
     layers, structure, head, curvature, residual = map(
         frozen_option, ("layers", "structure", "head", "curvature", "residual")
     )
+    # Every mean of a logit is divided by it before the average is taken; no variance is.
+    temperature = positive_number("temperature")
     # The residual adds residual_variance·max(0, k(x) − residual_threshold) to every logit's variance.
     residual_variance = positive_number("residual_variance")
     residual_threshold = positive_number("residual_threshold", zero=True)
@@ -114,7 +116,7 @@ class Laplace(nn.Module):
         self.options = Options.checked(self.model, curvature, residual, **given)
         self._posterior: WeightPosterior | None = None
         self.prior_variance = prior_variance
-        self.residual_variance, self.residual_threshold = 1.0, 0.0
+        self.temperature, self.residual_variance, self.residual_threshold = 1.0, 1.0, 0.0
 
     # ---- numbers that can be set at any time; no data pass follows
 
@@ -230,20 +232,20 @@ class Laplace(nn.Module):
         if method == "weights":
             (batch,) = self._batches(x)
             draws = posterior.sample(NETWORKS, self._prior, None)
-            logits, model_shape = posterior.average_networks(batch, draws)
+            logits, model_shape = posterior.average_networks(batch, draws, self.temperature)
             return logits.reshape(model_shape)
         residual = self._residual()
         root = None if residual is None else residual.root_kernel(x)
         with eval_mode(self.model):
             gaussian, shape = posterior.forward(x, self._prior)
-        return predictive.predict(self._with_residual(gaussian, root), method).reshape(shape)
+        return predictive.predict(self._complete(gaussian, root), method).reshape(shape)
 
     @torch.no_grad()
     def logits(self, x: Data) -> LogitGaussian:
         """The Gaussian over the network's outputs at x (or a loader): mean (n, k), covariance (n, k, k)."""
         posterior = self._fitted_posterior()
         parts = ((posterior.logits(each.inputs, self._prior), each.root_kernel) for each in self._batches(x))
-        return LogitGaussian.stacked([self._with_residual(*part) for part in parts])
+        return LogitGaussian.stacked([self._complete(*part) for part in parts])
 
     @torch.no_grad()
     def predict_proba(
@@ -274,13 +276,15 @@ class Laplace(nn.Module):
             )
         if method == "weights":
             draws = posterior.sample(samples or NETWORKS, self._prior, generator)
-            logits = (posterior.average_networks(batch, draws)[0] for batch in self._batches(x))
+            logits = (
+                posterior.average_networks(batch, draws, self.temperature)[0] for batch in self._batches(x)
+            )
         else:
             numbers = posterior.outputs * max(predictive.FEW_CLASSES, samples or predictive.SAMPLES)
             rows = max(1, NUMBERS_PER_PREDICTION // numbers)
             predict = partial(predictive.predict, method=method, samples=samples, generator=generator)
             gaussians = posterior.gaussians(self._batches(x), self._prior, rows)
-            logits = (predict(self._with_residual(each, batch.root_kernel)) for batch, each in gaussians)
+            logits = (predict(self._complete(each, batch.root_kernel)) for batch, each in gaussians)
         return torch.cat([posterior.fitted.likelihood.log_probabilities(each).exp() for each in logits])
 
     @torch.no_grad()
@@ -358,7 +362,7 @@ class Laplace(nn.Module):
         True
         """
         posterior = self._fitted_posterior()
-        found = posterior.bound(x, self._prior, self._method(None))
+        found = posterior.bound(x, self._prior, self.temperature, self._method(None))
         return rays.bound_with_residual(found, x, posterior.outputs) if self.residual else found
 
     def certify(self, x: Tensor, *, tolerance: float = 0.0) -> Certificate:
@@ -493,8 +497,9 @@ class Laplace(nn.Module):
         batches, residual = input_batches(x, model_device(self.model)), self._residual()
         return batches if residual is None else residual.attached_to(batches)
 
-    def _with_residual(self, gaussian: LogitGaussian, root_kernel: Tensor | None) -> LogitGaussian:
-        """The one place where the residual joins a prediction."""
+    def _complete(self, gaussian: LogitGaussian, root_kernel: Tensor | None) -> LogitGaussian:
+        """The one place where temperature and residual join a prediction."""
+        gaussian = gaussian.at_temperature(self.temperature)
         if root_kernel is None:
             return gaussian
         numbers = self.residual_variance, self.residual_threshold
@@ -505,6 +510,7 @@ class Laplace(nn.Module):
         if not isinstance(tolerance, (int, float)) or not 0 <= tolerance < 1:
             raise ArgumentError(f"tolerance={tolerance!r}: expected a number from 0 (exact) to below 1")
         found = posterior.rays(x, self._prior, find_alpha=find_alpha, tolerance=tolerance)
+        found = (ray.at_temperature(self.temperature) for ray in found)
         if residual is None:
             return found
         return rays.with_residual(found, x, residual, self.residual_variance, self.residual_threshold)

@@ -36,21 +36,22 @@ FULL_NUMBERS = 2**23
 
 @dataclass(frozen=True)
 class HeadFamily:
-    """The Gaussians over the logits of some points: `mean` (n, k), `scale` (n,), features' `coordinates`."""
+    """The Gaussians over some points' logits: mean/scale (n, k), `scale` (n,), features' `coordinates`."""
 
     gaussian: WeightGaussian
     layer: str
     coordinates: Tensor
-    mean: Tensor
+    scaled_mean: Tensor
     scale: Tensor
 
     def at(self, prior: Prior) -> LogitGaussian:
-        tau = prior.precision(self.layer, self.mean.dtype)
-        with without_autocast(self.mean.device):
-            return LogitGaussian(self.mean, self.gaussian.covariance(self.coordinates, tau), self.scale)
+        tau = prior.precision(self.layer, self.scale.dtype)
+        with without_autocast(self.scale.device):
+            factors = self.gaussian.covariance(self.coordinates, tau)
+        return LogitGaussian(self.scaled_mean, factors, self.scale)
 
     def __len__(self) -> int:
-        return len(self.mean)
+        return len(self.scale)
 
     @classmethod
     def joined(cls, families: list[Self]) -> Self:
@@ -62,7 +63,7 @@ class HeadFamily:
         return replace(
             families[0],
             coordinates=rows,
-            mean=torch.cat([each.mean for each in families]),
+            scaled_mean=torch.cat([each.scaled_mean for each in families]),
             scale=torch.cat([each.scale for each in families]),
         )
 
@@ -126,8 +127,9 @@ class LastLayer(WeightPosterior):
         parts = self.model, self.head, self.decomposed()[self.head.name], prior
         return rays.last_layer_rays(*parts, x, find_alpha=find_alpha, tolerance=tolerance)
 
-    def bound(self, x: Tensor | None, prior: Prior, method: str) -> Tensor:
-        return rays.bound(self.model, self.head, self.decomposed()[self.head.name], prior, method)
+    def bound(self, x: Tensor | None, prior: Prior, temperature: float, method: str) -> Tensor:
+        gaussian = self.decomposed()[self.head.name]
+        return rays.bound(self.model, self.head, gaussian, prior, temperature, method)
 
     # ---- inside
 
@@ -154,4 +156,5 @@ class LastLayer(WeightPosterior):
         scaled, scale = rescale(features.to(dtype), self.head.bias)
         with without_autocast(features.device):
             coordinates = gaussian.coordinates(scaled)
-        return HeadFamily(gaussian, self.head.name, coordinates, logits.to(dtype), scale)
+        mean = logits.to(dtype) / scale[:, None]
+        return HeadFamily(gaussian, self.head.name, coordinates, mean, scale)

@@ -26,9 +26,9 @@ class CovarianceFactors(NamedTuple):
 class LogitGaussian:
     """N(mean, covariance) over the logits at n points: mean (n, k), covariance (n, k, k).
 
-    The covariance is kept in `factors` and in units of `scale`² (n,). So neither a variance beyond the
-    largest float nor a difference of large entries is ever formed. The dense `covariance` is made when it is
-    asked for.
+    Both are kept in units of `scale` (n,): `scaled_mean` is mean/scale, and `factors` give covariance/scale².
+    So neither a variance beyond the largest float nor a difference of large entries is ever formed. `mean`
+    and the dense `covariance` are made when they are asked for.
 
     >>> import bitbayes as bb
     >>> from torch.utils.data import DataLoader, TensorDataset
@@ -39,7 +39,7 @@ class LogitGaussian:
     ((20, 3), (20, 3, 3))
     """
 
-    mean: Tensor
+    scaled_mean: Tensor
     factors: CovarianceFactors
     scale: Tensor
 
@@ -53,7 +53,9 @@ class LogitGaussian:
         weights, shift = (
             torch.cat(each) for each in zip(*((f.weights, f.shift) for f in factors), strict=True)
         )
-        mean, scale = (torch.cat(each) for each in zip(*((g.mean, g.scale) for g in gaussians), strict=True))
+        mean, scale = (
+            torch.cat(each) for each in zip(*((g.scaled_mean, g.scale) for g in gaussians), strict=True)
+        )
         return cls(mean, CovarianceFactors(weights, factor, shift), scale)
 
     @property
@@ -65,14 +67,21 @@ class LogitGaussian:
         return (covariance + shift[:, None, None]) * self.scale.square()[:, None, None]
 
     @property
-    def scaled_mean(self) -> Tensor:
-        """mean / scale, (n, k)."""
-        return self.mean / self.scale[:, None]
+    def mean(self) -> Tensor:
+        """(n, k)."""
+        return self.scaled_mean * self.scale[:, None]
 
     @property
     def floor(self) -> Tensor:
         """1 / scale², (n,): the 1 of 1 + π/8·v, in the units of v; never 0, which v may be."""
         return self.scale.reciprocal().square().clamp_min(torch.finfo(self.scale.dtype).tiny)
+
+    def at_temperature(self, temperature: float) -> LogitGaussian:
+        """The Gaussian whose mean is divided by a temperature T, with the same covariance."""
+        if temperature == 1:
+            return self
+        largest = torch.finfo(self.scaled_mean.dtype).max / 2
+        return replace(self, scaled_mean=(self.scaled_mean / temperature).clamp(-largest, largest))
 
     def plus_independent(self, deviations: Tensor) -> LogitGaussian:
         """The Gaussian with a variance added to every logit, independent of all else.
@@ -83,18 +92,22 @@ class LogitGaussian:
         """
         weights, factor, shift = self.factors
         # In units of the largest mean at least, so that what is added stays within the range of float32.
-        unit = torch.maximum(self.scale, self.mean.detach().abs().amax(1))  # (n,)
-        squared = (self.scale / unit).square()
+        larger = self.scaled_mean.detach().abs().amax(1).clamp_min(1)  # (n,)
+        unit, mean, squared = (
+            self.scale * larger,
+            self.scaled_mean / larger[:, None],
+            larger.square().reciprocal(),
+        )
         extra = (deviations / unit.to(deviations)).square()
         extra = extra.clamp_max(torch.finfo(weights.dtype).max ** 0.75).to(weights)[:, None]
         weights, shift = weights * squared[:, None], shift * squared
         if factor is None:
-            return LogitGaussian(self.mean, CovarianceFactors(weights + extra, None, shift), unit)
-        k = self.mean.shape[1]
+            return LogitGaussian(mean, CovarianceFactors(weights + extra, None, shift), unit)
+        k = mean.shape[1]
         identity = torch.eye(k, dtype=factor.dtype, device=factor.device).expand(*factor.shape[:-1], k)
         weights = torch.cat([weights, extra.expand(-1, k)], dim=1)
         return LogitGaussian(
-            self.mean, CovarianceFactors(weights, torch.cat([factor, identity], dim=-1), shift), unit
+            mean, CovarianceFactors(weights, torch.cat([factor, identity], dim=-1), shift), unit
         )
 
     def centred(self) -> LogitGaussian:
@@ -103,8 +116,8 @@ class LogitGaussian:
         factor = self._dense_factor()
         factor = factor - factor.mean(-2, keepdim=True)
         # Divided before they are summed: ten logits of 1e38 have a mean, but no sum.
-        mean = self.mean - (self.mean / self.mean.shape[1]).sum(1, keepdim=True)
-        return replace(self, mean=mean, factors=CovarianceFactors(weights, factor, torch.zeros_like(shift)))
+        mean = self.scaled_mean - (self.scaled_mean / self.scaled_mean.shape[1]).sum(1, keepdim=True)
+        return LogitGaussian(mean, CovarianceFactors(weights, factor, torch.zeros_like(shift)), self.scale)
 
     def _dense_factor(self) -> Tensor:
         weights, factor, _ = self.factors
@@ -148,7 +161,7 @@ class LogitGaussian:
         own = (factor.square() @ weights[:, :, None])[:, :, 0]  # (n, k)
         both = (factor[..., first, :] * weights[:, None, :]) @ factor[..., second, :].mT
         variances = own[:, first, None] + own[:, None, second] - 2 * both
-        return variances.clamp_min(0).to(self.mean.dtype)
+        return variances.clamp_min(0).to(self.scale.dtype)
 
     def draw(self, samples: int, generator: torch.Generator | None) -> Tensor:
         """Draws of (f − shift) / scale, (samples, n, k), independent for each point."""

@@ -83,15 +83,22 @@ class WeightPosterior(ABC):
     def sample(self, n: int, prior: Prior, generator: torch.Generator | None) -> dict[str, Tensor]:
         """n draws of the weights, stacked, by their names in the model."""
 
-    def average_networks(self, batch: Batch, draws: dict[str, Tensor]) -> tuple[Tensor, torch.Size]:
-        """Drop-in logits (n, k): the average of drawn networks; and the shape of the model's own output."""
+    def average_networks(
+        self, batch: Batch, draws: dict[str, Tensor], temperature: float
+    ) -> tuple[Tensor, torch.Size]:
+        """Drop-in logits (n, k): the average of drawn networks; and the shape of the model's own output.
+
+        At a temperature T a drawn network's logits f become f*/T + (f − f*), f* those of the model itself.
+        """
         networks = (dict(zip(draws, weights, strict=True)) for weights in zip(*draws.values(), strict=True))
         with eval_mode(self.model):
             outputs = [call(self.model, batch.inputs, weights) for weights in networks]
             logits = torch.stack([as_logits(each, len(batch)) for each in outputs])
-            if not finite(logits):  # a drawn network may overflow where the trained one does not
+            overflow = not finite(logits)  # a drawn network may overflow where the trained one does not
+            if overflow or temperature != 1:
                 own = as_logits(call(self.model, batch.inputs), len(batch))
                 check_finite(batch, own, own, self.model)
+                logits = logits - own * (1 - 1 / temperature)
         return average_networks(logits), outputs[0].shape
 
     # ---- choosing the prior
@@ -130,7 +137,7 @@ class WeightPosterior(ABC):
         """The Gaussian over logits along the rays δ·x; `find_alpha`: with alpha."""
 
     @abstractmethod
-    def bound(self, x: Tensor | None, prior: Prior, method: str) -> Tensor:
+    def bound(self, x: Tensor | None, prior: Prior, temperature: float, method: str) -> Tensor:
         """A confidence that no limit exceeds: one for all x, or one for each ray."""
 
     # ---- inside

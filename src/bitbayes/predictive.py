@@ -27,7 +27,7 @@ def probit(gaussian: LogitGaussian) -> Tensor:
 
     P = I − 11ᵀ/k takes the common shift away before the diagonal is looked at.
     """
-    if gaussian.mean.shape[1] > 1:
+    if gaussian.scaled_mean.shape[1] > 1:
         gaussian = gaussian.centred()
     return gaussian.scaled_mean * (gaussian.floor[:, None] + KAPPA * gaussian.variances()).rsqrt()
 
@@ -37,10 +37,10 @@ def pairwise(gaussian: LogitGaussian) -> Tensor:
 
     Looks at differences of logits alone. With k = 2 it is the paper's z(x) for the difference.
     """
-    k = gaussian.mean.shape[1]
+    k = gaussian.scaled_mean.shape[1]
     # A sum of k exponentials below this stays finite, at half the price of a logsumexp. What it costs: two
     # probabilities further apart than e^85 (float32) or e^700 (float64) are not told apart.
-    largest = math.log(torch.finfo(gaussian.mean.dtype).max) - math.log(k) - 1
+    largest = math.log(torch.finfo(gaussian.scaled_mean.dtype).max) - math.log(k) - 1
     many = _pairs_in_blocks if torch.compiler.is_compiling() else _many_pairs
     totals = _few_pairs(gaussian, largest) if k <= FEW_CLASSES else many(gaussian, largest)
     return totals.log().neg().log_softmax(1)
@@ -92,7 +92,7 @@ def bridge(gaussian: LogitGaussian) -> Tensor:
     Gaussian; so where the mean variance v̄ exceeds √(k/2), m is divided by √(v̄/√(k/2)) and C by its square.
     """
     gaussian = gaussian.centred()
-    k = gaussian.mean.shape[1]
+    k = gaussian.scaled_mean.shape[1]
     variances = gaussian.variances()  # (n, k)
     excess = variances.mean(1) / math.sqrt(k / 2)  # v̄/√(k/2), in units of scale²
     mean = gaussian.scaled_mean * torch.maximum(gaussian.floor, excess).rsqrt()[:, None]
@@ -126,7 +126,7 @@ def quadrature(gaussian: LogitGaussian) -> Tensor:
     rule's error falls like exp(−2π·width/step): below 1e-13 here.
     """
     # The small side, (n, 1). Not by `sign` and `abs`, whose derivatives at 0 are not those of the integral.
-    side = torch.where(gaussian.mean < 0, -1.0, 1.0).to(gaussian.mean)
+    side = torch.where(gaussian.scaled_mean < 0, -1.0, 1.0).to(gaussian.scaled_mean)
     mean, floor = -gaussian.scaled_mean * side, gaussian.floor[:, None]
     variance = gaussian.variances()
     # The floor keeps 0/0 out of what follows, and out of its gradient.
@@ -199,11 +199,11 @@ def predict(
     generator: torch.Generator | None = None,
 ) -> Tensor:
     """Drop-in logits (n, k) by the named method, all finite."""
-    with without_autocast(gaussian.mean.device):
+    with without_autocast(gaussian.scale.device):
         if method == "mc":
             logits = monte_carlo(gaussian, SAMPLES if samples is None else samples, generator)
         else:
-            closed_form = (ONE_LOGIT if gaussian.mean.shape[1] == 1 else MANY_LOGITS)[method]
+            closed_form = (ONE_LOGIT if gaussian.scaled_mean.shape[1] == 1 else MANY_LOGITS)[method]
             logits = closed_form(gaussian)
         return logits.clamp(*_finite(logits.dtype))
 

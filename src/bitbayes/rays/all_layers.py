@@ -126,7 +126,7 @@ def _gaussian(network: ExactNetwork, x: Tensor, find_alpha: bool, tolerance: flo
         scale = 1 / ((1 - u) / far_scale + u / start)
         mean = region.logits.slope + region.logits.intercept * (place / start)[:, None]
         factors = CovarianceFactors(values.clamp_min(0), directions @ vectors, torch.zeros_like(start))
-        return LogitGaussian(mean * scale[:, None], factors, scale)
+        return LogitGaussian(mean, factors, scale)
 
     def delta(row: Tensor, u: Tensor) -> Tensor:
         return start[row] / u.clamp_min(1 / INFINITE_SCALE)

@@ -24,10 +24,11 @@ MAX_JACOBIAN_NUMBERS = 2**28
 
 
 @torch.no_grad()
-def all_layers_bound(network: ExactNetwork, x: Tensor, method: str) -> Tensor:
+def all_layers_bound(network: ExactNetwork, x: Tensor, temperature: float, method: str) -> Tensor:
     """A confidence that the limit along no ray of x exceeds, (n,) in float64.
 
-    1 where s_min(J) is 0 for any of the combinations of logits, and at x = 0, whose ray is a point.
+    1 where s_min(J) is 0 for any of the combinations of logits, and at x = 0, whose ray is a point. The
+    temperature divides each u, but not J.
     """
     require_closed_form(method, METHODS_WITH_BOUND, "bound")
     model, layers = network.model, network.layers
@@ -50,7 +51,7 @@ def all_layers_bound(network: ExactNetwork, x: Tensor, method: str) -> Tensor:
     variances = torch.where(values > 0, values / largest, 1)
     if method == "pairwise":
         gaps, variances = _of_pairs(gaps, k, 0), _of_pairs(variances, k, 1)
-    return largest_confidence(gaps, variances, 0, method).masked_fill(singular, 1)
+    return largest_confidence(gaps / temperature, variances, 0, method).masked_fill(singular, 1)
 
 
 def region_norms(

@@ -31,16 +31,19 @@ class PriorLimits(NamedTuple):
 
 
 @torch.no_grad()
-def bound(model: nn.Module, head: Head, gaussian: WeightGaussian, prior: Prior, method: str) -> Tensor:
+def bound(
+    model: nn.Module, head: Head, gaussian: WeightGaussian, prior: Prior, temperature: float, method: str
+) -> Tensor:
     """A confidence that no input exceeds, near or far: a number, in float64.
 
     One logit: σ(‖μ‖/√(κ λ_min(Σ))), or with "quadrature" Φ(‖μ‖/√λ_min(Σ)). k logits, "pairwise": every
-    |zᵢⱼ| ≤ Zᵢⱼ = ‖μᵢ − μⱼ‖/√(2κ λ_min); "probit": |zᵢ| ≤ ‖μᵢ − μ̄‖/√(κ(1 − 1/k) λ_min).
+    |zᵢⱼ| ≤ Zᵢⱼ = ‖μᵢ − μⱼ‖/√(2κ λ_min); "probit": |zᵢ| ≤ ‖μᵢ − μ̄‖/√(κ(1 − 1/k) λ_min). Each μ is divided by
+    the temperature.
     """
     require_closed_form(method, METHODS_WITH_BOUND, "bound")
     weights = _weights(model, head)  # (k, D)
     smallest = 1 / gaussian.largest_precision(prior.precision(head.name, torch.float64)).to(weights)
-    gaps = _gaps(weights[None], method).norm(dim=-1)  # (1, k) or (1, k, k)
+    gaps = _gaps(weights[None] / temperature, method).norm(dim=-1)  # (1, k) or (1, k, k)
     return largest_confidence(gaps, squares(len(weights), method) * smallest.expand_as(gaps), 0, method)[0]
 
 

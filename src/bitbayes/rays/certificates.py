@@ -127,7 +127,7 @@ def _means_and_variances(gaussian: LogitGaussian, method: str) -> tuple[Tensor, 
         classes = torch.arange(mean.shape[1], device=mean.device)
         variances = gaussian.pair_variances(*torch.meshgrid(classes, classes, indexing="ij"))
         return mean[:, :, None] - mean[:, None, :], gaussian.floor[:, None, None] + KAPPA * variances
-    if gaussian.mean.shape[1] > 1:
+    if gaussian.scaled_mean.shape[1] > 1:
         gaussian = gaussian.centred()
     return gaussian.scaled_mean, gaussian.floor[:, None] + KAPPA * gaussian.variances()
 
@@ -172,7 +172,7 @@ def _quadrature_bound(ray: RayGaussian) -> CellBound:
             variance = variance + ray.residual.range(ray, row, low, high)[0]
         size = (rest / far.scale[row] + points / near.scale[row]).amin(0)
         spread = CovarianceFactors(variance[:, None], None, torch.zeros_like(variance))
-        return quadrature(LogitGaussian((mean / size)[:, None], spread, 1 / size))[:, 0].sigmoid()
+        return quadrature(LogitGaussian(mean[:, None], spread, 1 / size))[:, 0].sigmoid()
 
     return _in_batches(bound, ray, 1)
 

@@ -46,7 +46,7 @@ def limit(rays: Iterable[RayGaussian], method: str) -> Limit:
         if ray.residual is not None:
             moves = ray.residual.moves
             confidence = torch.where(moves, 1 / max(2, drop_in.shape[1]), confidence)
-            label = torch.where(moves, _largest_mean(gaussian.mean), label)
+            label = torch.where(moves, _largest_mean(gaussian.scaled_mean), label)
         confidences.append(confidence)
         labels.append(label)
     return Limit(torch.cat(confidences), torch.cat(labels))

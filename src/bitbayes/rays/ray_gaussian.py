@@ -48,6 +48,10 @@ class RayGaussian(NamedTuple):
     delta: Callable[[Tensor, Tensor], Tensor]
     residual: RayResidual | None = None
 
+    def at_temperature(self, temperature: float) -> RayGaussian:
+        """The Gaussian with its mean divided by a temperature, along the same rays."""
+        return self._replace(at=lambda u: self.at(u).at_temperature(temperature))
+
 
 def last_layer_rays(
     model: nn.Module,
@@ -107,7 +111,7 @@ def _along(region: FinalRegion, gaussian: WeightGaussian, tau: float, bias: bool
     def at(u: float) -> LogitGaussian:
         point = (1 - u) * far + u * near
         scale = 1 / ((1 - u) / far_scale + u / near_scale)
-        mean = ((1 - u) * far_mean + u * near_mean) * scale[:, None]
+        mean = (1 - u) * far_mean + u * near_mean
         return LogitGaussian(mean, gaussian.covariance(gaussian.coordinates(point), tau), scale)
 
     # Where the features stop growing, any increasing map from 1 − u to δ will do.

@@ -142,7 +142,7 @@ def _predict(gaussians: list[LogitGaussian], method: str) -> Tensor:
         return predictive.predict(LogitGaussian.stacked(gaussians), method)
 
     def seeded(gaussian: LogitGaussian) -> Tensor:
-        generator = torch.Generator(gaussian.mean.device).manual_seed(SEED)
+        generator = torch.Generator(gaussian.scale.device).manual_seed(SEED)
         return predictive.predict(gaussian, method, generator=generator)
 
     return torch.cat([seeded(each) for each in gaussians])
