@@ -45,7 +45,15 @@ NETWORKS = {
 
 STRUCTURES = ("full", "kron", "diag", "isotropic")
 # (number of logits, predictive with a limit). All but the last have a certificate too.
-METHODS = [(1, "probit"), (1, "quadrature"), (2, "pairwise"), (4, "pairwise"), (4, "probit"), (4, "bridge")]
+METHODS = [
+    (1, "probit"),
+    (1, "quadrature"),
+    (2, "pairwise"),
+    (4, "pairwise"),
+    (4, "probit"),
+    (4, "meanfield"),
+    (4, "bridge"),
+]
 CERTIFIED = METHODS[:-1]
 
 

@@ -187,6 +187,14 @@ def pairwise(mean, covariance):
     return torch.tensor([score / sum(scores) for score in scores], dtype=torch.float64)
 
 
+def meanfield(mean, covariance):
+    """Probabilities (k,) with the mean variance of all pairs of logits for every class."""
+    k = len(mean)
+    pairs = [(i, j) for i in range(k) for j in range(k) if i != j]
+    variance = sum(float(covariance[i, i] + covariance[j, j] - 2 * covariance[i, j]) for i, j in pairs)
+    return torch.softmax(mean / math.sqrt(1 + KAPPA * variance / len(pairs)), 0)
+
+
 def bridge(mean, covariance):
     """The mean of the Laplace bridge's Dirichlet, with the correction for large variance."""
     k = len(mean)

@@ -282,7 +282,7 @@ def test_a_full_structure_too_large_for_memory_raises():
     [
         ("layers", ["last"]),
         ("structure", ["auto", "full", "kron", "diag", "isotropic"]),
-        ("predictive", ["auto", "probit", "pairwise", "bridge", "mc", "quadrature"]),
+        ("predictive", ["auto", "probit", "pairwise", "meanfield", "bridge", "mc", "quadrature"]),
         ("curvature", ["exact", "fisher", "paper"]),
     ],
 )

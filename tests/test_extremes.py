@@ -19,7 +19,7 @@ from reference import CASES
 
 METHODS = {
     1: ("probit", "quadrature", "mc"),
-    **dict.fromkeys((2, 3, 10), ("probit", "pairwise", "bridge", "mc")),
+    **dict.fromkeys((2, 3, 10), ("probit", "pairwise", "meanfield", "bridge", "mc")),
 }
 
 
@@ -163,7 +163,8 @@ def test_large_training_data_in_float64(case, k):
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize(
-    "k, method", [(1, "probit"), (1, "quadrature"), (3, "probit"), (3, "pairwise"), (3, "bridge")]
+    "k, method",
+    [(1, "probit"), (1, "quadrature"), (3, "probit"), (3, "pairwise"), (3, "meanfield"), (3, "bridge")],
 )
 def test_the_limit_is_reached_and_stays(case, k, method):
     # Without biases z(δ) = aδ/√(1 + κqδ²): from 1e10 on it is constant to float32's last digit.

@@ -94,7 +94,7 @@ def test_variances_that_overflow_give_the_predictions_of_exact_arithmetic(factor
         torch.testing.assert_close(found, expected, rtol=0, atol=20 * torch.finfo(dtype).eps)
 
 
-@pytest.mark.parametrize("method", ["probit", "pairwise", "bridge", "mc"])
+@pytest.mark.parametrize("method", ["probit", "pairwise", "meanfield", "bridge", "mc"])
 @pytest.mark.parametrize("factor", FACTORS)
 @pytest.mark.parametrize(
     "dtype, deviation", [(torch.float32, 1e25), (torch.float32, 1e150), (torch.float64, 1e200)]

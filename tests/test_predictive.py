@@ -17,12 +17,17 @@ from reference import STRUCTURES
 
 CLOSED = {
     1: ("probit", "quadrature"),
-    2: ("probit", "pairwise", "bridge"),
-    3: ("probit", "pairwise", "bridge"),
+    2: ("probit", "pairwise", "meanfield", "bridge"),
+    3: ("probit", "pairwise", "meanfield", "bridge"),
 }
 
 
-LOOPS = {"probit": reference.probit, "pairwise": reference.pairwise, "bridge": reference.bridge}
+LOOPS = {
+    "probit": reference.probit,
+    "pairwise": reference.pairwise,
+    "meanfield": reference.meanfield,
+    "bridge": reference.bridge,
+}
 
 
 def fitted(structure, k, prior_variance, **options):
@@ -43,7 +48,10 @@ def one_logit(mean, variance):
 @pytest.mark.parametrize("structure", STRUCTURES)
 @pytest.mark.parametrize(
     "k, method",
-    [(1, "probit"), *((k, method) for k in (2, 3, 10) for method in ("probit", "pairwise", "bridge"))],
+    [
+        (1, "probit"),
+        *((k, method) for k in (2, 3, 10) for method in ("probit", "pairwise", "meanfield", "bridge")),
+    ],
 )
 def test_closed_forms_equal_a_loop_over_points(k, method, structure, prior_variance):
     bayes, x = fitted(structure, k, prior_variance)
@@ -276,7 +284,7 @@ def test_no_points_give_no_rows(k, method):
 
 
 @pytest.mark.parametrize("structure", STRUCTURES)
-@pytest.mark.parametrize("method", ["probit", "pairwise", "bridge"])
+@pytest.mark.parametrize("method", ["probit", "pairwise", "meanfield", "bridge"])
 def test_predictions_in_chunks_are_the_same(method, structure, monkeypatch):
     bayes, x = fitted(structure, 10, 5.0)
     whole = bayes.predict_proba(x, method=method)

@@ -33,6 +33,10 @@ class EdgeWarning(UserWarning):
     """The best value of a search lies on the edge of the searched range."""
 
 
+class UntunedWarning(UserWarning):
+    """A prediction is made with a prior variance that nobody chose."""
+
+
 def one_of(name: str, value: object, allowed: tuple[str, ...]) -> str:
     """Return `value` if it is one of `allowed`; otherwise raise and list them.
 

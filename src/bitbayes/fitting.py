@@ -112,10 +112,15 @@ class _Totals:
 
     def with_inputs(self, model: nn.Module, options: Options, batches: Iterable[Batch]) -> Iterator[Batch]:
         """The batches; their inputs are added up before the model, which may work in place, sees them."""
+        wanted = bool(options.residual)
         for batch in batches:
-            if options.residual:
+            if wanted and not options.residual_asked:
+                wanted = measurable(batch.inputs, self.input_moments)
+            if wanted:
                 more = moments_of(model, options.residual_layers, batch.inputs)
                 self.input_moments = more if self.input_moments is None else self.input_moments + more
+            else:
+                self.input_moments = None
             yield batch
 
 

@@ -27,12 +27,22 @@ from bitbayes.model import (
     model_device,
     unwrapped,
 )
-from bitbayes.options import Fisher, Options, frozen_option, positive_number, refuse_renamed
+from bitbayes.options import AUTO, Fisher, Options, frozen_option, positive_number, refuse_renamed
 from bitbayes.posterior import WeightPosterior
 from bitbayes.prior import Prior, check_variance, differentiable
 from bitbayes.rays import Certificate, Limit, RayGaussian
 from bitbayes.residual import Residual, deviations
-from bitbayes.tuning import objective_for, tune_by_evidence, tune_on_data, warn_at_the_edge
+from bitbayes.tuning import (
+    CALIBRATED,
+    EVIDENCE,
+    Candidate,
+    check_objective,
+    objective_for,
+    tune_by_evidence,
+    tune_calibrated,
+    tune_on_data,
+    warn_at_the_edge,
+)
 
 # Numbers that one step of a prediction may hold.
 NUMBERS_PER_PREDICTION = 2**24
@@ -59,17 +69,19 @@ class Laplace(nn.Module):
             (nothing: the paper's non-Bayesian baseline), or "auto": kron, but full for one logit of the last
             layer.
         prior_variance: σ₀² > 0. It can be set at any time, and `tune` chooses it. Over all layers it may be a
-            mapping from the name of each layer to its own.
+            mapping from the name of each layer to its own. None is 1, and the first prediction warns if nothing
+            was chosen until then.
         predictive: the default `method` of `predict_proba`, and the one of the drop-in. "auto" is probit for
-            one logit and pairwise for k. It can be set at any time.
+            one logit, pairwise for up to 64 and meanfield for more. It can be set at any time.
         head: the name of the last linear layer; found by itself if None.
         curvature: of all layers: "exact" (k − 1 passes back for each batch), or "fisher", which is short for
             `bb.Fisher(draws=1)` (one pass back for each label drawn from the model). "paper": the paper's own
             formulas where they differ, for tables that compare (kron, and over all layers labels are drawn).
         residual: whether to add to every logit the variance of infinitely many ReLU features at the input. It
-            grows faster than any mean, so that far away the confidence goes to exactly 1/k. For inputs that
-            are tensors of floating-point numbers; `tune` chooses its two numbers. Names of layers: at the
-            inputs of these layers too, at the price of another forward pass.
+            grows faster than any mean, so that far away the confidence goes to exactly 1/k. "auto": where the
+            inputs are floating-point numbers (or images in uint8) of one size, from the moment when
+            `tune(objective="calibrated")` has chosen its two numbers. Names of layers: at the inputs of these
+            layers too, at the price of another forward pass.
 
     Constructing computes nothing. What `fit` depends on cannot be changed afterwards.
 
@@ -91,7 +103,7 @@ class Laplace(nn.Module):
     # Every mean of a logit is divided by it before the average is taken; no variance is.
     temperature = positive_number("temperature")
     # The residual adds residual_variance·max(0, k(x) − residual_threshold) to every logit's variance.
-    residual_variance = positive_number("residual_variance")
+    residual_variance = positive_number("residual_variance", zero=True)
     residual_threshold = positive_number("residual_threshold", zero=True)
 
     def __init__(
@@ -100,11 +112,11 @@ class Laplace(nn.Module):
         *,
         layers: str = "last",
         structure: str = "auto",
-        prior_variance: float | Mapping[str, float] = 1.0,
+        prior_variance: float | Mapping[str, float] | None = None,
         predictive: str = "auto",
         head: str | None = None,
         curvature: str | Fisher = "exact",
-        residual: bool | Sequence[str] = False,
+        residual: bool | str | Sequence[str] = AUTO,
         **renamed: Any,
     ) -> None:
         super().__init__()
@@ -115,8 +127,10 @@ class Laplace(nn.Module):
         given = {"layers": layers, "structure": structure, "predictive": predictive, "head": head}
         self.options = Options.checked(self.model, curvature, residual, **given)
         self._posterior: WeightPosterior | None = None
-        self.prior_variance = prior_variance
-        self.temperature, self.residual_variance, self.residual_threshold = 1.0, 1.0, 0.0
+        self.prior_variance = 1.0 if prior_variance is None else prior_variance
+        self._chosen = prior_variance is not None
+        self.temperature, self.residual_threshold = 1.0, 0.0
+        self.residual_variance = 1.0 if self.options.residual_asked else 0.0
 
     # ---- numbers that can be set at any time; no data pass follows
 
@@ -128,7 +142,7 @@ class Laplace(nn.Module):
     @prior_variance.setter
     def prior_variance(self, value: float | Mapping[str, float]) -> None:
         self._prior_variance = check_variance(value, self._layer_names)
-        self._prior = Prior(self._prior_variance)
+        self._prior, self._chosen = Prior(self._prior_variance), True
 
     @property
     def predictive(self) -> str:
@@ -170,39 +184,44 @@ class Laplace(nn.Module):
         val_loader: Iterable[Any] | None = None,
         *,
         outliers: Data | None = None,
-        objective: str = "ood",
+        objective: str = "calibrated",
         weight: float = 0.25,
         penalty: str = "entropy",
         progress: bool | None = None,
     ) -> Self:
-        """Choose the prior variance, with one pass over validation data and outliers.
-
-        Where `prior_variance` is a mapping, each layer gets its own, by "evidence" alone. Over all layers the
-        candidates are compared with deviations interpolated between 18 priors (to 0.6 %, near the ends of
-        the range 2 %), and by the closed form also where the predictive is "weights".
+        """Choose the prior variance, and by default the temperature and the residual, with one pass over the data.
 
         Args:
             val_loader: validation data, as for `fit`; "evidence" needs none.
-            outliers: a tensor or a loader; by default uniform noise over the range of the validation
+            outliers: for "ood", a tensor or a loader; by default uniform noise over the range of the validation
                 inputs, as many.
-            objective: "ood", the paper's: mean NLL − `weight` × mean entropy on outliers; "nll": its first
-                term; "evidence": minus the log marginal likelihood of the fitted data.
+            objective: what is minimised.
+                "calibrated": the NLL of the validation data, in prior variance and temperature. Of the prior
+                variances within 0.1 % of the best, the largest is taken. Then the residual, if there is one,
+                gets a threshold beyond the validation data and a variance that takes over from there.
+                "ood", the paper's: mean NLL − `weight` × mean entropy on outliers. It makes predictions less
+                confident on outliers, and on the data too.
+                "nll": its first term. Predictions far away are hardly less confident than the network's own.
+                "evidence": minus the log marginal likelihood of the fitted data, which needs no other data. Its
+                predictions can be far from calibrated.
             weight: of the outliers' term.
             penalty: "entropy", or "uniform": + `weight` × mean cross-entropy to the uniform vector instead.
             progress: True, False, or None for a bar on terminals.
 
-        With `residual=True` the residual's threshold becomes the 99 % quantile of its kernel on the
-        validation data. Its variance is chosen by "ood" jointly with the prior's. By "nll" it is the largest
-        candidate (1e-6 to 1e10, seven a decade) that leaves the validation NLL, at the prior chosen without
-        it, within half a percent. That keeps the features of all these data in memory. "evidence" knows
-        nothing of the residual and leaves it alone.
+        "ood", "nll" and "evidence" keep the temperature. They also keep the residual, unless it was asked for
+        (`residual=True`): "ood" then chooses its variance jointly with the prior's, and "nll" the largest that
+        raises the validation NLL by at most half a percent.
 
-        Warns (`EdgeWarning`) if the best candidate is the first or the last of those tried.
+        Where `prior_variance` is a mapping, each layer gets its own, by "evidence" alone. Over all layers the
+        candidates are compared with deviations interpolated between 18 priors (to 0.6 %, near the ends of the
+        range 2 %), and by the closed form also where the predictive is "weights".
+
+        Warns (`EdgeWarning`) if the best candidate of "ood", "nll" or "evidence" is the first or the last.
         """
         posterior = self._fitted_posterior()
-        chosen = objective_for(objective, posterior.fitted.likelihood, weight, penalty)
+        check_objective(objective, weight, penalty)
         each_layer = isinstance(self.prior_variance, dict)
-        if chosen is None:
+        if objective == EVIDENCE:
             self.prior_variance = tune_by_evidence(posterior, each_layer=each_layer)
             warn_at_the_edge(posterior.candidates(), self.prior_variance, stacklevel=2)
             return self
@@ -213,12 +232,24 @@ class Laplace(nn.Module):
                 f"objective={objective!r} chooses one prior variance for all layers, and prior_variance "
                 "holds one for each: choose objective='evidence', or set a number first"
             )
+        if outliers is not None and objective == CALIBRATED:
+            raise ArgumentError(
+                "objective='calibrated' looks at no outliers: leave them out, or choose objective='ood'"
+            )
         method = self._method("auto" if self.predictive == "weights" else None)
-        found = tune_on_data(posterior, self._residual(), method, chosen, val_loader, outliers, progress)
+        if objective == CALIBRATED:
+            residual = None if self.predictive == "weights" else self._known_residual()
+            found = tune_calibrated(posterior, residual, method, val_loader, progress)
+        else:
+            cost = objective_for(objective, posterior.fitted.likelihood, weight, penalty)
+            kept = None if self.options.residual_asked else Candidate(*(getattr(self, name) for name in NUMBERS))
+            residual = self._known_residual() if self.options.residual_asked else self._residual()
+            found = tune_on_data(posterior, residual, kept, method, cost, val_loader, outliers, progress)
         for name, value in found._asdict().items():
             if value is not None:
                 setattr(self, name, value)
-        warn_at_the_edge(posterior.candidates(), self.prior_variance, stacklevel=2)
+        if objective != CALIBRATED:
+            warn_at_the_edge(posterior.candidates(), self.prior_variance, stacklevel=2)
         return self
 
     # ---- predicting
@@ -266,7 +297,7 @@ class Laplace(nn.Module):
             generator: for "mc" and "weights".
         """
         posterior, method = self._fitted_posterior(), self._method(method)
-        if method == "weights" and self.residual:
+        if method == "weights" and self.options.residual_asked:
             raise ArgumentError("method='weights' never sees the residual: choose another, or residual=False")
         drawn = method in ("mc", "weights")
         if samples is not None and (not drawn or type(samples) is not int or samples < 1):
@@ -363,7 +394,7 @@ class Laplace(nn.Module):
         """
         posterior = self._fitted_posterior()
         found = posterior.bound(x, self._prior, self.temperature, self._method(None))
-        return rays.bound_with_residual(found, x, posterior.outputs) if self.residual else found
+        return rays.bound_with_residual(found, x, posterior.outputs) if self._residual() else found
 
     def certify(self, x: Tensor, *, tolerance: float = 0.0) -> Certificate:
         """For each ray δ·x: alpha, the limit, and a confidence never exceeded for δ ≥ alpha; (n,) each.
@@ -458,7 +489,11 @@ class Laplace(nn.Module):
         state = f"fitted on {self._posterior.fitted.count:,} points" if self._posterior else "not fitted"
         value = self.prior_variance
         shown = f"{value:.4g}" if isinstance(value, float) else f"{len(value)} layers' own"
-        return f"layers={self.layers!r}, structure={self.structure!r}, prior_variance={shown}, {state}"
+        residual = f"{self.residual_variance:.4g}" if self._posterior and self._residual() else "none"
+        return (
+            f"layers={self.layers!r}, structure={self.structure!r}, predictive={self.predictive!r}, "
+            f"prior_variance={shown}, temperature={self.temperature:.4g}, residual variance={residual}, {state}"
+        )
 
     # ---- inside
 
@@ -488,9 +523,14 @@ class Laplace(nn.Module):
             return method
         return predictive.method_for(method, self._fitted_posterior().outputs)
 
-    def _residual(self) -> Residual | None:
+    def _known_residual(self) -> Residual | None:
+        """The residual that `fit` learned, if any, whether it is in use or not."""
         moments = self._fitted_posterior().fitted.input_moments
         return None if moments is None else Residual(self.model, self.options.residual_layers, moments)
+
+    def _residual(self) -> Residual | None:
+        """The residual, if there is one in use."""
+        return self._known_residual() if self.residual_variance > 0 else None
 
     def _batches(self, x: Data) -> Iterator[Batch]:
         """The batches of x, with the residual's kernel if there is a residual."""

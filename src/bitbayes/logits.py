@@ -150,6 +150,20 @@ class LogitGaussian:
             return (weights @ gaps.flatten(0, -2).T).reshape(-1, *gaps.shape[:-1])
         return torch.einsum("n...r,nr->n...", gaps, weights)
 
+    def mean_pair_variance(self) -> Tensor:
+        """The mean of Var(fᵢ − fⱼ) over all pairs i ≠ j, (n,), in units of scale²: 2·tr(PCP)/(k − 1).
+
+        The variance of a single logit, which is compared with 0.
+        """
+        weights, factor, _ = self.factors
+        k = self.scaled_mean.shape[1]
+        if k == 1:
+            return self.variances()[:, 0]
+        if factor is None:
+            return weights.mean(1) * 2
+        sizes = (factor - factor.mean(-2, keepdim=True)).square().sum(-2) * (2 / (k - 1))  # (r,) or (n, r)
+        return weights @ sizes if factor.dim() == 2 else (weights * sizes).sum(1)
+
     def block_variances(self, first: slice, second: slice) -> Tensor:
         """Var(fᵢ − fⱼ) of every class i in `first` with every j in `second`, (n, first, second), for a graph.
 

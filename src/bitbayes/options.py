@@ -14,6 +14,7 @@ from bitbayes.prior import positive
 from bitbayes.structures import CURVATURES, LAYER_STRUCTURES
 
 ESTIMATES = ("exact", "fisher", "paper")
+AUTO = "auto"
 # Options of earlier versions, and what to write instead.
 RENAMED = {
     "estimate": "it is called curvature= now: curvature='fisher', or curvature=bb.Fisher(draws=…)",
@@ -43,8 +44,8 @@ class Fisher:
 class Options:
     """Every option but those that can be set at any time (the prior's and the residual's numbers).
 
-    `curvature`: "exact", "paper", or a `Fisher`. `residual`: whether there is one, or the names of the hidden
-    layers at whose inputs it looks too.
+    `curvature`: "exact", "paper", or a `Fisher`. `residual`: whether there is one, "auto" (where the inputs allow
+    it), or the names of the hidden layers at whose inputs it looks too.
     """
 
     layers: str = "last"
@@ -52,7 +53,7 @@ class Options:
     predictive: str = "auto"
     head: str | None = None
     curvature: str | Fisher = "exact"
-    residual: bool | tuple[str, ...] = False
+    residual: bool | str | tuple[str, ...] = AUTO
 
     @classmethod
     def checked(cls, model: nn.Module, curvature: Any, residual: object, **given: Any) -> Options:
@@ -75,7 +76,7 @@ class Options:
                 "curvature='fisher' estimates derivatives over all layers: the last layer's curvature is "
                 "exact at the price of a forward pass. Use curvature='exact', or layers='all'"
             )
-        if self.residual and self.predictive == "weights":
+        if self.residual_asked and self.predictive == "weights":
             raise ArgumentError(
                 "residual=True widens the Gaussian over logits, which predictive='weights' never sees: "
                 "choose another"
@@ -93,6 +94,11 @@ class Options:
         if self.layers == "all" and self.paper:
             return Fisher()
         return self.curvature if isinstance(self.curvature, Fisher) else None
+
+    @property
+    def residual_asked(self) -> bool:
+        """Whether a residual was asked for, and not only allowed ("auto")."""
+        return self.residual not in (False, AUTO)
 
     @property
     def residual_layers(self) -> tuple[str, ...]:
@@ -135,13 +141,14 @@ def refuse_renamed(given: dict[str, Any]) -> None:
         raise TypeError(f"unexpected argument {name}={value!r}")
 
 
-def _residual_layers(model: nn.Module, residual: object) -> bool | tuple[str, ...]:
-    if isinstance(residual, bool):
+def _residual_layers(model: nn.Module, residual: object) -> bool | str | tuple[str, ...]:
+    if isinstance(residual, bool) or residual == AUTO:
         return residual
     known = [name for name, _ in model.named_modules() if name]
     names = tuple(residual) if isinstance(residual, Sequence) and not isinstance(residual, str) else ()
     if not names or any(name not in known for name in names) or len(set(names)) < len(names):
         raise ArgumentError(
-            f"residual={residual!r}: expected True, False, or a tuple of names of layers, each once: {known}"
+            f"residual={residual!r}: expected 'auto', True, False, or a tuple of names of layers, each "
+            f"once: {known}"
         )
     return names

@@ -18,7 +18,7 @@ from bitbayes.precision import without_autocast, working
 
 KAPPA = math.pi / 8
 SAMPLES = 100
-# Up to so many classes `pairwise` takes all pairs at once.
+# Up to so many classes `pairwise` takes all pairs at once, and is what "auto" means.
 FEW_CLASSES = 64
 
 
@@ -83,6 +83,19 @@ def _pairs_in_blocks(gaussian: LogitGaussian, largest: float) -> Tensor:
         z = (mean[:, these, None] - mean[:, None, :]) * (floor + KAPPA * variances).rsqrt()
         totals.append(z.clamp(-largest, largest).neg().exp().sum(2))  # a class with itself: exp(0)
     return torch.cat(totals, dim=1)
+
+
+def mean_field(gaussian: LogitGaussian) -> Tensor:
+    """m̃ᵢ/√(1 + κ v̄), with one variance for all classes: v̄, the mean of Var(fᵢ − fⱼ) over all pairs.
+
+    The class of the largest mean keeps the largest probability, whatever the covariance. It costs no more than
+    the logits themselves, for any number of classes. With k = 2 it is the paper's z(x) for the difference, as
+    `pairwise` is. (Lu, Ie and Sha, 2020, arXiv 2006.07584, use one variance for all classes too.)
+    """
+    mean = gaussian.scaled_mean
+    mean = mean - (mean / mean.shape[1]).sum(1, keepdim=True)
+    variance = gaussian.floor + KAPPA * gaussian.mean_pair_variance()  # (n,)
+    return mean * variance.rsqrt()[:, None]
 
 
 def bridge(gaussian: LogitGaussian) -> Tensor:
@@ -166,6 +179,7 @@ ONE_LOGIT: dict[str, Callable[[LogitGaussian], Tensor]] = {"probit": probit, "qu
 MANY_LOGITS: dict[str, Callable[[LogitGaussian], Tensor]] = {
     "probit": probit,
     "pairwise": pairwise,
+    "meanfield": mean_field,
     "bridge": bridge,
 }
 
@@ -176,14 +190,17 @@ def closed_forms(outputs: int | None = None) -> tuple[str, ...]:
 
 
 def method_for(method: str, outputs: int) -> str:
-    """The method of that name for so many logits; "auto" is probit for one and pairwise for more.
+    """The method of that name for so many logits.
 
-    >>> method_for("auto", 1), method_for("auto", 10)
-    ('probit', 'pairwise')
+    "auto" is probit for one logit, pairwise for up to 64, and meanfield for more: the work for all pairs grows
+    with the cube of the number of classes.
+
+    >>> method_for("auto", 1), method_for("auto", 10), method_for("auto", 1000)
+    ('probit', 'pairwise', 'meanfield')
     """
     one_of("method", method, ("auto", *closed_forms(), "mc"))
     if method == "auto":
-        return "probit" if outputs == 1 else "pairwise"
+        return "probit" if outputs == 1 else "pairwise" if outputs <= FEW_CLASSES else "meanfield"
     fitting = (*closed_forms(outputs), "mc")
     if method not in fitting:
         choices = ", ".join(repr(name) for name in fitting)

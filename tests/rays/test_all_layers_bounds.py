@@ -15,6 +15,7 @@ from ray_cases import laplace
 from reference import KAPPA, logit_hessians
 
 CASES = [(1, "probit"), (1, "quadrature"), (2, "pairwise"), (2, "probit"), (4, "pairwise"), (4, "probit")]
+CASES += [(4, "meanfield")]
 STRUCTURES = ("full", "kron", "diag")
 PRIOR = 0.5
 
@@ -69,9 +70,11 @@ def expected(bayes, structure, x, labels, ray, method):
     j = torch.cat([each.flatten(2) for each in jacrev(product)(own).values()], dim=2)  # (k, D, P)
     smallest = 1 / largest_precision(structure, model, x, labels)
 
+    def size(c):
+        return torch.linalg.svdvals(torch.einsum("k,kdp->dp", c, j))[-1]
+
     def z(c):
-        j_c = torch.einsum("k,kdp->dp", c, j)
-        return (c @ u).norm() / (torch.linalg.svdvals(j_c)[-1] * smallest.sqrt())
+        return (c @ u).norm() / (size(c) * smallest.sqrt())
 
     k = len(u)
     one = torch.eye(k, dtype=torch.float64)
@@ -81,6 +84,10 @@ def expected(bayes, structure, x, labels, ray, method):
     if method == "probit":
         ratios = torch.stack([z(c) for c in one - 1 / k]) / KAPPA**0.5
         low, high = -ratios, ratios
+    elif method == "meanfield":
+        shared = 2 / (k - 1) * sum(size(c).square() for c in one - 1 / k) * smallest
+        high = torch.stack([(c @ u).norm() for c in one - 1 / k]) / (KAPPA * shared).sqrt()
+        low = -high
     else:
         ratios = torch.zeros(k, k, dtype=torch.float64)
         for i in range(k):

@@ -16,7 +16,15 @@ from bitbayes.rays import prior_limits
 from ray_cases import laplace
 from reference import KAPPA, covariance, hessian
 
-CASES = [(1, "probit"), (1, "quadrature"), (2, "pairwise"), (2, "probit"), (4, "pairwise"), (4, "probit")]
+CASES = [
+    (1, "probit"),
+    (1, "quadrature"),
+    (2, "pairwise"),
+    (2, "probit"),
+    (4, "pairwise"),
+    (4, "probit"),
+    (4, "meanfield"),
+]
 STRUCTURES = ("full", "kron", "diag", "isotropic", "paper")
 
 

@@ -76,7 +76,7 @@ def test_where_features_stop_growing_the_limit_is_their_value():
     torch.testing.assert_close(certificate.confidence, certificate.limit, rtol=0, atol=1e-3)
 
 
-@pytest.mark.parametrize("method", ["probit", "pairwise", "bridge"])
+@pytest.mark.parametrize("method", ["probit", "pairwise", "meanfield", "bridge"])
 def test_at_the_origin_the_limit_is_the_prediction(method):
     bayes, x = laplace("mlp", 3, predictive=method)
     zero = 0 * x[:2]

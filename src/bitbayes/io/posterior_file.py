@@ -49,6 +49,7 @@ def write(
         "format": FORMAT,
         "options": options,
         "numbers": numbers,
+        "inputs": fitted.input_moments is not None,
         "structures": {layer: curvature.structure for layer, curvature in fitted.curvature.items()},
         "shapes": {name: list(tensor.shape) for name, tensor in tensors.items()},
         "checksum": _checksum(tensors),
@@ -136,7 +137,7 @@ def _parts(header: dict[str, Any]) -> dict[str, type[TensorBundle]]:
     parts: dict[str, type[TensorBundle]] = {
         f"curvature/{layer}": CURVATURES[structure] for layer, structure in header["structures"].items()
     }
-    return parts | ({"inputs": InputMoments} if header["options"]["residual"] else {})
+    return parts | ({"inputs": InputMoments} if header["inputs"] else {})
 
 
 def _checksum(tensors: dict[str, Tensor]) -> str:

@@ -20,7 +20,7 @@ from bitbayes.rays.largest_probability import largest_pairwise_probability, larg
 from bitbayes.rays.limits import require_closed_form
 from bitbayes.structures import WeightGaussian
 
-METHODS_WITH_BOUND = ("probit", "pairwise", "quadrature")
+METHODS_WITH_BOUND = ("probit", "pairwise", "meanfield", "quadrature")
 
 
 class PriorLimits(NamedTuple):
@@ -37,8 +37,8 @@ def bound(
     """A confidence that no input exceeds, near or far: a number, in float64.
 
     One logit: σ(‖μ‖/√(κ λ_min(Σ))), or with "quadrature" Φ(‖μ‖/√λ_min(Σ)). k logits, "pairwise": every
-    |zᵢⱼ| ≤ Zᵢⱼ = ‖μᵢ − μⱼ‖/√(2κ λ_min); "probit": |zᵢ| ≤ ‖μᵢ − μ̄‖/√(κ(1 − 1/k) λ_min). Each μ is divided by
-    the temperature.
+    |zᵢⱼ| ≤ Zᵢⱼ = ‖μᵢ − μⱼ‖/√(2κ λ_min); "probit": |zᵢ| ≤ ‖μᵢ − μ̄‖/√(κ(1 − 1/k) λ_min); "meanfield", whose
+    variance is that of a difference: |zᵢ| ≤ ‖μᵢ − μ̄‖/√(2κ λ_min). Each μ is divided by the temperature.
     """
     require_closed_form(method, METHODS_WITH_BOUND, "bound")
     weights = _weights(model, head)  # (k, D)
@@ -62,7 +62,7 @@ def prior_limits(features: Tensor, logits: Tensor, gaussian: WeightGaussian, met
     >>> print(f"{limits.certain.item():.3f} {limits.flat.item():.3f}")
     0.953 0.921
     """
-    require_closed_form(method, ("probit", "pairwise"), "bound")
+    require_closed_form(method, ("probit", "pairwise", "meanfield"), "bound")
     features, logits = precise(features), precise(logits)
     gaps = _gaps(logits[..., None], method)[..., 0].abs()
     squared_norm = features.square().sum(1)
@@ -102,8 +102,8 @@ def _gaps(values: Tensor, method: str) -> Tensor:
 
 
 def squares(k: int, method: str) -> float:
-    """‖c‖² of the combinations of k logits that a predictive looks at."""
-    return 2 if method == "pairwise" else 1 if k == 1 else 1 - 1 / k
+    """‖c‖² of the combinations of k logits whose variances a predictive looks at."""
+    return 2 if method in ("pairwise", "meanfield") else 1 if k == 1 else 1 - 1 / k
 
 
 def largest_confidence(gaps: Tensor, variances: Tensor, floor: float, method: str) -> Tensor:

@@ -21,11 +21,12 @@ from torch import Tensor
 
 from bitbayes.logits import CovarianceFactors, LogitGaussian
 from bitbayes.predictive import KAPPA, quadrature
+from bitbayes.rays.bounds import squares
 from bitbayes.rays.largest_probability import largest_pairwise_probability, largest_probit_probability
 from bitbayes.rays.limits import limit, require_closed_form
 from bitbayes.rays.ray_gaussian import RayGaussian
 
-METHODS_WITH_CERTIFICATE = ("probit", "pairwise", "quadrature")
+METHODS_WITH_CERTIFICATE = ("probit", "pairwise", "meanfield", "quadrature")
 # A cell is halved until its bound is at most this far above the largest confidence found on the ray.
 MAX_GAP_K_LOGITS, MAX_GAP_ONE_LOGIT = 1e-3, 5e-5
 # A cell is halved at most so often. The bounds of cells that are still left are valid, but less tight.
@@ -129,14 +130,17 @@ def _means_and_variances(gaussian: LogitGaussian, method: str) -> tuple[Tensor, 
         return mean[:, :, None] - mean[:, None, :], gaussian.floor[:, None, None] + KAPPA * variances
     if gaussian.scaled_mean.shape[1] > 1:
         gaussian = gaussian.centred()
-    return gaussian.scaled_mean, gaussian.floor[:, None] + KAPPA * gaussian.variances()
+    mean, floor = gaussian.scaled_mean, gaussian.floor[:, None]
+    if method == "meanfield":
+        return mean, (floor + KAPPA * gaussian.mean_pair_variance()[:, None]).expand_as(mean)
+    return mean, floor + KAPPA * gaussian.variances()
 
 
 def _ratio_bound(ray: RayGaussian, ratio: Ratio, method: str) -> CellBound:
-    """The bound for "probit" and "pairwise", from the ranges of all ratios on a cell."""
+    """The bound for "probit", "meanfield" and "pairwise", from the ranges of all ratios on a cell."""
     k, shape = ratio.n0.shape[1], [-1, *[1] * (ratio.n0.dim() - 1)]
     # How much d(u) grows if every logit gets an independent variance of 1.
-    added = KAPPA * (2 if method == "pairwise" else 1 if k == 1 else 1 - 1 / k)
+    added = KAPPA * squares(k, method)
     probability = largest_pairwise_probability if method == "pairwise" else largest_probit_probability
 
     def bound(row: Tensor, low: Tensor, high: Tensor) -> Tensor:

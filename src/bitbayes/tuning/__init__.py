@@ -1,7 +1,18 @@
 """Tuning: what a candidate costs (objectives), which are tried (search), on which outliers (noise)."""
 
-from bitbayes.tuning.objectives import objective_for
+from bitbayes.tuning.calibrated import tune_calibrated
+from bitbayes.tuning.objectives import CALIBRATED, EVIDENCE, check_objective, objective_for
 from bitbayes.tuning.search import warn_at_the_edge
-from bitbayes.tuning.tune import tune_by_evidence, tune_on_data
+from bitbayes.tuning.tune import Candidate, tune_by_evidence, tune_on_data
 
-__all__ = ["objective_for", "tune_by_evidence", "tune_on_data", "warn_at_the_edge"]
+__all__ = [
+    "CALIBRATED",
+    "EVIDENCE",
+    "Candidate",
+    "check_objective",
+    "objective_for",
+    "tune_by_evidence",
+    "tune_calibrated",
+    "tune_on_data",
+    "warn_at_the_edge",
+]

@@ -73,12 +73,17 @@ OBJECTIVES: dict[str, Callable[[Likelihood, float, str], Objective]] = {
     "nll": lambda likelihood, weight, penalty: ValidationLikelihood(likelihood),
 }
 EVIDENCE = "evidence"  # which looks at no data
+CALIBRATED = "calibrated"  # which chooses a temperature too
 
 
-def objective_for(name: str, likelihood: Likelihood, weight: float, penalty: str) -> Objective | None:
-    """The objective of that name, None for the evidence. Raises on values that do not exist."""
-    one_of("objective", name, (*OBJECTIVES, EVIDENCE))
+def check_objective(name: str, weight: float, penalty: str) -> None:
+    """Raise on values that do not exist."""
+    one_of("objective", name, (CALIBRATED, *OBJECTIVES, EVIDENCE))
     one_of("penalty", penalty, PENALTIES)
     if not isinstance(weight, Real) or not math.isfinite(weight) or weight < 0:
         raise ArgumentError(f"weight={weight!r}: expected a number that is not negative")
-    return None if name == EVIDENCE else OBJECTIVES[name](likelihood, float(weight), penalty)
+
+
+def objective_for(name: str, likelihood: Likelihood, weight: float, penalty: str) -> Objective:
+    """The objective "ood" or "nll"."""
+    return OBJECTIVES[name](likelihood, float(weight), penalty)

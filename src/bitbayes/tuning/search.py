@@ -89,11 +89,16 @@ def warn_at_the_edge(grid: list[float], chosen: float | dict[str, float], stackl
     """Warn where a chosen prior variance is the first or the last of those tried."""
     for layer, value in chosen.items() if isinstance(chosen, dict) else [("", chosen)]:
         if value in (grid[0], grid[-1]):
-            side, of = "smallest" if value == grid[0] else "largest", f" of layer {layer!r}" if layer else ""
+            smallest, of = value == grid[0], f" of layer {layer!r}" if layer else ""
+            meaning = (
+                "predictions are almost those of the plain network now"
+                if smallest
+                else "the prior hardly limits the weights now, and predictions are as uncertain as they can be"
+            )
             warnings.warn(
-                f"the best prior variance{of}, {value:.3g}, is the {side} of those tried ({grid[0]:.3g} to "
-                f"{grid[-1]:.3g}): the optimum may lie beyond, or the data ask for none; set "
-                "`prior_variance` yourself if this one does not suit",
+                f"the best prior variance{of}, {value:.3g}, is the {'smallest' if smallest else 'largest'} of "
+                f"those tried: {meaning}. Set `prior_variance`, or choose another objective, if that does not "
+                "suit",
                 EdgeWarning,
                 stacklevel=stacklevel + 1,
             )

@@ -40,6 +40,7 @@ class Candidate(NamedTuple):
     """Numbers that are tried together, or chosen; the residual's are None where there is no residual."""
 
     prior_variance: float
+    temperature: float = 1.0
     residual_variance: float | None = None
     residual_threshold: float | None = None
 
@@ -51,11 +52,16 @@ class Points(NamedTuple):
     labels: Tensor | None
     root_kernel: Tensor | None
 
-    def gaussian(self, candidate: Candidate) -> LogitGaussian:
-        """The Gaussian over their logits for one candidate."""
-        prior_variance, variance, threshold = candidate
-        gaussian = self.family.at(Prior(prior_variance))
-        if self.root_kernel is None or variance is None or threshold is None:
+    def gaussians(self, candidates: list[Candidate]) -> list[LogitGaussian]:
+        """The Gaussian over their logits for each candidate."""
+        variances = {candidate.prior_variance for candidate in candidates}
+        shared = {each: self.family.at(Prior(each)) for each in variances}
+        return [self._complete(shared[each.prior_variance], each) for each in candidates]
+
+    def _complete(self, gaussian: LogitGaussian, candidate: Candidate) -> LogitGaussian:
+        _, temperature, variance, threshold = candidate
+        gaussian = gaussian.at_temperature(temperature)
+        if self.root_kernel is None or not variance or threshold is None:
             return gaussian
         return gaussian.plus_independent(deviations(self.root_kernel, variance, threshold))
 
@@ -75,6 +81,7 @@ def tune_by_evidence(posterior: WeightPosterior, *, each_layer: bool) -> float |
 def tune_on_data(
     posterior: WeightPosterior,
     residual: Residual | None,
+    kept: Candidate | None,
     method: str,
     objective: Objective,
     loader: Iterable[Any],
@@ -85,7 +92,9 @@ def tune_on_data(
 
     Args:
         posterior: the Gaussian over weights.
-        residual: if any; its variance and threshold are chosen as well.
+        residual: if any.
+        kept: the numbers of now, of which only the prior variance is chosen; None to choose those of the residual
+            as well, at a temperature of 1.
         method: how probabilities are predicted.
         objective: what a candidate costs.
         loader: validation data.
@@ -103,20 +112,21 @@ def tune_on_data(
         return total
 
     grid = posterior.candidates()
-    if residual is None:
-        return Candidate(search(grid, lambda some: costs([Candidate(each) for each in some])))
+    if kept is not None:
+        best = search(grid, lambda some: costs([kept._replace(prior_variance=each) for each in some]))
+        return kept._replace(prior_variance=best)
     roots = [points.root_kernel for points in inside if points.root_kernel is not None]
     threshold = float(torch.cat(roots).square().quantile(INSIDE))
     if objective.joint:
-        pair = search_pairs(
-            grid, RESIDUAL_VARIANCES, lambda some: costs([Candidate(*each, threshold) for each in some])
+        prior_variance, variance = search_pairs(
+            grid, RESIDUAL_VARIANCES, lambda some: costs([Candidate(a, 1, b, threshold) for a, b in some])
         )
-        return Candidate(*pair, threshold)
+        return Candidate(prior_variance, 1, variance, threshold)
     plain = costs([Candidate(each) for each in grid])
     best = least(plain)
     limit = float(plain[best]) * (1 + RESIDUAL_PRICE)
-    wide = costs([Candidate(grid[best], each, threshold) for each in RESIDUAL_VARIANCES])
-    return Candidate(grid[best], largest_within(RESIDUAL_VARIANCES, wide, limit), threshold)
+    wide = costs([Candidate(grid[best], 1, each, threshold) for each in RESIDUAL_VARIANCES])
+    return Candidate(grid[best], 1, largest_within(RESIDUAL_VARIANCES, wide, limit), threshold)
 
 
 def mean_costs(
@@ -128,7 +138,7 @@ def mean_costs(
         sums = []
         for start in range(0, len(candidates), CANDIDATES_AT_ONCE):
             some = candidates[start : start + CANDIDATES_AT_ONCE]
-            logits = _predict([points.gaussian(each) for each in some], method)
+            logits = _predict(points.gaussians(some), method)
             labels = () if points.labels is None else (points.labels.repeat(len(some)),)
             sums.append(cost(logits, *labels).reshape(len(some), -1).sum(1))
         totals += torch.cat(sums).cpu().double()
@@ -146,6 +156,14 @@ def _predict(gaussians: list[LogitGaussian], method: str) -> Tensor:
         return predictive.predict(gaussian, method, generator=generator)
 
     return torch.cat([seeded(each) for each in gaussians])
+
+
+def validation_points(
+    posterior: WeightPosterior, residual: Residual | None, loader: Iterable[Any], progress: bool | None
+) -> list[Points]:
+    """What tuning needs of validation data, after one pass."""
+    batches = track(check_loader(loader), "tuning: validation data", progress)
+    return list(_points(posterior, residual, labelled_batches(batches, model_device(posterior.model))))
 
 
 def _one_pass(

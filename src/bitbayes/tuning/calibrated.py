@@ -1,0 +1,172 @@
+"""The objective "calibrated": temperature, prior variance and residual together, by validation data alone.
+
+A wide prior shrinks every confidence. A temperature T below 1 gives back what is lost at the data, and keeps the
+differences between points. So each prior variance has a best temperature, and along this curve the negative
+log-likelihood of the validation data hardly changes. Of all prior variances that these data cannot tell from the
+best, the largest is taken: it is the most uncertain far away.
+
+The residual is not chosen by the likelihood, on which the few validation points beyond its threshold would
+decide. Its threshold lies beyond almost all of the data, and its variance is measured against the differences of
+the mean logits, divided by T.
+"""
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bitbayes.posterior import WeightPosterior
+from bitbayes.predictive import KAPPA
+from bitbayes.prior import Prior
+from bitbayes.residual import Residual
+from bitbayes.tuning.search import COARSE_NATS, least, stride
+from bitbayes.tuning.tune import Candidate, Points, mean_costs, validation_points
+
+# By how much the cost of a prior variance may exceed the least, relative to it.
+TOLERANCE = 0.001
+# Steps in the logarithm of the temperature. A parabola through three costs is good to a few of these.
+STEP, SMALLEST_STEP = 0.25, 0.02
+MAX_STEPS = 30
+# The residual begins at this multiple of the 99 % quantile of its kernel on the validation data.
+QUANTILE, BEYOND = 0.99, 1.5
+# At twice the threshold the deviation of a difference of two logits is so many times the typical difference of
+# the two largest means.
+DEVIATIONS = 2.0
+SMALLEST_THRESHOLD, SMALLEST_MARGIN = 1e-3, 1.0
+
+
+@torch.no_grad()
+def tune_calibrated(
+    posterior: WeightPosterior,
+    residual: Residual | None,
+    method: str,
+    loader: Iterable[Any],
+    progress: bool | None,
+) -> Candidate:
+    """The prior variance, the temperature and, if there is a residual, its two numbers; in one pass.
+
+    Args:
+        posterior: the Gaussian over weights.
+        residual: if any; its variance and threshold are chosen as well.
+        method: how probabilities are predicted.
+        loader: validation data.
+        progress: whether to show a bar.
+    """
+    points = validation_points(posterior, residual, loader, progress)
+    curve = _Curve(points, method, posterior.fitted.likelihood.losses)
+    grid = posterior.candidates()
+    step = stride(grid, COARSE_NATS)
+    places = sorted({*range(0, len(grid), step), len(grid) - 1})
+    curve.add([grid[i] for i in places])
+    place = grid.index(curve.widest())
+    curve.add(grid[place + 1 : place + step])  # up to the next of the coarse look, which is too wide
+    prior_variance = curve.widest()
+    temperature = math.exp(curve.log_temperatures[prior_variance])
+    if residual is None:
+        return Candidate(prior_variance, temperature)
+    return Candidate(prior_variance, temperature, *_residual_numbers(points, prior_variance, temperature))
+
+
+class _Curve:
+    """The best temperature for each prior variance that was looked at, and what both cost together.
+
+    The cost is the mean negative log-likelihood, and a weak prior on the temperature: ½ log²(T/T₀)/n, with the
+    T₀(σ₀²) that makes up for how much the prior variance shrinks the logits of the median point. It matters only
+    if the validation data would have every prediction be certain, as they do when all of it is right.
+    """
+
+    def __init__(self, points: list[Points], method: str, losses: Callable[..., Tensor]) -> None:
+        self.points, self.method, self.losses = points, method, losses
+        self.count = sum(len(each.family) for each in points)
+        self.neutral: dict[float, float] = {}  # log T₀ of each prior variance
+        self.log_temperatures: dict[float, float] = {}
+        self.costs: dict[float, float] = {}
+
+    def add(self, variances: list[float]) -> None:
+        """Find the best temperature for each of these prior variances, all of them side by side."""
+        self.neutral |= {each: -self._log_shrinkage(each) for each in variances}
+        known = {each: t - self.neutral[each] for each, t in self.log_temperatures.items()}
+        # The temperature relative to T₀ hardly depends on the prior variance.
+        start = known[min(known)] if known else 0.0
+        found = {each: _Descent(self.neutral[each] + start) for each in variances}
+        for _ in range(MAX_STEPS):
+            wanted = [(each, t) for each, descent in found.items() for t in descent.wanted()]
+            if not wanted:
+                break
+            for (each, t), cost in zip(wanted, self._costs(wanted), strict=True):
+                found[each].seen[t] = cost
+        self.log_temperatures |= {each: descent.best() for each, descent in found.items()}
+        self.costs |= {each: descent.seen[descent.best()] for each, descent in found.items()}
+
+    def widest(self) -> float:
+        """The largest prior variance whose cost is the least, up to the tolerance."""
+        variances = sorted(self.costs)
+        costs = torch.tensor([self.costs[each] for each in variances], dtype=torch.float64)
+        limit = float(costs[least(costs)]) * (1 + TOLERANCE)
+        return max(each for each in variances if self.costs[each] <= limit)
+
+    def _costs(self, pairs: list[tuple[float, float]]) -> list[float]:
+        candidates = [Candidate(variance, math.exp(t)) for variance, t in pairs]
+        losses = mean_costs(self.points, candidates, self.method, self.losses).tolist()
+        weak = [(t - self.neutral[variance]) ** 2 / (2 * self.count) for variance, t in pairs]
+        return [loss + extra for loss, extra in zip(losses, weak, strict=True)]
+
+    def _log_shrinkage(self, variance: float) -> float:
+        """log √(1 + κ·Var(fᵢ − fⱼ)) of the median point."""
+        spreads = []
+        for points in self.points:
+            gaussian = points.family.at(Prior(variance))
+            spreads.append((1 + KAPPA * gaussian.mean_pair_variance() * gaussian.scale.square()).cpu().double())
+        return float(torch.cat(spreads).median().log()) / 2
+
+
+class _Descent:
+    """The search for the least cost in log T: steps downhill, then the vertex of the parabola through three."""
+
+    def __init__(self, start: float) -> None:
+        self.start = start
+        self.seen: dict[float, float] = {}
+        self.vertex: float | None = None
+
+    def wanted(self) -> list[float]:
+        """Where the cost should be known next; nothing when the search is over."""
+        if not self.seen:
+            return [self.start - STEP, self.start, self.start + STEP]
+        if self.vertex is not None:
+            return []
+        best = self.best()
+        outer = [t for t in (best - STEP, best + STEP) if not any(abs(t - old) < STEP / 2 for old in self.seen)]
+        if outer:
+            return outer
+        left, right = (min(self.seen, key=lambda t, at=best + side: abs(t - at)) for side in (-STEP, STEP))
+        down, up = self.seen[left] - self.seen[best], self.seen[right] - self.seen[best]
+        curvature = down + up
+        shift = (down - up) / curvature * STEP / 2 if curvature > 0 and math.isfinite(curvature) else 0.0
+        self.vertex = best + shift
+        return [self.vertex] if abs(shift) > SMALLEST_STEP else []
+
+    def best(self) -> float:
+        return min(self.seen, key=lambda t: self.seen[t] if math.isfinite(self.seen[t]) else math.inf)
+
+
+def _residual_numbers(
+    points: list[Points], prior_variance: float, temperature: float
+) -> tuple[float, float]:
+    """The variance and the threshold of the residual."""
+    kernel = torch.cat([each.root_kernel for each in points if each.root_kernel is not None]).square()
+    threshold = max(BEYOND * float(kernel.quantile(QUANTILE)), SMALLEST_THRESHOLD)
+    means = [each.family.at(Prior(prior_variance)).mean / temperature for each in points]
+    margins = torch.cat([_margins(mean).cpu() for mean in means])
+    margin = max(DEVIATIONS * float(margins.median()), SMALLEST_MARGIN)
+    independent = 1 if means[0].shape[1] == 1 else 2  # logits in a difference
+    return margin**2 / (independent * threshold), threshold
+
+
+def _margins(mean: Tensor) -> Tensor:
+    """By how much the largest logit exceeds the next; for one logit, its size: (n, k) → (n,)."""
+    if mean.shape[1] == 1:
+        return mean[:, 0].abs()
+    first, second = mean.topk(2, dim=1).values.unbind(1)
+    return first - second
