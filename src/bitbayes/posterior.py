@@ -77,7 +77,10 @@ class WeightPosterior(ABC):
 
     @abstractmethod
     def gaussians(self, batches: Iterable[Batch], prior: Prior, rows: int) -> BatchGaussians:
-        """The points of each batch, at most `rows` at a time, and the Gaussian over their logits."""
+        """The points of each batch, at most `rows` at a time, and the Gaussian over their logits.
+
+        Labels, if there are any, are checked.
+        """
 
     @abstractmethod
     def sample(self, n: int, prior: Prior, generator: torch.Generator | None) -> dict[str, Tensor]:
@@ -85,6 +88,11 @@ class WeightPosterior(ABC):
 
     def average_networks(self, batch: Batch, draws: dict[str, Tensor]) -> tuple[Tensor, torch.Size]:
         """Drop-in logits (n, k): the average of drawn networks; and the shape of the model's own output."""
+        logits, shape = self.network_logits(batch, draws)
+        return average_networks(logits), shape
+
+    def network_logits(self, batch: Batch, draws: dict[str, Tensor]) -> tuple[Tensor, torch.Size]:
+        """The logits (s, n, k) of s drawn networks; and the shape of the model's own output."""
         networks = (dict(zip(draws, weights, strict=True)) for weights in zip(*draws.values(), strict=True))
         with eval_mode(self.model):
             outputs = [call(self.model, batch.inputs, weights) for weights in networks]
@@ -92,7 +100,7 @@ class WeightPosterior(ABC):
             if not finite(logits):  # a drawn network may overflow where the trained one does not
                 own = as_logits(call(self.model, batch.inputs), len(batch))
                 check_finite(batch, own, own, self.model)
-        return average_networks(logits), outputs[0].shape
+        return logits, outputs[0].shape
 
     # ---- choosing the prior
 
