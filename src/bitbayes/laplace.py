@@ -327,6 +327,14 @@ class Laplace(nn.Module):
         Args:
             val_loader: inputs that were not trained on, or a loader of them; labels are not looked at.
             accept: the share, above 0 and at most 1.
+
+        >>> import bitbayes as bb
+        >>> _ = torch.manual_seed(0)
+        >>> x, y = torch.randn(40, 2), torch.arange(40) % 2
+        >>> bayes = bb.Laplace(nn.Linear(2, 2)).fit([(x, y)])
+        >>> t = bayes.threshold(x, accept=0.75)
+        >>> int((bayes.score(x) >= t).sum())
+        30
         """
         metrics.check_share(accept)
         return metrics.threshold(self.score(val_loader), accept=accept)
