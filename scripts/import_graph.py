@@ -19,13 +19,13 @@ SOURCE = ROOT / "src" / "bitbayes"
 # Each row may import from the rows before it, and from its left-hand neighbours.
 ROWS = (
     ("_version", "errors", "precision", "progress", "tensors"),
-    ("model", "metrics"),
+    ("model",),
     ("likelihood", "logits", "prior"),
     ("predictive", "structures", "residual", "outliers"),
     ("rays", "options"),
     ("fitting",),
     ("posterior",),
-    ("last_layer", "all_layers", "tuning", "io"),
+    ("uncertainty", "metrics", "last_layer", "all_layers", "tuning", "io"),
     ("laplace", "baselines"),
     ("bitbayes",),  # the package itself: its public names
     ("reproduction",),

@@ -160,6 +160,10 @@ def call_everything(bayes, x, y, k):
     bayes.logits(x)
     bayes.predict_proba(x)
     bayes.predict_proba(x, method="mc")
+    bayes.score(x)
+    bayes.uncertainty(x)
+    bayes.threshold(loader)
+    bayes.evaluate(loader, outliers={"far": 10 * x})
     bayes.sample(3)
     bayes.log_evidence()
 
@@ -205,7 +209,20 @@ def broken_loader(batches):
     raise RuntimeError("the disk is gone")
 
 
-@pytest.mark.parametrize("what", ["fit", "update", "tune", "tune-outliers", "predict_proba"])
+USES = (
+    "fit",
+    "update",
+    "tune",
+    "tune-outliers",
+    "predict_proba",
+    "score",
+    "uncertainty",
+    "threshold",
+    "evaluate",
+)
+
+
+@pytest.mark.parametrize("what", USES)
 def test_modes_come_back_after_an_exception(k, what):
     model, (x, y) = DropoutAndNorm(k), reference.data(k)
     bayes, batches = bb.Laplace(model).fit(reference.loader(x, y)), reference.loader(x, y)

@@ -1,5 +1,6 @@
 """Metrics against scikit-learn, torchmetrics, and loops that follow the definitions."""
 
+import itertools
 import math
 
 import pytest
@@ -84,6 +85,63 @@ def test_auroc_and_fpr95_agree_with_scikit_learn_without_ties(n):
     assert metrics.fpr95(probs_in, probs_out) == pytest.approx(false_positives, abs=EXACT)
 
 
+@settings(max_examples=60, deadline=None)
+@given(confidences, confidences)
+def test_auroc_and_fpr95_of_scores_agree_with_scikit_learn(inside, outside):
+    # Scores of any sign and size, with ties: 0.5, …, 1 become −1000, …, 1000.
+    inside, outside = (4000 * torch.tensor(each) - 3000 for each in (inside, outside))
+    score, positive = torch.cat([inside, outside]), [1] * len(inside) + [0] * len(outside)
+    assert metrics.auroc(inside, outside) == pytest.approx(roc_auc_score(positive, score), abs=EXACT)
+    kept = sorted(inside.tolist(), reverse=True)[: math.ceil(19 * len(inside) / 20)]
+    expected = sum(each >= kept[-1] for each in outside.tolist()) / len(outside)
+    assert metrics.fpr95(inside, outside) == pytest.approx(expected, abs=EXACT)
+
+
+def risks_over_all_orders(score, correct):
+    """The risk at each coverage, averaged over all orders of the points in which no score rises."""
+    orders = [
+        order
+        for order in itertools.permutations(range(len(score)))
+        if all(score[a] >= score[b] for a, b in itertools.pairwise(order))
+    ]
+    return [
+        sum(sum(not correct[j] for j in order[:i]) / i for order in orders) / len(orders)
+        for i in range(1, len(score) + 1)
+    ]
+
+
+@given(st.lists(st.tuples(st.integers(-2, 2).map(float), st.booleans()), min_size=1, max_size=6))
+def test_risk_coverage_is_the_average_over_all_orders_of_ties(points):
+    score, correct = zip(*points, strict=True)
+    expected = risks_over_all_orders(score, correct)
+    curve = metrics.risk_coverage(torch.tensor(score), torch.tensor(correct))
+    assert curve.risk.tolist() == pytest.approx(expected, abs=EXACT)
+    assert curve.coverage.tolist() == pytest.approx([(i + 1) / len(points) for i in range(len(points))])
+    area = metrics.aurc(torch.tensor(score), torch.tensor(correct))
+    assert area == pytest.approx(sum(expected) / len(points), abs=EXACT)
+
+
+def test_risk_coverage_of_many_points_is_a_loop():
+    generator = torch.Generator().manual_seed(0)
+    score = torch.randn(300, generator=generator)
+    correct = torch.rand(300, generator=generator) < score.sigmoid()
+    # O(n²): for each point the errors among those that score at least as much.
+    risks = [float((~correct[score >= t]).double().mean()) for t in score.sort(descending=True).values]
+    assert len(set(score.tolist())) == 300 and 0 < sum(risks) < 150
+    assert metrics.risk_coverage(score, correct).risk.tolist() == pytest.approx(risks, abs=EXACT)
+    assert metrics.aurc(score, correct) == pytest.approx(sum(risks) / 300, abs=EXACT)
+
+
+@settings(max_examples=60, deadline=None)
+@given(confidences, st.integers(1, 100))
+def test_the_threshold_is_the_largest_that_accepts_the_share(values, percent):
+    t = metrics.threshold(torch.tensor(values), accept=percent / 100)
+    enough = [
+        each for each in values if 100 * sum(other >= each for other in values) >= percent * len(values)
+    ]
+    assert t == max(enough)
+
+
 # --- cases worked by hand ----------------------------------------------------------------------------------
 
 
@@ -99,6 +157,18 @@ def test_fpr95_keeps_exactly_19_of_20_and_counts_ties_at_the_threshold():
     assert metrics.fpr95(inside, scores(0.55, 0.59, 0.6, 0.61)) == 0.5
     inside = scores(0.55, *[0.9] * 18)  # of 19 points, 18 are only 94.7 %: all must be kept
     assert metrics.fpr95(inside, scores(0.54, 0.55, 0.6, 0.61)) == 0.75
+
+
+def test_the_threshold_accepts_no_more_than_the_share_as_it_is_written():
+    # In floating point 0.07 · 100 is 7.000000000000001, and 8 points would be accepted.
+    assert metrics.threshold(torch.arange(100.0), accept=0.07) == 93.0
+    assert metrics.threshold(torch.arange(100.0), accept=1) == 0.0
+
+
+def test_infinite_scores_have_an_order():
+    inside, outside = torch.tensor([math.inf, 0.0]), torch.tensor([-math.inf, 1.0])
+    assert metrics.auroc(inside, outside) == 0.75
+    assert metrics.aurc(inside, torch.tensor([True, False])) == 0.25
 
 
 def test_confidence_of_exactly_one_is_in_the_top_bin():
@@ -266,3 +336,44 @@ def test_bad_bins_raise(bins):
     for f in (metrics.reliability, metrics.ece, metrics.mce):
         with pytest.raises(ArgumentError, match="bins="):
             f(scores(0.5), torch.tensor([0]), bins=bins)
+
+
+@pytest.mark.parametrize("accept", [0, -0.5, 1.01, math.nan, "0.9", None])
+def test_a_share_outside_0_to_1_raises(accept):
+    with pytest.raises(ArgumentError, match=f"accept={accept!r}"):
+        metrics.threshold(torch.ones(3), accept=accept)
+
+
+@pytest.mark.parametrize(
+    "score, message",
+    [
+        (torch.empty(0), r"shape \(0,\)"),
+        (torch.ones(2, 3), r"shape \(2, 3\)"),
+        (torch.tensor([1, 2]), "floating-point.*int64"),
+        ([0.5, 0.5], "floating-point.*list"),
+        (torch.tensor([0.5, math.nan]), "NaN in 1 of 2"),
+    ],
+)
+def test_bad_scores_raise(score, message):
+    for call in (metrics.threshold, lambda s: metrics.aurc(s, torch.ones(2, dtype=torch.bool))):
+        with pytest.raises(DataError, match=message):
+            call(score)
+
+
+def test_nan_among_scores_raises_for_outliers_too():
+    for f in PAIRS:
+        with pytest.raises(DataError, match="probs_out holds NaN in 1 of 1"):
+            f(torch.ones(2), torch.tensor([math.nan]))
+
+
+@pytest.mark.parametrize(
+    "correct, message",
+    [
+        (torch.ones(2), r"torch.float32 \(2,\)"),
+        (torch.ones(3, dtype=torch.bool), r"torch.bool \(3,\).*shape \(2,\)"),
+        ([True, False], "list"),
+    ],
+)
+def test_anything_but_one_boolean_a_score_raises(correct, message):
+    with pytest.raises(DataError, match=message):
+        metrics.risk_coverage(torch.ones(2), correct)

@@ -10,6 +10,7 @@ from bitbayes.errors import BitbayesError
 from bitbayes.laplace import Laplace
 from bitbayes.logits import LogitGaussian
 from bitbayes.options import Fisher
+from bitbayes.uncertainty import Uncertainty
 
 if TYPE_CHECKING:
     from bitbayes import data, networks, paper, training
@@ -23,6 +24,7 @@ __all__ = [
     "Laplace",
     "LogitGaussian",
     "TemperatureScaling",
+    "Uncertainty",
     "__version__",
     "data",
     "metrics",

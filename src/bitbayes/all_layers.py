@@ -101,7 +101,7 @@ class AllLayers(WeightPosterior):
         return LogitGaussian.stacked([self._gaussian(part, prior, every) for part in self._parts(batches)])
 
     def gaussians(self, batches: Iterable[Batch], prior: Prior, rows: int) -> BatchGaussians:
-        for part in self._parts(batches, rows):
+        for part in self._parts(map(self._with_checked_labels, batches), rows):
             yield part, self._gaussian(part, prior, self.contrasts)
 
     def sample(self, n: int, prior: Prior, generator: torch.Generator | None) -> dict[str, Tensor]:

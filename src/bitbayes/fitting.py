@@ -39,7 +39,7 @@ from bitbayes.options import Fisher, Options
 from bitbayes.precision import without_autocast, working
 from bitbayes.predictive import method_for
 from bitbayes.progress import track
-from bitbayes.residual import InputMoments, as_rows, moments_of
+from bitbayes.residual import InputMoments, as_rows, measurable, moments_of
 from bitbayes.structures import CURVATURES, WHOLE_NETWORK, Curvature, check_affordable, layer_curvatures
 
 # Features wait until they are worth one matrix product. Bytes, not batches, so that memory is bounded.
@@ -115,13 +115,17 @@ class _Totals:
         wanted = bool(options.residual)
         for batch in batches:
             if wanted and not options.residual_asked:
-                wanted = measurable(batch.inputs, self.input_moments)
+                wanted = measurable(batch.inputs) and self._one_size(batch.inputs)
             if wanted:
                 more = moments_of(model, options.residual_layers, batch.inputs)
                 self.input_moments = more if self.input_moments is None else self.input_moments + more
             else:
                 self.input_moments = None
             yield batch
+
+    def _one_size(self, inputs: Inputs) -> bool:
+        """Whether the inputs have as many numbers as those before them."""
+        return self.input_moments is None or as_rows(inputs).shape[1] == len(self.input_moments.mean)
 
 
 @torch.no_grad()

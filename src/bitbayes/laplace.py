@@ -1,6 +1,7 @@
 """Laplace: the public face. It ties the rooms together and holds no mathematics."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from functools import partial
 from os import PathLike
@@ -9,9 +10,9 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from bitbayes import predictive, rays
+from bitbayes import metrics, predictive, rays, uncertainty
 from bitbayes.all_layers import AllLayers
-from bitbayes.errors import ArgumentError, FileError, ModelError, NotFittedError
+from bitbayes.errors import ArgumentError, BitbayesError, DataError, FileError, ModelError, NotFittedError
 from bitbayes.fitting import Fitted, fit_all_layers, fit_last_layer
 from bitbayes.io import export, posterior_file
 from bitbayes.last_layer import LastLayer
@@ -20,16 +21,20 @@ from bitbayes.model import (
     Batch,
     Data,
     Inputs,
+    check_data,
+    check_loader,
     eval_mode,
     find_layers,
     fingerprint,
     input_batches,
+    labelled_batches,
     model_device,
     unwrapped,
 )
 from bitbayes.options import AUTO, Fisher, Options, frozen_option, positive_number, refuse_renamed
 from bitbayes.posterior import WeightPosterior
 from bitbayes.prior import Prior, check_variance, differentiable
+from bitbayes.progress import track
 from bitbayes.rays import Certificate, Limit, RayGaussian
 from bitbayes.residual import Residual, deviations
 from bitbayes.tuning import (
@@ -43,10 +48,12 @@ from bitbayes.tuning import (
     tune_on_data,
     warn_at_the_edge,
 )
+from bitbayes.uncertainty import Uncertainty
 
 # Numbers that one step of a prediction may hold.
 NUMBERS_PER_PREDICTION = 2**24
 NETWORKS = 20
+UNCERTAINTY_SEED = 0
 FIT = {"last": fit_last_layer, "all": fit_all_layers}
 POSTERIOR: dict[str, type[WeightPosterior]] = {"last": LastLayer, "all": AllLayers}
 # What can be set at any time, and is saved beside the options.
@@ -69,8 +76,8 @@ class Laplace(nn.Module):
             (nothing: the paper's non-Bayesian baseline), or "auto": kron, but full for one logit of the last
             layer.
         prior_variance: σ₀² > 0. It can be set at any time, and `tune` chooses it. Over all layers it may be a
-            mapping from the name of each layer to its own. None is 1, and the first prediction warns if nothing
-            was chosen until then.
+            mapping from the name of each layer to its own. None is 1, and the first prediction warns if
+            nothing was chosen until then.
         predictive: the default `method` of `predict_proba`, and the one of the drop-in. "auto" is probit for
             one logit, pairwise for up to 64 and meanfield for more. It can be set at any time.
         head: the name of the last linear layer; found by itself if None.
@@ -189,11 +196,13 @@ class Laplace(nn.Module):
         penalty: str = "entropy",
         progress: bool | None = None,
     ) -> Self:
-        """Choose the prior variance, and by default the temperature and the residual, with one pass over the data.
+        """Choose the prior variance, and by default the temperature and the residual, with one pass over the
+        data.
 
         Args:
             val_loader: validation data, as for `fit`; "evidence" needs none.
-            outliers: for "ood", a tensor or a loader; by default uniform noise over the range of the validation
+            outliers: for "ood", a tensor or a loader; by default uniform noise over the range of the
+            validation
                 inputs, as many.
             objective: what is minimised.
                 "calibrated": the NLL of the validation data, in prior variance and temperature. Of the prior
@@ -202,15 +211,15 @@ class Laplace(nn.Module):
                 "ood", the paper's: mean NLL − `weight` × mean entropy on outliers. It makes predictions less
                 confident on outliers, and on the data too.
                 "nll": its first term. Predictions far away are hardly less confident than the network's own.
-                "evidence": minus the log marginal likelihood of the fitted data, which needs no other data. Its
-                predictions can be far from calibrated.
+                "evidence": minus the log marginal likelihood of the fitted data, which needs no other data.
+                Its predictions can be far from calibrated.
             weight: of the outliers' term.
             penalty: "entropy", or "uniform": + `weight` × mean cross-entropy to the uniform vector instead.
             progress: True, False, or None for a bar on terminals.
 
         "ood", "nll" and "evidence" keep the temperature. They also keep the residual, unless it was asked for
-        (`residual=True`): "ood" then chooses its variance jointly with the prior's, and "nll" the largest that
-        raises the validation NLL by at most half a percent.
+        (`residual=True`): "ood" then chooses its variance jointly with the prior's, and "nll" the largest
+        that raises the validation NLL by at most half a percent.
 
         Where `prior_variance` is a mapping, each layer gets its own, by "evidence" alone. Over all layers the
         candidates are compared with deviations interpolated between 18 priors (to 0.6 %, near the ends of the
@@ -242,7 +251,9 @@ class Laplace(nn.Module):
             found = tune_calibrated(posterior, residual, method, val_loader, progress)
         else:
             cost = objective_for(objective, posterior.fitted.likelihood, weight, penalty)
-            kept = None if self.options.residual_asked else Candidate(*(getattr(self, name) for name in NUMBERS))
+            kept = (
+                None if self.options.residual_asked else Candidate(*(getattr(self, name) for name in NUMBERS))
+            )
             residual = self._known_residual() if self.options.residual_asked else self._residual()
             found = tune_on_data(posterior, residual, kept, method, cost, val_loader, outliers, progress)
         for name, value in found._asdict().items():
@@ -311,11 +322,8 @@ class Laplace(nn.Module):
                 posterior.average_networks(batch, draws, self.temperature)[0] for batch in self._batches(x)
             )
         else:
-            numbers = posterior.outputs * max(predictive.FEW_CLASSES, samples or predictive.SAMPLES)
-            rows = max(1, NUMBERS_PER_PREDICTION // numbers)
             predict = partial(predictive.predict, method=method, samples=samples, generator=generator)
-            gaussians = posterior.gaussians(self._batches(x), self._prior, rows)
-            logits = (predict(self._complete(each, batch.root_kernel)) for batch, each in gaussians)
+            logits = (predict(each) for _, each in self._gaussians(self._batches(x), samples))
         return torch.cat([posterior.fitted.likelihood.log_probabilities(each).exp() for each in logits])
 
     @torch.no_grad()
@@ -333,6 +341,126 @@ class Laplace(nn.Module):
         if not isinstance(n, int) or n < 1:
             raise ArgumentError(f"n={n!r}: expected a positive number of draws")
         return posterior.sample(n, self._prior, generator)
+
+    # ---- deciding
+
+    @torch.no_grad()
+    def score(self, x: Data) -> Tensor:
+        """log Σᵢ exp(m̃ᵢ/√(1 + π/8·c̃ᵢᵢ)), (n,), m̃ and c̃ the centred logits' means and variances.
+
+        One number a row, larger = more like the data, for ranking and rejecting: `bayes.score(x) >= t`, with
+        t from `threshold`. It is of the Gaussian over the logits, whatever the predictive is; for one logit
+        z = m/√(1 + π/8·v) it is that of the two logits ±z/2.
+
+        Args:
+            x: inputs, or a loader of them.
+        """
+        return torch.cat([uncertainty.score(each) for _, each in self._gaussians(self._batches(x))])
+
+    @torch.no_grad()
+    def threshold(self, val_loader: Data, *, accept: float = 0.95) -> float:
+        """The largest t for which at least that share of the data has `score` ≥ t.
+
+        Accept what is like the data by `bayes.score(x) >= t`.
+
+        Args:
+            val_loader: inputs that were not trained on, or a loader of them; labels are not looked at.
+            accept: the share, above 0 and at most 1.
+
+        >>> import bitbayes as bb
+        >>> _ = torch.manual_seed(0)
+        >>> x, y = torch.randn(40, 2), torch.arange(40) % 2
+        >>> bayes = bb.Laplace(nn.Linear(2, 2)).fit([(x, y)])
+        >>> t = bayes.threshold(x, accept=0.75)
+        >>> int((bayes.score(x) >= t).sum())
+        30
+        """
+        metrics.check_share(accept)
+        return metrics.threshold(self.score(val_loader), accept=accept)
+
+    @torch.no_grad()
+    def uncertainty(
+        self, x: Data, *, samples: int | None = None, generator: torch.Generator | None = None
+    ) -> Uncertainty:
+        """H[E p] = E H[p] + E KL(p ‖ E p), (n,) each in nats, and the variance of p (n, k), by draws of p.
+
+        The first part is noise in the labels, the second, the mutual information of label and weights, is
+        what more data could take away. With `predictive="weights"` p is that of drawn networks, otherwise the
+        softmax of drawn logits. All rows share their random numbers, and without a generator every call
+        does: what is returned for a row depends on no other row.
+
+        Args:
+            x: inputs, or a loader of them.
+            samples: the number of draws, 100 by default; 20 networks for "weights".
+            generator: of the random numbers; by default a new one with a fixed seed.
+        """
+        posterior, method = self._fitted_posterior(), self._method(None)
+        if samples is not None and (type(samples) is not int or samples < 1):
+            raise ArgumentError(f"samples={samples!r}: expected a positive number of draws")
+        if generator is None:
+            generator = torch.Generator(model_device(self.model)).manual_seed(UNCERTAINTY_SEED)
+        parts = []
+        if method == "weights":
+            draws = posterior.sample(samples or NETWORKS, self._prior, generator)
+            for batch in self._batches(x):
+                outputs, _ = posterior.network_logits(batch, draws, self.temperature)
+                parts.append(uncertainty.of_draws(predictive.network_probabilities(outputs)))
+        else:
+            state = generator.get_state()
+            for _, gaussian in self._gaussians(self._batches(x), samples):
+                generator.set_state(state)
+                parts.append(uncertainty.of_gaussian(gaussian, samples or predictive.SAMPLES, generator))
+        return Uncertainty(*(torch.cat(each) for each in zip(*parts, strict=True)))
+
+    @torch.no_grad()
+    def evaluate(
+        self,
+        loader: Iterable[Any],
+        *,
+        outliers: Mapping[str, Data] | None = None,
+        progress: bool | None = None,
+    ) -> dict[str, float]:
+        """The `metrics` of the predictions on labelled data, and of `score` on outliers, in one pass.
+
+        "accuracy", "nll", "ece", "brier", "mmc" and, in the order of `score`, "aurc"; for each set of
+        outliers "NAME/auroc" and "NAME/fpr95", which tell it from the data by `score`, and "NAME/mmc".
+
+        Args:
+            loader: test data, as for `fit`.
+            outliers: a tensor or a loader for each name; their labels are not looked at.
+            progress: True, False, or None for a bar on terminals.
+        """
+        self._fitted_posterior()
+        if outliers is not None and not isinstance(outliers, Mapping):
+            raise ArgumentError(
+                f"outliers is a {type(outliers).__name__}: expected a mapping from the name of each set to a "
+                "tensor or a loader"
+            )
+        sets = dict(outliers or {})
+        for name, data in sets.items():
+            with _naming(name):
+                check_data(data)
+        steps = track(check_loader(loader), "evaluating", progress)
+        batches = self._with_kernel(labelled_batches(steps, model_device(self.model)))
+        labels, probs, scores = map(torch.cat, zip(*self._predictions(batches), strict=True))
+        found = {
+            "accuracy": metrics.accuracy(probs, labels),
+            "nll": metrics.nll(probs, labels),
+            "ece": metrics.ece(probs, labels),
+            "brier": metrics.brier(probs, labels),
+            "mmc": metrics.mmc(probs),
+            "aurc": metrics.aurc(scores, probs.argmax(1) == labels),
+        }
+        for name, data in sets.items():
+            with _naming(name):
+                if not isinstance(data, (Tensor, Mapping)):
+                    data = track(data, f"evaluating: {name}", progress)
+                _, *predictions = zip(*self._predictions(self._batches(data)), strict=True)
+                probs_out, scores_out = map(torch.cat, predictions)
+                found[f"{name}/auroc"] = metrics.auroc(scores, scores_out)
+                found[f"{name}/fpr95"] = metrics.fpr95(scores, scores_out)
+                found[f"{name}/mmc"] = metrics.mmc(probs_out)
+        return found
 
     def log_evidence(
         self, prior_variance: float | Tensor | Mapping[str, float | Tensor] | None = None
@@ -492,7 +620,8 @@ class Laplace(nn.Module):
         residual = f"{self.residual_variance:.4g}" if self._posterior and self._residual() else "none"
         return (
             f"layers={self.layers!r}, structure={self.structure!r}, predictive={self.predictive!r}, "
-            f"prior_variance={shown}, temperature={self.temperature:.4g}, residual variance={residual}, {state}"
+            f"prior_variance={shown}, temperature={self.temperature:.4g}, residual variance={residual}, "
+            f"{state}"
         )
 
     # ---- inside
@@ -534,8 +663,34 @@ class Laplace(nn.Module):
 
     def _batches(self, x: Data) -> Iterator[Batch]:
         """The batches of x, with the residual's kernel if there is a residual."""
-        batches, residual = input_batches(x, model_device(self.model)), self._residual()
+        return self._with_kernel(input_batches(x, model_device(self.model)))
+
+    def _with_kernel(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        residual = self._residual()
         return batches if residual is None else residual.attached_to(batches)
+
+    def _gaussians(
+        self, batches: Iterator[Batch], samples: int | None = None
+    ) -> Iterator[tuple[Batch, LogitGaussian]]:
+        """The points of each batch, as many at a time as may be drawn at once, and their Gaussian."""
+        posterior = self._fitted_posterior()
+        numbers = posterior.outputs * max(predictive.FEW_CLASSES, samples or predictive.SAMPLES)
+        rows = max(1, NUMBERS_PER_PREDICTION // numbers)
+        for batch, gaussian in posterior.gaussians(batches, self._prior, rows):
+            yield batch, self._complete(gaussian, batch.root_kernel)
+
+    def _predictions(self, batches: Iterator[Batch]) -> Iterator[tuple[Tensor | None, Tensor, Tensor]]:
+        """Labels (n,), if there are any, probabilities (n, k) and scores (n,), on the CPU."""
+        posterior, method = self._fitted_posterior(), self._method(None)
+        draws = posterior.sample(NETWORKS, self._prior, None) if method == "weights" else None
+        for batch, gaussian in self._gaussians(batches):
+            if draws is None:
+                logits = predictive.predict(gaussian, method)
+            else:
+                logits, _ = posterior.average_networks(batch, draws, self.temperature)
+            probs = posterior.fitted.likelihood.log_probabilities(logits).exp()
+            labels = None if batch.labels is None else batch.labels.cpu()
+            yield labels, probs.cpu(), uncertainty.score(gaussian).cpu()
 
     def _complete(self, gaussian: LogitGaussian, root_kernel: Tensor | None) -> LogitGaussian:
         """The one place where temperature and residual join a prediction."""
@@ -554,3 +709,12 @@ class Laplace(nn.Module):
         if residual is None:
             return found
         return rays.with_residual(found, x, residual, self.residual_variance, self.residual_threshold)
+
+
+@contextmanager
+def _naming(outliers: str) -> Iterator[None]:
+    """Say which set of outliers an error is about."""
+    try:
+        yield
+    except BitbayesError as error:
+        raise DataError(f"outliers {outliers!r}: {error}") from error

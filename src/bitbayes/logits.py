@@ -177,12 +177,19 @@ class LogitGaussian:
         variances = own[:, first, None] + own[:, None, second] - 2 * both
         return variances.clamp_min(0).to(self.scale.dtype)
 
-    def draw(self, samples: int, generator: torch.Generator | None) -> Tensor:
-        """Draws of (f − shift) / scale, (samples, n, k), independent for each point."""
+    def draw(self, samples: int, generator: torch.Generator | None, *, shared: bool = False) -> Tensor:
+        """Draws of (f − shift) / scale, (samples, n, k), independent for each point.
+
+        Args:
+            samples: the number of draws.
+            generator: of the random numbers.
+            shared: whether all points share their random numbers instead, so that what is drawn for one does
+                not depend on the others.
+        """
         weights, factor, _ = self.factors
-        noise = torch.randn(
-            samples, *weights.shape, generator=generator, dtype=weights.dtype, device=weights.device
-        )
+        n, r = weights.shape
+        shape = samples, 1 if shared else n, r
+        noise = torch.randn(shape, generator=generator, dtype=weights.dtype, device=weights.device)
         # The floor is for the gradient of the root, which is infinite at 0.
         noise = noise * weights.clamp_min(torch.finfo(weights.dtype).tiny).sqrt()
         if factor is not None:

@@ -2,10 +2,13 @@
 
 `probs` is (n, k): one row of k class probabilities per point. Each row sums to one. A network with a single
 logit gives (n, 2). `labels` is (n,): whole numbers from 0 to k − 1. The *confidence* of a point is its
-largest probability. All sums are taken in float64 on the CPU, so the result does not depend on the device.
+largest probability. `scores` is (n,): any numbers, larger for points that look more like the data. All sums
+are taken in float64 on the CPU, so the result does not depend on the device.
 """
 
+import math
 from dataclasses import dataclass
+from fractions import Fraction
 
 import torch
 from torch import Tensor
@@ -20,6 +23,14 @@ class Reliability:
     count: Tensor  # (bins,) number of points, int64
     confidence: Tensor  # (bins,) mean confidence, NaN where the bin is empty
     accuracy: Tensor  # (bins,) share of correct labels, NaN where the bin is empty
+
+
+@dataclass(frozen=True)
+class RiskCoverage:
+    """What is accepted, and how much of it is wrong. `risk_coverage` computes it."""
+
+    coverage: Tensor  # (n,) share of points that are accepted: 1/n, 2/n, …, 1
+    risk: Tensor  # (n,) share of errors among them
 
 
 def accuracy(probs: Tensor, labels: Tensor) -> float:
@@ -61,18 +72,21 @@ def entropy(probs: Tensor) -> float:
 def auroc(probs_in: Tensor, probs_out: Tensor) -> float:
     """Return the area under the ROC curve: P(score_in > score_out) + ½ P(score_in = score_out).
 
-    The score is the confidence. The area is 1 if it separates the two sets perfectly and ½ if it does not
-    separate them at all. It is below ½ if outliers get more confidence.
+    The area is 1 if the score separates the two sets perfectly and ½ if it does not separate them at all. It
+    is below ½ if outliers get larger scores.
 
     Args:
-        probs_in: probabilities (n, k) of in-distribution points, the positive class.
-        probs_out: probabilities (m, k) of outliers.
+        probs_in: of in-distribution points, the positive class: scores (n,), or probabilities (n, k), whose
+            score is the confidence.
+        probs_out: the same of outliers, (m,) or (m, k).
 
     >>> auroc(torch.tensor([[0.9, 0.1], [0.6, 0.4]]), torch.tensor([[0.6, 0.4], [0.5, 0.5]]))
     0.875
+    >>> auroc(torch.tensor([7.0, 3.0]), torch.tensor([3.0, -1.0]))
+    0.875
     """
-    score_in = _confidence(_check_probs(probs_in, "probs_in"))  # (n,)
-    score_out = _confidence(_check_probs(probs_out, "probs_out")).sort().values  # (m,)
+    score_in, score_out = _scores_of_both(probs_in, probs_out)  # (n,), (m,)
+    score_out = score_out.sort().values
     # (n,) for each in-distribution point the number of outliers with a smaller, or smaller or equal, score.
     smaller = torch.searchsorted(score_out, score_in)
     smaller_or_equal = torch.searchsorted(score_out, score_in, right=True)
@@ -82,22 +96,88 @@ def auroc(probs_in: Tensor, probs_out: Tensor) -> float:
 def fpr95(probs_in: Tensor, probs_out: Tensor) -> float:
     """Return the false positive rate at 95 % true positives: the share of outliers with score ≥ t.
 
-    The score is the confidence. The threshold t is the largest score for which at least 95 % of the n
-    in-distribution points have score ≥ t. So t is the ⌈0.95 n⌉-th largest in-distribution score. The rate is
-    0 if all outliers have a score < t, and 1 if none has.
+    t is the `threshold` that accepts 95 % of the in-distribution points. The rate is 0 if all outliers have a
+    score < t, and 1 if none has.
 
     Args:
-        probs_in: probabilities (n, k) of in-distribution points, the positive class.
-        probs_out: probabilities (m, k) of outliers.
+        probs_in: of in-distribution points, the positive class: scores (n,), or probabilities (n, k), whose
+            score is the confidence.
+        probs_out: the same of outliers, (m,) or (m, k).
 
     >>> fpr95(torch.tensor([[0.9, 0.1], [0.6, 0.4]]), torch.tensor([[0.6, 0.4], [0.5, 0.5]]))
     0.5
     """
-    score_in = _confidence(_check_probs(probs_in, "probs_in")).sort(descending=True).values  # (n,)
-    score_out = _confidence(_check_probs(probs_out, "probs_out"))  # (m,)
-    # ⌈0.95 n⌉ in whole numbers: the product 0.95 · n could be rounded across a whole number.
-    kept = (19 * len(score_in) + 19) // 20
-    return (score_out >= score_in[kept - 1]).double().mean().item()
+    score_in, score_out = _scores_of_both(probs_in, probs_out)  # (n,), (m,)
+    return (score_out >= threshold(score_in, accept=0.95)).double().mean().item()
+
+
+def threshold(scores: Tensor, *, accept: float = 0.95) -> float:
+    """Return the largest t for which at least accept · n of the scores are ≥ t: the ⌈accept · n⌉-th largest.
+
+    Args:
+        scores: (n,).
+        accept: the share to accept, above 0 and at most 1.
+
+    >>> threshold(torch.tensor([5.0, 1.0, 4.0, 2.0, 3.0]), accept=0.6)
+    3.0
+    """
+    share = check_share(accept)
+    scores = _check_scores(scores, "scores").sort(descending=True).values
+    return scores[math.ceil(share * len(scores)) - 1].item()
+
+
+def check_share(accept: float) -> Fraction:
+    """Return the share as it is written; raise if it is not above 0 and at most 1.
+
+    As a fraction, since 0.07 · 100 is 7.000000000000001 in floating point, and 8 points would be accepted.
+    """
+    if not isinstance(accept, (int, float)) or not 0 < accept <= 1:
+        raise ArgumentError(f"accept={accept!r}: give the share to accept, above 0 and at most 1")
+    return Fraction(str(float(accept)))
+
+
+def risk_coverage(scores: Tensor, correct: Tensor) -> RiskCoverage:
+    """Return the share of errors among the points with the i largest scores, for i = 1, …, n.
+
+    Points that share a score come in no order: each counts with the mean error of them all. This is the
+    average over all their orders.
+
+    Args:
+        scores: (n,), larger for points that are accepted earlier.
+        correct: whether the predicted class is the label, (n,) booleans.
+
+    >>> risk_coverage(torch.tensor([9.0, 7.0, 7.0, 1.0]), torch.tensor([True, True, False, False]))
+    RiskCoverage(coverage=tensor([0.2500, 0.5000, 0.7500, 1.0000], dtype=torch.float64),
+                 risk=tensor([0.0000, 0.2500, 0.3333, 0.5000], dtype=torch.float64))
+    """
+    scores = _check_scores(scores, "scores")
+    if not isinstance(correct, Tensor) or correct.dtype != torch.bool or correct.shape != scores.shape:
+        given = (
+            f"{correct.dtype} {tuple(correct.shape)}"
+            if isinstance(correct, Tensor)
+            else type(correct).__name__
+        )
+        raise DataError(f"correct is {given}: give booleans of shape {tuple(scores.shape)}, as scores has")
+    _, tie, size = torch.unique(-scores, return_inverse=True, return_counts=True)  # the largest score first
+    wrong = torch.bincount(tie, weights=(~correct.detach().cpu()).double())  # (ties,)
+    accepted = torch.arange(1, len(scores) + 1, dtype=torch.float64)  # (n,)
+    errors = (wrong / size).repeat_interleave(size).cumsum(0)  # (n,)
+    return RiskCoverage(accepted / len(scores), errors / accepted)
+
+
+def aurc(scores: Tensor, correct: Tensor) -> float:
+    """Return the area under the risk-coverage curve: 1/n Σᵢ risk(i/n), the mean of `risk_coverage`.
+
+    It is 0 if nothing is wrong, and about the error rate if the scores say nothing about the errors.
+
+    Args:
+        scores: (n,), larger for points that are accepted earlier.
+        correct: whether the predicted class is the label, (n,) booleans.
+
+    >>> aurc(torch.tensor([4.0, 3.0, 2.0, 1.0]), torch.tensor([True, True, True, False]))
+    0.0625
+    """
+    return risk_coverage(scores, correct).risk.mean().item()
 
 
 def reliability(probs: Tensor, labels: Tensor, bins: int = 15) -> Reliability:
@@ -242,6 +322,33 @@ def _check_probs(probs: Tensor, name: str = "probs") -> Tensor:
             f"{probs.dtype} explains ({_sum_tolerance(probs):.2g}): give probabilities, not logits or scores"
         )
     return p
+
+
+def _scores_of_both(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
+    """Return two sets of scores (n,) and (m,), given so, or the confidences of two sets of probabilities."""
+    dims = [each.dim() for each in (first, second) if isinstance(each, Tensor)]
+    if dims == [1, 1]:
+        return _check_scores(first, "probs_in"), _check_scores(second, "probs_out")
+    if sorted(dims) == [1, 2]:
+        raise DataError(
+            f"probs_in has shape {tuple(first.shape)} and probs_out has shape {tuple(second.shape)}: "
+            "give two sets of probabilities, (n, k) and (m, k), or two of scores, (n,) and (m,)"
+        )
+    probs = _check_probs(first, "probs_in"), _check_probs(second, "probs_out")
+    return _confidence(probs[0]), _confidence(probs[1])
+
+
+def _check_scores(scores: Tensor, name: str) -> Tensor:
+    """Check that `scores` are numbers that have an order, and return them in float64 on the CPU."""
+    if not isinstance(scores, Tensor) or not scores.is_floating_point():
+        kind = scores.dtype if isinstance(scores, Tensor) else type(scores).__name__
+        raise DataError(f"{name} must be a floating-point tensor of scores (n,), but is {kind}")
+    if scores.dim() != 1 or len(scores) == 0:
+        raise DataError(f"{name} has shape {tuple(scores.shape)}: give one score per point, (n,) with n ≥ 1")
+    s = scores.detach().to("cpu", torch.float64)
+    if s.isnan().any():
+        raise DataError(f"{name} holds NaN in {int(s.isnan().sum())} of {len(s)} points: they have no order")
+    return s
 
 
 def _sum_tolerance(probs: Tensor) -> float:

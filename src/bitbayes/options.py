@@ -44,8 +44,8 @@ class Fisher:
 class Options:
     """Every option but those that can be set at any time (the prior's and the residual's numbers).
 
-    `curvature`: "exact", "paper", or a `Fisher`. `residual`: whether there is one, "auto" (where the inputs allow
-    it), or the names of the hidden layers at whose inputs it looks too.
+    `curvature`: "exact", "paper", or a `Fisher`. `residual`: whether there is one, "auto" (where the inputs
+    allow it), or the names of the hidden layers at whose inputs it looks too.
     """
 
     layers: str = "last"

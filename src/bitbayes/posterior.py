@@ -77,7 +77,10 @@ class WeightPosterior(ABC):
 
     @abstractmethod
     def gaussians(self, batches: Iterable[Batch], prior: Prior, rows: int) -> BatchGaussians:
-        """The points of each batch, at most `rows` at a time, and the Gaussian over their logits."""
+        """The points of each batch, at most `rows` at a time, and the Gaussian over their logits.
+
+        Labels, if there are any, are checked.
+        """
 
     @abstractmethod
     def sample(self, n: int, prior: Prior, generator: torch.Generator | None) -> dict[str, Tensor]:
@@ -86,7 +89,14 @@ class WeightPosterior(ABC):
     def average_networks(
         self, batch: Batch, draws: dict[str, Tensor], temperature: float
     ) -> tuple[Tensor, torch.Size]:
-        """Drop-in logits (n, k): the average of drawn networks; and the shape of the model's own output.
+        """Drop-in logits (n, k): the average of drawn networks; and the shape of the model's own output."""
+        logits, shape = self.network_logits(batch, draws, temperature)
+        return average_networks(logits), shape
+
+    def network_logits(
+        self, batch: Batch, draws: dict[str, Tensor], temperature: float
+    ) -> tuple[Tensor, torch.Size]:
+        """The logits (s, n, k) of s drawn networks; and the shape of the model's own output.
 
         At a temperature T a drawn network's logits f become f*/T + (f − f*), f* those of the model itself.
         """
@@ -99,7 +109,7 @@ class WeightPosterior(ABC):
                 own = as_logits(call(self.model, batch.inputs), len(batch))
                 check_finite(batch, own, own, self.model)
                 logits = logits - own * (1 - 1 / temperature)
-        return average_networks(logits), outputs[0].shape
+        return logits, outputs[0].shape
 
     # ---- choosing the prior
 

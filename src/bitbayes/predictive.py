@@ -88,9 +88,10 @@ def _pairs_in_blocks(gaussian: LogitGaussian, largest: float) -> Tensor:
 def mean_field(gaussian: LogitGaussian) -> Tensor:
     """m̃ᵢ/√(1 + κ v̄), with one variance for all classes: v̄, the mean of Var(fᵢ − fⱼ) over all pairs.
 
-    The class of the largest mean keeps the largest probability, whatever the covariance. It costs no more than
-    the logits themselves, for any number of classes. With k = 2 it is the paper's z(x) for the difference, as
-    `pairwise` is. (Lu, Ie and Sha, 2020, arXiv 2006.07584, use one variance for all classes too.)
+    The class of the largest mean keeps the largest probability, whatever the covariance. It costs no more
+    than the logits themselves, for any number of classes. With k = 2 it is the paper's z(x) for the
+    difference, as `pairwise` is. (Lu, Ie and Sha, 2020, arXiv 2006.07584, use one variance for all classes
+    too.)
     """
     mean = gaussian.scaled_mean
     mean = mean - (mean / mean.shape[1]).sum(1, keepdim=True)
@@ -121,14 +122,18 @@ def monte_carlo(
     gaussian: LogitGaussian, samples: int = SAMPLES, generator: torch.Generator | None = None
 ) -> Tensor:
     """The average of softmax(f) (one logit: σ(f)) over draws f ~ N(m, C); log p, or log p/(1 − p)."""
-    draws = gaussian.draw(samples, generator)  # (s, n, k), in units of scale
-    scale = gaussian.scale[:, None]
-    if draws.shape[2] == 1:
-        draws = draws * scale
-        return _log(draws.sigmoid().mean(0)) - _log((-draws).sigmoid().mean(0))
-    # The largest logit becomes 0 before the scale is put back, so only −inf can come of it.
-    draws = (draws - draws.amax(2, keepdim=True)) * scale
-    return _log(draws.softmax(2).mean(0))
+    return _average(drawn_probabilities(gaussian, samples, generator), gaussian.scaled_mean.shape[1])
+
+
+def drawn_probabilities(
+    gaussian: LogitGaussian, samples: int, generator: torch.Generator | None, *, shared: bool = False
+) -> Tensor:
+    """softmax(f) (one logit: 1 − σ(f) and σ(f)) of draws f ~ N(m, C), (samples, n, k); see `draw`."""
+    draws = gaussian.draw(samples, generator, shared=shared)  # (s, n, k), in units of scale
+    if draws.shape[2] > 1:
+        # The largest logit becomes 0 before the scale is put back, so only −inf can come of it.
+        draws = draws - draws.amax(2, keepdim=True)
+    return _probabilities(draws * gaussian.scale[:, None])
 
 
 def quadrature(gaussian: LogitGaussian) -> Tensor:
@@ -162,11 +167,25 @@ def quadrature(gaussian: LogitGaussian) -> Tensor:
 
 def average_networks(outputs: Tensor) -> Tensor:
     """Drop-in logits (n, k) of the average prediction of s networks with logits (s, n, k); all finite."""
-    logits = outputs.to(working(outputs.dtype)).nan_to_num()
-    one = logits.shape[2] == 1
-    pair = torch.cat([logits, torch.zeros_like(logits)], dim=2) if one else logits
-    log_p = _log(pair.softmax(2).mean(0))
-    return log_p[:, :1] - log_p[:, 1:] if one else log_p
+    return _average(network_probabilities(outputs), outputs.shape[2])
+
+
+def network_probabilities(outputs: Tensor) -> Tensor:
+    """The probabilities (s, n, k) of each of s networks with logits (s, n, k); (s, n, 2) for one logit."""
+    return _probabilities(outputs.to(working(outputs.dtype)).nan_to_num())
+
+
+def _probabilities(logits: Tensor) -> Tensor:
+    """softmax of logits (s, n, k); of one logit both 1 − σ and σ, (s, n, 2)."""
+    return (
+        torch.cat([(-logits).sigmoid(), logits.sigmoid()], 2) if logits.shape[2] == 1 else logits.softmax(2)
+    )
+
+
+def _average(probabilities: Tensor, k: int) -> Tensor:
+    """Drop-in logits (n, k) of the average of probabilities (s, n, k), or (s, n, 2) for one logit."""
+    log_p = _log(probabilities.mean(0))
+    return log_p[:, 1:] - log_p[:, :1] if k == 1 else log_p
 
 
 def _log(probability: Tensor) -> Tensor:
@@ -192,8 +211,8 @@ def closed_forms(outputs: int | None = None) -> tuple[str, ...]:
 def method_for(method: str, outputs: int) -> str:
     """The method of that name for so many logits.
 
-    "auto" is probit for one logit, pairwise for up to 64, and meanfield for more: the work for all pairs grows
-    with the cube of the number of classes.
+    "auto" is probit for one logit, pairwise for up to 64, and meanfield for more: the work for all pairs
+    grows with the cube of the number of classes.
 
     >>> method_for("auto", 1), method_for("auto", 10), method_for("auto", 1000)
     ('probit', 'pairwise', 'meanfield')

@@ -95,6 +95,11 @@ class InputMoments(TensorBundle):
         return rows / deviations, -self.mean.to(rows) / deviations
 
 
+def measurable(inputs: Inputs) -> bool:
+    """Whether inputs can have a residual."""
+    return isinstance(inputs, Tensor) and inputs.is_floating_point()
+
+
 def as_rows(inputs: Inputs) -> Tensor:
     """(n, D) in float64; raises on inputs for which a distance from the data means nothing."""
     if not isinstance(inputs, Tensor) or not inputs.is_floating_point():

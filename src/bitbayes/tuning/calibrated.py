@@ -1,13 +1,13 @@
 """The objective "calibrated": temperature, prior variance and residual together, by validation data alone.
 
-A wide prior shrinks every confidence. A temperature T below 1 gives back what is lost at the data, and keeps the
-differences between points. So each prior variance has a best temperature, and along this curve the negative
-log-likelihood of the validation data hardly changes. Of all prior variances that these data cannot tell from the
-best, the largest is taken: it is the most uncertain far away.
+A wide prior shrinks every confidence. A temperature T below 1 gives back what is lost at the data, and keeps
+the differences between points. So each prior variance has a best temperature, and along this curve the
+negative log-likelihood of the validation data hardly changes. Of all prior variances that these data cannot
+tell from the best, the largest is taken: it is the most uncertain far away.
 
 The residual is not chosen by the likelihood, on which the few validation points beyond its threshold would
-decide. Its threshold lies beyond almost all of the data, and its variance is measured against the differences of
-the mean logits, divided by T.
+decide. Its threshold lies beyond almost all of the data, and its variance is measured against the differences
+of the mean logits, divided by T.
 """
 
 import math
@@ -31,8 +31,8 @@ STEP, SMALLEST_STEP = 0.25, 0.02
 MAX_STEPS = 30
 # The residual begins at this multiple of the 99 % quantile of its kernel on the validation data.
 QUANTILE, BEYOND = 0.99, 1.5
-# At twice the threshold the deviation of a difference of two logits is so many times the typical difference of
-# the two largest means.
+# At twice the threshold the deviation of a difference of two logits is so many times the typical difference
+# of the two largest means.
 DEVIATIONS = 2.0
 SMALLEST_THRESHOLD, SMALLEST_MARGIN = 1e-3, 1.0
 
@@ -72,9 +72,10 @@ def tune_calibrated(
 class _Curve:
     """The best temperature for each prior variance that was looked at, and what both cost together.
 
-    The cost is the mean negative log-likelihood, and a weak prior on the temperature: ½ log²(T/T₀)/n, with the
-    T₀(σ₀²) that makes up for how much the prior variance shrinks the logits of the median point. It matters only
-    if the validation data would have every prediction be certain, as they do when all of it is right.
+    The cost is the mean negative log-likelihood, and a weak prior on the temperature: ½ log²(T/T₀)/n, with
+    the T₀(σ₀²) that makes up for how much the prior variance shrinks the logits of the median point. It
+    matters only if the validation data would have every prediction be certain, as they do when all of it is
+    right.
     """
 
     def __init__(self, points: list[Points], method: str, losses: Callable[..., Tensor]) -> None:
@@ -118,12 +119,14 @@ class _Curve:
         spreads = []
         for points in self.points:
             gaussian = points.family.at(Prior(variance))
-            spreads.append((1 + KAPPA * gaussian.mean_pair_variance() * gaussian.scale.square()).cpu().double())
+            spreads.append(
+                (1 + KAPPA * gaussian.mean_pair_variance() * gaussian.scale.square()).cpu().double()
+            )
         return float(torch.cat(spreads).median().log()) / 2
 
 
 class _Descent:
-    """The search for the least cost in log T: steps downhill, then the vertex of the parabola through three."""
+    """The search for the least cost in log T: steps downhill, then the vertex of a parabola."""
 
     def __init__(self, start: float) -> None:
         self.start = start
@@ -137,23 +140,27 @@ class _Descent:
         if self.vertex is not None:
             return []
         best = self.best()
-        outer = [t for t in (best - STEP, best + STEP) if not any(abs(t - old) < STEP / 2 for old in self.seen)]
+        outer = [
+            t for t in (best - STEP, best + STEP) if not any(abs(t - old) < STEP / 2 for old in self.seen)
+        ]
         if outer:
             return outer
-        left, right = (min(self.seen, key=lambda t, at=best + side: abs(t - at)) for side in (-STEP, STEP))
-        down, up = self.seen[left] - self.seen[best], self.seen[right] - self.seen[best]
+        down, up = (self._nearest(best + side) - self.seen[best] for side in (-STEP, STEP))
         curvature = down + up
         shift = (down - up) / curvature * STEP / 2 if curvature > 0 and math.isfinite(curvature) else 0.0
         self.vertex = best + shift
         return [self.vertex] if abs(shift) > SMALLEST_STEP else []
 
+    def _nearest(self, place: float) -> float:
+        """The cost that is known nearest to a place."""
+        return self.seen[min(self.seen, key=lambda t: abs(t - place))]
+
     def best(self) -> float:
+        """The log T of the least cost so far."""
         return min(self.seen, key=lambda t: self.seen[t] if math.isfinite(self.seen[t]) else math.inf)
 
 
-def _residual_numbers(
-    points: list[Points], prior_variance: float, temperature: float
-) -> tuple[float, float]:
+def _residual_numbers(points: list[Points], prior_variance: float, temperature: float) -> tuple[float, float]:
     """The variance and the threshold of the residual."""
     kernel = torch.cat([each.root_kernel for each in points if each.root_kernel is not None]).square()
     threshold = max(BEYOND * float(kernel.quantile(QUANTILE)), SMALLEST_THRESHOLD)

@@ -93,12 +93,13 @@ def warn_at_the_edge(grid: list[float], chosen: float | dict[str, float], stackl
             meaning = (
                 "predictions are almost those of the plain network now"
                 if smallest
-                else "the prior hardly limits the weights now, and predictions are as uncertain as they can be"
+                else "the prior hardly limits the weights now, and predictions are as uncertain as they can
+                be"
             )
+            side = "smallest" if smallest else "largest"
             warnings.warn(
-                f"the best prior variance{of}, {value:.3g}, is the {'smallest' if smallest else 'largest'} of "
-                f"those tried: {meaning}. Set `prior_variance`, or choose another objective, if that does not "
-                "suit",
+                f"the best prior variance{of}, {value:.3g}, is the {side} of those tried: {meaning}. Set "
+                "`prior_variance`, or choose another objective, if that does not suit",
                 EdgeWarning,
                 stacklevel=stacklevel + 1,
             )

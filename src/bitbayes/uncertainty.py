@@ -1,0 +1,60 @@
+"""How sure is a prediction? A Gaussian over logits → a score to reject by, or the parts of uncertainty."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from bitbayes import predictive
+from bitbayes.logits import LogitGaussian
+from bitbayes.precision import without_autocast
+
+
+class Uncertainty(NamedTuple):
+    """The uncertainty of n predictions, in nats: entropy = expected entropy + mutual information.
+
+    entropy: H[E p] (n,), the whole.
+    expected_entropy: E H[p] (n,), what remains for known weights: noise in the labels.
+    mutual_information: E KL(p ‖ E p) (n,) ≥ 0, what the weights are to blame for.
+    variance: Var p (n, k), or (n, 2) for one logit.
+    """
+
+    entropy: Tensor
+    expected_entropy: Tensor
+    mutual_information: Tensor
+    variance: Tensor
+
+
+def score(gaussian: LogitGaussian) -> Tensor:
+    """log Σᵢ exp zᵢ (n,), zᵢ = m̃ᵢ/√(1 + π/8·c̃ᵢᵢ) the logits of `probit`: larger = more like the data.
+
+    For one logit z it is that of the two logits ±z/2.
+    """
+    z = predictive.predict(gaussian, "probit")  # (n, k)
+    return (torch.cat([-z, z], dim=1) / 2 if z.shape[1] == 1 else z).logsumexp(1)
+
+
+def of_gaussian(gaussian: LogitGaussian, samples: int, generator: torch.Generator | None) -> Uncertainty:
+    """The uncertainty by draws of the logits, whose random numbers all points share."""
+    with without_autocast(gaussian.scale.device):
+        return of_draws(predictive.drawn_probabilities(gaussian, samples, generator, shared=True))
+
+
+def of_draws(probabilities: Tensor) -> Uncertainty:
+    """The uncertainty of draws p (s, n, k) of the probabilities, every expectation a mean over s."""
+    mean = probabilities.mean(0)  # (n, k)
+    floor = mean.clamp_min(torch.finfo(mean.dtype).tiny)
+    # p log(p/p̄) − p + p̄: no term is negative. Where p is nearly p̄, as near the data, log1p keeps digits that
+    # a difference of entropies has lost; elsewhere p itself may be lost in p − p̄.
+    gap = probabilities - floor
+    near = probabilities * (gap / floor).log1p()
+    far = torch.xlogy(probabilities, probabilities / floor)
+    divergence = torch.where(2 * gap.abs() < floor, near, far) - gap  # (s, n, k)
+    return Uncertainty(
+        entropy=torch.special.entr(mean).sum(1),
+        expected_entropy=torch.special.entr(probabilities).sum(2).mean(0),
+        mutual_information=divergence.sum(2).mean(0).clamp_min(0),
+        variance=probabilities.var(0, correction=0),
+    )
