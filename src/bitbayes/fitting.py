@@ -44,6 +44,8 @@ from bitbayes.structures import CURVATURES, WHOLE_NETWORK, Curvature, check_affo
 
 # Features wait until they are worth one matrix product. Bytes, not batches, so that memory is bounded.
 FIT_BYTES = 2**25
+# The largest matrix that is decomposed, by its side: 3 GB, and some minutes on a good machine.
+LARGEST_SIDE = 20_000
 
 
 @dataclass(frozen=True)
@@ -140,6 +142,7 @@ def fit_last_layer(
     method_for(options.predictive, head.outputs)  # raises now rather than after the pass
     auto = "full" if head.outputs == 1 else "kron"
     kind = CURVATURES[auto if options.structure == "auto" else options.structure]
+    _check_size(kind, head)
     totals = _Totals({})
 
     def points() -> Iterator[tuple[Tensor, Tensor, Tensor]]:
@@ -239,6 +242,17 @@ def _directions(
         [likelihood.draw(logits.double(), generator) / math.sqrt(fisher.draws) for _ in range(fisher.draws)],
         dim=2,
     )
+
+
+def _check_size(kind: type[Curvature], head: Head) -> None:
+    """Raise, before anything is allocated, if the structure needs a matrix that is too large to decompose."""
+    side = kind.largest_side(head.outputs, head.width)
+    if side > LARGEST_SIDE:
+        raise ModelError(
+            f"structure={kind.structure!r} needs a matrix of {side:,} × {side:,} for this last layer of "
+            f"{head.outputs:,} outputs and {head.width:,} features. It takes {8 * side**2 / 1e9:,.0f} GB, and "
+            "hours to decompose: use structure='diag'"
+        )
 
 
 def _checked_layers(model: nn.Module, preview: Inputs, structure: str) -> tuple[int, tuple[Layer, ...]]:

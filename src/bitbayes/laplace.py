@@ -1,5 +1,6 @@
 """Laplace: the public face. It ties the rooms together and holds no mathematics."""
 
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
@@ -12,7 +13,15 @@ from torch import Tensor, nn
 
 from bitbayes import metrics, predictive, rays, uncertainty
 from bitbayes.all_layers import AllLayers
-from bitbayes.errors import ArgumentError, BitbayesError, DataError, FileError, ModelError, NotFittedError
+from bitbayes.errors import (
+    ArgumentError,
+    BitbayesError,
+    DataError,
+    FileError,
+    ModelError,
+    NotFittedError,
+    UntunedWarning,
+)
 from bitbayes.fitting import Fitted, fit_all_layers, fit_last_layer
 from bitbayes.io import export, posterior_file
 from bitbayes.last_layer import LastLayer
@@ -270,6 +279,7 @@ class Laplace(nn.Module):
 
         Differentiable in x; over all layers only through the mean of the logits, not through their variance.
         """
+        self._warn_if_untuned()
         posterior, method = self._fitted_posterior(), self._method(None)
         if method == "weights":
             (batch,) = self._batches(x)
@@ -285,6 +295,7 @@ class Laplace(nn.Module):
     @torch.no_grad()
     def logits(self, x: Data) -> LogitGaussian:
         """The Gaussian over the network's outputs at x (or a loader): mean (n, k), covariance (n, k, k)."""
+        self._warn_if_untuned()
         posterior = self._fitted_posterior()
         parts = ((posterior.logits(each.inputs, self._prior), each.root_kernel) for each in self._batches(x))
         return LogitGaussian.stacked([self._complete(*part) for part in parts])
@@ -307,6 +318,7 @@ class Laplace(nn.Module):
             samples: of the logits, for "mc", 100 by default; of the network, for "weights", 20.
             generator: for "mc" and "weights".
         """
+        self._warn_if_untuned()
         posterior, method = self._fitted_posterior(), self._method(method)
         if method == "weights" and self.options.residual_asked:
             raise ArgumentError("method='weights' never sees the residual: choose another, or residual=False")
@@ -355,6 +367,7 @@ class Laplace(nn.Module):
         Args:
             x: inputs, or a loader of them.
         """
+        self._warn_if_untuned()
         return torch.cat([uncertainty.score(each) for _, each in self._gaussians(self._batches(x))])
 
     @torch.no_grad()
@@ -394,6 +407,7 @@ class Laplace(nn.Module):
             samples: the number of draws, 100 by default; 20 networks for "weights".
             generator: of the random numbers; by default a new one with a fixed seed.
         """
+        self._warn_if_untuned()
         posterior, method = self._fitted_posterior(), self._method(None)
         if samples is not None and (type(samples) is not int or samples < 1):
             raise ArgumentError(f"samples={samples!r}: expected a positive number of draws")
@@ -431,6 +445,7 @@ class Laplace(nn.Module):
             progress: True, False, or None for a bar on terminals.
         """
         self._fitted_posterior()
+        self._warn_if_untuned()
         if outliers is not None and not isinstance(outliers, Mapping):
             raise ArgumentError(
                 f"outliers is a {type(outliers).__name__}: expected a mapping from the name of each set to a "
@@ -651,6 +666,18 @@ class Laplace(nn.Module):
         if method == "weights" and self.layers == "all":
             return method
         return predictive.method_for(method, self._fitted_posterior().outputs)
+
+    def _warn_if_untuned(self) -> None:
+        """Say once that a prediction is made with a prior variance that nobody chose."""
+        if self._chosen or self._posterior is None or torch.compiler.is_compiling():
+            return
+        self._chosen = True
+        warnings.warn(
+            f"nothing was tuned: the prior variance is still {self.prior_variance:g}, and predictions may be far "
+            "from calibrated. Call `tune(val_loader)` first, or set `prior_variance` yourself",
+            UntunedWarning,
+            stacklevel=4,  # through the decorator `no_grad`, to the caller's line
+        )
 
     def _known_residual(self) -> Residual | None:
         """The residual that `fit` learned, if any, whether it is in use or not."""

@@ -75,7 +75,6 @@ class LastLayer(WeightPosterior):
         super().__init__(model, fitted, paper=paper)
         assert isinstance(fitted.weights, Head)
         self.head = fitted.weights
-        self.contrasts = fitted.likelihood.contrasts(self.head.outputs)  # (k, c)
 
     @property
     def rows_per_step(self) -> int:
@@ -134,7 +133,10 @@ class LastLayer(WeightPosterior):
     # ---- inside
 
     def _decompose(self, name: str, curvature: Curvature) -> WeightGaussian:
-        return curvature.head_gaussian(self.head, self.contrasts, paper=self.paper)
+        k = self.head.outputs
+        needed = curvature.largest_side(k, self.head.width) > 0
+        contrasts = self.fitted.likelihood.contrasts(k) if needed else None  # (k, c)
+        return curvature.head_gaussian(self.head, contrasts, paper=self.paper)
 
     def _affordable(self, rows: int) -> int:
         """At most that many rows, and not so many that full covariances take much memory."""

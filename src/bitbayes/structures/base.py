@@ -25,6 +25,11 @@ class Curvature(TensorBundle):
     structure: ClassVar[str]
 
     @classmethod
+    def largest_side(cls, outputs: int, width: int) -> int:
+        """The side of the largest matrix that a head of so many logits and features needs; 0 if none."""
+        return 0
+
+    @classmethod
     def of_features(cls, features: Tensor, logits: Tensor, likelihood: Likelihood) -> Self:
         """The last layer's curvature at some points: features φ̃ (n, D), logits (n, k)."""
         raise NotImplementedError
@@ -34,8 +39,14 @@ class Curvature(TensorBundle):
         """A layer's curvature at some points, from the derivatives of Vᵀf with V Vᵀ = Λₙ."""
         raise NotImplementedError
 
-    def head_gaussian(self, head: Head, contrasts: Tensor, *, paper: bool) -> WeightGaussian:
-        """The Gaussian over the last layer's weights; `contrasts` (k, c), `paper`: by the paper's formula."""
+    def head_gaussian(self, head: Head, contrasts: Tensor | None, *, paper: bool) -> WeightGaussian:
+        """The Gaussian over the last layer's weights.
+
+        Args:
+            head: the last layer.
+            contrasts: (k, c); None for structures that need no matrix, and so none of this size.
+            paper: by the paper's formula.
+        """
         raise NotImplementedError
 
     def layer_gaussian(self, layer: Layer, *, paper: bool) -> WeightGaussian:

@@ -46,7 +46,7 @@ class DiagCurvature(Curvature):
                 total[:, outputs] += precise(squares.reshape(groups, -1, total.shape[2]))
         return cls(total.flatten())
 
-    def head_gaussian(self, head: Head, contrasts: Tensor, *, paper: bool) -> DiagGaussian:
+    def head_gaussian(self, head: Head, contrasts: Tensor | None, *, paper: bool) -> DiagGaussian:
         return DiagGaussian(self.diagonal)
 
     def layer_gaussian(self, layer: Layer, *, paper: bool) -> DiagGaussian:

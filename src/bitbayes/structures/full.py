@@ -36,6 +36,10 @@ class FullCurvature(Curvature):
     hessian: Tensor
 
     @classmethod
+    def largest_side(cls, outputs: int, width: int) -> int:
+        return max(1, outputs - 1) * width
+
+    @classmethod
     def of_features(cls, features: Tensor, logits: Tensor, likelihood: Likelihood) -> Self:
         c, width = likelihood.contrasts(logits.shape[1]).shape[1], features.shape[1]
         if c * width > HEAD_ROWS:
@@ -64,8 +68,9 @@ class FullCurvature(Curvature):
         rows = precise(jacobian.dense().flatten(0, 1))  # (n·c, P)
         return cls(rows.T @ rows)
 
-    def head_gaussian(self, head: Head, contrasts: Tensor, *, paper: bool) -> FullHeadGaussian:
+    def head_gaussian(self, head: Head, contrasts: Tensor | None, *, paper: bool) -> FullHeadGaussian:
         values, vectors = eigen(self.hessian)
+        assert contrasts is not None
         k, c = contrasts.shape
         shift = values.new_zeros((k - c) * head.width)
         return FullHeadGaussian(torch.cat([values, shift]), vectors, contrasts.to(vectors))

@@ -26,7 +26,7 @@ class NoCurvature(Curvature):
     def of_features(cls, features: Tensor, logits: Tensor, likelihood: Likelihood) -> Self:
         return cls()
 
-    def head_gaussian(self, head: Head, contrasts: Tensor, *, paper: bool) -> IsotropicGaussian:
+    def head_gaussian(self, head: Head, contrasts: Tensor | None, *, paper: bool) -> IsotropicGaussian:
         return IsotropicGaussian(torch.zeros(head.outputs, head.width, dtype=torch.float64))
 
 

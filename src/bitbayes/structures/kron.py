@@ -39,6 +39,10 @@ class KronCurvature(Curvature):
     count: Tensor
 
     @classmethod
+    def largest_side(cls, outputs: int, width: int) -> int:
+        return max(outputs, width)
+
+    @classmethod
     def of_features(cls, features: Tensor, logits: Tensor, likelihood: Likelihood) -> Self:
         # Precise before the product: float32 would leave nothing of eigenvalues below 1e-7 of the largest,
         # and these are what a wide prior is about.
@@ -57,7 +61,8 @@ class KronCurvature(Curvature):
             jacobian.inputs.new_tensor(n * positions, dtype=torch.float64),
         )
 
-    def head_gaussian(self, head: Head, contrasts: Tensor, *, paper: bool) -> KronGaussian:
+    def head_gaussian(self, head: Head, contrasts: Tensor | None, *, paper: bool) -> KronGaussian:
+        assert contrasts is not None
         k, c = contrasts.shape
         values, vectors = eigen(self.outputs)
         vectors = contrasts.to(vectors) @ vectors  # (k, c)

@@ -90,12 +90,9 @@ def warn_at_the_edge(grid: list[float], chosen: float | dict[str, float], stackl
     for layer, value in chosen.items() if isinstance(chosen, dict) else [("", chosen)]:
         if value in (grid[0], grid[-1]):
             smallest, of = value == grid[0], f" of layer {layer!r}" if layer else ""
-            meaning = (
-                "predictions are almost those of the plain network now"
-                if smallest
-                else "the prior hardly limits the weights now, and predictions are as uncertain as they can
-                be"
-            )
+            meaning = "predictions are almost those of the plain network now"
+            if not smallest:
+                meaning = "predictions are as uncertain as any prior makes them now"
             side = "smallest" if smallest else "largest"
             warnings.warn(
                 f"the best prior variance{of}, {value:.3g}, is the {side} of those tried: {meaning}. Set "
