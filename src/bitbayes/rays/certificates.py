@@ -127,9 +127,9 @@ def _means_and_variances(gaussian: LogitGaussian, method: str) -> tuple[Tensor, 
         classes = torch.arange(mean.shape[1], device=mean.device)
         variances = gaussian.pair_variances(*torch.meshgrid(classes, classes, indexing="ij"))
         return mean[:, :, None] - mean[:, None, :], gaussian.floor[:, None, None] + KAPPA * variances
-    if gaussian.mean.shape[1] > 1:
-        gaussian = gaussian.centred()
-    return gaussian.scaled_mean, gaussian.floor[:, None] + KAPPA * gaussian.variances()
+    one = gaussian.mean.shape[1] == 1
+    mean, variances = (gaussian.scaled_mean, gaussian.variances()) if one else gaussian.centred()
+    return mean, gaussian.floor[:, None] + KAPPA * variances
 
 
 def _ratio_bound(ray: RayGaussian, ratio: Ratio, method: str) -> CellBound:
