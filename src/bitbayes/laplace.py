@@ -91,6 +91,8 @@ class Laplace(nn.Module):
     # The residual adds residual_variance·max(0, k(x) − residual_threshold) to every logit's variance.
     residual_variance = positive_number("residual_variance")
     residual_threshold = positive_number("residual_threshold", zero=True)
+    # Of what was fitted; it keeps its kernel where predictions are made.
+    _kept_residual: Residual | None = None
 
     def __init__(
         self,
@@ -469,6 +471,8 @@ class Laplace(nn.Module):
         if isinstance(self.prior_variance, dict):
             check_variance(self.prior_variance, lambda: posterior.names)
         self._posterior = posterior
+        moments, layers = fitted.input_moments, self.options.residual_layers
+        self._kept_residual = None if moments is None else Residual(self.model, layers, moments)
 
     def _layer_names(self) -> tuple[str, ...] | None:
         """The layers that may have a prior variance of their own; None where there is one for all weights."""
@@ -485,8 +489,8 @@ class Laplace(nn.Module):
         return predictive.method_for(method, self._fitted_posterior().outputs)
 
     def _residual(self) -> Residual | None:
-        moments = self._fitted_posterior().fitted.input_moments
-        return None if moments is None else Residual(self.model, self.options.residual_layers, moments)
+        self._fitted_posterior()
+        return self._kept_residual
 
     def _batches(self, x: Data) -> Iterator[Batch]:
         """The batches of x, with the residual's kernel if there is a residual."""

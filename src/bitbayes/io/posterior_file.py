@@ -24,7 +24,7 @@ from bitbayes.residual import InputMoments
 from bitbayes.structures import CURVATURES
 from bitbayes.tensors import TensorBundle
 
-FORMAT = 2
+FORMAT = 3
 
 
 def write(
