@@ -225,3 +225,24 @@ def sigmoid_expectation(mean, variance):
         if b - a > 1e-15
     ]
     return math.fsum(pieces)
+
+
+# ---- the residual
+
+
+def residual_deviations(train):
+    """(mean of (x − mean)⁴)^¼, (D,), column by column; with the floor where few points determine it."""
+    train = train.double().flatten(1)
+    floor = math.sqrt(float(train.var(0, correction=0).mean())) or 1.0
+    found = []
+    for column in (train - train.mean(0)).T:
+        squares, fourths = float((column**2).sum()), float((column**4).sum())
+        own = (fourths / len(column)) ** 0.25
+        found.append(own if fourths > 0 and squares**2 / fourths >= 10 else max(own, floor))
+    return torch.tensor(found, dtype=torch.float64)
+
+
+def residual_kernel(x, train):
+    """1/D Σ |x̂|³/3 in float64, (n,), with the means and the deviations of the training data."""
+    standard = (x.double().flatten(1) - train.double().flatten(1).mean(0)) / residual_deviations(train)
+    return (standard.abs() ** 3 / 3).mean(1)

@@ -25,7 +25,8 @@ def gaussian(factor, k, dtype=torch.float64, mean_size=1.0, n=6):
 
 def dense_covariance(gaussian):
     """Q diag(w) Qᵀ + shift·11ᵀ in units of scale², point by point in float64, (n, k, k)."""
-    (n, k), (weights, factor, shift) = gaussian.mean.shape, gaussian.factors
+    (n, k), (weights, factor, shift, independent) = gaussian.mean.shape, gaussian.factors
+    assert independent is None
     points = []
     for i in range(n):
         q = torch.eye(k) if factor is None else factor if factor.dim() == 2 else factor[i]
@@ -107,3 +108,60 @@ def test_variances_beyond_all_means_give_predictions_without_a_preference(factor
     # Five standard errors of an average of 10,000 draws, each 1 for one class of four.
     tolerance = 5 * math.sqrt(0.25 * 0.75 / 10_000) if method == "mc" else 1e-6
     torch.testing.assert_close(probabilities, torch.full_like(probabilities, 0.25), rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("k", [2, 5])
+@pytest.mark.parametrize("factor", FACTORS)
+def test_every_view_of_a_gaussian_has_the_independent_variance(factor, k, dtype):
+    """Added twice, since variances add; two halves below each other are the whole."""
+    before = gaussian(factor, k, dtype)
+    deviations = torch.tensor([0.0, 1e-3, 0.5, 1.0, 7.0, 300.0], dtype=torch.float64)
+    after = before.plus_independent(deviations).plus_independent(deviations.flip(0))
+    added = deviations.square() + deviations.flip(0).square()
+    expected = dense_covariance(before) + added[:, None, None] * torch.eye(k, dtype=torch.float64)
+    tolerance = 100 * torch.finfo(dtype).eps
+    unit = after.scale.double().square()
+
+    average = torch.eye(k, dtype=torch.float64) - 1 / k
+    mean, variances = after.centred()
+    centred = (average @ expected @ average).diagonal(dim1=1, dim2=2)
+    size = float(expected.abs().max())  # the reference takes the shift out by a subtraction
+    found = variances.double() * unit[:, None]
+    torch.testing.assert_close(found, centred, rtol=tolerance, atol=1e-14 * size)
+    torch.testing.assert_close(
+        mean * after.scale[:, None], before.mean - before.mean.mean(1, keepdim=True), rtol=0, atol=1e-5
+    )
+
+    own = expected.diagonal(dim1=1, dim2=2)
+    pairs = own[:, :, None] + own[:, None, :] - 2 * expected
+    classes = torch.arange(k)
+    for found in (
+        after.pair_variances(*torch.meshgrid(classes, classes, indexing="ij")),
+        after.block_variances(slice(None), slice(None)),
+        torch.cat([after.block_variances(slice(i, i + 1), slice(None)) for i in range(k)], dim=1),
+    ):
+        assert bool((found.diagonal(dim1=1, dim2=2) <= 1e-9).all())
+        found = found.double() * unit[:, None, None]
+        torch.testing.assert_close(found, pairs, rtol=tolerance, atol=tolerance * 1e-3 + 1e-14 * size)
+    found = after.pair_variances(slice(0, 1), slice(1, None)).double() * unit[:, None]
+    torch.testing.assert_close(found, pairs[:, 0, 1:], rtol=tolerance, atol=1e-14 * size)
+
+    stacked = LogitGaussian.stacked([after, after])
+    torch.testing.assert_close(stacked.covariance, torch.cat([after.covariance] * 2), rtol=0, atol=0)
+    assert torch.equal(stacked.variances(), torch.cat([after.variances()] * 2))
+
+
+@pytest.mark.parametrize("factor", FACTORS)
+def test_draws_have_the_independent_variance(factor):
+    before = gaussian(factor, 3)
+    after = before.plus_independent(torch.tensor([0.0, 0.1, 1, 2, 5, 9], dtype=torch.float64))
+    count = 40_000
+    draws = after.draw(count, torch.Generator().manual_seed(0)) * after.scale[:, None]
+    expected = after.covariance - (before.factors.shift * before.scale.square())[:, None, None]
+    for i in range(6):
+        found = torch.cov(draws[:, i].T, correction=0)
+        sizes = expected[i].diagonal()
+        # The error of a sample covariance has the deviation √((CᵢᵢCⱼⱼ + Cᵢⱼ²)/count); six of these.
+        error = 6 * ((sizes[:, None] * sizes + expected[i].square()) / count).sqrt()
+        assert bool(((found - expected[i]).abs() <= error).all())

@@ -121,6 +121,8 @@ class Laplace(nn.Module):
     # The residual adds residual_variance·max(0, k(x) − residual_threshold) to every logit's variance.
     residual_variance = positive_number("residual_variance", zero=True)
     residual_threshold = positive_number("residual_threshold", zero=True)
+    # Of what was fitted; it keeps its kernel where predictions are made.
+    _kept_residual: Residual | None = None
 
     def __init__(
         self,
@@ -652,6 +654,8 @@ class Laplace(nn.Module):
         if isinstance(self.prior_variance, dict):
             check_variance(self.prior_variance, lambda: posterior.names)
         self._posterior = posterior
+        moments, layers = fitted.input_moments, self.options.residual_layers
+        self._kept_residual = None if moments is None else Residual(self.model, layers, moments)
 
     def _layer_names(self) -> tuple[str, ...] | None:
         """The layers that may have a prior variance of their own; None where there is one for all weights."""
@@ -673,16 +677,16 @@ class Laplace(nn.Module):
             return
         self._chosen = True
         warnings.warn(
-            f"nothing was tuned: the prior variance is still {self.prior_variance:g}, and predictions may be far "
-            "from calibrated. Call `tune(val_loader)` first, or set `prior_variance` yourself",
+            f"nothing was tuned: the prior variance is {self.prior_variance:g}, and predictions may be far from "
+            "calibrated. Call `tune(val_loader)` first, or set `prior_variance` yourself",
             UntunedWarning,
             stacklevel=4,  # through the decorator `no_grad`, to the caller's line
         )
 
     def _known_residual(self) -> Residual | None:
         """The residual that `fit` learned, if any, whether it is in use or not."""
-        moments = self._fitted_posterior().fitted.input_moments
-        return None if moments is None else Residual(self.model, self.options.residual_layers, moments)
+        self._fitted_posterior()
+        return self._kept_residual
 
     def _residual(self) -> Residual | None:
         """The residual, if there is one in use."""

@@ -10,16 +10,18 @@ from torch import Tensor
 
 
 class CovarianceFactors(NamedTuple):
-    """The covariance of logits in factors: C = Q diag(w) Qᵀ + shift · 11ᵀ.
+    """The covariance of logits in factors: C = Q diag(w) Qᵀ + shift · 11ᵀ + independent · I.
 
     weights: w (n, r), never negative.
     factor: Q, (k, r) shared by all points, (n, k, r) for each its own, or None for the identity (r = k).
     shift: (n,), the variance of a common shift of all logits, which no softmax sees.
+    independent: (n,), a variance that every logit has for itself, or None.
     """
 
     weights: Tensor
     factor: Tensor | None
     shift: Tensor
+    independent: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,10 @@ class LogitGaussian:
 
     @classmethod
     def stacked(cls, gaussians: list[LogitGaussian]) -> LogitGaussian:
-        """All their points, one below the other; a factor that the points of each share must be the same."""
+        """All their points, one below the other; a factor that the points of each share must be the same.
+
+        Either all have an independent variance, or none has.
+        """
         factors = [each.factors for each in gaussians]
         factor = factors[0].factor
         if factor is not None and factor.dim() == 3:
@@ -53,18 +58,22 @@ class LogitGaussian:
         weights, shift = (
             torch.cat(each) for each in zip(*((f.weights, f.shift) for f in factors), strict=True)
         )
+        own = [each.independent for each in factors if each.independent is not None]
+        independent = torch.cat(own) if own else None
         mean, scale = (
             torch.cat(each) for each in zip(*((g.scaled_mean, g.scale) for g in gaussians), strict=True)
         )
-        return cls(mean, CovarianceFactors(weights, factor, shift), scale)
+        return cls(mean, CovarianceFactors(weights, factor, shift, independent), scale)
 
     @property
     def covariance(self) -> Tensor:
         """(n, k, k), dense."""
-        weights, _, shift = self.factors
+        weights, _, shift, independent = self.factors
         factor = self._dense_factor()
-        covariance = (factor * weights[:, None, :]) @ factor.mT
-        return (covariance + shift[:, None, None]) * self.scale.square()[:, None, None]
+        covariance = (factor * weights[:, None, :]) @ factor.mT + shift[:, None, None]
+        if independent is not None:
+            covariance.diagonal(dim1=1, dim2=2).add_(independent[:, None])
+        return covariance * self.scale.square()[:, None, None]
 
     @property
     def mean(self) -> Tensor:
@@ -90,79 +99,82 @@ class LogitGaussian:
             deviations: the square root of that variance at each point, (n,), in float64. A root, because the
                 variance itself may be larger than any number.
         """
-        weights, factor, shift = self.factors
+        weights, factor, shift, independent = self.factors
         # In units of the largest mean at least, so that what is added stays within the range of float32.
         larger = self.scaled_mean.detach().abs().amax(1).clamp_min(1)  # (n,)
-        unit, mean, squared = (
-            self.scale * larger,
-            self.scaled_mean / larger[:, None],
-            larger.square().reciprocal(),
-        )
-        extra = (deviations / unit.to(deviations)).square()
-        extra = extra.clamp_max(torch.finfo(weights.dtype).max ** 0.75).to(weights)[:, None]
-        weights, shift = weights * squared[:, None], shift * squared
-        if factor is None:
-            return LogitGaussian(mean, CovarianceFactors(weights + extra, None, shift), unit)
-        k = mean.shape[1]
-        identity = torch.eye(k, dtype=factor.dtype, device=factor.device).expand(*factor.shape[:-1], k)
-        weights = torch.cat([weights, extra.expand(-1, k)], dim=1)
-        return LogitGaussian(
-            mean, CovarianceFactors(weights, torch.cat([factor, identity], dim=-1), shift), unit
-        )
+        unit, squared = self.scale * larger, larger.square().reciprocal()
+        extra = (deviations / unit.to(deviations.device)).square()
+        extra = extra.clamp_max(torch.finfo(weights.dtype).max ** 0.75).to(weights)
+        if independent is not None:
+            extra = extra + independent * squared
+        factors = CovarianceFactors(weights * squared[:, None], factor, shift * squared, extra)
+        return LogitGaussian(self.scaled_mean / larger[:, None], factors, unit)
 
-    def centred(self) -> LogitGaussian:
-        """Without the common shift of all logits, P = I − 11ᵀ/k: mean Pm, covariance PCP."""
-        weights, _, shift = self.factors
+    def centred(self) -> tuple[Tensor, Tensor]:
+        """The logits less their average, P = I − 11ᵀ/k: Pm and the diagonal of PCP, (n, k) each.
+
+        In units of scale and of scale².
+        """
+        weights, _, _, independent = self.factors
+        k = self.scaled_mean.shape[1]
         factor = self._dense_factor()
-        factor = factor - factor.mean(-2, keepdim=True)
+        variances = _diagonal(weights, factor - factor.mean(-2, keepdim=True))
+        if independent is not None:  # the diagonal of P·I·P = P
+            variances = variances + (1 - 1 / k) * independent[:, None]
         # Divided before they are summed: ten logits of 1e38 have a mean, but no sum.
-        mean = self.scaled_mean - (self.scaled_mean / self.scaled_mean.shape[1]).sum(1, keepdim=True)
-        return LogitGaussian(mean, CovarianceFactors(weights, factor, torch.zeros_like(shift)), self.scale)
+        mean = self.scaled_mean - (self.scaled_mean / k).sum(1, keepdim=True)
+        return mean, variances
 
     def _dense_factor(self) -> Tensor:
-        weights, factor, _ = self.factors
+        weights, factor, *_ = self.factors
         if factor is not None:
             return factor
         return torch.eye(weights.shape[1], dtype=weights.dtype, device=weights.device)
 
     def variances(self) -> Tensor:
         """The diagonal of the covariance, (n, k), in units of scale², without the common shift's part."""
-        weights, factor, _ = self.factors
-        if factor is None:
-            return weights
-        if factor.dim() == 2:
-            return weights @ factor.square().T
-        return (factor.square() @ weights[:, :, None])[:, :, 0]
+        weights, factor, _, independent = self.factors
+        variances = weights if factor is None else _diagonal(weights, factor)
+        return variances if independent is None else variances + independent[:, None]
 
     def pair_variances(self, first: Tensor | slice, second: Tensor | slice) -> Tensor:
         """Var(fᵢ − fⱼ) for the classes i in `first` and j in `second`, (n, pairs…), in units of scale².
 
-        Both are indices of one shape; or slices, one of them a single class.
+        Both are indices of one shape; or slices, one of them a single class that is not in the other.
 
         Σ_b w_b (Q_ib − Q_jb)²: never Cᵢᵢ + Cⱼⱼ − 2Cᵢⱼ, which loses all digits at large prior variances.
         """
-        weights, factor, _ = self.factors
+        weights, factor, _, independent = self.factors
         if factor is None:
-            sums = weights[:, first] + weights[:, second]
-            return sums if isinstance(first, slice) else sums * (first != second)
-        gaps = (factor[..., first, :] - factor[..., second, :]).square()  # (…, pairs…, r)
-        if factor.dim() == 2:
-            return (weights @ gaps.flatten(0, -2).T).reshape(-1, *gaps.shape[:-1])
-        return torch.einsum("n...r,nr->n...", gaps, weights)
+            variances = weights[:, first] + weights[:, second]
+        else:
+            gaps = (factor[..., first, :] - factor[..., second, :]).square()  # (…, pairs…, r)
+            if factor.dim() == 2:
+                variances = (weights @ gaps.flatten(0, -2).T).reshape(-1, *gaps.shape[:-1])
+            else:
+                variances = torch.einsum("n...r,nr->n...", gaps, weights)
+        if independent is not None:
+            variances = variances.add(independent.reshape(-1, *[1] * (variances.dim() - 1)), alpha=2)
+        apart = factor is None or independent is not None
+        if apart and isinstance(first, Tensor):  # a class with itself; slices do not hold it
+            variances = variances * (first != second)
+        return variances
 
     def mean_pair_variance(self) -> Tensor:
         """The mean of Var(fᵢ − fⱼ) over all pairs i ≠ j, (n,), in units of scale²: 2·tr(PCP)/(k − 1).
 
         The variance of a single logit, which is compared with 0.
         """
-        weights, factor, _ = self.factors
+        weights, factor, _, independent = self.factors
         k = self.scaled_mean.shape[1]
         if k == 1:
             return self.variances()[:, 0]
         if factor is None:
-            return weights.mean(1) * 2
-        sizes = (factor - factor.mean(-2, keepdim=True)).square().sum(-2) * (2 / (k - 1))  # (r,) or (n, r)
-        return weights @ sizes if factor.dim() == 2 else (weights * sizes).sum(1)
+            mean = 2 * weights.mean(1)
+        else:
+            sizes = (factor - factor.mean(-2, keepdim=True)).square().sum(-2) * (2 / (k - 1))  # (…, r)
+            mean = weights @ sizes if factor.dim() == 2 else (weights * sizes).sum(1)
+        return mean if independent is None else mean + 2 * independent
 
     def block_variances(self, first: slice, second: slice) -> Tensor:
         """Var(fᵢ − fⱼ) of every class i in `first` with every j in `second`, (n, first, second), for a graph.
@@ -175,7 +187,12 @@ class LogitGaussian:
         own = (factor.square() @ weights[:, :, None])[:, :, 0]  # (n, k)
         both = (factor[..., first, :] * weights[:, None, :]) @ factor[..., second, :].mT
         variances = own[:, first, None] + own[:, None, second] - 2 * both
-        return variances.clamp_min(0).to(self.scale.dtype)
+        variances = variances.clamp_min(0).to(self.scale.dtype)
+        if (independent := self.factors.independent) is None:
+            return variances
+        classes = torch.arange(own.shape[1], device=own.device)
+        apart = classes[first, None] != classes[None, second]
+        return variances + 2 * independent[:, None, None] * apart
 
     def draw(self, samples: int, generator: torch.Generator | None, *, shared: bool = False) -> Tensor:
         """Draws of (f − shift) / scale, (samples, n, k), independent for each point.
@@ -186,15 +203,28 @@ class LogitGaussian:
             shared: whether all points share their random numbers instead, so that what is drawn for one does
                 not depend on the others.
         """
-        weights, factor, _ = self.factors
-        n, r = weights.shape
-        shape = samples, 1 if shared else n, r
-        noise = torch.randn(shape, generator=generator, dtype=weights.dtype, device=weights.device)
-        # The floor is for the gradient of the root, which is infinite at 0.
-        noise = noise * weights.clamp_min(torch.finfo(weights.dtype).tiny).sqrt()
+        weights, factor, _, independent = self.factors
+
+        def noise(variances: Tensor) -> Tensor:
+            n, r = variances.shape
+            shape = samples, 1 if shared else n, r
+            normal = torch.randn(shape, generator=generator, dtype=weights.dtype, device=weights.device)
+            # The floor is for the gradient of the root, which is infinite at 0.
+            return normal * variances.clamp_min(torch.finfo(weights.dtype).tiny).sqrt()
+
+        drawn = noise(weights)
         if factor is not None:
-            noise = noise @ factor.mT if factor.dim() == 2 else torch.einsum("snr,nkr->snk", noise, factor)
-        return self.scaled_mean + noise
+            drawn = drawn @ factor.mT if factor.dim() == 2 else torch.einsum("snr,nkr->snk", drawn, factor)
+        if independent is not None:
+            drawn = drawn + noise(independent[:, None].expand_as(self.scaled_mean))
+        return self.scaled_mean + drawn
+
+
+def _diagonal(weights: Tensor, factor: Tensor) -> Tensor:
+    """The diagonal of Q diag(w) Qᵀ, (n, k)."""
+    if factor.dim() == 2:
+        return weights @ factor.square().T
+    return (factor.square() @ weights[:, :, None])[:, :, 0]
 
 
 def with_bias(features: Tensor, bias: bool) -> Tensor:

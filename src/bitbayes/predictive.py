@@ -27,9 +27,9 @@ def probit(gaussian: LogitGaussian) -> Tensor:
 
     P = I − 11ᵀ/k takes the common shift away before the diagonal is looked at.
     """
-    if gaussian.scaled_mean.shape[1] > 1:
-        gaussian = gaussian.centred()
-    return gaussian.scaled_mean * (gaussian.floor[:, None] + KAPPA * gaussian.variances()).rsqrt()
+    one = gaussian.scaled_mean.shape[1] == 1
+    mean, variances = (gaussian.scaled_mean, gaussian.variances()) if one else gaussian.centred()
+    return mean * (gaussian.floor[:, None] + KAPPA * variances).rsqrt()
 
 
 def pairwise(gaussian: LogitGaussian) -> Tensor:
@@ -105,11 +105,10 @@ def bridge(gaussian: LogitGaussian) -> Tensor:
     For centred m and C. Far from the data the match breaks down, since no Dirichlet is as wide as a wide
     Gaussian; so where the mean variance v̄ exceeds √(k/2), m is divided by √(v̄/√(k/2)) and C by its square.
     """
-    gaussian = gaussian.centred()
-    k = gaussian.scaled_mean.shape[1]
-    variances = gaussian.variances()  # (n, k)
+    mean, variances = gaussian.centred()  # (n, k)
+    k = mean.shape[1]
     excess = variances.mean(1) / math.sqrt(k / 2)  # v̄/√(k/2), in units of scale²
-    mean = gaussian.scaled_mean * torch.maximum(gaussian.floor, excess).rsqrt()[:, None]
+    mean = mean * torch.maximum(gaussian.floor, excess).rsqrt()[:, None]
     ratio = mean + torch.logsumexp(-mean, dim=1, keepdim=True) - 2 * math.log(k)
     if k > 2:
         ratio = torch.logaddexp(ratio, ratio.new_tensor(math.log(1 - 2 / k)))

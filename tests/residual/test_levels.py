@@ -7,13 +7,7 @@ from torch import nn
 import bitbayes as bb
 from bitbayes.errors import ArgumentError, DataError, ModelError
 from ray_cases import laplace
-
-
-def plain_kernel(x, train):
-    """1/D Σ |x̂|³/3 with the training data's means and deviations."""
-    train, x = train.flatten(1), x.flatten(1)
-    variance = train.var(0, correction=0)
-    return (((x - train.mean(0)) / variance.clamp_min(variance.mean()).sqrt()).abs() ** 3 / 3).mean(1)
+from reference import residual_kernel
 
 
 def test_the_kernels_of_all_levels_are_added():
@@ -24,7 +18,7 @@ def test_the_kernels_of_all_levels_are_added():
     with torch.no_grad():
         before = [nn.Sequential(*list(model)[:count]) for count in (0, 2, 4)]
         levels = [(part(x), part(train)) for part in before]
-    total = sum(plain_kernel(*level) for level in levels)
+    total = sum(residual_kernel(*level) for level in levels)
     extra = 0.7 * (total - 1.0).clamp_min(0)
     assert 0 < (extra > 0).sum() < len(x)
     expected = plain.logits(x).covariance + extra[:, None, None] * torch.eye(3)

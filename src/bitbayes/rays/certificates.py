@@ -128,12 +128,13 @@ def _means_and_variances(gaussian: LogitGaussian, method: str) -> tuple[Tensor, 
         classes = torch.arange(mean.shape[1], device=mean.device)
         variances = gaussian.pair_variances(*torch.meshgrid(classes, classes, indexing="ij"))
         return mean[:, :, None] - mean[:, None, :], gaussian.floor[:, None, None] + KAPPA * variances
-    if gaussian.scaled_mean.shape[1] > 1:
-        gaussian = gaussian.centred()
     mean, floor = gaussian.scaled_mean, gaussian.floor[:, None]
+    if mean.shape[1] == 1:
+        return mean, floor + KAPPA * gaussian.variances()
+    mean, variances = gaussian.centred()
     if method == "meanfield":
-        return mean, (floor + KAPPA * gaussian.mean_pair_variance()[:, None]).expand_as(mean)
-    return mean, floor + KAPPA * gaussian.variances()
+        variances = gaussian.mean_pair_variance()[:, None].expand_as(mean)
+    return mean, floor + KAPPA * variances
 
 
 def _ratio_bound(ray: RayGaussian, ratio: Ratio, method: str) -> CellBound:

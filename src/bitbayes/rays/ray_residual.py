@@ -8,6 +8,7 @@ from torch import Tensor
 
 from bitbayes.logits import LogitGaussian
 from bitbayes.model import model_device
+from bitbayes.precision import precise
 from bitbayes.rays.ray_gaussian import INFINITE_SCALE, RayGaussian
 from bitbayes.rays.ray_tensor import RayTensor
 from bitbayes.residual import Residual, as_rows, deviations, levels
@@ -95,10 +96,11 @@ def _along(residual: Residual, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         slope, intercept = torch.zeros_like(level), level
         if isinstance(level, RayTensor):  # it is none where the level does not depend on the input
             slope, intercept = level.slope, level.intercept
-        slope, shift = own.standardised(as_rows(slope))
-        slopes.append(slope)
-        offsets.append(own.standardised(as_rows(intercept))[0] + shift)
-        weights.append(torch.full_like(shift, 1 / len(shift)))
+        slope, intercept = precise(as_rows(slope)), precise(as_rows(intercept))
+        scale = own.deviations().to(slope)
+        slopes.append(slope / scale)
+        offsets.append((intercept - own.mean.to(scale)) / scale)
+        weights.append(torch.full_like(scale, 1 / len(scale)))
     return torch.cat(slopes, dim=1), torch.cat(offsets, dim=1), torch.cat(weights)
 
 

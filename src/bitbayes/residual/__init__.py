@@ -1,6 +1,15 @@
 """The ReLU-GP residual: a variance that grows with the distance from the data."""
 
-from bitbayes.residual.kernel import InputMoments, as_rows, measurable
+from bitbayes.residual.kernel import InputMoments, Kernel, as_rows, measurable
 from bitbayes.residual.levels import Residual, deviations, levels, moments_of
 
-__all__ = ["InputMoments", "Residual", "as_rows", "deviations", "levels", "measurable", "moments_of"]
+__all__ = [
+    "InputMoments",
+    "Kernel",
+    "Residual",
+    "as_rows",
+    "deviations",
+    "levels",
+    "measurable",
+    "moments_of",
+]

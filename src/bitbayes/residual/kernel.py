@@ -1,63 +1,85 @@
 """The ReLU-GP residual: the variance of infinitely many ReLU features at the input (arXiv 2010.02709).
 
 k(x) = 1/D Σ_d |x̂_d|³/3, the double-sided cubic spline kernel at (x, x), averaged over the D dimensions of the
-input; x̂_d = (x_d − mean_d)/max(deviation_d, floor), with the training data's means and standard deviations.
-Every logit gets the variance σ²·max(0, k(x) − threshold) more, independent of all others. It grows like δ³
-along every ray, so deviations outgrow means like δ^½ and confidence goes to 1/k classes. The threshold keeps
-it away from the data: below it nothing is added.
+input; x̂_d = (x_d − mean_d)/deviation_d, with the training data's means and deviations (`InputMoments`). Every
+logit gets the variance σ²·max(0, k(x) − threshold) more, independent of all others. It grows like δ³ along
+every ray, so deviations outgrow means like δ^½ and confidence goes to 1/k classes. The threshold keeps it
+away from the data: below it nothing is added.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from bitbayes.errors import ArgumentError, DataError
-from bitbayes.model import Inputs
-from bitbayes.precision import precise
+from bitbayes.model import Inputs, row_count
+from bitbayes.model.batches import LABELS
 from bitbayes.tensors import TensorBundle
+
+# How many points must determine a deviation, or it has a floor. For a pixel that is lit in m images it is m.
+LEAST_POINTS = 10
 
 
 @dataclass(frozen=True)
 class InputMoments(TensorBundle):
-    """`count` (), `mean` (D,) and `squares` (D,), the sum of (x − mean)², of inputs; in float64. They add.
+    """Sums over the rows of inputs, in float64: `count` (), `mean` (D,), and central powers, (D,) each.
 
-    >>> a, b = torch.randn(5, 3), torch.randn(9, 3)
-    >>> both = InputMoments.of(as_rows(a)) + InputMoments.of(as_rows(b))
-    >>> torch.allclose(both.squares / 14, torch.cat([a, b]).double().var(0, correction=0))
+    `squares`, `cubes` and `fourths` are the sums of (x − mean)², ³ and ⁴. All of them add.
+
+    >>> a, b = torch.randn(5, 3).double(), torch.randn(9, 3).double()
+    >>> both = InputMoments.of(a) + InputMoments.of(b)
+    >>> torch.allclose(both.squares / 14, torch.cat([a, b]).var(0, correction=0))
     True
     """
 
     count: Tensor
     mean: Tensor
     squares: Tensor
+    cubes: Tensor
+    fourths: Tensor
 
     @classmethod
     def of(cls, rows: Tensor) -> InputMoments:
-        """The moments of inputs as rows (n, D)."""
+        """The moments of inputs as rows (n, D) in float64."""
         mean = rows.mean(0)
-        return cls(torch.tensor(float(len(rows))).to(rows), mean, (rows - mean).square().sum(0))
+        gaps = rows - mean
+        squares = gaps.square()
+        powers = squares, squares * gaps, squares.square()
+        return cls(torch.tensor(float(len(rows))).to(rows), mean, *(each.sum(0) for each in powers))
 
     def __add__(self, other: InputMoments) -> InputMoments:
         if self.mean.shape != other.mean.shape:
             raise DataError(
                 f"inputs of {len(self.mean)} and of {len(other.mean)} numbers: "
-                "residual=True needs all of one size"
+                "the residual needs all of one size"
             )
+        # Not from Σx², Σx³ and Σx⁴: a mean of 1e9 would leave no digit of the variance (Pébay, 2008).
         count = self.count + other.count
+        a, b = self.count / count, other.count / count
         gap = other.mean - self.mean
-        mean = self.mean + gap * (other.count / count)
-        # Not Σx² − count·mean²: a mean of 1e9 would leave no digit of the variance.
-        between = gap.square() * (self.count * other.count / count)
-        return InputMoments(count, mean, self.squares + other.squares + between)
+        between = gap.square() * (self.count * b)
+        squares = self.squares + other.squares + between
+        cubes = (
+            self.cubes + other.cubes + gap * (between * (a - b) + 3 * (a * other.squares - b * self.squares))
+        )
+        fourths = (
+            self.fourths
+            + other.fourths
+            + gap.square()
+            * (between * (a * a - a * b + b * b) + 6 * (a * a * other.squares + b * b * self.squares))
+            + 4 * gap * (a * other.cubes - b * self.cubes)
+        )
+        return InputMoments(count, self.mean + gap * b, squares, cubes, fourths)
 
     def check_finite(self) -> InputMoments:
-        """Return itself; raise if the inputs' squares overflow."""
-        if not bool(self.squares.isfinite().all()):
-            raise DataError("the squares of the training inputs overflow float64: scale them down")
+        """Return itself; raise if the inputs' powers overflow."""
+        if not bool(self.fourths.isfinite().all()):
+            raise DataError("the fourth powers of the training inputs overflow float64: scale them down")
         return self
 
     def split(self, sizes: list[int]) -> list[InputMoments]:
@@ -65,48 +87,95 @@ class InputMoments(TensorBundle):
         if sum(sizes) != len(self.mean):
             raise DataError(
                 f"an input of {sum(sizes)} numbers, but the training data's have {len(self.mean)}: "
-                "residual=True needs all of one size"
+                "the residual needs all of one size"
             )
-        parts = (torch.split(each, sizes) for each in (self.mean, self.squares))
-        return [InputMoments(self.count, *each) for each in zip(*parts, strict=True)]
+        columns = (torch.split(getattr(self, each.name), sizes) for each in fields(self)[1:])
+        return [InputMoments(self.count, *each) for each in zip(*columns, strict=True)]
 
-    def root_kernel(self, rows: Tensor) -> Tensor:
-        """√k(x), (n,) in float64, of inputs as rows (n, D): finite up to 1e200; differentiable in x.
+    def deviations(self) -> Tensor:
+        """By which inputs are divided, (D,): (mean of (x − mean)⁴)^¼, which suits columns of any unit.
 
-        The floor of the deviations is the root of the mean variance: pixels that are black in all training
-        images have no deviation of their own.
+        For a pixel that is lit in few images it is near what the pixel is when lit; a standard deviation
+        would be far below. Columns that never vary, or in fewer than `LEAST_POINTS` points, have no
+        deviation of their own: theirs is at least the root of the mean variance of all columns.
 
-        >>> moments = InputMoments.of(torch.tensor([[0.0, 1.0], [2.0, 3.0]]).double())
-        >>> moments.root_kernel(torch.tensor([[1.0, 5.0]]).double()) ** 2
+        >>> InputMoments.of(torch.tensor([[0.0, 1.0], [2.0, 5.0]]).double().repeat(5, 1)).deviations()
+        tensor([1., 2.], dtype=torch.float64)
+        """
+        own = (self.fourths / self.count).sqrt().sqrt()
+        floor = (self.squares / self.count).mean().sqrt()
+        floor = torch.where(floor > 0, floor, 1.0)  # where no input varies
+        # squares²/fourths: the number of points, if all that vary vary alike.
+        determined = (own > 0) & (self.squares.square() >= LEAST_POINTS * self.fourths)
+        return torch.where(determined, own, torch.maximum(own, floor))
+
+
+@dataclass(frozen=True)
+class Kernel(TensorBundle):
+    """√k(x) on one device and in one precision: what does not depend on x, computed once.
+
+    (x − mean)·inverse + rest is x̂/((3D)^⅓·unit): the cubes of its sizes add up to k(x)/unit³.
+
+    mean, inverse: (D,); no inverse is above 1, so that no input overflows.
+    rest: (D,), what the rounding of the mean has left: a mean of many deviations costs no digits.
+    unit: (1,), in float64.
+    """
+
+    mean: Tensor
+    inverse: Tensor
+    rest: Tensor
+    unit: Tensor
+
+    @classmethod
+    def of(cls, moments: InputMoments, device: torch.device, dtype: torch.dtype) -> Kernel:
+        """The kernel of inputs with these moments."""
+        inverse = (moments.deviations() * (3 * len(moments.mean)) ** (1 / 3)).reciprocal()
+        unit = inverse.amax(0, keepdim=True)
+        # Every column keeps a positive weight, so that k grows along every ray.
+        inverse = (inverse / unit).clamp_min(torch.finfo(dtype).tiny)
+        mean = moments.mean.to(dtype, copy=True)
+        rest = (mean.double() - moments.mean) * inverse
+        mean, inverse, rest = (each.to(device, dtype) for each in (mean, inverse, rest))
+        return cls(mean, inverse, rest, unit.to(device))
+
+    def root(self, rows: Tensor) -> Tensor:
+        """√k(x), (n,) in float64, of inputs as rows (n, D): finite up to inputs of 1e36; differentiable in x.
+
+        >>> moments = InputMoments.of(torch.tensor([[0.0, 1.0], [2.0, 3.0]]).double().repeat(5, 1))
+        >>> kernel = Kernel.of(moments, torch.device("cpu"), torch.float32)
+        >>> kernel.root(torch.tensor([[1.0, 5.0]])) ** 2
         tensor([4.5000], dtype=torch.float64)
         """
-        standard = torch.add(*self.standardised(rows))  # (n, D)
+        standard = torch.addcmul(self.rest, rows - self.mean, self.inverse).abs()  # (n, D)
+        # The floor is for rows at the mean: no 0/0, and no infinite derivative of the root.
+        standard = standard.clamp_min(torch.finfo(standard.dtype).tiny)
         # In units of the largest, so that no cube overflows.
-        largest = standard.detach().abs().amax(1).clamp_min(1e-100)
-        shape = (standard / largest[:, None]).abs().pow(3).mean(1) / 3
-        return largest.pow(1.5) * shape.clamp_min(1e-200).sqrt()
-
-    def standardised(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """x/deviation (n, D) and −mean/deviation (D,). Their sum is x̂; for δ·x the first is δ times that."""
-        variances = (self.squares / self.count).to(rows)
-        floor = variances.mean()
-        # As tensors, so that it traces: 1 where no input varies.
-        deviations = torch.maximum(variances, torch.where(floor > 0, floor, 1.0)).sqrt()
-        return rows / deviations, -self.mean.to(rows) / deviations
+        largest = standard.detach().amax(1)
+        cubes = (standard / largest[:, None]).pow(3).sum(1)
+        return (largest * self.unit).pow(1.5) * cubes.sqrt()
 
 
-def measurable(inputs: Inputs) -> bool:
-    """Whether inputs can have a residual."""
-    return isinstance(inputs, Tensor) and inputs.is_floating_point()
+def measurable(inputs: Any) -> bool:
+    """Whether inputs can have a residual: floating-point numbers or uint8, in a tensor or in a mapping.
+
+    >>> tokens, pixels = torch.ones(2, 5, dtype=torch.int64), torch.rand(2, 3, 8, 8)
+    >>> measurable(pixels), measurable({"pixel_values": pixels, "ids": tokens}), measurable(tokens)
+    (True, True, False)
+    """
+    return bool(_measured(inputs))
 
 
 def as_rows(inputs: Inputs) -> Tensor:
-    """(n, D) in float64; raises on inputs for which a distance from the data means nothing."""
-    if not isinstance(inputs, Tensor) or not inputs.is_floating_point():
+    """(n, D): a tensor, or all that is measurable in a mapping side by side, in the order of its names.
+
+    Raises on inputs for which a distance from the data means nothing, such as the numbers of tokens.
+    """
+    parts = _measured(inputs)
+    if not parts:
         kind = (
             f"of {inputs.dtype}"
             if isinstance(inputs, Tensor)
-            else "in a mapping"
+            else "in a mapping without floating-point numbers and without uint8"
             if isinstance(inputs, Mapping)
             else f"of type {type(inputs).__name__}"
         )
@@ -114,4 +183,20 @@ def as_rows(inputs: Inputs) -> Tensor:
             f"the residual measures how far an input lies from the data, which means nothing for inputs "
             f"{kind}: use residual=False"
         )
-    return precise(inputs.flatten(1))
+    flat = [each.flatten(1) if each.dim() > 1 else each[:, None] for each in parts]
+    rows = flat[0] if len(flat) == 1 else torch.cat(flat, dim=1)
+    # Apple's devices have no float64, in which √k is.
+    return rows.cpu() if rows.device.type == "mps" else rows
+
+
+def _measured(inputs: Any) -> list[Tensor]:
+    """The tensors of which the residual is made: those with a row of such numbers for each point."""
+    if isinstance(inputs, Mapping):
+        values = [inputs[name] for name in sorted(inputs) if name not in LABELS]
+    else:
+        values = [inputs]
+    found = [each for each in values if isinstance(each, Tensor) and each.dim()]
+    found = [each for each in found if each.is_floating_point() or each.dtype == torch.uint8]
+    if len(found) > 1:  # what has no row for each point is the same for all
+        found = [each for each in found if len(each) == row_count(inputs)]
+    return found
