@@ -250,7 +250,7 @@ def _check_size(kind: type[Curvature], head: Head) -> None:
     if side > LARGEST_SIDE:
         raise ModelError(
             f"structure={kind.structure!r} needs a matrix of {side:,} × {side:,} for this last layer of "
-            f"{head.outputs:,} outputs and {head.width:,} features. It takes {8 * side**2 / 1e9:,.0f} GB, and "
+            f"{head.outputs:,} outputs and {head.width:,} features. It takes {8 * side**2 / 1e9:,.0f} GB and "
             "hours to decompose: use structure='diag'"
         )
 

@@ -677,8 +677,8 @@ class Laplace(nn.Module):
             return
         self._chosen = True
         warnings.warn(
-            f"nothing was tuned: the prior variance is {self.prior_variance:g}, and predictions may be far from "
-            "calibrated. Call `tune(val_loader)` first, or set `prior_variance` yourself",
+            f"nothing was tuned: the prior variance is {self.prior_variance:g}, and predictions may be far "
+            "from calibrated. Call `tune(val_loader)` first, or set `prior_variance` yourself",
             UntunedWarning,
             stacklevel=4,  # through the decorator `no_grad`, to the caller's line
         )
