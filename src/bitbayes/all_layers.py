@@ -74,6 +74,9 @@ class InterpolatedFamily:
             scale=torch.cat([each.scale for each in families]),
         )
 
+    def rows(self, which: Tensor) -> Self:
+        return replace(self, logits=self.logits[which], roots=self.roots[:, which], scale=self.scale[which])
+
 
 class AllLayers(WeightPosterior):
     """The Gaussian over all trainable parameters of `model`, for any prior."""

@@ -136,7 +136,9 @@ def reproduce(
     names: Annotated[
         list[str], typer.Argument(metavar="NAME...", help="Tables and figures, or all.", show_default=False)
     ],
-    train: Annotated[str, typer.Option(help="What the network is trained on: mnist or digits.")] = "mnist",
+    train: Annotated[
+        str, typer.Option(help="What the network is trained on: digits, mnist, cifar10, cifar100 or svhn.")
+    ] = "mnist",
     data: Annotated[Path, typer.Option(help="The folder with the data sets' files.")] = Path("data"),
     trials: Annotated[int, typer.Option(min=1, help="Splits into validation and test points.")] = 10,
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, …")] = "cpu",
@@ -156,7 +158,7 @@ def reproduce(
 ) -> None:
     """Make tables and figures of the paper from data, with the paper's numbers beside them.
 
-    NAME is one of toy, linear-regions, bounded-logit, table1, table2, table3,
+    NAME is one of toy, linear-regions, bounded-logit, default, table1, table2, table3,
     confidence-vs-scale, rotated-mnist, adversarial, histograms, ece, acet, oe, dkl,
     or all. The toys and --train digits need no data folder.
 

@@ -67,6 +67,10 @@ class HeadFamily:
             scale=torch.cat([each.scale for each in families]),
         )
 
+    def rows(self, which: Tensor) -> Self:
+        parts = {name: getattr(self, name)[which] for name in ("coordinates", "scaled_mean", "scale")}
+        return replace(self, **parts)
+
 
 class LastLayer(WeightPosterior):
     """The Gaussian over the weights of the head of `model`, for any prior variance."""

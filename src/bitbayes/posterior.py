@@ -43,6 +43,9 @@ class LogitFamily(Protocol):
     def joined(cls, families: list[Self]) -> Self:
         """The points of several families."""
 
+    def rows(self, which: Tensor) -> Self:
+        """Some of the points, by their numbers."""
+
 
 class WeightPosterior(ABC):
     """The Gaussian over weights of `model` that follows from what was fitted, for any prior.

@@ -55,8 +55,21 @@ def tune_calibrated(
         progress: whether to show a bar.
     """
     points = validation_points(posterior, residual, loader, progress)
-    curve = _Curve(points, method, posterior.fitted.likelihood.losses)
-    grid = posterior.candidates()
+    return calibrate(points, method, posterior.fitted.likelihood.losses, posterior.candidates())
+
+
+def calibrate(
+    points: list[Points], method: str, losses: Callable[..., Tensor], grid: list[float]
+) -> Candidate:
+    """The choice for validation points that have passed the model.
+
+    Args:
+        points: with labels and, if there is a residual, with its kernel.
+        method: how probabilities are predicted.
+        losses: −log p(y), (n,), of drop-in logits (n, k) and labels (n,).
+        grid: the prior variances to be tried, in ascending order.
+    """
+    curve = _Curve(points, method, losses)
     step = stride(grid, COARSE_NATS)
     places = sorted({*range(0, len(grid), step), len(grid) - 1})
     curve.add([grid[i] for i in places])
@@ -64,7 +77,7 @@ def tune_calibrated(
     curve.add(grid[place + 1 : place + step])  # up to the next of the coarse look, which is too wide
     prior_variance = curve.widest()
     temperature = math.exp(curve.log_temperatures[prior_variance])
-    if residual is None:
+    if points[0].root_kernel is None:
         return Candidate(prior_variance, temperature)
     return Candidate(prior_variance, temperature, *_residual_numbers(points, prior_variance, temperature))
 

@@ -1,5 +1,7 @@
 """Tuning: choose the prior variance and, with a residual, its two numbers, by the evidence or by data."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -57,6 +59,24 @@ class Points(NamedTuple):
         variances = {candidate.prior_variance for candidate in candidates}
         shared = {each: self.family.at(Prior(each)) for each in variances}
         return [self._complete(shared[each.prior_variance], each) for each in candidates]
+
+    def rows(self, which: Tensor) -> Points:
+        """Some of the points, by their numbers."""
+        labels = None if self.labels is None else self.labels[which]
+        root = None if self.root_kernel is None else self.root_kernel[which]
+        return Points(self.family.rows(which), labels, root)
+
+    @staticmethod
+    def joined(parts: list[Points]) -> Points:
+        """All points of the parts."""
+        if len(parts) == 1:
+            return parts[0]
+        families, labels, roots = zip(*parts, strict=True)
+        return Points(
+            families[0].joined(list(families)),
+            None if labels[0] is None else torch.cat(labels),
+            None if roots[0] is None else torch.cat(roots),
+        )
 
     def _complete(self, gaussian: LogitGaussian, candidate: Candidate) -> LogitGaussian:
         _, temperature, variance, threshold = candidate
@@ -206,19 +226,8 @@ def _points(
     waiting: list[Points] = []
     for batch, family in posterior.families(residual.attached_to(batches) if residual else batches):
         if waiting and sum(len(each.family) for each in waiting) + len(family) > posterior.rows_per_step:
-            yield _join(waiting)
+            yield Points.joined(waiting)
             waiting = []
         waiting.append(Points(family, batch.labels, batch.root_kernel))
     if waiting:
-        yield _join(waiting)
-
-
-def _join(parts: list[Points]) -> Points:
-    if len(parts) == 1:
-        return parts[0]
-    families, labels, roots = zip(*parts, strict=True)
-    return Points(
-        families[0].joined(list(families)),
-        None if labels[0] is None else torch.cat(labels),
-        None if roots[0] is None else torch.cat(roots),
-    )
+        yield Points.joined(waiting)

@@ -20,6 +20,7 @@ from torch.func import functional_call
 
 import bitbayes as bb
 from bitbayes.errors import EdgeWarning
+from bitbayes.laplace import NUMBERS
 from bitbayes.predictive import average_networks
 from bitbayes.reproduction.data import scale_pixels
 
@@ -135,7 +136,7 @@ class LastLayer:
     def fit(self, network: Network, images: Tensor, train: Points | None, labels: Tensor) -> None:
         assert train is not None
         self.network = network
-        self.bayes = bb.Laplace(network.head, **self.options)
+        self.bayes = bb.Laplace(network.head, residual=False, **self.options)
         self.bayes.fit(BatchLoader(train.features, labels, FEATURES_PER_BATCH), progress=False)
 
     def tune(self, validation: Points, labels: Tensor, noise: Points) -> Hyperparameters:
@@ -152,8 +153,8 @@ class LastLayer:
 class WholeNetwork:
     """A Laplace approximation that needs the images themselves: of all layers, or with a residual."""
 
-    def __init__(self, **options: Any) -> None:
-        self.options = options
+    def __init__(self, residual: bool | str = False, **options: Any) -> None:
+        self.options = {"residual": residual, **options}
 
     def fit(self, network: Network, images: Tensor, train: Points | None, labels: Tensor) -> None:
         self.bayes = bb.Laplace(network.whole, **self.options)
@@ -171,8 +172,19 @@ class WholeNetwork:
         return set_hyperparameters(self.bayes, chosen)
 
 
+class Default(WholeNetwork):
+    """bitbayes without any option: `tune` chooses prior variance, temperature and residual."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(residual="auto", **options)
+
+    def tune(self, validation: Points, labels: Tensor, noise: Points) -> Hyperparameters:
+        self.bayes.tune(BatchLoader(validation.images, labels), progress=False)
+        return {name: getattr(self.bayes, name) for name in NUMBERS}
+
+
 class WithResidual(WholeNetwork):
-    """The recommended setting: the likelihood alone chooses prior variance and residual, without outliers."""
+    """The likelihood alone chooses prior variance and residual, at a temperature of 1."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(residual=True, **options)
@@ -277,8 +289,8 @@ def tune_laplace(bayes: bb.Laplace, validation: Any, outliers: Any) -> Hyperpara
 
 def get_hyperparameters(bayes: bb.Laplace) -> Hyperparameters:
     """Return the prior variance and, with a residual, its two hyperparameters."""
-    names = ("prior_variance", *(("residual_variance", "residual_threshold") if bayes.residual else ()))
-    return {name: getattr(bayes, name) for name in names}
+    names = ("residual_variance", "residual_threshold") if bayes.options.residual_asked else ()
+    return {name: getattr(bayes, name) for name in ("prior_variance", *names)}
 
 
 def set_hyperparameters(bayes: bb.Laplace, chosen: Hyperparameters) -> bb.Laplace:
@@ -346,6 +358,7 @@ MULTICLASS = {
             points, layers="all", structure="kron", curvature="paper", predictive="weights"
         ),
     ),
+    "default": MethodEntry("bitbayes (default)", None, lambda points: Default()),
     "ours": MethodEntry("Ours, closed form", None, lambda points: LastLayer()),
     "ours-mc": MethodEntry("Ours, Monte Carlo", None, lambda points: LastLayer(predictive="mc")),
     "ours-residual": MethodEntry("Ours, NLL and residual", None, lambda points: WithResidual()),
@@ -355,6 +368,7 @@ BINARY = {
     "plain": MULTICLASS["plain"],
     "temperature": MULTICLASS["temperature"],
     "llla": MethodEntry("LLLA (paper's)", "LLLA", lambda points: LastLayer()),
+    "default": MULTICLASS["default"],
     "ours": MethodEntry("Ours, exact integral", None, lambda points: LastLayer(predictive="quadrature")),
     "ours-residual": MULTICLASS["ours-residual"],
     "ours-plus-residual": MethodEntry(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -11,9 +12,9 @@ from torch import Tensor, nn
 
 from bitbayes.errors import MissingFileError, one_of
 from bitbayes.reproduction.data import digits, load
-from bitbayes.reproduction.networks import LeNet
+from bitbayes.reproduction.networks import LeNet, resnet18
 from bitbayes.reproduction.paper.options import Options
-from bitbayes.reproduction.training import MNIST, Recipe
+from bitbayes.reproduction.training import CIFAR, MNIST, SVHN, Recipe
 
 
 class ImageSet(NamedTuple):
@@ -41,7 +42,7 @@ class Problem:
     train: ImageSet
     test: ImageSet
     outliers: dict[str, Outliers]
-    exposure_images: Tensor  # the outliers of outlier exposure
+    load_exposure_images: Callable[[], Tensor]  # the outliers of outlier exposure
     validation_points: int  # taken from the test set in each trial
     noise_points: int
     tuning_points: int  # of validation points, and of noise, on which sampled networks are tuned
@@ -92,20 +93,21 @@ def make_problem(options: Options) -> Problem:
     return problem
 
 
-def _make_mnist(options: Options) -> Problem:
-    def read(name: str, split: str) -> ImageSet:
-        return ImageSet(*(each.to(options.device) for each in load(name, split, options.data)))
+def _read(options: Options, name: str, split: str) -> ImageSet:
+    return ImageSet(*(each.to(options.device) for each in load(name, split, options.data)))
 
-    train, test = read("mnist", "train"), read("mnist", "test")
+
+def _make_mnist(options: Options) -> Problem:
+    train, test = _read(options, "mnist", "train"), _read(options, "mnist", "test")
+    letters_set, title = "emnist", "EMNIST letters"
     try:
-        letters, exposure = read("emnist", "test"), read("emnist", "train")
-        title = "EMNIST letters"
+        letters = _read(options, letters_set, "test")
     except MissingFileError as missing:
+        letters_set, title = "letters", "Letters (substitute for EMNIST)"
         try:
-            letters, exposure = read("letters", "test"), read("letters", "train")
+            letters = _read(options, letters_set, "test")
         except MissingFileError:
             raise missing from None
-        title = "Letters (substitute for EMNIST)"
     return Problem(
         name="mnist",
         title="MNIST",
@@ -114,9 +116,9 @@ def _make_mnist(options: Options) -> Problem:
         test=test,
         outliers={
             title: Outliers(letters.images, "EMNIST"),
-            "Fashion-MNIST": Outliers(read("fashion_mnist", "test").images, "FMNIST"),
+            "Fashion-MNIST": Outliers(_read(options, "fashion_mnist", "test").images, "FMNIST"),
         },
-        exposure_images=exposure.images,
+        load_exposure_images=lambda: _read(options, letters_set, "train").images,
         validation_points=2000,
         noise_points=2000,
         tuning_points=2000,
@@ -142,7 +144,7 @@ def _make_digits(options: Options) -> Problem:
             "Letters (substitute for EMNIST)": Outliers(to_pixels(data.letters_images[500:900]), "EMNIST"),
             "Fashion-MNIST": Outliers(to_pixels(data.fashion_images[:400]), "FMNIST"),
         },
-        exposure_images=to_pixels(data.letters_images[:500]),
+        load_exposure_images=lambda: to_pixels(data.letters_images[:500]),
         validation_points=500,
         noise_points=400,
         tuning_points=100,
@@ -151,4 +153,51 @@ def _make_digits(options: Options) -> Problem:
     )
 
 
-PROBLEMS: dict[str, Callable[[Options], Problem]] = {"digits": _make_digits, "mnist": _make_mnist}
+class _ColourProblem(NamedTuple):
+    """What tells a problem of colour images from another."""
+
+    title: str
+    classes: int
+    recipe: Recipe
+    outliers: tuple[str, ...]  # other data sets
+    exposure: str  # the data set of which outlier exposure takes the training images
+
+
+TITLES = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "svhn": "SVHN", "lsun": "LSUN (packed scenes)"}
+# The rows of the paper's tables. It does not test CIFAR-10 on CIFAR-100, nor the reverse.
+PAPER_ROWS = {"svhn": "SVHN", "lsun": "LSUN", "cifar10": "CIFAR10"}
+COLOUR_PROBLEMS = {
+    "cifar10": _ColourProblem("CIFAR-10", 10, CIFAR, ("svhn", "lsun", "cifar100"), "cifar100"),
+    "cifar100": _ColourProblem("CIFAR-100", 100, CIFAR, ("svhn", "lsun", "cifar10"), "cifar10"),
+    "svhn": _ColourProblem("SVHN", 10, SVHN, ("cifar10", "lsun"), "cifar100"),
+}
+
+
+def _make_colour(name: str, options: Options) -> Problem:
+    """Return the problem of CIFAR-10, CIFAR-100 or SVHN, with a ResNet-18."""
+    own = COLOUR_PROBLEMS[name]
+    return Problem(
+        name=name,
+        title=own.title,
+        paper_name=own.title.replace("-", ""),
+        train=_read(options, name, "train"),
+        test=_read(options, name, "test"),
+        outliers={
+            TITLES[each]: Outliers(_read(options, each, "test").images, PAPER_ROWS.get(each))
+            for each in own.outliers
+        },
+        load_exposure_images=lambda: _read(options, own.exposure, "train").images,
+        validation_points=2000,
+        noise_points=2000,
+        tuning_points=2000,
+        recipe=own.recipe,
+        make_network=resnet18,
+        classes=own.classes,
+    )
+
+
+PROBLEMS: dict[str, Callable[[Options], Problem]] = {
+    "digits": _make_digits,
+    "mnist": _make_mnist,
+    **{name: partial(_make_colour, name) for name in COLOUR_PROBLEMS},
+}

@@ -18,6 +18,7 @@ NAMES = (
     "toy",
     "linear-regions",
     "bounded-logit",
+    "default",
     "table2",
     "confidence-vs-scale",
     "rotated-mnist",

@@ -58,7 +58,7 @@ class Session:
             *problem.train,
             recipe=problem.recipe,
             objective=objective,
-            outliers=problem.exposure_images,
+            outliers=problem.load_exposure_images() if objective == "oe" else None,
             seed=self.options.seed,
             progress=self.options.progress,
         )
