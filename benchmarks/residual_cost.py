@@ -2,9 +2,9 @@
 
     python benchmarks/residual_cost.py [--device cpu] [--threads 2] [--repeat 7]
 
-The paper's LeNet on images of 1×28×28 and ResNet-18 on 3×32×32, in batches of 128 and of 1,000. Each ratio is a
-median: a prediction with the residual, and one without it before and after. On a CPU of its processor time, so
-that other work on the machine does not count.
+The paper's LeNet on images of 1×28×28 and ResNet-18 on 3×32×32, in batches of 128 and of 1,000. Each ratio is
+a median: a prediction with the residual, and one without it before and after. On a CPU of its processor time,
+so that other work on the machine does not count.
 """
 
 import argparse
