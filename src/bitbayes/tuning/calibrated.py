@@ -3,7 +3,8 @@
 A wide prior shrinks every confidence. A temperature T below 1 gives back what is lost at the data, and keeps
 the differences between points. So each prior variance has a best temperature, and along this curve the
 negative log-likelihood of the validation data hardly changes. Of all prior variances that these data cannot
-tell from the best, the largest is taken: it is the most uncertain far away.
+tell from the best, the largest is taken, because it is the most uncertain far away: it may cost half a
+percent and half a standard error more.
 
 The residual is not chosen by the likelihood, on which the few validation points beyond its threshold would
 decide. Its threshold lies beyond almost all of the data, and its variance is measured against the differences
@@ -22,10 +23,11 @@ from bitbayes.predictive import KAPPA
 from bitbayes.prior import Prior
 from bitbayes.residual import Residual
 from bitbayes.tuning.search import COARSE_NATS, least, stride
-from bitbayes.tuning.tune import Candidate, Points, mean_costs, validation_points
+from bitbayes.tuning.tune import Candidate, Points, mean_costs, point_costs, validation_points
 
-# By how much the cost of a prior variance may exceed the least, relative to it.
-TOLERANCE = 0.001
+# By how much the cost of a prior variance may exceed the least: relative to it, and in standard errors of the
+# mean difference over the validation points.
+TOLERANCE, STANDARD_ERRORS = 0.005, 0.5
 # Steps in the logarithm of the temperature. A parabola through three costs is good to a few of these.
 STEP, SMALLEST_STEP = 0.25, 0.02
 MAX_STEPS = 30
@@ -115,17 +117,28 @@ class _Curve:
         self.costs |= {each: descent.seen[descent.best()] for each, descent in found.items()}
 
     def widest(self) -> float:
-        """The largest prior variance whose cost is the least, up to the tolerance."""
+        """The largest prior variance that the validation data cannot tell from the best."""
         variances = sorted(self.costs)
         costs = torch.tensor([self.costs[each] for each in variances], dtype=torch.float64)
-        limit = float(costs[least(costs)]) * (1 + TOLERANCE)
-        return max(each for each in variances if self.costs[each] <= limit)
+        best = variances[least(costs)]
+        limit = self.costs[best] * (1 + TOLERANCE)
+        for variance in reversed([each for each in variances if each > best and self.costs[each] <= limit]):
+            gaps = self._losses(variance) - self._losses(best)  # (n,)
+            error = float(gaps.std()) / math.sqrt(self.count) if self.count > 1 else 0.0
+            if self.costs[variance] - self.costs[best] <= STANDARD_ERRORS * error:
+                return variance
+        return best
 
     def _costs(self, pairs: list[tuple[float, float]]) -> list[float]:
         candidates = [Candidate(variance, math.exp(t)) for variance, t in pairs]
         losses = mean_costs(self.points, candidates, self.method, self.losses).tolist()
         weak = [(t - self.neutral[variance]) ** 2 / (2 * self.count) for variance, t in pairs]
         return [loss + extra for loss, extra in zip(losses, weak, strict=True)]
+
+    def _losses(self, variance: float) -> Tensor:
+        """−log p(y) of each point, (n,), at the best temperature for a prior variance."""
+        candidate = Candidate(variance, math.exp(self.log_temperatures[variance]))
+        return point_costs(self.points, candidate, self.method, self.losses)
 
     def _log_shrinkage(self, variance: float) -> float:
         """log √(1 + κ·Var(fᵢ − fⱼ)) of the median point."""

@@ -19,6 +19,7 @@ from torch import Tensor
 import bitbayes as bb
 from bitbayes import metrics, predictive, uncertainty
 from bitbayes.progress import track
+from bitbayes.reproduction.data import scale_pixels
 from bitbayes.reproduction.paper import methods
 from bitbayes.reproduction.paper.pictures import make_panels, marker_style, styled
 from bitbayes.reproduction.paper.report import Report, format_mean_std
@@ -109,7 +110,7 @@ def measure(session: Session) -> dict[str, Any]:
     noise = study.draw_noise(0)
     sets = {"test": problem.test.images, **{name: each.images for name, each in problem.outliers.items()}}
     near = [name for name in sets if name != "test"]
-    far_test = methods.scale_pixels(problem.test.images[: problem.noise_points]) * FAR
+    far_test = scale_pixels(problem.test.images[: problem.noise_points]) * FAR
     sets |= {"Noise": noise, f"Noise × {FAR}": FAR * noise, f"Test × {FAR}": far_test}
     features = {name: network.extract_features(images).features for name, images in sets.items()}
     fitted, not_run = _fit(study, sets)
