@@ -31,7 +31,7 @@ from bitbayes.tuning.tune import Candidate, Points, validation_points
 FAR = 2000
 # Over all layers: the most classes, and the most points of each set of outliers. The work for a point grows
 # with the number of classes, and is that of some hundred forward passes.
-ALL_LAYERS_CLASSES, ALL_LAYERS_POINTS = 10, 2000
+ALL_LAYERS_CLASSES, ALL_LAYERS_POINTS = 10, 1000
 TITLES = {
     "plain": "Plain network",
     "temperature": "Temperature scaling",
