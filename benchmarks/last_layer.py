@@ -4,8 +4,8 @@
     python benchmarks/last_layer.py --memory        # d = 2048, k = 1000: megabytes above the model's own
 
 The paper's LeNet (3.3 million parameters) or a ResNet-18, batches of 128, two threads. "The default" is what
-`bb.Laplace(model).fit(data).tune(data)` does, and its predictions, residual included. Each number is a median over ten
-blocks of the data; a plain pass over the same block is timed before and after each.
+`bb.Laplace(model).fit(data).tune(data)` does, and its predictions, residual included. Each number is a median
+over ten blocks of the data; a plain pass over the same block is timed before and after each.
 """
 
 import argparse
