@@ -74,10 +74,10 @@ def methods(model: nn.Module, plain: bb.Laplace, wide: bb.Laplace, validation: P
     yield "plain network", Plain(model)
     yield "prior by NLL", plain.tune([validation], objective="nll")
     base = metrics.nll(plain.predict_proba(validation[0]), validation[1])
-    yield "paper's objective", plain.tune([validation])
+    yield "paper's objective", plain.tune([validation], objective="ood")
     yield "NLL and residual", wide.tune([validation], objective="nll")
     yield "NLL, residual not hinged", unhinged(wide, validation, base)
-    yield "paper's objective, residual", wide.tune([validation])
+    yield "paper's objective, residual", wide.tune([validation], objective="ood")
 
 
 def unhinged(wide: bb.Laplace, validation: Part, base: float) -> bb.Laplace:
