@@ -51,14 +51,13 @@ def main() -> None:
     print("| structure | inputs | method | confidence % | distance, mean | largest | labels changed % |")
     print("|---|---|---|--:|--:|--:|--:|")
     for structure in ("kron", "diag"):
-        bayes = bb.Laplace(model, structure=structure).fit(train).tune(validation)
+        bayes = bb.Laplace(model, structure=structure).fit(train).tune(validation, objective="ood")
         for name, x in inputs.items():
             with torch.no_grad():
                 labels = model(x).argmax(1)
             sampled = monte_carlo(bayes, x, options.samples)
-            predictions = {
-                m: bayes.predict_proba(x, method=m).double() for m in ("pairwise", "probit", "bridge")
-            }
+            closed = ("pairwise", "meanfield", "probit", "bridge")
+            predictions = {m: bayes.predict_proba(x, method=m).double() for m in closed}
             predictions["mc, 100 samples"] = monte_carlo(bayes, x, 100)
             predictions[f"mc, {options.samples:,} samples"] = sampled
             for method, probabilities in predictions.items():

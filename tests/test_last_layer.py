@@ -13,8 +13,11 @@ def test_full_covariances_made_a_few_points_at_a_time_are_the_same(monkeypatch):
     y = model(x).argmax(1)  # the model's own labels: with random labels the optimum would be flat
     y[::7] = 0
     bayes = bb.Laplace(model, structure="full").fit([(x, y)])
-    whole, tuned = bayes.predict_proba(x), bayes.tune([(x, y)], outliers=3 * x).prior_variance
+    whole, tuned = (
+        bayes.predict_proba(x),
+        bayes.tune([(x, y)], objective="ood", outliers=3 * x).prior_variance,
+    )
     bayes.prior_variance = 1.0
     monkeypatch.setattr("bitbayes.last_layer.FULL_NUMBERS", 7 * 18 * 2)
     torch.testing.assert_close(bayes.predict_proba(x), whole, rtol=0, atol=1e-6)
-    assert bayes.tune([(x, y)], outliers=3 * x).prior_variance == pytest.approx(tuned)
+    assert bayes.tune([(x, y)], objective="ood", outliers=3 * x).prior_variance == pytest.approx(tuned)

@@ -66,7 +66,7 @@ def test_a_structure(k, monkeypatch, tmp_path):
     torch.testing.assert_close(parts.predict_proba(x), bayes.predict_proba(x))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", EdgeWarning)
-        bayes.tune([(x, y)], outliers=3 * x).tune(objective="evidence")
+        bayes.tune([(x, y)], objective="ood", outliers=3 * x).tune(objective="evidence")
     assert float(bayes.log_evidence()) >= float(bayes.log_evidence(1.0))
     assert bayes.limit(x).confidence.max() <= bayes.bound() + 1e-9
     assert (bayes.certify(x).confidence >= bayes.limit(x).confidence - 1e-9).all()
@@ -94,7 +94,7 @@ def test_a_predictive(monkeypatch, tmp_path):
     torch.testing.assert_close(bayes.predict_proba(x), bayes.model(x).detach().softmax(1))
     torch.testing.assert_close(bayes(x).softmax(1), bayes.model(x).softmax(1))
     with pytest.warns(EdgeWarning, match="prior variance"):  # it makes no difference
-        bayes.tune([(x, y)])
+        bayes.tune([(x, y)], objective="ood")
     bayes.save(tmp_path / "mode.safetensors")
     assert bb.Laplace.load(tmp_path / "mode.safetensors", bayes.model).predictive == "mode"
     with pytest.raises(ArgumentError, match=r"'mode'.*1 logit"):

@@ -77,7 +77,12 @@ class Fitted:
             name: self.curvature[name].to(_device(theirs)) + theirs for name, theirs in more.curvature.items()
         }
         moments = None
-        if self.input_moments is not None and more.input_moments is not None:
+        if self.input_moments is not None:
+            if more.input_moments is None:
+                raise DataError(
+                    f"these inputs are not all of {len(self.input_moments.mean)} finite numbers, as those of "
+                    "`fit` are: the residual needs that, and residual=False does not"
+                )
             moments = self.input_moments.to(more.input_moments.mean.device) + more.input_moments
         return replace(
             self,
@@ -164,7 +169,7 @@ def fit_last_layer(
     layer = head.module(model)
     # Not its parameters: a weight norm has others, of which it makes the weight.
     norm = _squared_norm([layer.weight] if layer.bias is None else [layer.weight, layer.bias])
-    return _fitted(model, head, likelihood, totals, {head.name: norm})
+    return _fitted(model, head, likelihood, totals, {head.name: norm}, options)
 
 
 @torch.inference_mode(False)
@@ -204,13 +209,13 @@ def fit_all_layers(
     }
     if structure == "full":
         norms = {WHOLE_NETWORK: sum(norms.values())}
-    return _fitted(model, TrainableLayers(outputs, layers), likelihood, totals, norms)
+    return _fitted(model, TrainableLayers(outputs, layers), likelihood, totals, norms, options)
 
 
 def _previewed(model: nn.Module, loader: Iterable[Any], options: Options) -> PreviewedLoader:
-    """The loader; raises, before the model sees them, on inputs for which a residual means nothing."""
+    """The loader; raises, before the model sees them, on inputs for which an asked residual means nothing."""
     previewed = PreviewedLoader(loader, model_device(model))
-    if options.residual:
+    if options.residual_asked:
         as_rows(previewed.preview)
     return previewed
 
@@ -221,9 +226,16 @@ def _fitted(
     likelihood: Likelihood,
     totals: _Totals,
     squared_norms: dict[str, float],
+    options: Options,
 ) -> Fitted:
     sums = totals.curvature, squared_norms, totals.count, totals.loss
-    moments = None if totals.input_moments is None else totals.input_moments.check_finite()
+    moments = totals.input_moments
+    if (
+        moments is not None and not moments.finite
+    ):  # a model may cope with missing numbers, which NaN stands for
+        if options.residual_asked:
+            raise DataError("the fourth powers of the training inputs overflow float64: scale them down")
+        moments = None
     return Fitted(weights, likelihood, *sums, fingerprint(model), moments)
 
 
@@ -246,13 +258,19 @@ def _directions(
 
 def _check_size(kind: type[Curvature], head: Head) -> None:
     """Raise, before anything is allocated, if the structure needs a matrix that is too large to decompose."""
-    side = kind.largest_side(head.outputs, head.width)
-    if side > LARGEST_SIDE:
+    if not _fits(kind, head):
+        side = kind.largest_side(head.outputs, head.width)
+        smaller = (each for each in ("kron", "diag") if _fits(CURVATURES[each], head))
         raise ModelError(
             f"structure={kind.structure!r} needs a matrix of {side:,} × {side:,} for this last layer of "
-            f"{head.outputs:,} outputs and {head.width:,} features. It takes {8 * side**2 / 1e9:,.0f} GB and "
-            "hours to decompose: use structure='diag'"
+            f"{head.outputs:,} outputs and {head.width:,} features, which takes {8 * side**2 / 1e9:,.1f} GB "
+            f"and too long to decompose: use structure={' or '.join(map(repr, smaller))}"
         )
+
+
+def _fits(kind: type[Curvature], head: Head) -> bool:
+    """Whether the structure needs no matrix that is too large to decompose."""
+    return kind.largest_side(head.outputs, head.width) <= LARGEST_SIDE
 
 
 def _checked_layers(model: nn.Module, preview: Inputs, structure: str) -> tuple[int, tuple[Layer, ...]]:

@@ -174,7 +174,7 @@ def test_inputs_and_options_without_a_residual_raise():
         bayes.fit([{"ids": torch.ones(4, 2).long(), "labels": torch.zeros(4).long()}])
     with pytest.raises(ArgumentError, match="weights"):
         bb.Laplace(torch.nn.Linear(2, 2), layers="all", predictive="weights", residual=True)
-    with pytest.raises(ArgumentError, match="expected True, False"):
+    with pytest.raises(ArgumentError, match="expected 'auto', True, False"):
         bb.Laplace(torch.nn.Linear(2, 2), residual="yes")
     with pytest.raises(DataError, match="one size"):
         InputMoments.of(torch.ones(3, 2)) + InputMoments.of(torch.ones(3, 4))
@@ -289,7 +289,11 @@ def test_the_kernel_is_that_of_the_input_before_the_model_changes_it():
 def test_inputs_of_another_size_or_kind_are_refused_before_the_model_runs(layers):
     x, y = torch.randn(30, 2), torch.arange(30) % 3
     bayes = bb.Laplace(torch.nn.Linear(2, 3), layers=layers, residual=True).fit([(x, y)])
-    for ask in (bayes.predict_proba, bayes.logits, lambda outliers: bayes.tune([(x, y)], outliers=outliers)):
+
+    def tune(outliers):
+        bayes.tune([(x, y)], objective="ood", outliers=outliers)
+
+    for ask in (bayes.predict_proba, bayes.logits, tune):
         with pytest.raises(DataError, match="an input of 5 numbers"):
             ask(torch.ones(4, 5))
         with pytest.raises(ArgumentError, match=r"int64.*residual=False"):

@@ -66,7 +66,7 @@ def test_tuning_over_all_layers_goes_through_the_data_once():
     handle = model[0].register_forward_hook(lambda *_: calls.append(1))
     bayes.predict_proba(x)  # looks at the memory it needs, once
     calls.clear()
-    bayes.tune([(x, torch.randint(0, 3, (20,)))], outliers=x)
+    bayes.tune([(x, torch.randint(0, 3, (20,)))], objective="ood", outliers=x)
     handle.remove()
     assert len(calls) == 2
 
@@ -75,7 +75,12 @@ def test_tuning_over_all_layers_goes_through_the_data_once():
 @pytest.mark.parametrize("residual", [False, True])
 def test_autocast_does_not_reach_the_comparison_of_candidates(residual):
     model, x, y = dense.case("mlp", n=30, dtype=torch.float32)
-    plain = bb.Laplace(model, layers="all", residual=residual).fit([(x, y)]).tune([(x, y)], outliers=3 * x)
+
+    def tuned():
+        bayes = bb.Laplace(model, layers="all", residual=residual).fit([(x, y)])
+        return bayes.tune([(x, y)], objective="ood", outliers=3 * x)
+
+    plain = tuned()
     with torch.autocast("cpu", torch.bfloat16):
-        cast = bb.Laplace(model, layers="all", residual=residual).fit([(x, y)]).tune([(x, y)], outliers=3 * x)
+        cast = tuned()
     assert cast.prior_variance == pytest.approx(plain.prior_variance, rel=1e-6)

@@ -33,17 +33,19 @@ def test_tuning_on_integer_inputs_and_mappings_asks_for_outliers(words):
     bayes, loader, inputs = words
     before = bayes.predict_proba(inputs)
     with pytest.raises(ArgumentError, match="outliers"):
-        bayes.tune(loader)
+        bayes.tune(loader, objective="ood")
     assert bayes.prior_variance == 1.0
     assert torch.equal(bayes.predict_proba(inputs), before)
 
 
 @pytest.mark.filterwarnings("ignore::bitbayes.errors.EdgeWarning")
-def test_integer_inputs_and_mappings_are_tuned_with_outliers_or_by_nll(words):
+def test_integer_inputs_and_mappings_are_tuned_with_outliers_or_without(words):
     bayes, loader, inputs = words
     outliers = inputs[:7] if isinstance(inputs, torch.Tensor) else [{"ids": inputs["ids"][:7]}]
-    bayes.tune(loader, outliers=outliers)
+    bayes.tune(loader, objective="ood", outliers=outliers)
     bayes.tune(loader, objective="nll")
+    bayes.tune(loader)
+    assert bayes.residual_variance == 0.0
 
 
 def test_noise_has_the_shapes_and_dtype_of_the_batches_and_the_range_of_all():
@@ -111,5 +113,5 @@ def test_tuning_on_constant_inputs_asks_for_outliers():
     x, y = torch.ones(12, 4), torch.arange(12) % 3
     bayes = bb.Laplace(nn.Linear(4, 3)).fit([(x, y)])
     with pytest.raises(DataError, match="outliers of your own"):
-        bayes.tune([(x, y)])
+        bayes.tune([(x, y)], objective="ood")
     assert bayes.prior_variance == 1.0

@@ -53,7 +53,7 @@ def test_the_papers_objective_without_weight_still_chooses_both_numbers_jointly(
     y = torch.arange(len(x)) % 3
     called = []
     monkeypatch.setattr("bitbayes.tuning.tune.search_pairs", lambda *_: called.append(True) or (1.0, 2.0))
-    bayes.tune([(x, y)], weight=0)
+    bayes.tune([(x, y)], objective="ood", weight=0)
     assert called and (bayes.prior_variance, bayes.residual_variance) == (1.0, 2.0)
     bayes.tune([(x, y)], objective="nll")
     assert len(called) == 1

@@ -82,15 +82,17 @@ def test_ood_finds_the_brute_force_optimum(k, penalty, as_loader):
     bayes, (x, y) = trained(k)
     outliers = 6 * torch.randn(45, 2, dtype=torch.float64)
     given = list(outliers.split(20)) if as_loader else outliers
-    bayes.tune(reference.loader(x, y), outliers=given, penalty=penalty)
+    bayes.tune(reference.loader(x, y), objective="ood", outliers=given, penalty=penalty)
     is_best(bayes, lambda value: objective(bayes, value, x, y, outliers, penalty=penalty))
 
 
 def test_outliers_may_come_with_labels():
     bayes, (x, y) = trained(3)
     outliers = 6 * torch.randn(45, 2, dtype=torch.float64)
-    plain = bayes.tune(reference.loader(x, y), outliers=outliers).prior_variance
-    labelled = bayes.tune(reference.loader(x, y), outliers=reference.loader(outliers, torch.zeros(45)))
+    plain = bayes.tune(reference.loader(x, y), objective="ood", outliers=outliers).prior_variance
+    labelled = bayes.tune(
+        reference.loader(x, y), objective="ood", outliers=reference.loader(outliers, torch.zeros(45))
+    )
     assert labelled.prior_variance == pytest.approx(plain, rel=1e-9)
 
 
@@ -98,18 +100,21 @@ def test_outliers_may_come_with_labels():
 def test_a_larger_weight_of_outliers_gives_a_larger_prior_variance(k):
     bayes, (x, y) = trained(k)
     outliers = 6 * torch.randn(45, 2, dtype=torch.float64)
-    light = bayes.tune(reference.loader(x, y), outliers=outliers, weight=0.01).prior_variance
+    light = bayes.tune(reference.loader(x, y), objective="ood", outliers=outliers, weight=0.01).prior_variance
     is_best(bayes, lambda value: objective(bayes, value, x, y, outliers, weight=0.01))
-    assert bayes.tune(reference.loader(x, y), outliers=outliers, weight=0.5).prior_variance > light
-    none = bayes.tune(reference.loader(x, y), outliers=outliers, weight=0).prior_variance
+    assert (
+        bayes.tune(reference.loader(x, y), objective="ood", outliers=outliers, weight=0.5).prior_variance
+        > light
+    )
+    none = bayes.tune(reference.loader(x, y), objective="ood", outliers=outliers, weight=0).prior_variance
     assert none == bayes.tune(reference.loader(x, y), objective="nll").prior_variance
 
 
 @pytest.mark.parametrize("k", [1, 3])
-def test_the_default_is_ood_with_uniform_noise(k):
+def test_ood_without_outliers_draws_uniform_noise(k):
     bayes, (x, y) = trained(k)
     seen = inputs_seen(bayes.model)
-    bayes.tune(reference.loader(x, y, 25))
+    bayes.tune(reference.loader(x, y, 25), objective="ood")
     assert [len(batch) for batch in seen] == [25, 25, 10, 25, 25, 10]
     torch.testing.assert_close(torch.cat(seen[:3]), x)
     noise = torch.cat(seen[3:])
@@ -157,19 +162,21 @@ def test_tuning_takes_one_forward_pass_over_its_data(k):
     bayes.tune(reference.loader(x, y, 25), objective="nll")
     assert [len(batch) for batch in seen] == [25, 25, 10]
     seen.clear()
-    bayes.tune(reference.loader(x, y, 25), outliers=3 * x)
+    bayes.tune(reference.loader(x, y, 25), objective="ood", outliers=3 * x)
     assert sum(len(batch) for batch in seen) == 120
     seen.clear()
     once = (batch for batch in reference.loader(x, y, 25))
-    bayes.tune(once, outliers=(3 * part for part in x.split(20)))
+    bayes.tune(once, objective="ood", outliers=(3 * part for part in x.split(20)))
     assert [len(batch) for batch in seen] == [25, 25, 10, 20, 20, 20]
 
 
 def test_batch_sizes_do_not_change_the_tuned_variance(monkeypatch):
     bayes, (x, y) = trained(3)
-    whole = bayes.tune([(x, y)], outliers=4 * x).prior_variance
+    whole = bayes.tune([(x, y)], objective="ood", outliers=4 * x).prior_variance
     monkeypatch.setattr("bitbayes.last_layer.STEP_BYTES", 8 * 8 * 10)
-    parts = bayes.tune(reference.loader(x, y, 7), outliers=list((4 * x).split(9))).prior_variance
+    parts = bayes.tune(
+        reference.loader(x, y, 7), objective="ood", outliers=list((4 * x).split(9))
+    ).prior_variance
     assert parts == pytest.approx(whole, rel=1e-9)
 
 
@@ -178,10 +185,10 @@ def test_an_optimum_on_the_edge_warns(k):
     bayes, (x, _) = trained(k)
     with torch.no_grad():
         right = bayes.model(x).argmax(1) if k > 1 else (bayes.model(x)[:, 0] > 0).long()
-    with pytest.warns(EdgeWarning, match=r"smallest of those tried .*1e-06 to 1e\+10"):
+    with pytest.warns(EdgeWarning, match=r"1e-06, is the smallest of those tried: .* plain network"):
         bayes.tune([(x, right)], objective="nll")
     assert bayes.prior_variance == variance_grid(100)[0]
-    with pytest.warns(EdgeWarning, match="largest of those tried"):
+    with pytest.warns(EdgeWarning, match=r"1e\+10, is the largest of those tried: .* as uncertain as any"):
         bayes.tune([(x, (right + 1) % max(k, 2))], objective="nll")
     assert bayes.prior_variance == pytest.approx(1e10)
 
@@ -211,4 +218,4 @@ def test_outliers_that_are_none_are_refused_before_the_validation_data_are_read(
         yield
 
     with pytest.raises(DataError, match=says):
-        bayes.tune(never(), outliers=outliers)
+        bayes.tune(never(), objective="ood", outliers=outliers)

@@ -56,7 +56,7 @@ class InputMoments(TensorBundle):
         if self.mean.shape != other.mean.shape:
             raise DataError(
                 f"inputs of {len(self.mean)} and of {len(other.mean)} numbers: "
-                "the residual needs all of one size"
+                "the residual needs all of one size, and residual=False any"
             )
         # Not from Σx², Σx³ and Σx⁴: a mean of 1e9 would leave no digit of the variance (Pébay, 2008).
         count = self.count + other.count
@@ -76,18 +76,17 @@ class InputMoments(TensorBundle):
         )
         return InputMoments(count, self.mean + gap * b, squares, cubes, fourths)
 
-    def check_finite(self) -> InputMoments:
-        """Return itself; raise if the inputs' powers overflow."""
-        if not bool(self.fourths.isfinite().all()):
-            raise DataError("the fourth powers of the training inputs overflow float64: scale them down")
-        return self
+    @property
+    def finite(self) -> bool:
+        """Whether the inputs' powers are: NaN, infinity and 1e80 have none."""
+        return bool(self.fourths.isfinite().all())
 
     def split(self, sizes: list[int]) -> list[InputMoments]:
         """The moments of parts of the rows, of these sizes; raises if these are not those of the data."""
         if sum(sizes) != len(self.mean):
             raise DataError(
                 f"an input of {sum(sizes)} numbers, but the training data's have {len(self.mean)}: "
-                "the residual needs all of one size"
+                "the residual needs all of one size, and residual=False any"
             )
         columns = (torch.split(getattr(self, each.name), sizes) for each in fields(self)[1:])
         return [InputMoments(self.count, *each) for each in zip(*columns, strict=True)]

@@ -21,9 +21,8 @@ from bitbayes.structures.base import Curvature, Precision, WeightGaussian, eigen
 from bitbayes.structures.grams import gram_root
 from bitbayes.structures.kron import flush_rounding_noise
 
-# Rows of the largest dense matrix: 3.2 GB in float64 for the last layer, 0.8 GB over all layers, whose
-# derivatives take memory as well. The eigendecomposition takes minutes.
-HEAD_ROWS, NETWORK_ROWS = 20_000, 10_000
+# Rows of the largest dense matrix over all layers: 0.8 GB in float64, and derivatives take memory as well.
+NETWORK_ROWS = 10_000
 # Numbers that the points summed in one step may hold.
 NUMBERS_PER_STEP = 2**22
 
@@ -42,11 +41,6 @@ class FullCurvature(Curvature):
     @classmethod
     def of_features(cls, features: Tensor, logits: Tensor, likelihood: Likelihood) -> Self:
         c, width = likelihood.contrasts(logits.shape[1]).shape[1], features.shape[1]
-        if c * width > HEAD_ROWS:
-            raise ModelError(
-                f"structure='full' would need a matrix of {c * width:,}² numbers, "
-                f"{8 * (c * width) ** 2 / 1e9:.1f} GB: use structure='kron', or 'diag'"
-            )
         blocks = precise(features).new_zeros(c, width, c, width)
         rows = max(1, NUMBERS_PER_STEP // (c * c + width))
         for some, theirs in zip(

@@ -29,7 +29,7 @@ class NoiseLike:
             kind = str(inputs.dtype) if isinstance(inputs, Tensor) else type(inputs).__name__
             raise ArgumentError(
                 f"uniform noise means nothing for inputs of type {kind}: pass `outliers`, a loader of inputs "
-                "unlike the training data, or choose objective='nll'"
+                "unlike the training data, or choose objective='calibrated'"
             )
         return cls((inputs.amin(), inputs.amax()), (inputs.shape,))
 

@@ -114,8 +114,7 @@ def tune_on_data(
         posterior: the Gaussian over weights.
         residual: if any.
         kept: the numbers of now, of which only the prior variance is chosen; None to choose those of the
-        residual
-            as well, at a temperature of 1.
+            residual as well, at a temperature of 1.
         method: how probabilities are predicted.
         objective: what a candidate costs.
         loader: validation data.

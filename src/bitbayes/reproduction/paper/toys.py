@@ -102,7 +102,13 @@ def fit_laplace(toy: Toy, network: nn.Module, **options: object) -> bb.Laplace:
     bayes = bb.Laplace(network, **options)  # type: ignore[arg-type]
     bayes.fit([(toy.x, toy.y)], progress=False)
     with ignore_edge_warnings():
-        bayes.tune([toy.validation], outliers=toy.draw_outliers(), weight=TOY_OUTLIER_WEIGHT, progress=False)
+        bayes.tune(
+            [toy.validation],
+            outliers=toy.draw_outliers(),
+            objective="ood",
+            weight=TOY_OUTLIER_WEIGHT,
+            progress=False,
+        )
     return bayes
 
 
