@@ -74,6 +74,53 @@ def test_pairwise_with_many_classes_is_its_formula(structure):
     torch.testing.assert_close(actual, torch.stack(expected), rtol=0, atol=1e-12)
 
 
+@given(
+    k=st.integers(2, 80),
+    prior_variance=st.floats(1e-6, 1e10),
+    temperature=st.floats(1e-3, 1e3),
+    scale=st.sampled_from([1.0, 1e3, 1e12, 1e30]),
+    structure=st.sampled_from(["kron", "diag", "isotropic"]),
+    seed=st.integers(0, 10_000),
+)
+def test_meanfield_keeps_the_networks_class(k, prior_variance, temperature, scale, structure, seed):
+    torch.manual_seed(seed)
+    model = reference.network(k, dtype=torch.float32)
+    x, y = reference.data(k, dtype=torch.float32)
+    options = {"structure": structure, "predictive": "meanfield", "prior_variance": prior_variance}
+    bayes = bb.Laplace(model, **options).fit([(x, y)])
+    bayes.temperature = temperature
+    with torch.no_grad():
+        logits = model(scale * x)
+    own = bayes(scale * x).detach()
+    # Among the drop-in's logits the class of the largest mean is the largest, or equal to it after rounding.
+    chosen = own.gather(1, logits.argmax(1, keepdim=True))[:, 0]
+    assert bool((chosen >= own.amax(1) - 1e-5 * own.abs().amax(1)).all())
+    probabilities = bayes.predict_proba(scale * x)
+    torch.testing.assert_close(probabilities.sum(1), torch.ones(len(x)), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("structure", STRUCTURES)
+def test_meanfield_of_two_classes_is_pairwise(structure):
+    bayes, x = fitted(structure, 2, 5.0)
+    bayes.temperature = 0.4
+    for scale in (1, 1e6):
+        both = [bayes.predict_proba(scale * x, method=method) for method in ("meanfield", "pairwise")]
+        torch.testing.assert_close(*both, rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("structure", ["kron", "diag"])
+def test_meanfield_with_many_classes_is_its_formula_and_finite(structure):
+    bayes, x = fitted(structure, 70, 5.0)
+    gaussian = bayes.logits(x[:2])
+    expected = [reference.meanfield(m, c) for m, c in zip(gaussian.mean, gaussian.covariance, strict=True)]
+    torch.testing.assert_close(bayes.predict_proba(x[:2]), torch.stack(expected), rtol=0, atol=1e-12)
+    bayes, x = fitted(structure, 1000, 5.0, dtype=torch.float32)
+    for scale in (1, 1e10, 1e36):
+        probabilities = bayes.predict_proba(scale * x)
+        assert probabilities.shape == (30, 1000) and bool(probabilities.isfinite().all())
+        torch.testing.assert_close(probabilities.sum(1), torch.ones(30), rtol=0, atol=1e-5)
+
+
 @pytest.mark.parametrize("k, method", [(1, "probit"), (2, "pairwise"), (64, "pairwise"), (65, "meanfield")])
 def test_auto_is_probit_for_one_logit_pairwise_for_few_and_meanfield_for_many(k, method):
     bayes, x = fitted("auto", k, 5.0)

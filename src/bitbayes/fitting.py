@@ -230,9 +230,7 @@ def _fitted(
 ) -> Fitted:
     sums = totals.curvature, squared_norms, totals.count, totals.loss
     moments = totals.input_moments
-    if (
-        moments is not None and not moments.finite
-    ):  # a model may cope with missing numbers, which NaN stands for
+    if moments is not None and not moments.finite:  # a model may clip what is enormous
         if options.residual_asked:
             raise DataError("the fourth powers of the training inputs overflow float64: scale them down")
         moments = None

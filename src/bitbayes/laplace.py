@@ -1,5 +1,6 @@
 """Laplace: the public face. It ties the rooms together and holds no mathematics."""
 
+import sys
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -680,7 +681,7 @@ class Laplace(nn.Module):
             f"nothing was tuned: the prior variance is {self.prior_variance:g}, and predictions may be far "
             "from calibrated. Call `tune(val_loader)` first, or set `prior_variance` yourself",
             UntunedWarning,
-            stacklevel=4,  # through the decorator `no_grad`, to the caller's line
+            stacklevel=_level_of_the_caller(),
         )
 
     def _known_residual(self) -> Residual | None:
@@ -740,6 +741,14 @@ class Laplace(nn.Module):
         if residual is None:
             return found
         return rays.with_residual(found, x, residual, self.residual_variance, self.residual_threshold)
+
+
+def _level_of_the_caller() -> int:
+    """The `stacklevel` with which a warning points at the first line outside this package and torch."""
+    level, frame = 0, sys._getframe(1)
+    while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] in ("bitbayes", "torch"):
+        level, frame = level + 1, frame.f_back
+    return level + 1
 
 
 @contextmanager

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 import bitbayes as bb
+import reference
 from bitbayes.errors import ArgumentError, FileError, ModelError, NotFittedError
 
 # Some versions of torch warn of their own way of reading tensors, once in a process.
@@ -24,6 +25,7 @@ CASES = {
     "many": (100, {}),
     "one": (1, {}),
     "quadrature": (1, {"predictive": "quadrature"}),
+    "meanfield": (3, {"predictive": "meanfield"}),
 }
 
 
@@ -94,6 +96,43 @@ def test_torch_export_gives_the_same_numbers(case, tmp_path):
     with torch.no_grad():
         for inputs in (x[:1], x[:7], 1e6 * x[:5]):
             assert_close(graph(inputs), bayes(inputs))
+
+
+def graph_of(bayes, path, example):
+    """The exported graph, as a function of inputs."""
+    bayes.export(path, example)
+    if path.suffix == ".onnx":
+        run = onnx(path)
+        return lambda x: run(x=x)
+    return torch.export.load(path).module()
+
+
+@pytest.mark.parametrize("kind", ["pt2", "onnx"])
+@pytest.mark.parametrize("k, method", [(1, "probit"), (3, "pairwise"), (3, "meanfield")])
+def test_graphs_hold_the_temperature_and_the_residual(kind, k, method, tmp_path):
+    """Against float64 and dense matrices: mean/T, and the residual's variance on the diagonal."""
+    pytest.importorskip("onnxscript")
+    torch.manual_seed(0)
+    model = reference.network(k, dtype=torch.float32)
+    x, y = reference.data(k, dtype=torch.float32)
+    bayes = bb.Laplace(model, structure="kron", predictive=method).fit([(x, y)]).tune([(x, y)])
+    assert bayes.residual_variance > 0
+    bayes.prior_variance, bayes.temperature = 5.0, 0.4
+    inputs = torch.cat([x[:4], 3 * x[:4], 20 * x[:4]])
+    exact = copy.deepcopy(model).double()
+    weights, inside = reference.head_weights(exact), reference.head_features(exact, x.double())
+    features = reference.head_features(exact, inputs.double())
+    sigma = reference.covariance("kron", weights, inside, y, 5.0, True)
+    beyond = (reference.residual_kernel(inputs, x) - bayes.residual_threshold).clamp_min(0)
+    assert 0 < int((beyond > 0).sum()) < len(inputs)
+    covariances = reference.logits_covariance(sigma, features, k)
+    covariances += bayes.residual_variance * beyond[:, None, None] * torch.eye(k)
+    loop = getattr(reference, method)
+    means = features @ weights.T / 0.4
+    expected = torch.stack([loop(m, c) for m, c in zip(means, covariances, strict=True)])
+    found = graph_of(bayes, tmp_path / f"bayes.{kind}", x[:2])(inputs).detach()
+    found = found.softmax(1) if k > 1 else torch.cat([(-found).sigmoid(), found.sigmoid()], 1)
+    torch.testing.assert_close(found.double(), expected, rtol=0, atol=2e-5)  # float32
 
 
 class Text(nn.Module):

@@ -63,10 +63,10 @@ def largest_precision(structure, model, x, labels):
 
 
 def expected(bayes, structure, x, labels, ray, method):
-    """The bound for one ray."""
+    """The bound for one ray: the temperature divides u, and not J."""
     model = bayes.model
     product, own = slopes(model, ray), dense.parameters(model)
-    u = product(own)
+    u = product(own) / bayes.temperature
     j = torch.cat([each.flatten(2) for each in jacrev(product)(own).values()], dim=2)  # (k, D, P)
     smallest = 1 / largest_precision(structure, model, x, labels)
 
@@ -103,8 +103,10 @@ def expected(bayes, structure, x, labels, ray, method):
 
 @pytest.mark.parametrize("structure", STRUCTURES)
 @pytest.mark.parametrize("k, method", CASES)
-def test_the_bound_over_all_layers_is_the_theorems(structure, k, method):
+@pytest.mark.parametrize("temperature", [1.0, 3.0])
+def test_the_bound_over_all_layers_is_the_theorems(structure, k, method, temperature):
     bayes, x, labels = fitted(k, structure, method)
+    bayes.temperature = temperature
     rays = torch.randn(4, 3, dtype=torch.float64)
     with torch.no_grad():
         plain = torch.stack([expected(bayes, structure, x, labels, ray, method) for ray in rays])
@@ -119,12 +121,16 @@ def test_the_bound_over_all_layers_is_the_theorems(structure, k, method):
     case=st.sampled_from(CASES),
     structure=st.sampled_from(STRUCTURES),
     prior_variance=st.floats(1e-3, 1e4),
+    temperature=st.floats(1e-2, 1e2),
     inputs=st.integers(1, 5),
     seed=st.integers(0, 10_000),
 )
-def test_no_limit_over_all_layers_exceeds_the_bound(case, structure, prior_variance, inputs, seed):
+def test_no_limit_over_all_layers_exceeds_the_bound(
+    case, structure, prior_variance, temperature, inputs, seed
+):
     k, method = case
     bayes, x, _ = fitted(k, structure, method, prior_variance, seed, inputs)
+    bayes.temperature = temperature
     bound = bayes.bound(x[:6])
     assert bool((bayes.limit(x[:6]).confidence <= bound + 1e-12).all())
     assert bool((bound <= 1).all())

@@ -56,13 +56,48 @@ def fitted(k, structure, method, prior_variance=1.0, seed=0):
     return bayes.fit([(x, labels)]), x, labels
 
 
+@pytest.mark.parametrize("temperature", [1.0, 0.3])
 @pytest.mark.parametrize("structure", STRUCTURES)
-def test_the_bound_of_one_logit_is_the_theorems(structure):
+def test_the_bound_of_one_logit_is_the_theorems(structure, temperature):
     bayes, x, labels = fitted(1, structure, "probit", 5.0)
+    bayes.temperature = temperature
     weights, _, sigma = parts(bayes, x, labels)
     smallest = torch.linalg.eigvalsh(sigma)[0]
-    expected = (weights.norm() / (KAPPA * smallest).sqrt()).sigmoid()
+    expected = (weights.norm() / temperature / (KAPPA * smallest).sqrt()).sigmoid()
     torch.testing.assert_close(bayes.bound(), expected)
+    bayes.predictive = "quadrature"
+    expected = torch.special.ndtr(weights.norm() / temperature / smallest.sqrt())
+    torch.testing.assert_close(bayes.bound(), expected)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 5.0])
+@pytest.mark.parametrize("method", ["probit", "pairwise", "meanfield"])
+@pytest.mark.parametrize("structure", STRUCTURES)
+def test_the_bound_of_k_logits_is_the_theorems(structure, method, temperature):
+    """Every |z| ≤ ‖cᵀμ‖/(T‖c‖√(κλ_min)); the largest share of a class has its score at its highest."""
+    k = 4
+    bayes, x, labels = fitted(k, structure, method, 5.0)
+    bayes.temperature = temperature
+    weights, _, sigma = parts(bayes, x, labels)
+    weights, smallest = weights / temperature, torch.linalg.eigvalsh(sigma)[0]
+    one = torch.eye(k, dtype=torch.float64)
+    if method == "pairwise":
+        z = torch.zeros(k, k, dtype=torch.float64)
+        for i in range(k):
+            for j in range(k):
+                z[i, j] = (weights[i] - weights[j]).norm() / (2 * KAPPA * smallest).sqrt()
+        low, high = -torch.logsumexp(z, 1), -torch.logsumexp(-z, 1)
+    else:
+        square = 2 if method == "meanfield" else 1 - 1 / k
+        high = ((one - 1 / k) @ weights).norm(dim=1) / (square * KAPPA * smallest).sqrt()
+        low = -high
+    shares = []
+    for i in range(k):
+        others = sum(low[j].exp() for j in range(k) if j != i)
+        shares.append(high[i].exp() / (high[i].exp() + others))
+    # The smallest eigenvalue of a dense inverse is good to 1e-9.
+    torch.testing.assert_close(bayes.bound(), torch.stack(shares).amax(), rtol=1e-7, atol=0)
+    assert bayes.limit(x).confidence.amax() <= bayes.bound()
 
 
 @pytest.mark.parametrize("structure", STRUCTURES)
@@ -93,11 +128,13 @@ def test_pairwise_is_no_looser_than_with_the_largest_pair_alone():
     case=st.sampled_from(CASES),
     structure=st.sampled_from(STRUCTURES),
     prior_variance=st.floats(1e-2, 1e6),
+    temperature=st.floats(1e-2, 1e2),
     seed=st.integers(0, 10_000),
 )
-def test_no_limit_and_no_prediction_exceeds_the_bound(case, structure, prior_variance, seed):
+def test_no_limit_and_no_prediction_exceeds_the_bound(case, structure, prior_variance, temperature, seed):
     k, method = case
     bayes, x, _ = fitted(k, structure, method, prior_variance, seed)
+    bayes.temperature = temperature
     bound = bayes.bound()
     assert bound.shape == () and 1 / max(k, 2) <= bound <= 1
     assert bayes.limit(x).confidence.amax() <= bound + 1e-12

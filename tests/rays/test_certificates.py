@@ -11,10 +11,11 @@ from bitbayes.rays.certificates import Ratio
 from ray_cases import CERTIFIED, NETWORKS, STRUCTURES, deltas, fine_grid, laplace, largest_beyond
 
 
-@pytest.mark.parametrize("structure", STRUCTURES)
+@pytest.mark.parametrize("structure, temperature", [*((each, 1.0) for each in STRUCTURES), ("kron", 0.3)])
 @pytest.mark.parametrize("k, method", CERTIFIED)
-def test_no_confidence_exceeds_a_certificate_and_certificates_are_tight(structure, k, method):
+def test_no_confidence_exceeds_a_certificate_and_certificates_are_tight(structure, temperature, k, method):
     bayes, x = laplace("mlp", k, n=30, structure=structure, predictive=method, prior_variance=2.0)
+    bayes.temperature = temperature
     certificate = bayes.certify(x)
     top = largest_beyond(bayes, x, fine_grid(certificate.alpha, 150))
     gap = certificate.confidence - torch.maximum(top, certificate.limit)
@@ -37,12 +38,16 @@ def test_a_thousand_rays_have_certificates():
     case=st.sampled_from(CERTIFIED),
     structure=st.sampled_from(STRUCTURES),
     prior_variance=st.floats(1e-4, 1e4),
+    temperature=st.floats(1e-2, 1e2),
     seed=st.integers(0, 10_000),
 )
-def test_no_confidence_exceeds_a_certificate_on_any_network(name, case, structure, prior_variance, seed):
+def test_no_confidence_exceeds_a_certificate_on_any_network(
+    name, case, structure, prior_variance, temperature, seed
+):
     k, method = case
     options = {"structure": structure, "predictive": method, "prior_variance": prior_variance}
     bayes, x = laplace(name, k, n=10, seed=seed, **options)
+    bayes.temperature = temperature
     certificate = bayes.certify(x)
     top = torch.maximum(largest_beyond(bayes, x, deltas(certificate.alpha, 25)), certificate.limit)
     assert bool((certificate.confidence >= top).all())

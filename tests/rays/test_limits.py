@@ -20,6 +20,8 @@ from ray_cases import METHODS, NETWORKS, STRUCTURES, agrees, deltas, laplace, ne
 def test_the_limit_is_the_prediction_at_a_large_delta(structure, k, method):
     bayes, x = laplace("mlp", k, structure=structure, predictive=method, prior_variance=3.0)
     agrees(bayes, x)
+    bayes.temperature = 0.3
+    agrees(bayes, x)
 
 
 @pytest.mark.parametrize("curvature", ["exact", "paper"])
@@ -34,12 +36,16 @@ def test_the_limit_is_the_prediction_far_away_on_every_kind_of_network(name, cur
     case=st.sampled_from(METHODS),
     structure=st.sampled_from(STRUCTURES),
     prior_variance=st.floats(1e-4, 1e4),
+    temperature=st.floats(0.1, 1e2),
     seed=st.integers(0, 10_000),
 )
-def test_the_limit_is_the_prediction_far_away_on_any_network(name, case, structure, prior_variance, seed):
+def test_the_limit_is_the_prediction_far_away_on_any_network(
+    name, case, structure, prior_variance, temperature, seed
+):
     k, method = case
     options = {"structure": structure, "predictive": method, "prior_variance": prior_variance}
     bayes, x = laplace(name, k, n=12, seed=seed, **options)
+    bayes.temperature = temperature
     # A ray whose prediction still changes from δ = 1e9 to 2e9 is not near its limit: it is left out.
     near, far = bayes.predict_proba(1e9 * x).amax(1), bayes.predict_proba(2e9 * x).amax(1)
     settled = (near - far).abs() < 1e-6

@@ -12,6 +12,7 @@ from ray_cases import CERTIFIED, METHODS, NETWORKS, deltas, fine_grid, laplace, 
 @pytest.mark.parametrize("name", ["mlp", "residual"])
 def test_the_limit_with_a_residual_is_uniform(name, k, method):
     bayes, x = laplace(name, k, predictive=method, prior_variance=0.01, residual=True)
+    bayes.temperature = 0.5
     limit = bayes.limit(x)
     assert bool((limit.confidence == 1 / max(2, k)).all())
     far = bayes.predict_proba(1e9 * x)
@@ -42,6 +43,7 @@ def test_the_limit_of_a_zero_input_is_its_prediction():
 def test_certificates_with_a_residual_hold_and_are_tight(k, method, threshold):
     bayes, x = laplace("mlp", k, n=30, predictive=method, prior_variance=0.5, residual=True)
     bayes.residual_variance, bayes.residual_threshold = 1e-3, threshold
+    bayes.temperature = 1.5 if threshold else 1.0
     certificate = bayes.certify(x)
     top = largest_beyond(bayes, x, fine_grid(certificate.alpha, 150))
     gap = certificate.confidence - torch.maximum(top, certificate.limit)
@@ -86,11 +88,15 @@ def test_certificates_with_hidden_levels_hold_and_are_tight(k, method):
     layers=st.sampled_from(["last", "all"]),
     variance=st.floats(1e-6, 1e2),
     threshold=st.floats(0, 10),
+    temperature=st.floats(1e-2, 1e2),
     seed=st.integers(0, 10_000),
 )
-def test_certificates_with_hidden_levels_hold_on_any_network(name, k, layers, variance, threshold, seed):
+def test_certificates_with_hidden_levels_hold_on_any_network(
+    name, k, layers, variance, threshold, temperature, seed
+):
     bayes, x = laplace(name, k, n=6, seed=seed, layers=layers, prior_variance=0.1, residual=LAYERS[name])
     bayes.residual_variance, bayes.residual_threshold = variance, threshold
+    bayes.temperature = temperature
     certificate = bayes.certify(x)
     assert bool((certificate.confidence >= largest_beyond(bayes, x, deltas(certificate.alpha, 12))).all())
 

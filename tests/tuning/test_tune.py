@@ -12,28 +12,7 @@ import bitbayes as bb
 import reference
 from bitbayes.errors import DataError, EdgeWarning
 from bitbayes.prior import variance_grid
-from classifiers import points
-
-
-def trained(k, dtype=torch.float64, **options):
-    """A slightly overconfident network, fitted to few points, and 60 points for validation."""
-    torch.manual_seed(k)
-    model = nn.Sequential(nn.Linear(2, 2), nn.Tanh(), nn.Linear(2, k)).to(dtype)
-    with torch.no_grad():
-        model[0].weight.copy_(torch.eye(2))
-        angles = 2 * math.pi * torch.arange(k) / k
-        model[2].weight.copy_(4 * torch.stack([angles.cos(), angles.sin()], 1))
-    bayes = bb.Laplace(model, **options).fit(reference.loader(*drawn(model, 4)))
-    return bayes, drawn(model, 60)
-
-
-@torch.no_grad()
-def drawn(model, n):
-    """Inputs, and labels drawn from the probabilities of a less confident network."""
-    x = torch.randn(n, 2, dtype=model[0].weight.dtype)
-    logits = 0.8 * model(x)
-    p = logits.softmax(1) if logits.shape[1] > 1 else torch.cat([(-logits).sigmoid(), logits.sigmoid()], 1)
-    return x, torch.multinomial(p, 1)[:, 0]
+from classifiers import points, trained
 
 
 def objective(bayes, value, x, y, outliers=None, weight=0.25, penalty="entropy"):

@@ -78,7 +78,7 @@ class InputMoments(TensorBundle):
 
     @property
     def finite(self) -> bool:
-        """Whether the inputs' powers are: NaN, infinity and 1e80 have none."""
+        """Whether the inputs' powers are finite: those of 1e90 are not."""
         return bool(self.fourths.isfinite().all())
 
     def split(self, sizes: list[int]) -> list[InputMoments]:

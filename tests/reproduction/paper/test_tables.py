@@ -34,7 +34,7 @@ def test_every_table_is_made_and_can_be_drawn_again(options):
         assert len(numbers(values)) > 10
         text = (folder / "tiny.md").read_text()
         assert f"bitbayes reproduce {name} --train tiny --trials 2" in text
-        assert "nan" not in text and "\n| Method" in text
+        assert "nan" not in text and "| Method" in text
     assert len(written) == 4 * len(TABLES)
 
     before = {path: path.read_bytes() for path in written if path.suffix in (".md", ".json")}

@@ -1,0 +1,271 @@
+"""residual="auto": off until `tune` chooses its numbers, and where inputs have no distance from the data."""
+
+import pytest
+import torch
+from torch import nn
+
+import bitbayes as bb
+from bitbayes.errors import ArgumentError, DataError
+from classifiers import points, relu_mlp, trained
+
+NUMBERS = ("prior_variance", "temperature", "residual_variance", "residual_threshold")
+
+
+def numbers(bayes):
+    return {name: getattr(bayes, name) for name in NUMBERS}
+
+
+def knows(bayes):
+    """Whether the fit has learned what a residual needs."""
+    return bayes._posterior.fitted.input_moments is not None
+
+
+@pytest.mark.parametrize("layers", ["last", "all"])
+@pytest.mark.parametrize("k", [1, 3])
+def test_before_tuning_no_bit_differs_from_no_residual(k, layers):
+    x, y = points(k=k)
+    auto, none = (
+        bb.Laplace(relu_mlp(k), layers=layers, residual=residual).fit([(x, y)])
+        for residual in ("auto", False)
+    )
+    assert auto.residual == "auto" and auto.residual_variance == 0.0 and knows(auto) and not knows(none)
+    far = 50 * x
+    for ask in (
+        lambda bayes: bayes.predict_proba(far),
+        lambda bayes: bayes(far).detach(),
+        lambda bayes: bayes.logits(far).covariance,
+        lambda bayes: bayes.score(far),
+        lambda bayes: bayes.uncertainty(far).entropy,
+        lambda bayes: bayes.limit(far).confidence,
+        lambda bayes: bayes.certify(far).confidence,
+        lambda bayes: bayes.bound(far),
+    ):
+        assert torch.equal(ask(auto), ask(none))
+    assert "residual variance=none" in repr(auto)
+
+
+@pytest.mark.parametrize("layers", ["last", "all"])
+@pytest.mark.parametrize("k", [1, 3])
+def test_after_tuning_it_is_what_residual_true_is_with_the_same_numbers(k, layers):
+    bayes, (x, y) = trained(k, layers=layers)
+    bayes.tune([(x, y)])
+    assert bayes.residual_variance > 0 and "residual variance=none" not in repr(bayes)
+    asked, _ = trained(k, layers=layers, residual=True)
+    for name, value in numbers(bayes).items():
+        setattr(asked, name, value)
+    for scale in (1, 30, 1e4):
+        assert torch.equal(bayes.predict_proba(scale * x), asked.predict_proba(scale * x))
+    near, far = bayes.predict_proba(x).amax(1).mean(), bayes.predict_proba(1e6 * x).amax(1)
+    assert near > 0.6 and float(far.max()) < 1 / max(2, k) + 0.02
+
+
+@pytest.mark.parametrize("layers", ["last", "all"])
+def test_a_variance_of_zero_switches_it_off(layers):
+    bayes, (x, y) = trained(3, layers=layers)
+    bayes.tune([(x, y)])
+    bayes.residual_variance = 0.0
+    none, _ = trained(3, layers=layers, residual=False)
+    none.prior_variance, none.temperature = bayes.prior_variance, bayes.temperature
+    assert torch.equal(bayes.predict_proba(40 * x), none.predict_proba(40 * x))
+    assert "residual variance=none" in repr(bayes)
+
+
+def test_without_it_limits_are_the_weights_own():
+    """A network of ReLUs, since a bounded one stops growing."""
+    x, y = points()
+    bayes = bb.Laplace(relu_mlp()).fit([(x, y)]).tune([(x, y)])
+    assert bool((bayes.limit(x).confidence == 1 / 3).all()) and float(bayes.bound(x)) == 1 / 3
+    bayes.residual_variance = 0
+    none = bb.Laplace(relu_mlp(), residual=False, prior_variance=bayes.prior_variance).fit([(x, y)])
+    none.temperature = bayes.temperature
+    assert torch.equal(bayes.limit(x).confidence, none.limit(x).confidence)
+    assert torch.equal(bayes.bound(), none.bound()) and float(bayes.bound()) > 1 / 3
+    assert torch.equal(bayes.certify(x).confidence, none.certify(x).confidence)
+
+
+@pytest.mark.parametrize("objective", ["nll", "ood", "evidence"])
+@pytest.mark.filterwarnings("ignore::bitbayes.errors.EdgeWarning")
+def test_other_objectives_leave_temperature_and_residual_alone(objective):
+    bayes, (x, y) = trained(3)
+    bayes.tune([(x, y)], objective=objective)
+    assert bayes.temperature == 1.0 and bayes.residual_variance == 0.0
+    bayes.tune([(x, y)])
+    bayes.prior_variance = 123.0
+    before = numbers(bayes)
+    assert before["residual_variance"] > 0 and before["temperature"] != 1.0
+    bayes.tune([(x, y)], objective=objective)
+    after = numbers(bayes)
+    assert after.pop("prior_variance") != before.pop("prior_variance")
+    assert after == before
+
+
+def test_other_objectives_see_the_temperature_and_the_residual_that_they_keep():
+    bayes, (x, y) = trained(3)
+    bayes.temperature, bayes.residual_variance, bayes.residual_threshold = 0.5, 0.3, 0.2
+    bayes.tune([(x, y)], objective="nll")
+    chosen, costs = bayes.prior_variance, {}
+    for value in bayes._posterior.candidates():
+        bayes.prior_variance = value
+        costs[value] = bb.metrics.nll(bayes.predict_proba(x), y)
+    # The search looks at a third of the candidates and then around the best of these.
+    assert costs[chosen] == pytest.approx(min(costs.values()), rel=1e-9)
+
+
+# ---- where it stays off
+
+
+class Words(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.head = nn.Embedding(9, 4), nn.Linear(4, 3)
+
+    def forward(self, ids):
+        return self.head(self.embedding(ids).mean(1))
+
+
+class Pooled(nn.Module):
+    """Takes images of any size."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.head = nn.Conv2d(1, 4, 3), nn.Linear(4, 3)
+
+    def forward(self, x):
+        return self.head(self.conv(x).relu().mean((2, 3)))
+
+
+class Clipped(nn.Module):
+    """Takes numbers of any size."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(4, 3).double()
+
+    def forward(self, x):
+        return self.head(x.clamp(-3, 3))
+
+
+IDS, Y = torch.arange(120).reshape(24, 5) % 9, torch.arange(24) % 3
+ENORMOUS = torch.randn(24, 4, generator=torch.Generator().manual_seed(0)).double()
+ENORMOUS[::5, 1] = 1e90
+UNMEASURED = {
+    "integers": (Words, [(IDS[:12], Y[:12]), (IDS[12:], Y[12:])]),
+    "a mapping of ids": (Words, [{"ids": IDS, "labels": Y}]),
+    "sizes that vary": (Pooled, [(torch.rand(12, 1, 8, 8), Y[:12]), (torch.rand(12, 1, 6, 6), Y[12:])]),
+    "numbers whose powers overflow": (Clipped, [(ENORMOUS, Y)]),
+}
+
+
+@pytest.mark.parametrize("layers, structure", [("last", "kron"), ("all", "diag")])
+@pytest.mark.parametrize("case", UNMEASURED)
+def test_inputs_without_a_distance_have_no_residual_and_no_error(case, layers, structure):
+    make, loader = UNMEASURED[case]
+    options = {"layers": layers, "structure": structure}
+    bayes = bb.Laplace(make(), **options).fit(loader)
+    assert not knows(bayes)
+    bayes.tune(loader)
+    assert bayes.residual_variance == 0.0 and bayes.residual_threshold == 0.0
+    none = bb.Laplace(bayes.model, residual=False, **options).fit(loader).tune(loader)
+    assert numbers(bayes) == numbers(none)
+    assert torch.equal(bayes.predict_proba(loader), none.predict_proba(loader))
+    bayes.residual_variance = 2.0  # nothing is known that it could be of
+    assert torch.equal(bayes.predict_proba(loader), none.predict_proba(loader))
+    bayes.update(loader)
+    assert not knows(bayes)
+
+
+def test_inputs_without_a_distance_are_refused_where_a_residual_was_asked_for():
+    for make, loader in UNMEASURED.values():
+        with pytest.raises((ArgumentError, DataError), match=r"residual=False|fourth powers"):
+            bb.Laplace(make(), residual=True).fit(loader)
+
+
+@pytest.mark.parametrize("inputs", [torch.uint8, torch.float16, torch.float64])
+def test_images_of_bytes_and_numbers_of_any_precision_have_one(inputs):
+    class Scaled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.head = nn.Linear(4, 3)
+
+        def forward(self, x):
+            return self.head(x.float() / 255)
+
+    x = torch.randint(0, 256, (30, 4)).to(inputs)
+    y = torch.arange(30) % 3
+    assert knows(bb.Laplace(Scaled()).fit([(x, y)]))
+    assert bb.Laplace(Scaled()).fit([(x, y)]).tune([(x, y)]).residual_variance > 0
+
+
+def test_drawn_networks_never_see_it():
+    x, y = points()
+    bayes = bb.Laplace(relu_mlp(), layers="all", predictive="weights").fit([(x, y)]).tune([(x, y)])
+    assert bayes.residual_variance == 0.0
+    other = bb.Laplace(relu_mlp(), layers="all").fit([(x, y)]).tune([(x, y)])
+    assert other.residual_variance > 0
+    draw = {"method": "weights", "generator": torch.Generator().manual_seed(0)}
+    found = other.predict_proba(1e3 * x, **draw)
+    other.residual_variance = 0.0
+    draw["generator"].manual_seed(0)
+    assert torch.equal(other.predict_proba(1e3 * x, **draw), found)
+
+
+# ---- other sizes
+
+
+@pytest.mark.parametrize("tuned", [False, True])
+def test_an_update_with_inputs_of_another_size_raises_and_changes_nothing(tuned):
+    big, small = torch.rand(24, 1, 8, 8), torch.rand(24, 1, 6, 6)
+    bayes = bb.Laplace(Pooled()).fit([(big, Y)])
+    if tuned:
+        bayes.tune([(big, Y)])
+    before = bayes.predict_proba(big), bayes.log_evidence(), numbers(bayes), repr(bayes)
+    for loader in ([(small, Y)], [(big, Y), (small, Y)]):
+        with pytest.raises(DataError, match=r"64 .*residual=False"):
+            bayes.update(loader)
+        after = bayes.predict_proba(big), bayes.log_evidence(), numbers(bayes), repr(bayes)
+        assert torch.equal(after[0], before[0]) and after[1:] == before[1:]
+    bayes.update([(big, Y)])
+    assert "48 points" in repr(bayes)
+
+
+def test_predictions_at_another_size_work_until_the_residual_is_in_use():
+    big, small = torch.rand(24, 1, 8, 8), torch.rand(24, 1, 6, 6)
+    bayes = bb.Laplace(Pooled()).fit([(big, Y)])
+    assert bayes.predict_proba(small).shape == (24, 3)
+    bayes.tune([(big, Y)])
+    with pytest.raises(DataError, match=r"an input of 36 numbers.*64.*residual=False"):
+        bayes.predict_proba(small)
+    bayes.residual_variance = 0
+    assert bayes.predict_proba(small).shape == (24, 3)
+
+
+def test_an_update_moves_the_means_and_deviations_of_the_kernel():
+    x, y = points(dtype=torch.float64)
+    bayes = bb.Laplace(relu_mlp(dtype=torch.float64)).fit([(x, y)]).tune([(x, y)])
+    before = numbers(bayes)
+    bayes.update([(5 * x + 1, y)])
+    assert numbers(bayes) == before
+    whole = bb.Laplace(bayes.model).fit([(x, y), (5 * x + 1, y)])
+    for name, value in before.items():
+        setattr(whole, name, value)
+    torch.testing.assert_close(bayes.predict_proba(9 * x), whole.predict_proba(9 * x), rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("layers", ["last", "all"])
+def test_files_keep_all_numbers_and_the_residual(layers, tmp_path):
+    bayes, (x, y) = trained(3, layers=layers)
+    bayes.tune([(x, y)])
+    for number, change in enumerate((None, {"residual_variance": 0.0}, {"temperature": 0.125})):
+        for name, value in (change or {}).items():
+            setattr(bayes, name, value)
+        bayes.save(tmp_path / f"{number}.safetensors")
+        again = bb.Laplace.load(tmp_path / f"{number}.safetensors", bayes.model)
+        assert numbers(again) == numbers(bayes) and again.residual == "auto" and repr(again) == repr(bayes)
+        for scale in (1, 100):
+            assert torch.equal(again.predict_proba(scale * x), bayes.predict_proba(scale * x))
+        assert torch.equal(again.tune([(x, y)]).predict_proba(x), trained_again(layers).predict_proba(x))
+
+
+def trained_again(layers):
+    bayes, (x, y) = trained(3, layers=layers)
+    return bayes.tune([(x, y)])
