@@ -262,11 +262,11 @@ class Laplace(nn.Module):
             found = tune_calibrated(posterior, residual, method, val_loader, progress)
         else:
             cost = objective_for(objective, posterior.fitted.likelihood, weight, penalty)
-            kept = (
-                None if self.options.residual_asked else Candidate(*(getattr(self, name) for name in NUMBERS))
-            )
-            residual = self._known_residual() if self.options.residual_asked else self._residual()
-            found = tune_on_data(posterior, residual, kept, method, cost, val_loader, outliers, progress)
+            asked = self.options.residual_asked
+            residual = self._known_residual() if asked else self._residual()
+            now = Candidate(*(getattr(self, name) for name in NUMBERS))
+            data = val_loader, outliers, progress
+            found = tune_on_data(posterior, residual, now, method, cost, *data, choose_residual=asked)
         for name, value in found._asdict().items():
             if value is not None:
                 setattr(self, name, value)

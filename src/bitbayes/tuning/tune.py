@@ -101,25 +101,27 @@ def tune_by_evidence(posterior: WeightPosterior, *, each_layer: bool) -> float |
 def tune_on_data(
     posterior: WeightPosterior,
     residual: Residual | None,
-    kept: Candidate | None,
+    now: Candidate,
     method: str,
     objective: Objective,
     loader: Iterable[Any],
     outliers: Data | None,
     progress: bool | None,
+    *,
+    choose_residual: bool,
 ) -> Candidate:
     """The candidate of least cost, in one pass over validation data and outliers.
 
     Args:
         posterior: the Gaussian over weights.
         residual: if any.
-        kept: the numbers of now, of which only the prior variance is chosen; None to choose those of the
-            residual as well, at a temperature of 1.
+        now: the numbers of now, of which the temperature is kept.
         method: how probabilities are predicted.
         objective: what a candidate costs.
         loader: validation data.
         outliers: a tensor or a loader; None is uniform noise like the validation data.
         progress: whether to show a bar.
+        choose_residual: whether the residual's numbers are chosen as well, and not kept.
     """
     inside, outside = _one_pass(posterior, residual, objective, loader, outliers, progress)
 
@@ -132,21 +134,24 @@ def tune_on_data(
         return total
 
     grid = posterior.candidates()
-    if kept is not None:
-        best = search(grid, lambda some: costs([kept._replace(prior_variance=each) for each in some]))
-        return kept._replace(prior_variance=best)
+    if not choose_residual:
+        best = search(grid, lambda some: costs([now._replace(prior_variance=each) for each in some]))
+        return now._replace(prior_variance=best)
     roots = [points.root_kernel for points in inside if points.root_kernel is not None]
     threshold = float(torch.cat(roots).square().quantile(INSIDE))
+    temperature = now.temperature
     if objective.joint:
         prior_variance, variance = search_pairs(
-            grid, RESIDUAL_VARIANCES, lambda some: costs([Candidate(a, 1, b, threshold) for a, b in some])
+            grid,
+            RESIDUAL_VARIANCES,
+            lambda some: costs([Candidate(a, temperature, b, threshold) for a, b in some]),
         )
-        return Candidate(prior_variance, 1, variance, threshold)
-    plain = costs([Candidate(each) for each in grid])
-    best = least(plain)
-    limit = float(plain[best]) * (1 + RESIDUAL_PRICE)
-    wide = costs([Candidate(grid[best], 1, each, threshold) for each in RESIDUAL_VARIANCES])
-    return Candidate(grid[best], 1, largest_within(RESIDUAL_VARIANCES, wide, limit), threshold)
+        return Candidate(prior_variance, temperature, variance, threshold)
+    plain = costs([Candidate(each, temperature) for each in grid])
+    place = least(plain)
+    limit = float(plain[place]) * (1 + RESIDUAL_PRICE)
+    wide = costs([Candidate(grid[place], temperature, each, threshold) for each in RESIDUAL_VARIANCES])
+    return Candidate(grid[place], temperature, largest_within(RESIDUAL_VARIANCES, wide, limit), threshold)
 
 
 def mean_costs(
