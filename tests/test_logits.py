@@ -78,18 +78,25 @@ def test_an_independent_variance_is_added_to_the_dense_covariance(factor, k, mea
 @pytest.mark.parametrize("factor", FACTORS)
 @pytest.mark.parametrize("dtype, size", [(torch.float32, 1e30), (torch.float64, 1e200)])
 def test_variances_that_overflow_give_the_predictions_of_exact_arithmetic(factor, dtype, size):
-    """Deviations of some times the mean: their squares are infinite, and the standardised means are not."""
+    """Deviations of some times the mean: their squares are infinite, and the standardised means are not.
+
+    Large means come with a large scale.
+    """
     k = 3
-    before = gaussian(factor, k, dtype, size)
+    before = gaussian(factor, k, dtype)
+    before = LogitGaussian(before.scaled_mean, before.factors, size * before.scale)
     for times in (0.3, 1.0, 30.0):
         deviations = torch.full((6,), times * size, dtype=torch.float64)
         assert bool(torch.isinf(deviations.to(dtype).square()).all())
         after = before.plus_independent(deviations)
         assert all(bool(each.isfinite().all()) for each in (after.factors.weights, after.scale, after.floor))
-        # Beside this variance the 1 of 1 + κv and the covariance before are nothing: divided by the size.
-        small = before.mean.double() / size
+        # In units of the size. Beside these variances the 1 of 1 + κv is nothing.
+        unit = before.scale.double() / size
+        small = before.scaled_mean.double() * unit[:, None]
         gaps = small[:, :, None] - small[:, None, :]
-        z = gaps / (times * math.sqrt(2 * KAPPA))
+        first, second = torch.meshgrid(torch.arange(k), torch.arange(k), indexing="ij")
+        own = before.pair_variances(first, second).double() * unit.square()[:, None, None]
+        z = gaps / (KAPPA * (own + 2 * times**2)).sqrt()
         expected = torch.softmax(-torch.logsumexp(-z, 2), 1)
         found = predictive.predict(after, "pairwise").softmax(1).double()
         torch.testing.assert_close(found, expected, rtol=0, atol=20 * torch.finfo(dtype).eps)
@@ -135,9 +142,10 @@ def test_every_view_of_a_gaussian_has_the_independent_variance(factor, k, dtype)
 
     own = expected.diagonal(dim1=1, dim2=2)
     pairs = own[:, :, None] + own[:, None, :] - 2 * expected
-    classes = torch.arange(k)
+    first, second = torch.triu_indices(k, k, 1)
+    found = after.pair_variances(first, second).double() * unit[:, None]
+    torch.testing.assert_close(found, pairs[:, first, second], rtol=tolerance, atol=1e-14 * size)
     for found in (
-        after.pair_variances(*torch.meshgrid(classes, classes, indexing="ij")),
         after.block_variances(slice(None), slice(None)),
         torch.cat([after.block_variances(slice(i, i + 1), slice(None)) for i in range(k)], dim=1),
     ):

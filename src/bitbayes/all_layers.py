@@ -203,10 +203,12 @@ class AllLayers(WeightPosterior):
 
 
 def _gaussian_of(logits: Tensor, root: Tensor, directions: Tensor, scale: Tensor) -> LogitGaussian:
+    # In units of the largest logit at least, so that what a residual adds stays within the range of float32.
+    unit = torch.maximum(scale, logits.abs().amax(1))
     with without_autocast(root.device):
-        factor = directions.to(root) @ root  # (n, k, c)
+        factor = directions.to(root) @ (root * (scale / unit)[:, None, None])  # (n, k, c)
     factors = CovarianceFactors(torch.ones_like(factor[:, 0]), factor, torch.zeros_like(scale))
-    return LogitGaussian(logits / scale[:, None], factors, scale)
+    return LogitGaussian(logits / unit[:, None], factors, unit)
 
 
 def _scale(records: list[LayerRecord]) -> Tensor:

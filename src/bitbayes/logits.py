@@ -100,15 +100,11 @@ class LogitGaussian:
                 variance itself may be larger than any number.
         """
         weights, factor, shift, independent = self.factors
-        # In units of the largest mean at least, so that what is added stays within the range of float32.
-        larger = self.scaled_mean.detach().abs().amax(1).clamp_min(1)  # (n,)
-        unit, squared = self.scale * larger, larger.square().reciprocal()
-        extra = (deviations / unit.to(deviations.device)).square()
+        extra = (deviations / self.scale.to(deviations.device)).square()
+        # Beyond that every mean is 0 beside it: means are some numbers of scale.
         extra = extra.clamp_max(torch.finfo(weights.dtype).max ** 0.75).to(weights)
-        if independent is not None:
-            extra = extra + independent * squared
-        factors = CovarianceFactors(weights * squared[:, None], factor, shift * squared, extra)
-        return LogitGaussian(self.scaled_mean / larger[:, None], factors, unit)
+        extra = extra if independent is None else extra + independent
+        return replace(self, factors=CovarianceFactors(weights, factor, shift, extra))
 
     def centred(self) -> tuple[Tensor, Tensor]:
         """The logits less their average, P = I − 11ᵀ/k: Pm and the diagonal of PCP, (n, k) each.
@@ -140,7 +136,8 @@ class LogitGaussian:
     def pair_variances(self, first: Tensor | slice, second: Tensor | slice) -> Tensor:
         """Var(fᵢ − fⱼ) for the classes i in `first` and j in `second`, (n, pairs…), in units of scale².
 
-        Both are indices of one shape; or slices, one of them a single class that is not in the other.
+        Both are indices of one shape, or slices, one of them a single class. No class is paired with itself:
+        the residual's part would be that of two.
 
         Σ_b w_b (Q_ib − Q_jb)²: never Cᵢᵢ + Cⱼⱼ − 2Cᵢⱼ, which loses all digits at large prior variances.
         """
@@ -155,9 +152,6 @@ class LogitGaussian:
                 variances = torch.einsum("n...r,nr->n...", gaps, weights)
         if independent is not None:
             variances = variances.add(independent.reshape(-1, *[1] * (variances.dim() - 1)), alpha=2)
-        apart = factor is None or independent is not None
-        if apart and isinstance(first, Tensor):  # a class with itself; slices do not hold it
-            variances = variances * (first != second)
         return variances
 
     def mean_pair_variance(self) -> Tensor:

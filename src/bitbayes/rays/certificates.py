@@ -126,6 +126,7 @@ def _means_and_variances(gaussian: LogitGaussian, method: str) -> tuple[Tensor, 
     if method == "pairwise":
         mean = gaussian.scaled_mean
         classes = torch.arange(mean.shape[1], device=mean.device)
+        # A class with itself has no variance, but it has no mean either: its ratio is 0 in any case.
         variances = gaussian.pair_variances(*torch.meshgrid(classes, classes, indexing="ij"))
         return mean[:, :, None] - mean[:, None, :], gaussian.floor[:, None, None] + KAPPA * variances
     mean, floor = gaussian.scaled_mean, gaussian.floor[:, None]

@@ -145,13 +145,10 @@ class Kernel(TensorBundle):
         >>> kernel.root(torch.tensor([[1.0, 5.0]])) ** 2
         tensor([4.5000], dtype=torch.float64)
         """
-        standard = torch.addcmul(self.rest, rows - self.mean, self.inverse).abs()  # (n, D)
-        # The floor is for rows at the mean: no 0/0, and no infinite derivative of the root.
-        standard = standard.clamp_min(torch.finfo(standard.dtype).tiny)
-        # In units of the largest, so that no cube overflows.
-        largest = standard.detach().amax(1)
-        cubes = (standard / largest[:, None]).pow(3).sum(1)
-        return (largest * self.unit).pow(1.5) * cubes.sqrt()
+        standard = torch.addcmul(self.rest, rows - self.mean, self.inverse)  # (n, D)
+        # Only this sum is in float64, in which no cube overflows. Few steps: small ones cost a GPU the most.
+        size: Tensor = torch.linalg.vector_norm(standard, 3, dim=1, dtype=torch.float64)
+        return (size * self.unit).pow(1.5)
 
 
 def measurable(inputs: Any) -> bool:
