@@ -216,10 +216,9 @@ class Laplace(nn.Module):
             outliers: for "ood", a tensor or a loader; by default uniform noise over the range of the
                 validation inputs, as many.
             objective: what is minimised.
-                "calibrated": the NLL of the validation data, in prior variance and temperature. Of the prior
-                variances that cost at most half a percent and half a standard error more than the best, the
-                largest is taken. Then the residual, if there is one, gets a threshold beyond the validation
-                data and a variance that takes over from there.
+                "calibrated": the NLL of the validation data, in prior variance and temperature. Then the
+                residual, if there is one, gets a threshold beyond the validation data and a variance that
+                takes over from there.
                 "ood", the paper's: mean NLL − `weight` × mean entropy on outliers. It makes predictions less
                 confident on outliers, and on the data too.
                 "nll": its first term. Predictions far away are hardly less confident than the network's own.

@@ -18,6 +18,9 @@ from bitbayes.tuning.search import COARSE_NATS, stride
 from classifiers import drawn, points, relu_mlp, trained
 from reference import KAPPA
 
+# The residual begins at so many times the 99 % quantile of its kernel; at twice that, the deviation of a
+# difference of two logits is so many times the median margin.
+BEYOND, DEVIATIONS = 4.0, 4.0
 LOG_TEMPERATURES = torch.arange(-14.0, 4.0, 0.05, dtype=torch.float64)
 
 
@@ -39,13 +42,13 @@ def losses(means, covariances, labels, method, log_temperature):
 
 
 class BruteForce:
-    """The documented rule: for each prior variance the best T, then the widest variance that costs little.
+    """For each prior variance the best T, and then the prior variance of least cost.
 
     covariances(σ₀²) gives (n, k, k). T is the best of a grid, and then within 1e-9 of the least nearby.
     """
 
     def __init__(self, grid, means, covariances, labels, method):
-        self.grid, self.costs, self.best, self.losses = grid, [], [], []
+        self.grid, self.costs, self.best = grid, [], []
         for value in grid:
             gaussian = means, covariances(value), labels, method
             neutral = -self.log_shrinkage(gaussian[1])
@@ -65,9 +68,7 @@ class BruteForce:
             )
             self.costs.append(best.fun)
             self.best.append(best.x)
-            self.losses.append(losses(*gaussian, torch.tensor([best.x], dtype=torch.float64))[0])
-        lowest = self.costs.index(min(self.costs))
-        self.widest = max(i for i in range(lowest, len(grid)) if self.allowed(i, lowest, len(means)))
+        self.lowest = self.costs.index(min(self.costs))
 
     @staticmethod
     def log_shrinkage(covariance):
@@ -81,24 +82,18 @@ class BruteForce:
             )
         return statistics.median(math.log(1 + KAPPA * each) / 2 for each in spread.tolist())
 
-    def allowed(self, place, lowest, n):
-        """Whether a prior variance costs at most half a percent and half a standard error more."""
-        more = self.costs[place] - self.costs[lowest]
-        error = float((self.losses[place] - self.losses[lowest]).std()) / math.sqrt(n) if n > 1 else 0.0
-        return more <= 0.005 * self.costs[lowest] and more <= 0.5 * error
-
     def agrees(self, bayes):
         """Assert that what was chosen is the brute-force choice.
 
-        The search looks at every few prior variances and between the widest of these and the next, so the
-        chosen one lies at most so many places from the widest. Its temperature is the vertex of a parabola
-        through costs a quarter apart in log T, which is within 0.05 of the least of a cost that is smooth on
-        that scale.
+        The temperature is the vertex of a parabola through costs a quarter apart in log T, which is within
+        0.05 of the least of a cost that is smooth on that scale. A cost is then within 0.1 % of the least,
+        and where costs of prior variances differ by less, any of them may be chosen.
         """
         place = self.grid.index(bayes.prior_variance)
-        assert abs(place - self.widest) <= stride(self.grid, COARSE_NATS)
         assert abs(math.log(bayes.temperature) - self.best[place]) < 0.05
-        assert self.costs[place] <= min(self.costs) * 1.006
+        assert self.costs[place] <= min(self.costs) * 1.001
+        if self.costs[self.lowest] < 0.998 * min(self.costs[0], self.costs[-1]):  # not flat to an end
+            assert abs(place - self.lowest) <= stride(self.grid, COARSE_NATS)
 
 
 @pytest.mark.parametrize(
@@ -145,10 +140,7 @@ def training_points(k):
 
 @pytest.mark.parametrize("structure", ["diag", "full"])
 def test_over_all_layers_the_choice_is_that_of_exact_covariances(structure):
-    """The deviations are interpolated between priors to 2 %, which moves log T by no more, and costs by less.
-
-    Where the cost is half a percent above the least it is flat: the widest may move by two coarse steps.
-    """
+    """Deviations are interpolated between priors to 2 %, which moves log T by no more, and costs by less."""
     model, x, _ = dense.case("mlp", 41)
     model[4].weight.data *= 8
     labels = torch.where(torch.arange(41) % 4 == 0, torch.arange(41) % 3, model(x).argmax(1))
@@ -164,25 +156,24 @@ def test_over_all_layers_the_choice_is_that_of_exact_covariances(structure):
     expected = BruteForce(grid, model(x).detach(), covariances, labels, "pairwise")
     bayes.tune(reference.loader(x, labels))
     place = grid.index(bayes.prior_variance)
-    assert abs(place - expected.widest) <= 2 * stride(grid, COARSE_NATS)
     assert abs(math.log(bayes.temperature) - expected.best[place]) < 0.07
-    assert expected.costs[place] <= min(expected.costs) * 1.01
+    assert expected.costs[place] <= min(expected.costs) * 1.002
 
 
 @pytest.mark.parametrize("k", [1, 3])
 @pytest.mark.parametrize("layers", ["last", "all"])
 def test_the_loss_is_at_most_that_of_temperature_scaling(k, layers):
-    """At a tiny prior variance it is temperature scaling, and the choice costs at most half a percent more.
+    """At a tiny prior variance it is temperature scaling, and the choice costs no more.
 
-    A cost is the loss and the weak prior on T, ½log²(T/T₀)/n, where T₀ is 1 at a tiny prior variance. The
-    last half percent is for the search in T and, over all layers, for interpolated deviations.
+    A cost is the loss and the weak prior on T, ½log²(T/T₀)/n, where T₀ is 1 at a tiny prior variance. Half a
+    percent is for the search in T and, over all layers, for interpolated deviations.
     """
     bayes, (x, y) = trained(k, n=200, layers=layers)
     bayes.tune([(x, y)])
     scaled = bb.TemperatureScaling(bayes.model).fit([(x, y)])
     theirs = bb.metrics.nll(scaled.predict_proba(x), y)
     weak = math.log(scaled.temperature) ** 2 / (2 * len(x))
-    assert bb.metrics.nll(bayes.predict_proba(x), y) <= 1.005 * (theirs + weak) * 1.005
+    assert bb.metrics.nll(bayes.predict_proba(x), y) <= 1.005 * (theirs + weak)
 
 
 @pytest.mark.parametrize("k", [1, 2])
@@ -289,32 +280,15 @@ def test_the_residuals_numbers_are_those_of_plain_formulas(k, layers, residual):
     y = torch.arange(101) % max(k, 2)
     bayes = bb.Laplace(model, layers=layers, residual=residual).fit([(train, y[:80])]).tune([(x, y)])
     kernel = reference.residual_kernel(x, train)
-    threshold = 1.5 * float(kernel.quantile(0.99))
+    threshold = BEYOND * float(kernel.quantile(0.99))
     # √k is computed without float64's cubes: 1e-15 for each of few operations.
     assert bayes.residual_threshold == pytest.approx(threshold, rel=1e-12)
     means = (model(x).detach() / bayes.temperature).tolist()
     margins = [sorted(row)[-1] - sorted(row)[-2] if k > 1 else abs(row[0]) for row in means]
-    margin = max(2 * statistics.median(margins), 1.0)
+    margin = max(DEVIATIONS * statistics.median(margins), 1.0)
     # The deviation of a difference of two logits, or of one, at twice the threshold.
     expected = margin**2 / ((2 if k > 1 else 1) * threshold)
     assert bayes.residual_variance == pytest.approx(expected, rel=1e-12)
-
-
-def test_a_larger_temperature_has_a_smaller_residual():
-    """It is measured against μ/T, so that an overconfident network does not need a larger one."""
-    x, y = points(81, k=3, dtype=torch.float64)
-    found = []
-    for factor in (10, 40):
-        model = relu_mlp(3, torch.float64)
-        with torch.no_grad():
-            model[2].weight *= factor
-            model[2].bias *= factor
-        bayes = bb.Laplace(model, structure="isotropic").fit([(x, y)]).tune([(x, y)])
-        margins = (model(x).detach() / bayes.temperature).topk(2, dim=1).values
-        margin = max(2 * float((margins[:, 0] - margins[:, 1]).median()), 1.0)
-        assert bayes.residual_variance == pytest.approx(margin**2 / (2 * bayes.residual_threshold), rel=1e-12)
-        found.append(bayes.residual_variance)
-    assert found[1] < 4 * found[0]  # and not 16 times
 
 
 def test_the_smallest_threshold_is_positive():

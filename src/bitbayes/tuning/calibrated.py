@@ -1,10 +1,8 @@
 """The objective "calibrated": temperature, prior variance and residual together, by validation data alone.
 
 A wide prior shrinks every confidence. A temperature T below 1 gives back what is lost at the data, and keeps
-the differences between points. So each prior variance has a best temperature, and along this curve the
-negative log-likelihood of the validation data hardly changes. Of all prior variances that these data cannot
-tell from the best, the largest is taken, because it is the most uncertain far away: it may cost half a
-percent and half a standard error more.
+the differences between points. So each prior variance has a best temperature, and the pair of least negative
+log-likelihood on the validation data is taken.
 
 The residual is not chosen by the likelihood, on which the few validation points beyond its threshold would
 decide. Its threshold lies beyond almost all of the data, and its variance is measured against the differences
@@ -23,19 +21,16 @@ from bitbayes.predictive import KAPPA
 from bitbayes.prior import Prior
 from bitbayes.residual import Residual
 from bitbayes.tuning.search import COARSE_NATS, least, stride
-from bitbayes.tuning.tune import Candidate, Points, mean_costs, point_costs, validation_points
+from bitbayes.tuning.tune import Candidate, Points, mean_costs, validation_points
 
-# By how much the cost of a prior variance may exceed the least: relative to it, and in standard errors of the
-# mean difference over the validation points.
-TOLERANCE, STANDARD_ERRORS = 0.005, 0.5
 # Steps in the logarithm of the temperature. A parabola through three costs is good to a few of these.
 STEP, SMALLEST_STEP = 0.25, 0.02
 MAX_STEPS = 30
 # The residual begins at this multiple of the 99 % quantile of its kernel on the validation data.
-QUANTILE, BEYOND = 0.99, 1.5
+QUANTILE, BEYOND = 0.99, 4.0
 # At twice the threshold the deviation of a difference of two logits is so many times the typical difference
 # of the two largest means.
-DEVIATIONS = 2.0
+DEVIATIONS = 4.0
 SMALLEST_THRESHOLD, SMALLEST_MARGIN = 1e-3, 1.0
 
 
@@ -73,11 +68,12 @@ def calibrate(
     """
     curve = _Curve(points, method, losses)
     step = stride(grid, COARSE_NATS)
-    places = sorted({*range(0, len(grid), step), len(grid) - 1})
-    curve.add([grid[i] for i in places])
-    place = grid.index(curve.widest())
-    curve.add(grid[place + 1 : place + step])  # up to the next of the coarse look, which is too wide
-    prior_variance = curve.widest()
+    coarse = sorted({*range(0, len(grid), step), len(grid) - 1})
+    curve.add([grid[i] for i in coarse])
+    place = grid.index(curve.best())
+    around = range(max(0, place - step + 1), min(len(grid), place + step))
+    curve.add([grid[i] for i in around if i not in coarse])
+    prior_variance = curve.best()
     temperature = math.exp(curve.log_temperatures[prior_variance])
     if points[0].root_kernel is None:
         return Candidate(prior_variance, temperature)
@@ -116,29 +112,16 @@ class _Curve:
         self.log_temperatures |= {each: descent.best() for each, descent in found.items()}
         self.costs |= {each: descent.seen[descent.best()] for each, descent in found.items()}
 
-    def widest(self) -> float:
-        """The largest prior variance that the validation data cannot tell from the best."""
+    def best(self) -> float:
+        """The prior variance of least cost."""
         variances = sorted(self.costs)
-        costs = torch.tensor([self.costs[each] for each in variances], dtype=torch.float64)
-        best = variances[least(costs)]
-        limit = self.costs[best] * (1 + TOLERANCE)
-        for variance in reversed([each for each in variances if each > best and self.costs[each] <= limit]):
-            gaps = self._losses(variance) - self._losses(best)  # (n,)
-            error = float(gaps.std()) / math.sqrt(self.count) if self.count > 1 else 0.0
-            if self.costs[variance] - self.costs[best] <= STANDARD_ERRORS * error:
-                return variance
-        return best
+        return variances[least(torch.tensor([self.costs[each] for each in variances]))]
 
     def _costs(self, pairs: list[tuple[float, float]]) -> list[float]:
         candidates = [Candidate(variance, math.exp(t)) for variance, t in pairs]
         losses = mean_costs(self.points, candidates, self.method, self.losses).tolist()
         weak = [(t - self.neutral[variance]) ** 2 / (2 * self.count) for variance, t in pairs]
         return [loss + extra for loss, extra in zip(losses, weak, strict=True)]
-
-    def _losses(self, variance: float) -> Tensor:
-        """−log p(y) of each point, (n,), at the best temperature for a prior variance."""
-        candidate = Candidate(variance, math.exp(self.log_temperatures[variance]))
-        return point_costs(self.points, candidate, self.method, self.losses)
 
     def _log_shrinkage(self, variance: float) -> float:
         """log √(1 + κ·Var(fᵢ − fⱼ)) of the median point."""

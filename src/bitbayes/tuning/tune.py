@@ -166,14 +166,6 @@ def mean_costs(
     return totals / count
 
 
-def point_costs(
-    groups: list[Points], candidate: Candidate, method: str, cost: Callable[..., Tensor]
-) -> Tensor:
-    """cost(logits, labels) of each point for one candidate, (n,) in float64."""
-    parts = (cost(_predict(each.gaussians([candidate]), method), each.labels) for each in groups)
-    return torch.cat([part.cpu().double() for part in parts])
-
-
 def _predict(gaussians: list[LogitGaussian], method: str) -> Tensor:
     """Drop-in logits, stacked; with the same random numbers for each, so that they can be compared."""
     if method != "mc":

@@ -31,7 +31,7 @@ from bitbayes.tuning.tune import Candidate, Points, validation_points
 FAR = 2000
 # Over all layers: the most classes, and the most points of each set of outliers. The work for a point grows
 # with the number of classes, and is that of some hundred forward passes.
-ALL_LAYERS_CLASSES, ALL_LAYERS_POINTS = 10, 2000
+ALL_LAYERS_CLASSES, ALL_LAYERS_POINTS = 10, 1000
 TITLES = {
     "plain": "Plain network",
     "temperature": "Temperature scaling",
@@ -39,6 +39,8 @@ TITLES = {
     "default": "bitbayes (default)",
     "default-all": "bitbayes, all layers",
 }
+# The methods that `Study` fits and tunes; all but the plain network look at features alone.
+JUDGED = ("temperature", "ours")
 # By which number outliers are told from data. The first of each method is the one that it is judged by.
 SCORES = {
     "plain": ("largest probability", "energy", "maximum logit", "entropy"),
@@ -105,7 +107,9 @@ class Gaussians:
 
 def measure(session: Session) -> dict[str, Any]:
     """Measure all methods on the test set and on each set of outliers, in every trial."""
-    study = session.study("plain")
+    whole = session.study("plain")
+    study = Study(whole.problem, whole.network, whole.trials, whole.progress)
+    study.entries = {key: whole.entries[key] for key in ("plain", *JUDGED)}
     problem, network = study.problem, study.network
     noise = study.draw_noise(0)
     sets = {"test": problem.test.images, **{name: each.images for name, each in problem.outliers.items()}}
@@ -114,16 +118,15 @@ def measure(session: Session) -> dict[str, Any]:
     sets |= {"Noise": noise, f"Noise × {FAR}": FAR * noise, f"Test × {FAR}": far_test}
     features = {name: network.extract_features(images).features for name, images in sets.items()}
     fitted, not_run = _fit(study, sets)
-    judged = {name: study.methods[name] for name in ("temperature", "ours")}
     results: list[dict[str, Any]] = []
     for trial in track(range(study.trials), f"default ({problem.name})", study.progress):
         validation, test = study.split(trial)
         rows = {"test": test, f"Test × {FAR}": test[test < problem.noise_points]}
-        chosen: dict[str, dict[str, float]] = {key: study.chosen[trial][key] for key in judged}
+        chosen: dict[str, dict[str, float]] = {key: study.chosen[trial][key] for key in JUDGED}
         numbers = {key: each.choose(validation) for key, each in fitted.items()}
         chosen |= {key: each._asdict() for key, each in numbers.items()}
         labels, found = problem.test.labels[test], {}
-        for key in ("plain", *judged, *fitted):
+        for key in ("plain", *JUDGED, *fitted):
             rated = {
                 name: fitted[key].rate(name, numbers[key], rows.get(name))
                 if key in fitted
