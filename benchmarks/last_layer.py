@@ -35,7 +35,7 @@ def ours(model: nn.Module, data: Batches) -> list[tuple[str, float]]:
     once = seconds(lambda: bayes.logits(data.images[:1]))
     each = seconds(lambda: [model(batch) for batch, _ in data])
     rows += [("decomposition, once after a fit on all the data", once / each)]
-    for method in ("pairwise", "probit", "bridge", "mc"):
+    for method in ("pairwise", "meanfield", "probit", "bridge", "mc"):
         name = f"predict, {method}" + (" (100 samples)" if method == "mc" else "")
         rows += [(name, ratio(model, blocks, lambda block, m=method: bayes.predict_proba(block, method=m)))]
     # Validation data and as many outliers: two plain passes are the floor.

@@ -56,9 +56,8 @@ def main() -> None:
             with torch.no_grad():
                 labels = model(x).argmax(1)
             sampled = monte_carlo(bayes, x, options.samples)
-            predictions = {
-                m: bayes.predict_proba(x, method=m).double() for m in ("pairwise", "probit", "bridge")
-            }
+            closed = ("pairwise", "meanfield", "probit", "bridge")
+            predictions = {m: bayes.predict_proba(x, method=m).double() for m in closed}
             predictions["mc, 100 samples"] = monte_carlo(bayes, x, 100)
             predictions[f"mc, {options.samples:,} samples"] = sampled
             for method, probabilities in predictions.items():

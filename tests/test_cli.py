@@ -70,7 +70,7 @@ def test_an_audit_of_a_users_classifier(folder: Path) -> None:
     )
     assert result.exit_code == 0, result.output
     assert "Accuracy, %" in result.stdout
-    assert re.search(r"Prior variance \S+, temperature \S+\.", result.stdout)
+    assert re.search(r"Chosen for bitbayes: prior variance \S+, temperature \S+, residual", result.stdout)
     assert "Page: bitbayes-report.html" in result.stdout
     assert max(map(len, result.stdout.splitlines())) <= 80
     assert "Fitting" in result.stderr
@@ -79,11 +79,11 @@ def test_an_audit_of_a_users_classifier(folder: Path) -> None:
     page = (folder / "bitbayes-report.html").read_text("utf-8")
     assert "On 80 test inputs of the kind it was trained for, the plain network is right" in page
     assert "Shown things that belong to none of its classes (left)" in page
-    assert "The price: on the test inputs the Bayesian version changes" in page
+    assert "On the test inputs bitbayes changes" in page
     assert not re.search(r"https?:", page)
 
     found = json.loads((folder / "numbers.json").read_text("utf-8"))
-    assert found["schema"] == 1
+    assert found["schema"] == 2
     assert (found["subject"], found["classes"], found["seed"]) == ("blobs_target:classifier", 2, 3)
     assert set(found["test"]) == set(AUDITED_METHODS)
     assert [outlier["kind"] for outlier in found["outliers"]] == ["given", "noise", "far", "far", "far"]

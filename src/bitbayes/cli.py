@@ -12,6 +12,7 @@ from typer.core import TyperGroup
 from bitbayes._version import __version__
 from bitbayes.auditing import ProgressBars, embedded_target, load_target, render_page, terminal_table
 from bitbayes.auditing import audit as run_audit
+from bitbayes.auditing.words import METHOD_TITLES, write_chosen
 from bitbayes.errors import BitbayesError
 from bitbayes.io.whole_file import check_writable, write_text
 from bitbayes.reproduction.paper import NAMES as PAPER_NAMES
@@ -81,13 +82,13 @@ def audit(
     """How overconfident is this classifier, and what does it look like after being a bit Bayesian?
 
     Prints a table and writes a page that compares the plain network,
-    temperature scaling and a last-layer Laplace approximation.
+    temperature scaling, bitbayes (the default) and the paper's objective.
 
     TARGET names a function of yours. It takes no arguments and returns a dict:
 
       [bold]model[/bold]        a torch.nn.Module that returns logits
       [bold]train[/bold]        a loader of (x, y): what the model was trained on
-      [bold]validation[/bold]   a loader of (x, y): chooses prior variance and temperature
+      [bold]validation[/bold]   a loader of (x, y): chooses prior variance, temperature and residual
       [bold]test[/bold]         a loader of (x, y): what is scored
       [bold]outliers[/bold]     optional: a dict from a name to a loader or a tensor of inputs
                    that belong to none of the classes
@@ -121,7 +122,8 @@ def audit(
         )
     console = Console(highlight=False)
     console.print(terminal_table(found))
-    console.print(f"Prior variance {found.prior_variance:.4g}, temperature {found.temperature:.3g}.")
+    for method, numbers in found.chosen.items():
+        console.print(f"Chosen for {METHOD_TITLES[method]}: {write_chosen(numbers)}.")
     for note in found.notes:
         console.print(f"Note: {note}", markup=False)
     if json_file:

@@ -315,8 +315,9 @@ class Laplace(nn.Module):
 
         Args:
             x: inputs, or a loader of them.
-            method: "probit", "pairwise", "bridge", "mc", "quadrature" or, over all layers, "weights": the
-                average over drawn networks, the same ones for all batches; by default `predictive`.
+            method: "probit", "pairwise", "meanfield", "bridge", "mc", "quadrature" or, over all layers,
+                "weights": the average over drawn networks, the same ones for all batches; by default
+                `predictive`.
             samples: of the logits, for "mc", 100 by default; of the network, for "weights", 20.
             generator: for "mc" and "weights".
         """
@@ -498,7 +499,7 @@ class Laplace(nn.Module):
         One logit: σ(|μᵀs|/√(π/8·sᵀΣs)), s the slope of the features along the ray. Where s = 0 the features
         stop growing, and it is the prediction there. In float64, computed in one pass and not sampled at a
         large δ. For predictives in closed form, and networks that are affine piece by piece. With
-        `residual=True` it is 1/k.
+        the residual it is 1/k.
 
         Args:
             x: one ray for each row.
@@ -523,7 +524,7 @@ class Laplace(nn.Module):
 
         One logit: σ(‖μ‖/√(π/8·λ_min(Σ))), weights and bias together. For k logits "pairwise" bounds each
         |zᵢⱼ| by ‖μᵢ − μⱼ‖/√(π/4·λ_min(Σ)), and "probit" each |zᵢ| by ‖μᵢ − μ̄‖/√(π/8·(1 − 1/k)·λ_min(Σ)). With
-        `residual=True` it is 1/k, for x ≠ 0. In float64.
+        the residual it is 1/k, for x ≠ 0. In float64.
 
         Over all layers σ(‖u‖/(s_min(J)·√(π/8·λ_min(Σ)))), where u is the logit's gradient in x in the ray's
         final region, and J = ∂u/∂θ. It is 1 where x or s_min(J) is 0, as it is behind max pooling. The work

@@ -1,6 +1,7 @@
 """An audit with round numbers, so that a reader can check what the report says about it."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -40,17 +41,26 @@ def audit() -> Audit:
         test={
             "plain": scores_on_test(0.9, 0.99, 0.09),
             "temperature": scores_on_test(0.9, 0.91, 0.02),
-            "bayesian": scores_on_test(0.895, 0.9, 0.01),
+            "bitbayes": scores_on_test(0.895, 0.9, 0.01),
+            "paper": scores_on_test(0.89, 0.7, 0.2),
         },
         outliers=[
-            outlier_set("cars", "given", 0.8, 0.7, 0.4),
-            outlier_set("<ships>", "given", 0.9, 0.7, 0.5),
-            outlier_set("Uniform noise", "noise", 1.0, 1.0, 0.3),
+            outlier_set("cars", "given", 0.8, 0.7, 0.4, 0.6),
+            outlier_set("<ships>", "given", 0.9, 0.7, 0.5, 0.6),
+            outlier_set("Uniform noise", "noise", 1.0, 1.0, 0.3, 0.35),
         ],
         ray=RayConfidence([1.0, 10000.0], 200, mean=line, low=line, high=line),
         changed_labels=3,
-        prior_variance=12.5,
-        temperature=1.75,
+        chosen={
+            "temperature": {"temperature": 1.75},
+            "bitbayes": {
+                "prior_variance": 12.5,
+                "temperature": 0.625,
+                "residual_variance": 40.0,
+                "residual_threshold": 0.75,
+            },
+            "paper": {"prior_variance": 2.5},
+        },
         cost=Cost(1.1, 2.2, 1.3, 0.35),
         seconds=12.0,
         finished="2020-02-02T02:02:02+00:00",
@@ -63,14 +73,32 @@ def audit() -> Audit:
 
 @pytest.fixture
 def worse(audit: Audit) -> Audit:
-    """An audit in which the Bayesian version is worse: less sure of test inputs and more sure of cars."""
+    """An audit in which bitbayes is worse: less sure of test inputs and more sure of cars."""
     return replace(
         audit,
         test={
             **audit.test,
             "plain": scores_on_test(0.9, 0.9, 0.01),
-            "bayesian": scores_on_test(0.8, 0.5, 0.3),
+            "bitbayes": scores_on_test(0.8, 0.5, 0.3),
         },
-        outliers=[outlier_set("cars", "given", 0.5, 0.5, 0.7)],
+        outliers=[outlier_set("cars", "given", 0.5, 0.5, 0.7, 0.7)],
         changed_labels=0,
+    )
+
+
+@pytest.fixture
+def without_paper(audit: Audit) -> Audit:
+    """The audit of inputs for which noise means nothing."""
+
+    def rest(values: dict[str, Any]) -> dict[str, Any]:
+        return {name: value for name, value in values.items() if name != "paper"}
+
+    assert audit.ray is not None
+    parts = {name: rest(getattr(audit.ray, name)) for name in ("mean", "low", "high")}
+    return replace(
+        audit,
+        test=rest(audit.test),
+        outliers=[replace(each, scores=rest(each.scores)) for each in audit.outliers],
+        ray=replace(audit.ray, **parts),
+        chosen=rest(audit.chosen),
     )

@@ -1,6 +1,7 @@
 import math
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,6 +13,8 @@ from bitbayes import Laplace, TemperatureScaling, metrics
 from bitbayes.auditing.findings import AUDITED_METHODS, Audit
 from bitbayes.auditing.measure import audit
 from bitbayes.errors import DataError, EdgeWarning
+from bitbayes.laplace import NUMBERS
+from bitbayes.logits import LogitGaussian
 
 CENTRES = torch.tensor([[-2.0, 0.0], [2.0, 0.0], [0.0, 3.0]])
 
@@ -63,9 +66,13 @@ def test_every_score_is_what_the_parts_give_by_hand(k: int, outputs: int) -> Non
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", EdgeWarning)
         bayes = Laplace(model).fit(data["train"]).tune(data["validation"])
+        paper = Laplace(model, residual=False).fit(data["train"]).tune(data["validation"], objective="ood")
     scaled = TemperatureScaling(model).fit(data["validation"])
-    assert found.prior_variance == bayes.prior_variance
-    assert found.temperature == scaled.temperature
+    assert found.chosen == {
+        "temperature": {"temperature": scaled.temperature},
+        "bitbayes": {name: getattr(bayes, name) for name in NUMBERS},
+        "paper": {"prior_variance": paper.prior_variance},
+    }
     assert found.sizes == {"train": 120, "validation": 90, "test": 150}
     assert found.classes == k
     x, y = blobs(150, k, 2)
@@ -79,9 +86,10 @@ def test_every_score_is_what_the_parts_give_by_hand(k: int, outputs: int) -> Non
         return logits.softmax(1)
 
     ring_scores = found.outliers[0].scores
-    for method, predict in zip(
-        AUDITED_METHODS, (plain, scaled.predict_proba, bayes.predict_proba), strict=True
-    ):
+    assert found.methods == AUDITED_METHODS
+    predictions = plain, scaled.predict_proba, bayes.predict_proba, paper.predict_proba
+    ranks = {"bitbayes": bayes.score, "paper": paper.score}
+    for method, predict in zip(AUDITED_METHODS, predictions, strict=True):
         inside, outside, scores = predict(x), predict(ring), found.test[method]
         near = {"rel": 1e-9, "abs": 1e-12}  # batches of 40 instead of 150 change the last bits
         assert scores.accuracy == metrics.accuracy(inside, y)
@@ -91,8 +99,9 @@ def test_every_score_is_what_the_parts_give_by_hand(k: int, outputs: int) -> Non
         assert scores.brier == pytest.approx(metrics.brier(inside, y), **near)
         assert sum(scores.reliability.count) == sum(scores.histogram) == 150
         assert ring_scores[method].confidence == pytest.approx(metrics.mmc(outside), **near)
-        assert ring_scores[method].auroc == pytest.approx(metrics.auroc(inside, outside), **near)
-        assert ring_scores[method].fpr95 == pytest.approx(metrics.fpr95(inside, outside), **near)
+        rank = ranks.get(method, predict)
+        assert ring_scores[method].auroc == pytest.approx(metrics.auroc(rank(x), rank(ring)), **near)
+        assert ring_scores[method].fpr95 == pytest.approx(metrics.fpr95(rank(x), rank(ring)), **near)
         assert sum(ring_scores[method].histogram) == 70
         assert found.ray is not None
         confidence = predict(found.ray.delta[-1] * x).max(1).values.double()
@@ -105,17 +114,18 @@ def test_every_score_is_what_the_parts_give_by_hand(k: int, outputs: int) -> Non
     assert found.changed_labels == int((plain(x).argmax(1) != bayes.predict_proba(x).argmax(1)).sum())
 
 
-def test_labels_that_the_bayesian_prediction_changes_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = Laplace.predict_proba
+def test_labels_that_bitbayes_changes_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = Laplace.logits
 
-    def contrary(self: Laplace, x: Tensor) -> Tensor:
-        probs = honest(self, x)
-        probs[:3] = probs[:3].roll(1, dims=1)  # another class for three of each batch
-        return probs
+    def contrary(self: Laplace, x: Tensor) -> LogitGaussian:
+        gaussian = honest(self, x)
+        mean = gaussian.scaled_mean.clone()
+        mean[:3] = mean[:3].roll(1, dims=1)  # another class for three of each batch
+        return replace(gaussian, scaled_mean=mean)
 
     model = trained(3, 3)
     before = run(model, loaders(3)).changed_labels
-    monkeypatch.setattr(Laplace, "predict_proba", contrary)
+    monkeypatch.setattr(Laplace, "logits", contrary)
     assert run(model, loaders(3)).changed_labels == before + 3 * 4
 
 
@@ -143,8 +153,8 @@ def test_the_seed_decides_the_noise_and_the_noise_is_not_that_of_tuning() -> Non
     data = loaders(3)
     data["test"] = data["validation"]  # the same range, so that equal random numbers would be equal noise
     first = run(model, data, seed=0, progress=progress)
-    tuned_on = seen["Tuning the prior"] - seen["Test data"]
-    assert len(tuned_on) == 90  # the noise that `tune` draws
+    tuned_on = seen["Paper’s objective"] - seen["Test data"]
+    assert len(tuned_on) == 90  # the noise that the paper's objective draws
     assert not tuned_on & seen["Outliers"]
 
     def noise(found: Audit) -> float:
@@ -160,7 +170,8 @@ def test_stages_are_reported_from_start_to_end() -> None:
     assert list(steps) == [
         "Fitting",
         "Temperature",
-        "Tuning the prior",
+        "Tuning",
+        "Paper’s objective",
         "Test data",
         "Outliers",
         "Far away",
@@ -198,7 +209,10 @@ def test_tokens_are_neither_scaled_nor_replaced_by_noise() -> None:
     assert [outlier.name for outlier in found.outliers] == ["repeats"]
     assert found.ray is None
     assert any("noise and far-away inputs were skipped" in note for note in found.notes)
-    assert any("tuned without noise" in note for note in found.notes)
+    assert found.methods == ("plain", "temperature", "bitbayes")
+    assert any(
+        note.startswith("The column “Paper’s objective” is left out: it needs noise") for note in found.notes
+    )
 
 
 def test_mappings_work_as_far_as_they_can() -> None:
@@ -244,14 +258,16 @@ def test_the_model_is_left_as_it_was() -> None:
 
 def test_a_warning_of_the_search_becomes_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
     def tune(self: Laplace, *args: Any, **options: Any) -> None:
-        warnings.warn("the best value lies on the edge", EdgeWarning, stacklevel=1)
-        warnings.warn("another matter", UserWarning, stacklevel=1)
+        if options.get("objective") == "ood":
+            warnings.warn("the best value lies on the edge", EdgeWarning, stacklevel=1)
+            warnings.warn("another matter", UserWarning, stacklevel=1)
+        self.prior_variance = 1.0
         list(args[0])
 
     monkeypatch.setattr(Laplace, "tune", tune)
     with pytest.warns(UserWarning, match="another matter") as passed_on:
         found = run(trained(3, 3), loaders(3))
-    assert found.notes == ["the best value lies on the edge"]
+    assert found.notes == ["Paper’s objective: the best value lies on the edge"]
     assert len(passed_on) == 1
 
 
@@ -287,11 +303,11 @@ def test_limits_of_each_class(k: int, outputs: int, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("bitbayes.auditing.scores.MOST_LIMITS_PER_CLASS", 20)
     model, data = trained(k, outputs), loaders(k)
     found = run(model, data)
-    bayes = Laplace(model, prior_variance=found.prior_variance).fit(data["train"])
+    bayes = Laplace(model).fit(data["train"]).tune(data["validation"])
     x, y = blobs(150, k, 2)
     assert [row.label for row in found.infinity] == list(range(k))
     for row in found.infinity:
-        far = bayes.predict_proba(1e9 * x[y == row.label][:20]).amax(1)
+        far = bayes.predict_proba(1e12 * x[y == row.label][:20]).amax(1)
         assert row.size == 20
         assert row.mean == pytest.approx(far.mean().item(), abs=1e-4)
         assert row.largest == pytest.approx(far.max().item(), abs=1e-4)

@@ -49,8 +49,12 @@ def test_the_page_has_the_sentences_the_numbers_and_the_notes(audit: Audit, text
         for row in section.rows:
             assert row.label in page.text
     assert "A note of <importance>" in page.text
-    assert "temperature of 1.75" in page.text
-    assert "prior_variance=12.5" in page.text
+    words = " ".join(page.text.split())
+    assert (
+        "Temperature: temperature 1.75; bitbayes: prior variance 12.5, temperature 0.625, residual variance "
+        "40, residual threshold 0.75; Paper’s objective: prior variance 2.5."
+    ) in words
+    assert "noise is not wholly new to it" in words
     assert "finished 2020-02-02 02:02:02 UTC" in page.text
     best = [attributes for tag, attributes in page.tags if tag == "td" and attributes.get("class") == "best"]
     assert len(best) == sum(sum(row.best) for section in table_sections(audit) for row in section.rows)
@@ -67,7 +71,7 @@ def test_the_page_loads_nothing_and_runs_nothing(text: str) -> None:
 
 def test_every_picture_is_sound_and_described(text: str) -> None:
     pictures = [attributes for tag, attributes in Reader(text).tags if tag == "img"]
-    assert len(pictures) == 7  # far away, three reliability diagrams, three sets of histograms
+    assert len(pictures) == 9  # far away, four reliability diagrams, four sets of histograms
     for picture in pictures:
         kind, _, data = (picture["src"] or "").partition(",")
         assert kind == "data:image/svg+xml;base64"
@@ -75,11 +79,12 @@ def test_every_picture_is_sound_and_described(text: str) -> None:
     alts = [picture["alt"] or "" for picture in pictures]
     assert alts[0] == (
         "Mean confidence as test inputs are multiplied by 1 to 10,000: Plain from 90.0 to 80.0 %, "
-        "Temperature from 90.0 to 80.0 %, Bayesian from 90.0 to 80.0 %."
+        "Temperature from 90.0 to 80.0 %, bitbayes from 90.0 to 80.0 %, Paper’s objective from 90.0 to "
+        "80.0 %."
     )
     assert alts[1] == "Reliability diagram, Plain: mean confidence 99.0 %, right 90.0 %."
-    assert alts[6] == (
-        "Histograms of confidence, Bayesian; means: test data 90.0 %, cars 40.0 %, <ships> 50.0 %, "
+    assert alts[7] == (
+        "Histograms of confidence, bitbayes; means: test data 90.0 %, cars 40.0 %, <ships> 50.0 %, "
         "Uniform noise 30.0 %."
     )
 
@@ -91,8 +96,8 @@ def test_the_same_numbers_give_the_same_page(audit: Audit, text: str) -> None:
 def test_a_page_without_outliers_and_rays(audit: Audit) -> None:
     page = Reader(render_page(replace(audit, outliers=[], ray=None, notes=[])))
     assert "Far away" not in page.text
-    assert "not wholly new" not in page.text
-    assert [tag for tag, _ in page.tags].count("img") == 6
+    assert "AUROC and FPR95 rank" not in page.text
+    assert [tag for tag, _ in page.tags].count("img") == 8
 
 
 def test_any_name_can_be_drawn(audit: Audit) -> None:
@@ -109,3 +114,18 @@ def test_limits_are_shown_of_each_class_or_of_those_with_the_largest(audit: Audi
     assert "the 20 of 30 classes with the largest limits" in page
     assert "<tr><td>10</td>" in page and "<tr><td>9</td>" not in page
     assert "tends to as" not in render_page(replace(audit, infinity=[]))
+
+
+def test_where_all_limits_are_blind_guesses_one_sentence_says_so(audit: Audit) -> None:
+    guesses = [replace(row, mean=0.25, largest=0.25) for row in audit.infinity]
+    page = Reader(render_page(replace(audit, infinity=guesses)))
+    words = " ".join(page.text.split())
+    assert "tends to 25.0 %, a blind guess, for each of 200 test inputs x" in words
+    assert "Largest limit" not in words
+
+
+def test_a_page_without_the_papers_objective(without_paper: Audit) -> None:
+    page = Reader(render_page(without_paper))
+    assert [tag for tag, _ in page.tags].count("img") == 7
+    assert "Paper’s" not in page.text
+    assert "wholly new" not in page.text

@@ -13,20 +13,20 @@ def test_three_sentences_written_from_the_numbers(audit: Audit) -> None:
         "and claims to be 99.0 % sure on average: it is overconfident by 9.0 percentage points.",
         # The mean of the given sets, 80 and 90, and 40 and 50; the noise is not among them.
         "Shown things that belong to none of its classes (cars and <ships>), the plain network still claims "
-        "to be 85.0 % sure on average; a bit of Bayes brings that down to 45.0 %, where a blind guess among "
-        "4 classes would be 25.0 % sure.",
-        "The price: on the test inputs the Bayesian version changes 3 of 400 answers, is right 89.5 % of the "
-        "time and claims to be 90.0 % sure, so its confidence fits its record better than before "
+        "to be 85.0 % sure on average; bitbayes brings that down to 45.0 %, where a blind guess among 4 "
+        "classes would be 25.0 % sure.",
+        "On the test inputs bitbayes changes 3 of 400 answers, is right 89.5 % of the time and claims to be "
+        "90.0 % sure: its confidence fits its record better than before "
         "(calibration error 1.0 % after, 9.0 % before).",
     ]
 
 
-def test_they_say_so_when_the_bayesian_version_is_worse(worse: Audit) -> None:
-    familiar, unfamiliar, price = summarise(worse)
+def test_they_say_so_when_bitbayes_is_worse(worse: Audit) -> None:
+    familiar, unfamiliar, change = summarise(worse)
     assert familiar.endswith("that is as sure as it deserves to be.")
-    assert "a bit of Bayes makes that worse, 70.0 %" in unfamiliar
-    assert "changes none of 400 answers, is right 80.0 %" in price
-    assert "less well than before (calibration error 30.0 % after, 1.0 % before)" in price
+    assert "bitbayes makes that worse, 70.0 %" in unfamiliar
+    assert "changes none of 400 answers, is right 80.0 %" in change
+    assert "less well than before (calibration error 30.0 % after, 1.0 % before)" in change
 
 
 def test_without_given_outliers_the_made_ones_count(audit: Audit) -> None:

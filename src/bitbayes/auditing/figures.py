@@ -10,14 +10,14 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from bitbayes.auditing.findings import AUDITED_METHODS, Audit, OutlierScores, RayConfidence, TestScores
+from bitbayes.auditing.findings import Audit, OutlierScores, RayConfidence, TestScores
 from bitbayes.auditing.words import METHOD_TITLES
 
 # From the palette of Okabe and Ito, whose colours colour-blind people can tell apart.
-METHOD_COLOURS = {"plain": "#D55E00", "temperature": "#009E73", "bayesian": "#0072B2"}
-METHOD_MARKERS = {"plain": "o", "temperature": "^", "bayesian": "s"}
+METHOD_COLOURS = {"plain": "#D55E00", "temperature": "#009E73", "bitbayes": "#0072B2", "paper": "#CC79A7"}
+METHOD_MARKERS = {"plain": "o", "temperature": "^", "bitbayes": "s", "paper": "D"}
 # In points. The widths differ so that lines on top of each other stay visible.
-LINE_WIDTHS = {"plain": 4.5, "temperature": 2.5, "bayesian": 1.5}
+LINE_WIDTHS = {"plain": 4.5, "temperature": 2.5, "bitbayes": 1.5, "paper": 1.5}
 TEXT_COLOUR, FAINT_COLOUR = "#333333", "#8a8a8a"
 FIGURE_STYLE: dict[Any, Any] = {
     "font.size": 10,
@@ -57,7 +57,7 @@ def _as_data_uri(draw: Callable[P, Figure]) -> Callable[P, str]:
 def draw_ray(ray: RayConfidence, classes: int) -> Figure:
     """Draw the mean confidence against δ, bands from the 10 % to the 90 % quantile, and a line at 1/k."""
     figure, axes = _new_figure(6.4, 3.7)
-    for method in AUDITED_METHODS:
+    for method in ray.mean:
         low, mean, high = ([100 * value for value in part[method]] for part in (ray.low, ray.mean, ray.high))
         axes.fill_between(ray.delta, low, high, color=METHOD_COLOURS[method], alpha=0.13, linewidth=0)
         axes.plot(
@@ -75,7 +75,7 @@ def draw_ray(ray: RayConfidence, classes: int) -> Figure:
         xscale="log", xlabel="δ: test inputs are multiplied by this", ylabel="Confidence, %", ylim=(0, 103)
     )
     axes.xaxis.set_major_formatter("{x:,.0f}")
-    figure.legend(loc="outside upper left", ncols=4, frameon=False, columnspacing=1.2, handlelength=1.6)
+    figure.legend(loc="outside upper left", ncols=3, frameon=False, columnspacing=1.2, handlelength=1.6)
     return figure
 
 

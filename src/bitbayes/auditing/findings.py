@@ -3,8 +3,9 @@
 from dataclasses import asdict, dataclass
 from typing import Any
 
-SCHEMA_VERSION = 1
-AUDITED_METHODS = ("plain", "temperature", "bayesian")
+SCHEMA_VERSION = 2
+# The last is left out where uniform noise means nothing, or the network fails on it.
+AUDITED_METHODS = ("plain", "temperature", "bitbayes", "paper")
 
 
 @dataclass(frozen=True)
@@ -42,8 +43,8 @@ class TestScores:
 class OutlierScores:
     """The scores of one method on one set of outliers.
 
-    `confidence` is the mean over the outliers. `auroc` and `fpr95` measure how well the confidence separates
-    the outliers from the test data.
+    `confidence` is the mean over the outliers. `auroc` and `fpr95` measure how well the outliers are
+    separated from the test data: by the confidence, or by `Laplace.score` for a method with a Gaussian.
     """
 
     confidence: float
@@ -82,7 +83,7 @@ class RayConfidence:
 
 @dataclass(frozen=True)
 class ClassLimits:
-    """The exact limits of the Bayesian confidence at δ·x as δ → ∞, for `size` test inputs x of one class."""
+    """The exact limits of bitbayes' confidence at δ·x as δ → ∞, for `size` test inputs x of one class."""
 
     label: int
     size: int
@@ -92,7 +93,7 @@ class ClassLimits:
 
 @dataclass(frozen=True)
 class Cost:
-    """The time of the Bayesian steps, relative to a plain forward pass over the same data.
+    """The time of the steps of bitbayes, relative to a plain forward pass over the same data.
 
     The time for loading data is not counted.
     """
@@ -105,7 +106,11 @@ class Cost:
 
 @dataclass(frozen=True)
 class Audit:
-    """Everything that `bitbayes.auditing.audit` measures. All rates are fractions between 0 and 1."""
+    """Everything that `bitbayes.auditing.audit` measures. All rates are fractions between 0 and 1.
+
+    `test` has the methods in the order of `AUDITED_METHODS`. `chosen` holds the numbers that each
+    method chose on the validation data.
+    """
 
     subject: str
     classes: int
@@ -113,9 +118,8 @@ class Audit:
     test: dict[str, TestScores]
     outliers: list[OutlierSet]
     ray: RayConfidence | None
-    changed_labels: int
-    prior_variance: float
-    temperature: float
+    changed_labels: int  # by bitbayes
+    chosen: dict[str, dict[str, float]]
     cost: Cost
     seconds: float
     finished: str  # UTC, in ISO format
@@ -123,6 +127,11 @@ class Audit:
     versions: dict[str, str]
     notes: list[str]
     infinity: list[ClassLimits]  # empty if the limits are not known
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """The names of the methods, in the order of the columns."""
+        return tuple(self.test)
 
     def as_dict(self) -> dict[str, Any]:
         """Return nested dicts and lists for JSON. The key "schema" holds the version of the layout."""

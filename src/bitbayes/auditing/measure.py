@@ -1,9 +1,10 @@
 """The audit itself: how overconfident is a classifier, and does a Laplace approximation help?
 
-`audit` compares three methods on the same inputs: the plain network, the network with a tuned temperature,
-and the network with a Gaussian over its last layer.
+`audit` compares methods on the same inputs: the plain network, the network with a tuned temperature, and the
+network with a Gaussian over its last layer, tuned by default and by the paper's objective.
 """
 
+import copy
 import platform
 import time
 import warnings
@@ -17,12 +18,21 @@ from torch import Tensor, nn
 
 from bitbayes._version import __version__
 from bitbayes.auditing.findings import Audit, Cost
-from bitbayes.auditing.predictions import Methods, is_scalable, plain_probabilities, predict, predict_test
+from bitbayes.auditing.predictions import (
+    Methods,
+    by_confidence,
+    by_score,
+    is_scalable,
+    plain_probabilities,
+    predict,
+    predict_test,
+)
 from bitbayes.auditing.progress import ReportProgress
 from bitbayes.auditing.scores import score_limits, score_outliers, score_rays, score_test
+from bitbayes.auditing.words import METHOD_TITLES
 from bitbayes.baselines import TemperatureScaling
-from bitbayes.errors import DataError, EdgeWarning
-from bitbayes.laplace import Laplace
+from bitbayes.errors import BitbayesError, DataError, EdgeWarning
+from bitbayes.laplace import NUMBERS, Laplace
 from bitbayes.model import Inputs, check_loader, labelled_batches, model_device, row_count
 from bitbayes.outliers import far_away, uniform_noise
 
@@ -43,6 +53,9 @@ def audit(
 ) -> Audit:
     """Compare the plain network, temperature scaling and the last-layer Laplace approximation.
 
+    The approximation is fitted once, and tuned twice: by default ("bitbayes"), and by the paper's objective
+    ("paper"), which looks at uniform noise too. Where noise means nothing, a note takes the latter's place.
+
     All scores are on the test data and on outliers. In addition to the given outliers the audit generates
     uniform noise over the range of the test inputs, δ·noise and δ·test inputs. It cannot generate them if
     the inputs are integers or mappings; then it adds a note.
@@ -50,7 +63,8 @@ def audit(
     Args:
         model: a trained network whose output is one linear layer. It is not changed.
         train: a loader of (x, y). The Laplace approximation is fitted on it.
-        validation: a loader of (x, y). It chooses the prior variance and the temperature.
+        validation: a loader of (x, y). It chooses the prior variances, the temperatures and the
+            residual.
         test: a loader of (x, y).
         outliers: inputs that belong to no class: a tensor or a loader for each name.
         subject: the title of the report. The default is the name of the model's class.
@@ -64,8 +78,8 @@ def audit(
     >>> found = audit(nn.Linear(2, 2), data, data, data, {"far right": x + 50})
     >>> [outlier.name for outlier in found.outliers]
     ['far right', 'Uniform noise', 'Noise × 100', 'Noise × 2,000', 'Test inputs × 2,000']
-    >>> sorted(found.test), found.sizes["test"]
-    (['bayesian', 'plain', 'temperature'], 120)
+    >>> found.methods, found.sizes["test"]
+    (('plain', 'temperature', 'bitbayes', 'paper'), 120)
     """
     begun = time.perf_counter()
     report = progress or (lambda stage, done, total: None)
@@ -77,44 +91,47 @@ def audit(
 
     bayes, scaled = Laplace(model), TemperatureScaling(model)
     fitting = TimedLoader(train, "Fitting", report)
-    tuning = TimedLoader(validation, "Tuning the prior", report, extra_steps=1)  # for noise and candidates
-    with _edge_warnings_as_notes(notes):
-        fit_seconds = _time_work(lambda: bayes.fit(fitting, progress=False), fitting, device)
+    tuning = TimedLoader(validation, "Tuning", report, extra_steps=1)  # for the candidates
+    fit_seconds = _time_work(lambda: bayes.fit(fitting, progress=False), fitting, device)
+    with _edge_warnings_as_notes("Temperature", notes):
         scaled.fit(TimedLoader(validation, "Temperature", report), progress=False)
-        tune_seconds = _time_work(lambda: _tune(bayes, tuning, first["validation"], notes), tuning, device)
-        report(tuning.stage, 1, 1)
+    paper = copy.copy(bayes)  # shares what was fitted, and gets numbers of its own
+    tune_seconds = _time_work(lambda: bayes.tune(tuning, progress=False), tuning, device)
+    report(tuning.stage, 1, 1)
 
     methods: Methods = {
-        "plain": lambda x: plain_probabilities(model, x),
-        "temperature": scaled.predict_proba,
-        "bayesian": bayes.predict_proba,
+        "plain": by_confidence(lambda x: plain_probabilities(model, x)),
+        "temperature": by_confidence(scaled.predict_proba),
+        "bitbayes": by_score(bayes),
     }
+    chosen = {"temperature": {"temperature": float(scaled.temperature)}, "bitbayes": _numbers(bayes)}
+    if _tune_as_the_paper(paper, validation, first["validation"], report, notes):
+        methods["paper"] = by_score(paper)
+        chosen["paper"] = {"prior_variance": _numbers(paper)["prior_variance"]}
     predict(methods, [first["test"]])  # the first call of a method may be slow too
     testing = TimedLoader(test, "Test data", report)
-    probs, labels, inputs, seconds = predict_test(methods, testing, device, MOST_GENERATED_OUTLIERS)
+    predicted, labels, inputs, seconds = predict_test(methods, testing, device, MOST_GENERATED_OUTLIERS)
     forward_seconds = seconds["plain"] / len(labels)
 
     given = [(name, "given", data) for name, data in (outliers or {}).items()]
     generated = _generate_outliers(inputs, seed, notes)
-    scored = score_outliers(methods, probs, given + generated, device, report, notes)
+    scored = score_outliers(methods, predicted, given + generated, device, report, notes)
     ray = score_rays(methods, inputs, device, report, notes) if inputs is not None and generated else None
     limits = score_limits(bayes, inputs, labels, report, notes) if inputs is not None and ray else []
-    prior_variance = bayes.prior_variance
-    assert isinstance(prior_variance, float)
+    changed = predicted["plain"].probs.argmax(1) != predicted["bitbayes"].probs.argmax(1)  # (n,)
     return Audit(
         subject=subject or type(model).__name__,
-        classes=probs["plain"].shape[1],
+        classes=predicted["plain"].probs.shape[1],
         sizes={"train": fitting.rows, "validation": tuning.rows, "test": len(labels)},
-        test={name: score_test(probs[name], labels) for name in methods},
+        test={name: score_test(predicted[name].probs, labels) for name in methods},
         outliers=scored,
         ray=ray,
-        changed_labels=int((probs["plain"].argmax(1) != probs["bayesian"].argmax(1)).sum()),
-        prior_variance=prior_variance,
-        temperature=float(scaled.temperature),
+        changed_labels=int(changed.sum()),
+        chosen=chosen,
         cost=Cost(
             fit=fit_seconds / (forward_seconds * fitting.rows),
             tune=tune_seconds / (forward_seconds * tuning.rows),
-            predict=seconds["bayesian"] / seconds["plain"],
+            predict=seconds["bitbayes"] / seconds["plain"],
             forward_milliseconds=1000 * forward_seconds,
         ),
         seconds=time.perf_counter() - begun,
@@ -168,13 +185,32 @@ def _first_inputs(name: str, loader: Iterable[Any], device: torch.device) -> Inp
         raise DataError(f"{name!r}: {error}") from error
 
 
-def _tune(bayes: Laplace, validation: Iterable[Any], first: Inputs, notes: list[str]) -> None:
-    """Choose the prior variance, on noise too if the inputs allow it, but never on the scored outliers."""
-    if is_scalable(first):
-        bayes.tune(validation, progress=False)
-    else:
-        notes.append("The inputs are no floating-point tensors: the prior was tuned without noise.")
-        bayes.tune(validation, objective="nll", progress=False)
+def _tune_as_the_paper(
+    bayes: Laplace, validation: Iterable[Any], first: Inputs, report: ReportProgress, notes: list[str]
+) -> bool:
+    """Choose the prior variance by the paper's objective, on noise but never on the scored outliers.
+
+    Returns whether that was possible; a note says why not.
+    """
+    tuning = TimedLoader(validation, METHOD_TITLES["paper"], report, extra_steps=1)  # for the noise
+    left_out = f"The column “{tuning.stage}” is left out:"
+    if not is_scalable(first):
+        notes.append(f"{left_out} it needs noise, and the inputs are no floating-point tensors.")
+        return False
+    try:
+        with _edge_warnings_as_notes(tuning.stage, notes):
+            bayes.tune(tuning, objective="ood", progress=False)
+    except BitbayesError as error:
+        notes.append(f"{left_out} {error}")
+        return False
+    finally:
+        report(tuning.stage, 1, 1)
+    return True
+
+
+def _numbers(bayes: Laplace) -> dict[str, float]:
+    """Return what was chosen: prior variance, temperature, and the residual's variance and threshold."""
+    return {name: float(getattr(bayes, name)) for name in NUMBERS}
 
 
 def _generate_outliers(inputs: Tensor | None, seed: int, notes: list[str]) -> list[tuple[str, str, Any]]:
@@ -210,14 +246,14 @@ def _time_work(work: Callable[[], Any], loader: TimedLoader, device: torch.devic
 
 
 @contextmanager
-def _edge_warnings_as_notes(notes: list[str]) -> Iterator[None]:
+def _edge_warnings_as_notes(column: str, notes: list[str]) -> Iterator[None]:
     """Turn each `EdgeWarning` into a note of the report, and pass all other warnings on."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", EdgeWarning)
         yield
     for warning in caught:
         if issubclass(warning.category, EdgeWarning):
-            notes.append(str(warning.message))
+            notes.append(f"{column}: {warning.message}")
         else:
             warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
 

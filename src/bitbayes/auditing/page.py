@@ -5,10 +5,10 @@ from importlib.resources import files
 from jinja2 import Environment, StrictUndefined
 
 from bitbayes.auditing import figures
-from bitbayes.auditing.findings import AUDITED_METHODS, Audit, ClassLimits
+from bitbayes.auditing.findings import Audit, ClassLimits
 from bitbayes.auditing.sentences import calibration_gap, summarise
 from bitbayes.auditing.table import table_sections
-from bitbayes.auditing.words import METHOD_TITLES, percent
+from bitbayes.auditing.words import METHOD_TITLES, percent, write_chosen
 
 MOST_CLASSES_IN_TABLE = 20  # of limits at infinity
 
@@ -23,14 +23,16 @@ def render_page(audit: Audit) -> str:
         audit=audit,
         sentences=summarise(audit),
         sections=table_sections(audit),
-        methods=AUDITED_METHODS,
+        methods=audit.methods,
         names=METHOD_TITLES,
         colours=figures.METHOD_COLOURS,
         percent=percent,
+        write_chosen=write_chosen,
         ray=_ray_picture(audit),
         infinity=_largest_limits(audit),
-        reliability=[_reliability_picture(audit, method) for method in AUDITED_METHODS],
-        histograms=[_histogram_picture(audit, method) for method in AUDITED_METHODS],
+        all_are_guesses=_all_are_guesses(audit),
+        reliability=[_reliability_picture(audit, method) for method in audit.methods],
+        histograms=[_histogram_picture(audit, method) for method in audit.methods],
     )
 
 
@@ -40,7 +42,7 @@ def _ray_picture(audit: Audit) -> tuple[str, str] | None:
         return None
     ends = ", ".join(
         f"{METHOD_TITLES[m]} from {percent(audit.ray.mean[m][0])} to {percent(audit.ray.mean[m][-1])} %"
-        for m in AUDITED_METHODS
+        for m in audit.methods
     )
     return figures.draw_ray(audit.ray, audit.classes), (
         f"Mean confidence as test inputs are multiplied by 1 to {audit.ray.delta[-1]:,.0f}: {ends}."
@@ -52,6 +54,11 @@ def _largest_limits(audit: Audit) -> list[ClassLimits]:
     if len(audit.infinity) <= MOST_CLASSES_IN_TABLE:
         return audit.infinity
     return sorted(audit.infinity, key=lambda row: -row.largest)[:MOST_CLASSES_IN_TABLE]
+
+
+def _all_are_guesses(audit: Audit) -> bool:
+    """Return whether the largest limit of every class is 1/k, as it is with the residual."""
+    return all(abs(row.largest - 1 / audit.classes) < 1e-6 for row in audit.infinity)
 
 
 def _reliability_picture(audit: Audit, method: str) -> tuple[str, str, str]:

@@ -2,19 +2,29 @@
 
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, TypeGuard
+from typing import Any, NamedTuple, TypeGuard
 
 import torch
 from torch import Tensor, nn
 
+from bitbayes import predictive, uncertainty
+from bitbayes.laplace import Laplace
 from bitbayes.likelihood import likelihood_for
 from bitbayes.model import Inputs, call, eval_mode, input_batches, labelled_batches, row_count
 from bitbayes.precision import working
 
 ROWS_PER_PREDICTION = 256
 
-Methods = dict[str, Callable[[Inputs], Tensor]]  # by name; each returns probabilities (n, k)
-Probabilities = dict[str, Tensor]  # by method, each (n, k)
+
+class Rated(NamedTuple):
+    """Probabilities (n, k) and what ranks the inputs: scores (n,), larger for what is more like the data."""
+
+    probs: Tensor
+    scores: Tensor
+
+
+Methods = dict[str, Callable[[Inputs], Rated]]  # by name
+Predictions = dict[str, Rated]  # by method
 
 
 def is_scalable(x: Inputs) -> TypeGuard[Tensor]:
@@ -30,10 +40,32 @@ def plain_probabilities(model: nn.Module, x: Inputs) -> Tensor:
     return likelihood_for(logits.shape[1]).log_probabilities(logits).exp()
 
 
+def by_confidence(predict_proba: Callable[[Inputs], Tensor]) -> Callable[[Inputs], Rated]:
+    """Return a method whose score is its confidence."""
+
+    def rate(x: Inputs) -> Rated:
+        probs = predict_proba(x)
+        return Rated(probs, probs.amax(1))
+
+    return rate
+
+
+def by_score(bayes: Laplace) -> Callable[[Inputs], Rated]:
+    """Return the method of `bayes.predict_proba` and `bayes.score`, both from one forward pass."""
+
+    def rate(x: Inputs) -> Rated:
+        gaussian = bayes.logits(x)
+        k = gaussian.mean.shape[1]
+        logits = predictive.predict(gaussian, predictive.method_for(bayes.predictive, k))
+        return Rated(likelihood_for(k).log_probabilities(logits).exp(), uncertainty.score(gaussian))
+
+    return rate
+
+
 def predict(
     methods: Methods, inputs: Iterable[Inputs], seconds: dict[str, float] | None = None
-) -> Probabilities:
-    """Return the probabilities of every method on all inputs.
+) -> Predictions:
+    """Return the predictions of every method on all inputs.
 
     All methods see a batch before the next batch is loaded. So their rows match even if the loader shuffles.
 
@@ -42,28 +74,29 @@ def predict(
         inputs: batches of inputs, on the model's device.
         seconds: the time of each method is added here, if given.
     """
-    parts: dict[str, list[Tensor]] = {name: [] for name in methods}
+    parts: dict[str, list[Rated]] = {name: [] for name in methods}
     for x in inputs:
-        for name, predict_batch in methods.items():
+        for name, rate in methods.items():
             begun = time.perf_counter()
-            parts[name].append(predict_batch(x).cpu())
+            probs, scores = rate(x)
+            parts[name].append(Rated(probs.cpu(), scores.cpu()))
             if seconds is not None:
                 seconds[name] += time.perf_counter() - begun
-    return {name: torch.cat(part) for name, part in parts.items()}
+    return {name: Rated(*map(torch.cat, zip(*part, strict=True))) for name, part in parts.items()}
 
 
-def predict_outliers(methods: Methods, data: Iterable[Any] | Tensor, device: torch.device) -> Probabilities:
-    """Return the probabilities of every method on a tensor, in pieces, or on the inputs of a loader."""
+def predict_outliers(methods: Methods, data: Iterable[Any] | Tensor, device: torch.device) -> Predictions:
+    """Return the predictions of every method on a tensor, in pieces, or on the inputs of a loader."""
     pieces = torch.split(data, ROWS_PER_PREDICTION) if isinstance(data, Tensor) else data
     return predict(methods, (batch.inputs for batch in input_batches(pieces, device)))
 
 
 def predict_test(
     methods: Methods, loader: Iterable[Any], device: torch.device, most_kept: int
-) -> tuple[Probabilities, Tensor, Tensor | None, dict[str, float]]:
+) -> tuple[Predictions, Tensor, Tensor | None, dict[str, float]]:
     """Run every method on the test data.
 
-    Returns the probabilities, the labels (n,), the first `most_kept` inputs (None if they cannot be scaled),
+    Returns the predictions, the labels (n,), the first `most_kept` inputs (None if they cannot be scaled),
     and the seconds that each method took.
     """
     labels: list[Tensor] = []
@@ -78,5 +111,5 @@ def predict_test(
                 kept.append(batch.inputs.cpu())
             yield batch.inputs
 
-    probs = predict(methods, inputs(), seconds)
-    return probs, torch.cat(labels), torch.cat(kept)[:most_kept] if kept else None, seconds
+    found = predict(methods, inputs(), seconds)
+    return found, torch.cat(labels), torch.cat(kept)[:most_kept] if kept else None, seconds

@@ -14,7 +14,7 @@ class ProgressBars:
     """One progress bar on stderr for each stage of an audit. An instance is a `ReportProgress`."""
 
     def __init__(self) -> None:
-        columns = (TextColumn("{task.description:16}"), BarColumn(), TimeElapsedColumn())
+        columns = (TextColumn("{task.description:17}"), BarColumn(), TimeElapsedColumn())
         self.progress = Progress(*columns, console=Console(stderr=True))
         self.tasks: dict[str, TaskID] = {}
 

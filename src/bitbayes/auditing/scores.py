@@ -7,7 +7,6 @@ from torch import Tensor
 
 from bitbayes import metrics
 from bitbayes.auditing.findings import (
-    AUDITED_METHODS,
     ClassLimits,
     OutlierScores,
     OutlierSet,
@@ -15,7 +14,7 @@ from bitbayes.auditing.findings import (
     ReliabilityDiagram,
     TestScores,
 )
-from bitbayes.auditing.predictions import Methods, Probabilities, predict_outliers
+from bitbayes.auditing.predictions import Methods, Predictions, predict_outliers
 from bitbayes.auditing.progress import ReportProgress
 from bitbayes.errors import BitbayesError, DataError
 from bitbayes.laplace import Laplace
@@ -45,7 +44,7 @@ def score_test(probs: Tensor, labels: Tensor) -> TestScores:
 
 def score_outliers(
     methods: Methods,
-    test_probs: Probabilities,
+    on_test: Predictions,
     sets: list[tuple[str, str, Any]],
     device: torch.device,
     report: ReportProgress,
@@ -58,7 +57,7 @@ def score_outliers(
 
     Args:
         methods: the methods by name.
-        test_probs: the probabilities of each method on the test data.
+        on_test: the predictions of each method on the test data.
         sets: the name, the kind (see `OutlierSet`) and the inputs of each set.
         device: the model's device.
         report: called with the progress.
@@ -68,22 +67,22 @@ def score_outliers(
     for number, (name, kind, data) in enumerate(sets):
         report("Outliers", number, len(sets))
         try:
-            probs = predict_outliers(methods, data, device)
+            predicted = predict_outliers(methods, data, device)
             scores = {
                 method: OutlierScores(
-                    confidence=metrics.mmc(probs[method]),
-                    auroc=metrics.auroc(test_probs[method], probs[method]),
-                    fpr95=metrics.fpr95(test_probs[method], probs[method]),
-                    histogram=_count_confidences(probs[method]),
+                    confidence=metrics.mmc(probs),
+                    auroc=metrics.auroc(on_test[method].scores, outside),
+                    fpr95=metrics.fpr95(on_test[method].scores, outside),
+                    histogram=_count_confidences(probs),
                 )
-                for method in methods
+                for method, (probs, outside) in predicted.items()
             }
         except BitbayesError as error:
             if kind == "given":
                 raise DataError(f"outliers {name!r}: {error}") from error
             notes.append(f"{name} was skipped: {error}")
             continue
-        found.append(OutlierSet(name, kind, len(probs["plain"]), scores))
+        found.append(OutlierSet(name, kind, len(predicted["plain"].probs), scores))
     report("Outliers", len(sets), len(sets))
     return found
 
@@ -93,18 +92,18 @@ def score_rays(
 ) -> RayConfidence | None:
     """Measure the confidence at δ·x for growing δ, until the network overflows."""
     x = inputs[:MOST_INPUTS_ALONG_RAYS]
-    low, mean, high = ({method: list[float]() for method in AUDITED_METHODS} for _ in range(3))
+    low, mean, high = ({method: list[float]() for method in methods} for _ in range(3))
     ray = RayConfidence([], len(x), mean=mean, low=low, high=high)
     for number, delta in enumerate(RAY_DELTAS):
         report("Far away", number, len(RAY_DELTAS))
         try:
-            probs = predict_outliers(methods, far_away(x, delta), device)
+            predicted = predict_outliers(methods, far_away(x, delta), device)
         except BitbayesError as error:
             notes.append(f"Far-away test inputs stop before δ = {delta:g}: {error}")
             break
         ray.delta.append(delta)
-        for method in AUDITED_METHODS:
-            confidence = probs[method].max(1).values.double()  # (n,)
+        for method, (probs, _) in predicted.items():
+            confidence = probs.max(1).values.double()  # (n,)
             ray.mean[method].append(confidence.mean().item())
             ray.low[method].append(confidence.quantile(0.1).item())
             ray.high[method].append(confidence.quantile(0.9).item())

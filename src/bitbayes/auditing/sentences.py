@@ -9,8 +9,8 @@ NOTICEABLE_DIFFERENCE = 0.005  # of two rates: half a percentage point
 
 
 def summarise(audit: Audit) -> list[str]:
-    """Return a sentence on familiar inputs, one on unfamiliar inputs, and one on the price of Bayes."""
-    return [_describe_familiar(audit), _describe_unfamiliar(audit), _describe_price(audit)]
+    """Return a sentence on familiar inputs, one on unfamiliar inputs, and one on what bitbayes changes."""
+    return [_describe_familiar(audit), _describe_unfamiliar(audit), _describe_change(audit)]
 
 
 def calibration_gap(scores: TestScores, n: int) -> float:
@@ -46,15 +46,15 @@ def _describe_unfamiliar(audit: Audit) -> str:
     if not outliers:
         return "There were no unfamiliar inputs to try it on: give some as “outliers” to learn more."
     names = join_names([outlier.name for outlier in outliers])
-    plain, bayesian = (
+    plain, ours = (
         sum(outlier.scores[method].confidence for outlier in outliers) / len(outliers)
-        for method in ("plain", "bayesian")
+        for method in ("plain", "bitbayes")
     )
     effect = _choose(
-        bayesian - plain,
-        lower=f"a bit of Bayes brings that down to {percent(bayesian)} %",
-        equal=f"a bit of Bayes hardly changes that ({percent(bayesian)} %)",
-        higher=f"a bit of Bayes makes that worse, {percent(bayesian)} %",
+        ours - plain,
+        lower=f"bitbayes brings that down to {percent(ours)} %",
+        equal=f"bitbayes hardly changes that ({percent(ours)} %)",
+        higher=f"bitbayes makes that worse, {percent(ours)} %",
     )
     return (
         f"Shown things that belong to none of its classes ({names}), the plain network still claims to be "
@@ -63,20 +63,19 @@ def _describe_unfamiliar(audit: Audit) -> str:
     )
 
 
-def _describe_price(audit: Audit) -> str:
-    n, plain, bayesian = audit.sizes["test"], audit.test["plain"], audit.test["bayesian"]
+def _describe_change(audit: Audit) -> str:
+    n, plain, ours = audit.sizes["test"], audit.test["plain"], audit.test["bitbayes"]
     changed = f"{audit.changed_labels:,}" if audit.changed_labels else "none"
     calibration = _choose(
-        bayesian.ece - plain.ece,
+        ours.ece - plain.ece,
         lower="its confidence fits its record better than before",
         equal="its confidence fits its record as well as before",
         higher="its confidence fits its record less well than before",
     )
     return (
-        f"The price: on the test inputs the Bayesian version changes {changed} of {n:,} "
-        f"answers, is right {percent(bayesian.accuracy)} % of the time and claims to be "
-        f"{percent(bayesian.confidence)} % sure, so {calibration} "
-        f"(calibration error {percent(bayesian.ece)} % after, {percent(plain.ece)} % before)."
+        f"On the test inputs bitbayes changes {changed} of {n:,} answers, is right "
+        f"{percent(ours.accuracy)} % of the time and claims to be {percent(ours.confidence)} % sure: "
+        f"{calibration} (calibration error {percent(ours.ece)} % after, {percent(plain.ece)} % before)."
     )
 
 

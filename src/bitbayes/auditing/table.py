@@ -3,13 +3,13 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from bitbayes.auditing.findings import AUDITED_METHODS, Audit
+from bitbayes.auditing.findings import Audit
 from bitbayes.auditing.words import percent
 
 
 @dataclass(frozen=True)
 class TableRow:
-    """A label and one number per method, in the order of `AUDITED_METHODS`. `best` marks the best numbers."""
+    """A label and one number per method, in the order of `Audit.methods`. `best` marks the best numbers."""
 
     label: str
     values: list[str]
@@ -27,7 +27,7 @@ class TableSection:
 
 def table_sections(audit: Audit) -> list[TableSection]:
     """Return the scores on the test data, then the confidence, AUROC and FPR95 on each set of outliers."""
-    test = [audit.test[method] for method in AUDITED_METHODS]
+    test = [audit.test[method] for method in audit.methods]
     on_test = [
         _make_row("Accuracy, %", [s.accuracy for s in test], percent, max),
         _make_row("Mean confidence, %", [s.confidence for s in test], percent, None),
@@ -48,7 +48,7 @@ def table_sections(audit: Audit) -> list[TableSection]:
 def _make_outlier_section(audit: Audit, title: str, better: str, score: str) -> TableSection:
     best = min if better == "lower" else max
     rows = [
-        _make_row(outlier.name, [getattr(outlier.scores[m], score) for m in AUDITED_METHODS], percent, best)
+        _make_row(outlier.name, [getattr(outlier.scores[m], score) for m in audit.methods], percent, best)
         for outlier in audit.outliers
     ]
     return TableSection(title, better, rows)

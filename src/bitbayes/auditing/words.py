@@ -1,6 +1,11 @@
 """Numbers and names as the report writes them."""
 
-METHOD_TITLES = {"plain": "Plain", "temperature": "Temperature", "bayesian": "Bayesian"}
+METHOD_TITLES = {
+    "plain": "Plain",
+    "temperature": "Temperature",
+    "bitbayes": "bitbayes",
+    "paper": "Paper’s objective",
+}
 
 
 def percent(rate: float) -> str:
@@ -10,6 +15,22 @@ def percent(rate: float) -> str:
     ('98.3', '100.0')
     """
     return f"{100 * rate:.1f}"
+
+
+def write_chosen(chosen: dict[str, float]) -> str:
+    """Write the numbers that a method chose. A residual without variance is left out.
+
+    >>> write_chosen({"prior_variance": 0.5, "temperature": 0.9375})
+    'prior variance 0.5, temperature 0.938'
+    >>> write_chosen({"prior_variance": 0.5, "residual_variance": 0.0, "residual_threshold": 0.0})
+    'prior variance 0.5'
+    """
+    residual = chosen.get("residual_variance", 0) > 0
+    return ", ".join(
+        f"{name.replace('_', ' ')} {value:.3g}"
+        for name, value in chosen.items()
+        if residual or not name.startswith("residual")
+    )
 
 
 def join_names(names: list[str]) -> str:

@@ -99,7 +99,9 @@ class Gaussians:
 
     def rate(self, name: str, chosen: Candidate, rows: Tensor | None = None) -> Rated:
         """The predictions for a set, or for some rows of it."""
-        points = self.sets[name] if rows is None else self.sets[name].rows(rows)
+        points = self.sets[name]
+        if rows is not None:  # a set may hold only the first of the images that the rows count
+            points = points.rows(rows[rows < len(points.family)])
         (gaussian,) = points.gaussians([chosen])
         probs = predictive.predict(gaussian, self.bayes._method(None)).softmax(1)
         return Rated(probs, {"score": uncertainty.score(gaussian), **_of_probabilities(probs)})
@@ -121,7 +123,7 @@ def measure(session: Session) -> dict[str, Any]:
     results: list[dict[str, Any]] = []
     for trial in track(range(study.trials), f"default ({problem.name})", study.progress):
         validation, test = study.split(trial)
-        rows = {"test": test, f"Test × {FAR}": test[test < problem.noise_points]}
+        rows = {"test": test, f"Test × {FAR}": test}
         chosen: dict[str, dict[str, float]] = {key: study.chosen[trial][key] for key in JUDGED}
         numbers = {key: each.choose(validation) for key, each in fitted.items()}
         chosen |= {key: each._asdict() for key, each in numbers.items()}
@@ -165,7 +167,7 @@ def _fit(study: Study, sets: dict[str, Tensor]) -> tuple[dict[str, Gaussians], d
 @torch.no_grad()
 def _rate(study: Study, key: str, chosen: dict[str, float], features: Tensor, rows: Tensor | None) -> Rated:
     """The plain network, temperature scaling, or the paper's objective."""
-    features = features if rows is None else features[rows]
+    features = features if rows is None else features[rows[rows < len(features)]]
     logits = study.network.head(features)
     if key == "plain":
         extra = {"energy": logits.logsumexp(1), "maximum logit": logits.amax(1)}
