@@ -14,9 +14,13 @@ import reference
 from bitbayes.data import digits, digits_lenet, validation_split
 from bitbayes.errors import ArgumentError
 from bitbayes.reproduction.data import two_moons
+from bitbayes.tuning.search import COARSE_NATS, stride
 from classifiers import drawn, points, relu_mlp, trained
 from reference import KAPPA
 
+# The residual begins at so many times the 99 % quantile of its kernel; at twice that, the deviation of a
+# difference of two logits is so many times the median margin.
+BEYOND, DEVIATIONS = 4.0, 4.0
 LOG_TEMPERATURES = torch.arange(-14.0, 4.0, 0.05, dtype=torch.float64)
 
 
@@ -38,7 +42,7 @@ def losses(means, covariances, labels, method, log_temperature):
 
 
 class BruteForce:
-    """The documented rule: for each prior variance the best T, and of these the pair of least cost.
+    """For each prior variance the best T, and then the prior variance of least cost.
 
     covariances(σ₀²) gives (n, k, k). T is the best of a grid, and then within 1e-9 of the least nearby.
     """
@@ -64,6 +68,7 @@ class BruteForce:
             )
             self.costs.append(best.fun)
             self.best.append(best.x)
+        self.lowest = self.costs.index(min(self.costs))
 
     @staticmethod
     def log_shrinkage(covariance):
@@ -77,17 +82,18 @@ class BruteForce:
             )
         return statistics.median(math.log(1 + KAPPA * each) / 2 for each in spread.tolist())
 
-    def agrees(self, bayes, interpolation=0.0):
+    def agrees(self, bayes):
         """Assert that what was chosen is the brute-force choice.
 
-        The temperature is the vertex of a parabola through costs a quarter apart in log T. That is within
-        0.05 of the least of a cost that is smooth on that scale, and costs at most 0.05² more than the least,
-        times half the second derivative, which is below the cost itself. Deviations that are interpolated
-        move log T and the cost by as much as they are off.
+        The temperature is the vertex of a parabola through costs a quarter apart in log T, which is within
+        0.05 of the least of a cost that is smooth on that scale. A cost is then within 0.1 % of the least,
+        and where costs of prior variances differ by less, any of them may be chosen.
         """
         place = self.grid.index(bayes.prior_variance)
-        assert abs(math.log(bayes.temperature) - self.best[place]) < 0.05 + interpolation
-        assert self.costs[place] <= min(self.costs) * (1.0025 + interpolation)
+        assert abs(math.log(bayes.temperature) - self.best[place]) < 0.05
+        assert self.costs[place] <= min(self.costs) * 1.001
+        if self.costs[self.lowest] < 0.998 * min(self.costs[0], self.costs[-1]):  # not flat to an end
+            assert abs(place - self.lowest) <= stride(self.grid, COARSE_NATS)
 
 
 @pytest.mark.parametrize(
@@ -134,7 +140,7 @@ def training_points(k):
 
 @pytest.mark.parametrize("structure", ["diag", "full"])
 def test_over_all_layers_the_choice_is_that_of_exact_covariances(structure):
-    """Deviations are interpolated between priors to 2 %: log T moves by no more, and costs by less."""
+    """Deviations are interpolated between priors to 2 %, which moves log T by no more, and costs by less."""
     model, x, _ = dense.case("mlp", 41)
     model[4].weight.data *= 8
     labels = torch.where(torch.arange(41) % 4 == 0, torch.arange(41) % 3, model(x).argmax(1))
@@ -149,13 +155,15 @@ def test_over_all_layers_the_choice_is_that_of_exact_covariances(structure):
     grid = bayes._posterior.candidates()
     expected = BruteForce(grid, model(x).detach(), covariances, labels, "pairwise")
     bayes.tune(reference.loader(x, labels))
-    expected.agrees(bayes, interpolation=0.02)
+    place = grid.index(bayes.prior_variance)
+    assert abs(math.log(bayes.temperature) - expected.best[place]) < 0.07
+    assert expected.costs[place] <= min(expected.costs) * 1.002
 
 
 @pytest.mark.parametrize("k", [1, 3])
 @pytest.mark.parametrize("layers", ["last", "all"])
 def test_the_loss_is_at_most_that_of_temperature_scaling(k, layers):
-    """At a tiny prior variance it is temperature scaling, and the choice costs at most as much.
+    """At a tiny prior variance it is temperature scaling, and the choice costs no more.
 
     A cost is the loss and the weak prior on T, ½log²(T/T₀)/n, where T₀ is 1 at a tiny prior variance. Half a
     percent is for the search in T and, over all layers, for interpolated deviations.
@@ -165,7 +173,7 @@ def test_the_loss_is_at_most_that_of_temperature_scaling(k, layers):
     scaled = bb.TemperatureScaling(bayes.model).fit([(x, y)])
     theirs = bb.metrics.nll(scaled.predict_proba(x), y)
     weak = math.log(scaled.temperature) ** 2 / (2 * len(x))
-    assert bb.metrics.nll(bayes.predict_proba(x), y) <= (theirs + weak) * 1.005
+    assert bb.metrics.nll(bayes.predict_proba(x), y) <= 1.005 * (theirs + weak)
 
 
 @pytest.mark.parametrize("k", [1, 2])
@@ -272,32 +280,15 @@ def test_the_residuals_numbers_are_those_of_plain_formulas(k, layers, residual):
     y = torch.arange(101) % max(k, 2)
     bayes = bb.Laplace(model, layers=layers, residual=residual).fit([(train, y[:80])]).tune([(x, y)])
     kernel = reference.residual_kernel(x, train)
-    threshold = 4 * float(kernel.quantile(0.99))
+    threshold = BEYOND * float(kernel.quantile(0.99))
     # √k is computed without float64's cubes: 1e-15 for each of few operations.
     assert bayes.residual_threshold == pytest.approx(threshold, rel=1e-12)
     means = (model(x).detach() / bayes.temperature).tolist()
     margins = [sorted(row)[-1] - sorted(row)[-2] if k > 1 else abs(row[0]) for row in means]
-    margin = max(4 * statistics.median(margins), 1.0)
+    margin = max(DEVIATIONS * statistics.median(margins), 1.0)
     # The deviation of a difference of two logits, or of one, at twice the threshold.
     expected = margin**2 / ((2 if k > 1 else 1) * threshold)
     assert bayes.residual_variance == pytest.approx(expected, rel=1e-12)
-
-
-def test_a_larger_temperature_has_a_smaller_residual():
-    """It is measured against μ/T, so that an overconfident network does not need a larger one."""
-    x, y = points(81, k=3, dtype=torch.float64)
-    found = []
-    for factor in (10, 40):
-        model = relu_mlp(3, torch.float64)
-        with torch.no_grad():
-            model[2].weight *= factor
-            model[2].bias *= factor
-        bayes = bb.Laplace(model, structure="isotropic").fit([(x, y)]).tune([(x, y)])
-        margins = (model(x).detach() / bayes.temperature).topk(2, dim=1).values
-        margin = max(4 * float((margins[:, 0] - margins[:, 1]).median()), 1.0)
-        assert bayes.residual_variance == pytest.approx(margin**2 / (2 * bayes.residual_threshold), rel=1e-12)
-        found.append(bayes.residual_variance)
-    assert found[1] < 8 * found[0]  # and not 16 times
 
 
 def test_the_smallest_threshold_is_positive():
