@@ -2,7 +2,7 @@
 
 A wide prior shrinks every confidence. A temperature T below 1 gives back what is lost at the data, and keeps
 the differences between points. So each prior variance has a best temperature, and the pair of least negative
-log-likelihood on the validation data is taken.
+log-likelihood on the validation data is taken, up to a weak prior.
 
 The residual is not chosen by the likelihood, on which the few validation points beyond its threshold would
 decide. Its threshold lies beyond almost all of the data, and its variance is measured against the differences
@@ -26,6 +26,8 @@ from bitbayes.tuning.tune import Candidate, Points, mean_costs, validation_point
 # Steps in the logarithm of the temperature. A parabola through three costs is good to a few of these.
 STEP, SMALLEST_STEP = 0.25, 0.02
 MAX_STEPS = 30
+# The weak prior on the shrinkage r: log r is normal around the logarithm of this, with this deviation.
+TYPICAL_SHRINKAGE, SHRINKAGE_WIDTH = 3.0, 0.5
 # The residual begins at this multiple of the 99 % quantile of its kernel on the validation data.
 QUANTILE, BEYOND = 0.99, 4.0
 # At twice the threshold the deviation of a difference of two logits is so many times the typical difference
@@ -83,10 +85,11 @@ def calibrate(
 class _Curve:
     """The best temperature for each prior variance that was looked at, and what both cost together.
 
-    The cost is the mean negative log-likelihood, and a weak prior on the temperature: ½ log²(T/T₀)/n, with
-    the T₀(σ₀²) that makes up for how much the prior variance shrinks the logits of the median point. It
-    matters only if the validation data would have every prediction be certain, as they do when all of it is
-    right.
+    A prior variance shrinks the logits of the median point by r = √(1 + κ·Var(fᵢ − fⱼ)). The temperature
+    T₀ = 1/r makes up for it. The cost is the mean negative log-likelihood and a weak prior, which is worth
+    about one of the n points: [½log²(T/T₀) + ½(log(r/3)/0.5)²]/n. It decides where the validation data
+    cannot. If all of them are right, they would have every prediction be certain. And if there are few,
+    almost any prior variance would do.
     """
 
     def __init__(self, points: list[Points], method: str, losses: Callable[..., Tensor]) -> None:
@@ -120,8 +123,14 @@ class _Curve:
     def _costs(self, pairs: list[tuple[float, float]]) -> list[float]:
         candidates = [Candidate(variance, math.exp(t)) for variance, t in pairs]
         losses = mean_costs(self.points, candidates, self.method, self.losses).tolist()
-        weak = [(t - self.neutral[variance]) ** 2 / (2 * self.count) for variance, t in pairs]
+        weak = [self._weak_prior(variance, t) for variance, t in pairs]
         return [loss + extra for loss, extra in zip(losses, weak, strict=True)]
+
+    def _weak_prior(self, variance: float, log_temperature: float) -> float:
+        """−log p(T, r)/n, up to a constant."""
+        temperature = log_temperature - self.neutral[variance]
+        shrinkage = (-self.neutral[variance] - math.log(TYPICAL_SHRINKAGE)) / SHRINKAGE_WIDTH
+        return (temperature**2 + shrinkage**2) / (2 * self.count)
 
     def _log_shrinkage(self, variance: float) -> float:
         """log √(1 + κ·Var(fᵢ − fⱼ)) of the median point."""
