@@ -17,7 +17,6 @@ from bitbayes.all_layers import AllLayers
 from bitbayes.errors import (
     ArgumentError,
     BitbayesError,
-    DataError,
     FileError,
     ModelError,
     NotFittedError,
@@ -224,9 +223,9 @@ class Laplace(nn.Module):
                 "nll": its first term. Predictions far away are hardly less confident than the network's own.
                 "evidence": minus the log marginal likelihood of the fitted data, which needs no other data.
                 Its predictions can be far from calibrated.
-            weight: of the outliers' term.
-            penalty: "entropy", or "uniform": + `weight` × mean cross-entropy to the uniform vector instead.
-            progress: True, False, or None for a bar on terminals.
+            weight: of the outliers' term of "ood".
+            penalty: of "ood": "entropy", or "uniform": + `weight` × mean cross-entropy to the uniform vector
+            instead. progress: True, False, or None for a bar on terminals.
 
         "ood", "nll" and "evidence" keep the temperature. They also keep the residual, unless it was asked for
         (`residual=True`): "ood" then chooses its variance jointly with the prior's, and "nll" the largest
@@ -258,18 +257,23 @@ class Laplace(nn.Module):
             )
         method = self._method("auto" if self.predictive == "weights" else None)
         if objective == CALIBRATED:
-            residual = None if self.predictive == "weights" else self._known_residual()
-            found = tune_calibrated(posterior, residual, method, val_loader, progress)
+            found = tune_calibrated(posterior, self._known_residual(), method, val_loader, progress)
         else:
             cost = objective_for(objective, posterior.fitted.likelihood, weight, penalty)
             asked = self.options.residual_asked
             residual = self._known_residual() if asked else self._residual()
-            now = Candidate(*(getattr(self, name) for name in NUMBERS))
+            now = Candidate(**{name: getattr(self, name) for name in NUMBERS})
             data = val_loader, outliers, progress
             found = tune_on_data(posterior, residual, now, method, cost, *data, choose_residual=asked)
-        for name, value in found._asdict().items():
-            if value is not None:
+        before = {name: getattr(self, name) for name in NUMBERS}
+        try:
+            for name, value in found._asdict().items():
+                if value is not None:
+                    setattr(self, name, value)
+        except ArgumentError:  # a number that is not finite: all stay as they were
+            for name, value in before.items():
                 setattr(self, name, value)
+            raise
         if objective != CALIBRATED:
             warn_at_the_edge(posterior.candidates(), self.prior_variance, stacklevel=2)
         return self
@@ -284,7 +288,7 @@ class Laplace(nn.Module):
         self._warn_if_untuned()
         posterior, method = self._fitted_posterior(), self._method(None)
         if method == "weights":
-            (batch,) = self._batches(x)
+            (batch,) = input_batches(x, model_device(self.model))
             draws = posterior.sample(NETWORKS, self._prior, None)
             logits, model_shape = posterior.average_networks(batch, draws, self.temperature)
             return logits.reshape(model_shape)
@@ -333,9 +337,8 @@ class Laplace(nn.Module):
             )
         if method == "weights":
             draws = posterior.sample(samples or NETWORKS, self._prior, generator)
-            logits = (
-                posterior.average_networks(batch, draws, self.temperature)[0] for batch in self._batches(x)
-            )
+            batches = input_batches(x, model_device(self.model))  # no weights hold the residual
+            logits = (posterior.average_networks(each, draws, self.temperature)[0] for each in batches)
         else:
             predict = partial(predictive.predict, method=method, samples=samples, generator=generator)
             logits = (predict(each) for _, each in self._gaussians(self._batches(x), samples))
@@ -419,7 +422,7 @@ class Laplace(nn.Module):
         parts = []
         if method == "weights":
             draws = posterior.sample(samples or NETWORKS, self._prior, generator)
-            for batch in self._batches(x):
+            for batch in input_batches(x, model_device(self.model)):
                 outputs, _ = posterior.network_logits(batch, draws, self.temperature)
                 parts.append(uncertainty.of_draws(predictive.network_probabilities(outputs)))
         else:
@@ -523,8 +526,9 @@ class Laplace(nn.Module):
         """The theorems' bound on the limit, a confidence: one number for all x; over all layers one per row.
 
         One logit: σ(‖μ‖/√(π/8·λ_min(Σ))), weights and bias together. For k logits "pairwise" bounds each
-        |zᵢⱼ| by ‖μᵢ − μⱼ‖/√(π/4·λ_min(Σ)), and "probit" each |zᵢ| by ‖μᵢ − μ̄‖/√(π/8·(1 − 1/k)·λ_min(Σ)). With
-        the residual it is 1/k, for x ≠ 0. In float64.
+        |zᵢⱼ| by ‖μᵢ − μⱼ‖/√(π/4·λ_min(Σ)), "probit" each |zᵢ| by ‖μᵢ − μ̄‖/√(π/8·(1 − 1/k)·λ_min(Σ)), and
+        "meanfield" by ‖μᵢ − μ̄‖/√(π/4·λ_min(Σ)). Each μ is divided by the temperature. With the residual it is
+        1/k, for x ≠ 0. In float64.
 
         Over all layers σ(‖u‖/(s_min(J)·√(π/8·λ_min(Σ)))), where u is the logit's gradient in x in the ray's
         final region, and J = ∂u/∂θ. It is 1 where x or s_min(J) is 0, as it is behind max pooling. The work
@@ -606,8 +610,9 @@ class Laplace(nn.Module):
         """Write the drop-in, model and posterior together, as a graph that runs without bitbayes.
 
         Its output has the shape of the model's own, for any number of rows; its softmax (sigmoid) is
-        `predict_proba`, by the `predictive` and with the prior variance of now. It checks no input: where
-        the network overflows, so does the graph. For the last layer and predictives in closed form.
+        `predict_proba`, by the `predictive` and with the numbers of now (prior variance, temperature,
+        residual). It checks no input: where the network overflows, so does the graph. For the last layer and
+        predictives in closed form.
 
         Args:
             path: ends in ".onnx" (needs the extra `onnx`), or ".pt2" for `torch.export.load`.
@@ -676,13 +681,13 @@ class Laplace(nn.Module):
         """Say once that a prediction is made with a prior variance that nobody chose."""
         if self._chosen or self._posterior is None or torch.compiler.is_compiling():
             return
-        self._chosen = True
         warnings.warn(
             f"nothing was tuned: the prior variance is {self.prior_variance:g}, and predictions may be far "
             "from calibrated. Call `tune(val_loader)` first, or set `prior_variance` yourself",
             UntunedWarning,
             stacklevel=_level_of_the_caller(),
         )
+        self._chosen = True
 
     def _known_residual(self) -> Residual | None:
         """The residual that `fit` learned, if any, whether it is in use or not."""
@@ -757,4 +762,4 @@ def _naming(outliers: str) -> Iterator[None]:
     try:
         yield
     except BitbayesError as error:
-        raise DataError(f"outliers {outliers!r}: {error}") from error
+        raise type(error)(f"outliers {outliers!r}: {error}") from error

@@ -118,7 +118,7 @@ class LastLayer(WeightPosterior):
     # ---- choosing the prior
 
     def candidates(self) -> list[float]:
-        # Fewer where each costs much: all pairs of many classes.
+        # Fewer for many classes: a candidate's covariances take a product of n·k·D.
         return variance_grid(100 if self.head.outputs <= FEW_CLASSES else 49)
 
     def families(self, batches: Iterable[Batch]) -> Iterator[tuple[Batch, LogitFamily]]:

@@ -42,7 +42,7 @@ class Fisher:
 
 @dataclass(frozen=True)
 class Options:
-    """Every option but those that can be set at any time (the prior's and the residual's numbers).
+    """Every option but those that can be set at any time: prior variance, temperature, residual's numbers.
 
     `curvature`: "exact", "paper", or a `Fisher`. `residual`: whether there is one, "auto" (where the inputs
     allow it), or the names of the hidden layers at whose inputs it looks too.

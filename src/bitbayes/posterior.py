@@ -20,6 +20,7 @@ from bitbayes.model import (
     eval_mode,
     finite,
 )
+from bitbayes.precision import working
 from bitbayes.predictive import average_networks
 from bitbayes.prior import Prior
 from bitbayes.rays import RayGaussian
@@ -107,11 +108,12 @@ class WeightPosterior(ABC):
         with eval_mode(self.model):
             outputs = [call(self.model, batch.inputs, weights) for weights in networks]
             logits = torch.stack([as_logits(each, len(batch)) for each in outputs])
+            logits = logits.to(working(logits.dtype))
             overflow = not finite(logits)  # a drawn network may overflow where the trained one does not
             if overflow or temperature != 1:
                 own = as_logits(call(self.model, batch.inputs), len(batch))
                 check_finite(batch, own, own, self.model)
-                logits = logits - own * (1 - 1 / temperature)
+                logits = logits - own.to(logits) * (1 - 1 / temperature)
         return logits, outputs[0].shape
 
     # ---- choosing the prior

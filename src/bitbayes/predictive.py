@@ -1,9 +1,9 @@
 """A Gaussian over logits → drop-in logits, whose softmax (one logit: sigmoid) is the averaged prediction.
 
-∫ softmax(f) N(f | m, C) df has no closed form. The methods below approximate it (probit, pairwise, bridge),
-sample it (mc) or, for one logit, integrate it (quadrature). None of them sees the common shift of k logits.
-κ = π/8 throughout. Everything is computed in units of `scale` (see `LogitGaussian`), so that a limit far
-from the data is reached and not inf/inf.
+∫ softmax(f) N(f | m, C) df has no closed form. The methods below approximate it (probit, pairwise, meanfield,
+bridge), sample it (mc) or, for one logit, integrate it (quadrature). None of them sees the common shift of k
+logits. κ = π/8 throughout. Everything is computed in units of `scale` (see `LogitGaussian`), so that a limit
+far from the data is reached and not inf/inf.
 """
 
 import math

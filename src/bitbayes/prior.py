@@ -13,7 +13,7 @@ from bitbayes.precision import smallest_precision
 # Wide enough that an optimum on the edge means that the data do not ask for one.
 SMALLEST_VARIANCE, LARGEST_VARIANCE = 1e-6, 1e10
 
-# TensorBundle where the evidence is differentiated in them.
+# Tensors where the evidence is differentiated in them.
 Variance = float | Tensor
 LayerNames = Callable[[], tuple[str, ...] | None]
 
@@ -62,7 +62,7 @@ def positive(value: object, name: str, *, zero: bool = False) -> float:
     except (TypeError, ValueError, OverflowError, RuntimeError):
         number = math.nan
     if not (math.isfinite(number) and (number > 0 or (zero and number == 0))):
-        raise ArgumentError(f"{name}={value!r}: expected a positive, finite number")
+        raise ArgumentError(f"{name}={value!r}: expected a positive, finite number{', or 0' if zero else ''}")
     return number
 
 

@@ -56,5 +56,5 @@ def of_draws(probabilities: Tensor) -> Uncertainty:
         entropy=torch.special.entr(mean).sum(1),
         expected_entropy=torch.special.entr(probabilities).sum(2).mean(0),
         mutual_information=divergence.sum(2).mean(0).clamp_min(0),
-        variance=probabilities.var(0, correction=0),
+        variance=(probabilities - mean).square().mean(0),
     )

@@ -35,7 +35,7 @@ def write(
     Args:
         path: where to.
         options: those of the `Laplace`.
-        numbers: what can be set at any time: the prior's variance and the residual's numbers.
+        numbers: what can be set at any time: prior variance, temperature and the residual's numbers.
         fitted: what was learned.
     """
     tensors = {

@@ -46,9 +46,8 @@ def all_layers_bound(network: ExactNetwork, x: Tensor, temperature: float, metho
     with eval_mode(model):
         found = [region_norms(model, layers, point, combinations) for point in points]
     gaps, values = (torch.stack(each) for each in zip(*found, strict=True))  # (n, m)
-    if (
-        method == "meanfield"
-    ):  # whose variance is 2/(k − 1) times the sum of those of all logits less their mean
+    if method == "meanfield":
+        # Its variance is 2/(k − 1) times the sum of those of all logits less their mean.
         values = (values.sum(1, keepdim=True) * (2 / (k - 1))).expand_as(values)
     singular = (values == 0).any(1) | (x.flatten(1).abs().amax(1) == 0)
     largest = network.gaussian.largest_precision(network.prior)  # 1/λ_min(Σ)

@@ -85,8 +85,8 @@ class InputMoments(TensorBundle):
         """The moments of parts of the rows, of these sizes; raises if these are not those of the data."""
         if sum(sizes) != len(self.mean):
             raise DataError(
-                f"an input of {sum(sizes)} numbers, but the training data's have {len(self.mean)}: "
-                "the residual needs all of one size, and residual=False any"
+                f"an input of {sum(sizes)} numbers, but the training data's have {len(self.mean)}: the "
+                "residual needs all of one size. Use residual=False, or set residual_variance = 0"
             )
         columns = (torch.split(getattr(self, each.name), sizes) for each in fields(self)[1:])
         return [InputMoments(self.count, *each) for each in zip(*columns, strict=True)]
@@ -146,8 +146,8 @@ class Kernel(TensorBundle):
         tensor([4.5000], dtype=torch.float64)
         """
         standard = torch.addcmul(self.rest, rows - self.mean, self.inverse)  # (n, D)
-        # Only this sum is in float64, in which no cube overflows. Few steps: small ones cost a GPU the most.
-        size: Tensor = torch.linalg.vector_norm(standard, 3, dim=1, dtype=torch.float64)
+        # In float64, in which no cube overflows. Few steps: small ones cost a GPU the most.
+        size: Tensor = torch.linalg.vector_norm(standard.double(), 3, dim=1)
         return (size * self.unit).pow(1.5)
 
 
@@ -193,6 +193,6 @@ def _measured(inputs: Any) -> list[Tensor]:
         values = [inputs]
     found = [each for each in values if isinstance(each, Tensor) and each.dim()]
     found = [each for each in found if each.is_floating_point() or each.dtype == torch.uint8]
-    if len(found) > 1:  # what has no row for each point is the same for all
+    if isinstance(inputs, Mapping) and found:  # what has no row for each point is the same for all
         found = [each for each in found if len(each) == row_count(inputs)]
     return found

@@ -18,6 +18,9 @@ from bitbayes.model.hooks import recorded_inputs
 from bitbayes.precision import precise, working
 from bitbayes.residual.kernel import InputMoments, Kernel, as_rows
 
+# Numbers of which the moments are taken at once.
+MOMENT_NUMBERS = 2**20
+
 
 def levels(model: nn.Module, layers: tuple[str, ...], inputs: Inputs) -> list[Tensor]:
     """The inputs as rows, and those of the named layers, as they pass the model in eval mode."""
@@ -35,8 +38,12 @@ def levels(model: nn.Module, layers: tuple[str, ...], inputs: Inputs) -> list[Te
 @torch.no_grad()
 def moments_of(model: nn.Module, layers: tuple[str, ...], inputs: Inputs) -> InputMoments:
     """The moments of all levels side by side."""
-    found = levels(model, layers, inputs)
-    return InputMoments.of(torch.cat([precise(as_rows(level)) for level in found], dim=1))
+    found = [as_rows(level) for level in levels(model, layers, inputs)]
+    rows = found[0] if len(found) == 1 else torch.cat(found, dim=1)
+    # A few rows at a time: the sums take some copies of them in float64.
+    parts = torch.split(rows, max(1, MOMENT_NUMBERS // max(1, rows.shape[1])))
+    first, *others = (InputMoments.of(precise(part)) for part in parts)
+    return sum(others, first)
 
 
 class Residual:
@@ -69,7 +76,8 @@ class Residual:
                 parts = zip(self.split(rows), places, strict=True)
                 made = [Kernel.of(own, *place[1:]).refuse_traced() for own, place in parts]
             # Another thread may do this at the same time: nothing is read back from what is kept.
-            self._kernels = {**self._kernels, places: made}
+            kept = {key: value for key, value in self._kernels.items() if key[0][1] == places[0][1]}
+            self._kernels = {**kept, places: made}
         return made
 
     def attached_to(self, batches: Iterable[Batch]) -> Iterator[Batch]:

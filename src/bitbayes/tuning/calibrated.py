@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from bitbayes.posterior import WeightPosterior
+from bitbayes.precision import precise, without_autocast
 from bitbayes.predictive import KAPPA
 from bitbayes.prior import Prior
 from bitbayes.residual import Residual
@@ -26,6 +27,7 @@ from bitbayes.tuning.tune import Candidate, Points, mean_costs, validation_point
 # Steps in the logarithm of the temperature. A parabola through three costs is good to a few of these.
 STEP, SMALLEST_STEP = 0.25, 0.02
 MAX_STEPS = 30
+FIRST_LOOK = [2.0 * i for i in range(-6, 7)]
 # The weak prior on the shrinkage r: log r is normal around the logarithm of this, with this deviation.
 TYPICAL_SHRINKAGE, SHRINKAGE_WIDTH = 3.0, 0.5
 # The residual begins at this multiple of the 99 % quantile of its kernel on the validation data.
@@ -104,7 +106,7 @@ class _Curve:
         self.neutral |= {each: -self._log_shrinkage(each) for each in variances}
         known = {each: t - self.neutral[each] for each, t in self.log_temperatures.items()}
         # The temperature relative to T₀ hardly depends on the prior variance.
-        start = known[min(known)] if known else 0.0
+        start = known[min(known)] if known else self._first_look(min(variances))
         found = {each: _Descent(self.neutral[each] + start) for each in variances}
         for _ in range(MAX_STEPS):
             wanted = [(each, t) for each, descent in found.items() for t in descent.wanted()]
@@ -114,6 +116,12 @@ class _Curve:
                 found[each].seen[t] = cost
         self.log_temperatures |= {each: descent.best() for each, descent in found.items()}
         self.costs |= {each: descent.seen[descent.best()] for each, descent in found.items()}
+
+    def _first_look(self, variance: float) -> float:
+        """About the best log T, relative to log T₀: the cost may be flat where the logits are far from 1."""
+        places = [self.neutral[variance] + offset for offset in FIRST_LOOK]
+        costs = torch.tensor(self._costs([(variance, t) for t in places]))
+        return FIRST_LOOK[least(costs)]
 
     def best(self) -> float:
         """The prior variance of least cost."""
@@ -137,9 +145,9 @@ class _Curve:
         spreads = []
         for points in self.points:
             gaussian = points.family.at(Prior(variance))
-            spreads.append(
-                (1 + KAPPA * gaussian.mean_pair_variance() * gaussian.scale.square()).cpu().double()
-            )
+            with without_autocast(gaussian.scale.device):
+                spread = precise(gaussian.mean_pair_variance())
+            spreads.append(1 + KAPPA * spread * precise(gaussian.scale).square())
         return float(torch.cat(spreads).median().log()) / 2
 
 
@@ -182,7 +190,7 @@ def _residual_numbers(points: list[Points], prior_variance: float, temperature: 
     """The variance and the threshold of the residual."""
     kernel = torch.cat([each.root_kernel for each in points if each.root_kernel is not None]).square()
     threshold = max(BEYOND * float(kernel.quantile(QUANTILE)), SMALLEST_THRESHOLD)
-    means = [each.family.at(Prior(prior_variance)).mean / temperature for each in points]
+    means = [precise(each.family.at(Prior(prior_variance)).mean) / temperature for each in points]
     margins = torch.cat([_margins(mean).cpu() for mean in means])
     margin = max(DEVIATIONS * float(margins.median()), SMALLEST_MARGIN)
     independent = 1 if means[0].shape[1] == 1 else 2  # logits in a difference
