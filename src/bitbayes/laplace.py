@@ -256,7 +256,10 @@ class Laplace(nn.Module):
                 "objective='calibrated' looks at no outliers: leave them out, or choose objective='ood'"
             )
         method = self._method("auto" if self.predictive == "weights" else None)
-        if objective == CALIBRATED:
+        if objective == CALIBRATED and self.predictive == "weights":  # no weights hold the residual
+            found = tune_calibrated(posterior, None, method, val_loader, progress)
+            found = found._replace(residual_variance=0.0)
+        elif objective == CALIBRATED:
             found = tune_calibrated(posterior, self._known_residual(), method, val_loader, progress)
         else:
             cost = objective_for(objective, posterior.fitted.likelihood, weight, penalty)
