@@ -1,5 +1,7 @@
 """The residual at the inputs: its kernel, moments, predictions and files."""
 
+import sys
+
 import pytest
 import torch
 
@@ -298,3 +300,36 @@ def test_inputs_of_another_size_or_kind_are_refused_before_the_model_runs(layers
             ask(torch.ones(4, 5))
         with pytest.raises(ArgumentError, match=r"int64.*residual=False"):
             ask(torch.ones(4, 2, dtype=torch.int64))
+
+
+@pytest.mark.parametrize("size", [1.0, 1e10, 1e19, 1e25, 1e36])
+def test_gradients_through_the_residual_are_finite_far_away(size):
+    """Squares of inputs from 1e19 on leave float32."""
+    torch.manual_seed(0)
+    train = torch.randn(40, 4)
+    kernel = Kernel.of(InputMoments.of(train.double()), torch.device("cpu"), torch.float32)
+    x = (size * torch.randn(5, 4)).requires_grad_()
+    kernel.root(x).log().sum().backward()
+    # log √k of a direction is 1.5·log of its size: along x the derivative is 1.5, up to the mean.
+    along = (x.grad * x.detach()).sum(1)
+    assert bool(x.grad.isfinite().all())
+    if size > 1e6:
+        torch.testing.assert_close(along, torch.full_like(along, 1.5), rtol=1e-4, atol=0)
+
+
+def test_numbers_that_all_points_of_a_mapping_share_are_not_measured():
+    ids = torch.arange(10).reshape(2, 5)
+    assert not measurable({"ids": ids, "scale": torch.rand(3)})
+    assert measurable({"ids": ids, "scale": torch.rand(2)})
+
+
+def test_moments_of_many_rows_are_those_of_few(monkeypatch):
+    torch.manual_seed(0)
+    x = 5 + torch.randn(37, 4)
+    model = torch.nn.Linear(4, 3)
+    whole = bb.Laplace(model).fit([(x, torch.arange(37) % 3)])._posterior.fitted.input_moments
+    module = sys.modules["bitbayes.residual.levels"]  # its name is also that of a function
+    monkeypatch.setattr(module, "MOMENT_NUMBERS", 20)  # five rows at a time
+    parts = bb.Laplace(model).fit([(x, torch.arange(37) % 3)])._posterior.fitted.input_moments
+    for name, value in whole.tensors().items():
+        torch.testing.assert_close(parts.tensors()[name], value, rtol=1e-12, atol=1e-12)

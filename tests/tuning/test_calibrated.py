@@ -323,3 +323,31 @@ def test_on_the_embedded_digits_confidence_far_away_is_that_of_chance(embedded):
     without = bb.metrics.mmc(bayes.predict_proba(2000 * images))
     bayes.residual_variance = kept
     assert without > 0.12, "the test needs a residual that matters"
+
+
+@pytest.mark.parametrize("factor", [1e-4, 1e4])
+def test_logits_of_any_size_have_their_temperature(factor):
+    """Where logits are far from 1 the likelihood is flat in T, and a search that starts at 1 stays there."""
+    torch.manual_seed(0)
+    x, w = torch.randn(400, 4), torch.randn(4, 3)
+    y = (x @ w + 0.5 * torch.randn(400, 3)).argmax(1)
+    plain, model = nn.Linear(4, 3), nn.Linear(4, 3)
+    for each, size in ((plain, 3), (model, 3 * factor)):
+        with torch.no_grad():
+            each.weight.copy_(size * w.T)
+            each.bias.zero_()
+    bayes = bb.Laplace(model).fit([(x[:200], y[:200])]).tune([(x[200:], y[200:])])
+    scaled = bb.TemperatureScaling(plain).fit([(x[200:], y[200:])])
+    theirs, ours = (bb.metrics.nll(each.predict_proba(x[200:]), y[200:]) for each in (scaled, bayes))
+    # The weak prior, ½log²(T/T₀)/n with T/T₀ up to 1e4, and log²(r/3) of r = 1, are worth this much.
+    assert ours <= theirs + (math.log(1e4) ** 2 + (math.log(3) / 0.5) ** 2) / (2 * 200)
+
+
+def test_a_number_that_is_not_finite_leaves_all_as_they_were(monkeypatch):
+    x, y = points()
+    bayes = bb.Laplace(relu_mlp()).fit([(x, y)])
+    wrong = lambda *_: (math.nan, 1.0)  # noqa: E731
+    monkeypatch.setattr("bitbayes.tuning.calibrated._residual_numbers", wrong)
+    with pytest.raises(ArgumentError, match="residual_variance=nan"):
+        bayes.tune([(x, y)])
+    assert (bayes.prior_variance, bayes.temperature, bayes.residual_variance) == (1.0, 1.0, 0.0)
