@@ -45,7 +45,7 @@ from bitbayes.posterior import WeightPosterior
 from bitbayes.prior import Prior, check_variance, differentiable
 from bitbayes.progress import track
 from bitbayes.rays import Certificate, Limit, RayGaussian
-from bitbayes.residual import Residual, deviations
+from bitbayes.residual import Residual
 from bitbayes.tuning import (
     CALIBRATED,
     EVIDENCE,
@@ -207,8 +207,7 @@ class Laplace(nn.Module):
         penalty: str = "entropy",
         progress: bool | None = None,
     ) -> Self:
-        """Choose the prior variance, and by default the temperature and the residual, with one pass over the
-        data.
+        """Choose the prior variance, and by default temperature and residual, in one pass over the data.
 
         Args:
             val_loader: validation data, as for `fit`; "evidence" needs none.
@@ -225,7 +224,8 @@ class Laplace(nn.Module):
                 Its predictions can be far from calibrated.
             weight: of the outliers' term of "ood".
             penalty: of "ood": "entropy", or "uniform": + `weight` × mean cross-entropy to the uniform vector
-            instead. progress: True, False, or None for a bar on terminals.
+                instead.
+            progress: True, False, or None for a bar on terminals.
 
         "ood", "nll" and "evidence" keep the temperature. They also keep the residual, unless it was asked for
         (`residual=True`): "ood" then chooses its variance jointly with the prior's, and "nll" the largest
@@ -256,26 +256,22 @@ class Laplace(nn.Module):
                 "objective='calibrated' looks at no outliers: leave them out, or choose objective='ood'"
             )
         method = self._method("auto" if self.predictive == "weights" else None)
-        if objective == CALIBRATED and self.predictive == "weights":  # no weights hold the residual
-            found = tune_calibrated(posterior, None, method, val_loader, progress)
-            found = found._replace(residual_variance=0.0)
-        elif objective == CALIBRATED:
-            found = tune_calibrated(posterior, self._known_residual(), method, val_loader, progress)
+        if objective == CALIBRATED:
+            residual = None if self.predictive == "weights" else self._known_residual()  # no weights hold it
+            found = tune_calibrated(posterior, residual, method, val_loader, progress)
         else:
             cost = objective_for(objective, posterior.fitted.likelihood, weight, penalty)
             asked = self.options.residual_asked
             residual = self._known_residual() if asked else self._residual()
-            now = Candidate(**{name: getattr(self, name) for name in NUMBERS})
             data = val_loader, outliers, progress
-            found = tune_on_data(posterior, residual, now, method, cost, *data, choose_residual=asked)
-        before = {name: getattr(self, name) for name in NUMBERS}
+            found = tune_on_data(
+                posterior, residual, self._numbers(), method, cost, *data, choose_residual=asked
+            )
+        before = self._numbers()
         try:
-            for name, value in found._asdict().items():
-                if value is not None:
-                    setattr(self, name, value)
+            self._set_numbers(found)
         except ArgumentError:  # a number that is not finite: all stay as they were
-            for name, value in before.items():
-                setattr(self, name, value)
+            self._set_numbers(before)
             raise
         if objective != CALIBRATED:
             warn_at_the_edge(posterior.candidates(), self.prior_variance, stacklevel=2)
@@ -587,8 +583,7 @@ class Laplace(nn.Module):
             raise ModelError(
                 "the model has changed since `fit`, so no model would fit the file: call `fit` again"
             )
-        numbers = {name: getattr(self, name) for name in NUMBERS}
-        posterior_file.write(path, asdict(self.options), numbers, fitted)
+        posterior_file.write(path, asdict(self.options), self._numbers()._asdict(), fitted)
 
     @classmethod
     def load(cls, path: str | PathLike[str], model: nn.Module) -> Self:
@@ -733,12 +728,15 @@ class Laplace(nn.Module):
             yield labels, probs.cpu(), uncertainty.score(gaussian).cpu()
 
     def _complete(self, gaussian: LogitGaussian, root_kernel: Tensor | None) -> LogitGaussian:
-        """The one place where temperature and residual join a prediction."""
-        gaussian = gaussian.at_temperature(self.temperature)
-        if root_kernel is None:
-            return gaussian
-        numbers = self.residual_variance, self.residual_threshold
-        return gaussian.plus_independent(deviations(root_kernel, *numbers))
+        return self._numbers().complete(gaussian, root_kernel)
+
+    def _numbers(self) -> Candidate:
+        return Candidate(**{name: getattr(self, name) for name in NUMBERS})
+
+    def _set_numbers(self, numbers: Candidate) -> None:
+        for name, value in numbers._asdict().items():
+            if value is not None:
+                setattr(self, name, value)
 
     def _rays(self, x: Tensor, *, find_alpha: bool, tolerance: float) -> Iterator[RayGaussian]:
         posterior, residual = self._fitted_posterior(), self._residual()

@@ -21,8 +21,8 @@ from bitbayes.precision import precise, without_autocast
 from bitbayes.predictive import KAPPA
 from bitbayes.prior import Prior
 from bitbayes.residual import Residual
-from bitbayes.tuning.search import COARSE_NATS, least, stride
-from bitbayes.tuning.tune import Candidate, Points, mean_costs, validation_points
+from bitbayes.tuning.search import least, search
+from bitbayes.tuning.tune import INSIDE, Candidate, Points, mean_costs, validation_points
 
 # Steps in the logarithm of the temperature. A parabola through three costs is good to a few of these.
 STEP, SMALLEST_STEP = 0.25, 0.02
@@ -30,8 +30,8 @@ MAX_STEPS = 30
 FIRST_LOOK = [2.0 * i for i in range(-6, 7)]
 # The weak prior on the shrinkage r: log r is normal around the logarithm of this, with this deviation.
 TYPICAL_SHRINKAGE, SHRINKAGE_WIDTH = 3.0, 0.5
-# The residual begins at this multiple of the 99 % quantile of its kernel on the validation data.
-QUANTILE, BEYOND = 0.99, 4.0
+# The residual begins at this multiple of the quantile `INSIDE` of its kernel on the validation data.
+BEYOND = 4.0
 # At twice the threshold the deviation of a difference of two logits is so many times the typical difference
 # of the two largest means.
 DEVIATIONS = 4.0
@@ -71,21 +71,15 @@ def calibrate(
         grid: the prior variances to be tried, in ascending order.
     """
     curve = _Curve(points, method, losses)
-    step = stride(grid, COARSE_NATS)
-    coarse = sorted({*range(0, len(grid), step), len(grid) - 1})
-    curve.add([grid[i] for i in coarse])
-    place = grid.index(curve.best())
-    around = range(max(0, place - step + 1), min(len(grid), place + step))
-    curve.add([grid[i] for i in around if i not in coarse])
-    prior_variance = curve.best()
+    prior_variance = search(grid, curve.costs)
     temperature = math.exp(curve.log_temperatures[prior_variance])
     if points[0].root_kernel is None:
-        return Candidate(prior_variance, temperature)
+        return Candidate(prior_variance, temperature, residual_variance=0.0)
     return Candidate(prior_variance, temperature, *_residual_numbers(points, prior_variance, temperature))
 
 
 class _Curve:
-    """The best temperature for each prior variance that was looked at, and what both cost together.
+    """The best temperature for each prior variance that was looked at, which `costs` finds.
 
     A prior variance shrinks the logits of the median point by r = √(1 + κ·Var(fᵢ − fⱼ)). The temperature
     T₀ = 1/r makes up for it. The cost is the mean negative log-likelihood and a weak prior, which is worth
@@ -99,10 +93,9 @@ class _Curve:
         self.count = sum(len(each.family) for each in points)
         self.neutral: dict[float, float] = {}  # log T₀ of each prior variance
         self.log_temperatures: dict[float, float] = {}
-        self.costs: dict[float, float] = {}
 
-    def add(self, variances: list[float]) -> None:
-        """Find the best temperature for each of these prior variances, all of them side by side."""
+    def costs(self, variances: list[float]) -> Tensor:
+        """What each of these prior variances costs at its best temperature, (c,); all found side by side."""
         self.neutral |= {each: -self._log_shrinkage(each) for each in variances}
         known = {each: t - self.neutral[each] for each, t in self.log_temperatures.items()}
         # The temperature relative to T₀ hardly depends on the prior variance.
@@ -112,23 +105,18 @@ class _Curve:
             wanted = [(each, t) for each, descent in found.items() for t in descent.wanted()]
             if not wanted:
                 break
-            for (each, t), cost in zip(wanted, self._costs(wanted), strict=True):
+            for (each, t), cost in zip(wanted, self._pair_costs(wanted), strict=True):
                 found[each].seen[t] = cost
         self.log_temperatures |= {each: descent.best() for each, descent in found.items()}
-        self.costs |= {each: descent.seen[descent.best()] for each, descent in found.items()}
+        return torch.tensor([descent.seen[descent.best()] for descent in found.values()], dtype=torch.float64)
 
     def _first_look(self, variance: float) -> float:
         """About the best log T, relative to log T₀: the cost may be flat where the logits are far from 1."""
         places = [self.neutral[variance] + offset for offset in FIRST_LOOK]
-        costs = torch.tensor(self._costs([(variance, t) for t in places]))
+        costs = torch.tensor(self._pair_costs([(variance, t) for t in places]))
         return FIRST_LOOK[least(costs)]
 
-    def best(self) -> float:
-        """The prior variance of least cost."""
-        variances = sorted(self.costs)
-        return variances[least(torch.tensor([self.costs[each] for each in variances]))]
-
-    def _costs(self, pairs: list[tuple[float, float]]) -> list[float]:
+    def _pair_costs(self, pairs: list[tuple[float, float]]) -> list[float]:
         candidates = [Candidate(variance, math.exp(t)) for variance, t in pairs]
         losses = mean_costs(self.points, candidates, self.method, self.losses).tolist()
         weak = [self._weak_prior(variance, t) for variance, t in pairs]
@@ -189,7 +177,7 @@ class _Descent:
 def _residual_numbers(points: list[Points], prior_variance: float, temperature: float) -> tuple[float, float]:
     """The variance and the threshold of the residual."""
     kernel = torch.cat([each.root_kernel for each in points if each.root_kernel is not None]).square()
-    threshold = max(BEYOND * float(kernel.quantile(QUANTILE)), SMALLEST_THRESHOLD)
+    threshold = max(BEYOND * float(kernel.quantile(INSIDE)), SMALLEST_THRESHOLD)
     means = [precise(each.family.at(Prior(prior_variance)).mean) / temperature for each in points]
     margins = torch.cat([_margins(mean).cpu() for mean in means])
     margin = max(DEVIATIONS * float(margins.median()), SMALLEST_MARGIN)

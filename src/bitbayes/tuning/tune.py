@@ -39,12 +39,25 @@ SEED = 0
 
 
 class Candidate(NamedTuple):
-    """Numbers that are tried together, or chosen; the residual's are None where there is no residual."""
+    """Numbers that are tried, chosen or in use together; the residual's are None where they are not known."""
 
-    prior_variance: float
+    prior_variance: float | dict[str, float]
     temperature: float = 1.0
     residual_variance: float | None = None
     residual_threshold: float | None = None
+
+    def complete(self, gaussian: LogitGaussian, root_kernel: Tensor | None) -> LogitGaussian:
+        """The one place where temperature and residual join a Gaussian over logits.
+
+        Args:
+            gaussian: that of the weights alone.
+            root_kernel: √k(x) (n,) of the residual, if there is one.
+        """
+        gaussian = gaussian.at_temperature(self.temperature)
+        if root_kernel is None or not self.residual_variance or self.residual_threshold is None:
+            return gaussian
+        added = deviations(root_kernel, self.residual_variance, self.residual_threshold)
+        return gaussian.plus_independent(added)
 
 
 class Points(NamedTuple):
@@ -58,7 +71,7 @@ class Points(NamedTuple):
         """The Gaussian over their logits for each candidate."""
         variances = {candidate.prior_variance for candidate in candidates}
         shared = {each: self.family.at(Prior(each)) for each in variances}
-        return [self._complete(shared[each.prior_variance], each) for each in candidates]
+        return [each.complete(shared[each.prior_variance], self.root_kernel) for each in candidates]
 
     def rows(self, which: Tensor) -> Points:
         """Some of the points, by their numbers."""
@@ -77,13 +90,6 @@ class Points(NamedTuple):
             None if labels[0] is None else torch.cat(labels),
             None if roots[0] is None else torch.cat(roots),
         )
-
-    def _complete(self, gaussian: LogitGaussian, candidate: Candidate) -> LogitGaussian:
-        _, temperature, variance, threshold = candidate
-        gaussian = gaussian.at_temperature(temperature)
-        if self.root_kernel is None or not variance or threshold is None:
-            return gaussian
-        return gaussian.plus_independent(deviations(self.root_kernel, variance, threshold))
 
 
 def tune_by_evidence(posterior: WeightPosterior, *, each_layer: bool) -> float | dict[str, float]:
@@ -187,8 +193,14 @@ def validation_points(
     posterior: WeightPosterior, residual: Residual | None, loader: Iterable[Any], progress: bool | None
 ) -> list[Points]:
     """What tuning needs of validation data, after one pass."""
+    return list(_points(posterior, residual, _validation_batches(posterior, loader, progress)))
+
+
+def _validation_batches(
+    posterior: WeightPosterior, loader: Iterable[Any], progress: bool | None
+) -> Iterator[Batch]:
     batches = track(check_loader(loader), "tuning: validation data", progress)
-    return list(_points(posterior, residual, labelled_batches(batches, model_device(posterior.model))))
+    return labelled_batches(batches, model_device(posterior.model))
 
 
 def _one_pass(
@@ -207,9 +219,7 @@ def _one_pass(
 
     def validation() -> Iterator[Batch]:
         nonlocal noise
-        for batch in labelled_batches(
-            track(check_loader(loader), "tuning: validation data", progress), device
-        ):
+        for batch in _validation_batches(posterior, loader, progress):
             if outliers is None and objective.outlier_weight:
                 noise += NoiseLike.of(batch.inputs)
             yield batch

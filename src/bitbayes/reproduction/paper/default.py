@@ -21,7 +21,7 @@ from bitbayes import metrics, predictive, uncertainty
 from bitbayes.progress import track
 from bitbayes.reproduction.data import scale_pixels
 from bitbayes.reproduction.paper import methods
-from bitbayes.reproduction.paper.pictures import make_panels, marker_style, styled
+from bitbayes.reproduction.paper.pictures import label_rows, make_panels, marker_style, styled
 from bitbayes.reproduction.paper.report import Report, format_mean_std
 from bitbayes.reproduction.paper.session import Session
 from bitbayes.reproduction.paper.study import Study
@@ -321,8 +321,6 @@ def draw(values: dict[str, Any]) -> Figure:
     marks = [
         ("plain", "largest probability", "Plain, largest probability"),
         ("temperature", "largest probability", "Temperature scaling"),
-    ]
-    marks += [
         ("energy", "energy", "Plain, energy"),
         ("ours", "score", "Paper's objective"),
         ("default", "score", "bitbayes (default)"),
@@ -339,13 +337,9 @@ def draw(values: dict[str, Any]) -> Figure:
             confidence = [statistics.fmean(_of_outliers(values, key, name, "mmc")) for name in names]
             right.plot(confidence, y, **marker_style(style), clip_on=False)
     right.axvline(100 / max(2, values["classes"]), color="#888888", linewidth=0.8, linestyle=":")
-    left.set(xlim=(0, 101), xlabel="AUROC, %", yticks=range(len(names), 0, -1))
-    left.set_yticklabels(names)
-    right.set(xlim=(0, 101), xlabel="Mean confidence, % (dotted: 1/k)")
-    for axes in (left, right):
-        axes.grid(axis="x", color="#dddddd", linewidth=0.6)
-        for row in range(1, len(names)):
-            axes.axhline(row + 0.5, color="#bbbbbb", linewidth=0.6)
+    left.set(xlabel="AUROC, %")
+    right.set(xlabel="Mean confidence, % (dotted: 1/k)")
+    label_rows(left, right, names)
     figure.suptitle(values["problem"])
     figure.legend(loc="outside lower center", ncols=3)
     return figure

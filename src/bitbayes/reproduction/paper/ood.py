@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from bitbayes import metrics
 from bitbayes.progress import track
 from bitbayes.reproduction.paper.methods import Points
-from bitbayes.reproduction.paper.pictures import HOLLOW, make_panels, marker_style, styled
+from bitbayes.reproduction.paper.pictures import HOLLOW, label_rows, make_panels, marker_style, styled
 from bitbayes.reproduction.paper.report import Report, format_mean_std, format_paper
 from bitbayes.reproduction.paper.study import Study, choice_notes
 
@@ -160,14 +160,8 @@ def draw_scores(values: dict[str, Any], paper: PaperScores) -> Figure:
     for key, method in values["methods"].items():
         left.plot([], [], **marker_style(key), label=method["title"])
     left.plot([], [], **(marker_style("plain") | HOLLOW), label="hollow: the paper's")
-    left.set(
-        xlim=(0, 101), xlabel="Mean confidence (MMC), %, ± std over trials", yticks=range(len(names), 0, -1)
-    )
-    left.set_yticklabels(names)
-    right.set(xlim=(0, 101), xlabel="AUROC, %, ± std over trials")
-    for axes in (left, right):
-        axes.grid(axis="x", color="#dddddd", linewidth=0.6)
-        for row in range(1, len(names)):
-            axes.axhline(row + 0.5, color="#bbbbbb", linewidth=0.6)
+    left.set(xlabel="Mean confidence (MMC), %, ± std over trials")
+    right.set(xlabel="AUROC, %, ± std over trials")
+    label_rows(left, right, names)
     figure.legend(loc="outside lower center", ncols=4)
     return figure

@@ -58,6 +58,16 @@ def marker_style(key: str) -> dict[str, Any]:
     return {"marker": MARKERS[key], "color": COLOURS[key], "linestyle": "none", "markersize": 6}
 
 
+def label_rows(left: Axes, right: Axes, names: list[str]) -> None:
+    """Name the rows of two panels of percentages, the first at the top, and draw lines between them."""
+    left.set(yticks=range(len(names), 0, -1), yticklabels=names)
+    for axes in (left, right):
+        axes.set(xlim=(0, 101))
+        axes.grid(axis="x", color="#dddddd", linewidth=0.6)
+        for row in range(1, len(names)):
+            axes.axhline(row + 0.5, color="#bbbbbb", linewidth=0.6)
+
+
 def make_panels(
     rows: int, columns: int, width: float, height: float, **options: Any
 ) -> tuple[Figure, list[list[Axes]]]:
