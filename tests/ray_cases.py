@@ -5,7 +5,7 @@ from torch import nn
 from torch.nn import functional
 
 import bitbayes as bb
-from bitbayes.model import eval_mode, find_head, forward
+from bitbayes.model import find_head, forward, private_copy
 from bitbayes.networks import MLP
 from bitbayes.rays import final_region
 
@@ -79,14 +79,13 @@ def laplace(name, k, n=40, seed=0, **options):
 
 
 def region_of(model, x, **options):
-    with eval_mode(model):
-        head = find_head(model, x[:2])
-    return final_region(model, head, x, **options)
+    return final_region(model, find_head(private_copy(model), x[:2]), x, **options)
 
 
 def deviation(model, x, region, delta):
     """The relative distance of the features and logits at δ·x from those of the final region, (n,)."""
-    with torch.no_grad(), eval_mode(model):
+    model = private_copy(model)
+    with torch.no_grad():
         head = find_head(model, x[:2])
         here = forward(model, head, x * delta.reshape(-1, *[1] * (x.dim() - 1)))[:2]
     worst = torch.zeros_like(delta)

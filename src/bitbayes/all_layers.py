@@ -23,10 +23,10 @@ from bitbayes.model import (
     call,
     check_finite,
     differentiate,
-    eval_mode,
     input_batches,
     model_device,
     points_at_once,
+    private_copy,
     row_count,
     working_dtype,
 )
@@ -81,8 +81,8 @@ class InterpolatedFamily:
 class AllLayers(WeightPosterior):
     """The Gaussian over all trainable parameters of `model`, for any prior."""
 
-    def __init__(self, model: nn.Module, fitted: Fitted, *, paper: bool) -> None:
-        super().__init__(model, fitted, paper=paper)
+    def __init__(self, model: nn.Module, fitted: Fitted, **options: Any) -> None:
+        super().__init__(model, fitted, **options)
         assert isinstance(fitted.weights, TrainableLayers)
         self.layers = fitted.weights.layers
         self.contrasts = fitted.likelihood.contrasts(self.outputs)  # (k, c)
@@ -92,7 +92,7 @@ class AllLayers(WeightPosterior):
 
     def forward(self, x: Any, prior: Prior) -> tuple[LogitGaussian, tuple[int, ...]]:
         """The mean is differentiable in x, its covariance is not."""
-        output = call(self.model, x)
+        output = call(private_copy(self.model), x)
         with torch.no_grad():
             gaussian = self._gaussian(Batch(x, None, "the input"), prior, self.contrasts)
         mean = as_logits(output, row_count(x)).to(gaussian.scale.dtype) / gaussian.scale[:, None]
@@ -152,7 +152,8 @@ class AllLayers(WeightPosterior):
     def _exact(self, prior: Prior) -> ExactNetwork:
         """A copy of the network in float64, and the Gaussian over its parameters."""
         gaussian = self._network(model_device(self.model), torch.float64)
-        return ExactNetwork(copy.deepcopy(self.model).double(), gaussian, prior, self.contrasts)
+        network = copy.deepcopy(private_copy(self.model)).double()
+        return ExactNetwork(network, gaussian, prior, self.contrasts)
 
     def _parts(self, batches: Iterable[Batch], most: int | None = None) -> Iterator[Batch]:
         """Batches cut to what memory allows, but not mappings, whose tensors may depend on each other."""
@@ -167,8 +168,8 @@ class AllLayers(WeightPosterior):
         """How many points memory allows; computed once for each shape of input."""
         shape = inputs.shape[1:]
         if shape not in self._rows_by_shape:
-            with eval_mode(self.model):
-                self._rows_by_shape[shape] = points_at_once(self.model, self.layers, inputs, self.outputs)
+            network = private_copy(self.model)
+            self._rows_by_shape[shape] = points_at_once(network, self.layers, inputs, self.outputs)
         return self._rows_by_shape[shape]
 
     def _gaussian(self, batch: Batch, prior: Prior, directions: Tensor) -> LogitGaussian:
@@ -178,14 +179,15 @@ class AllLayers(WeightPosterior):
 
     def _roots(self, batch: Batch, priors: list[Prior], directions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Logits (n, k), roots L (q, n, c, c) of their covariance / scale² in the directions, scale (n,)."""
-        with eval_mode(self.model), without_autocast(model_device(self.model)):
+        network = private_copy(self.model)
+        with without_autocast(model_device(network)):
             logits, records = differentiate(
-                self.model, self.layers, batch.inputs, lambda f: directions.to(f).expand(len(f), -1, -1)
+                network, self.layers, batch.inputs, lambda f: directions.to(f).expand(len(f), -1, -1)
             )
-            if working_dtype(self.model) != next(self.model.parameters()).dtype:
+            if working_dtype(network) != next(network.parameters()).dtype:
                 # The mean is the network's own.
-                logits = as_logits(call(self.model, batch.inputs), len(batch)).to(logits)
-            check_finite(batch, logits, logits, self.model)
+                logits = as_logits(call(network, batch.inputs), len(batch)).to(logits)
+            check_finite(batch, logits, logits, network)
             gram, scale = self._gram(records, priors, logits)
             lift = 4 * gram.shape[-1] * torch.finfo(gram.dtype).eps
             return logits, gram_root(gram, lift).to(logits), scale

@@ -23,7 +23,6 @@ from bitbayes.model import (
     TrainableLayers,
     check_finite,
     differentiate,
-    eval_mode,
     find_head,
     find_layers,
     fingerprint,
@@ -32,6 +31,7 @@ from bitbayes.model import (
     labelled_batches,
     model_device,
     points_at_once,
+    private_copy,
     tied_to,
     verify_layers,
 )
@@ -141,8 +141,7 @@ def fit_last_layer(
 ) -> Fitted:
     """One forward pass → what that data alone gives, whatever was `seen` before. Changes nothing."""
     loader = _previewed(model, loader, options)
-    with eval_mode(model):
-        head = find_head(model, loader.preview, options.head)
+    head = find_head(private_copy(model), loader.preview, options.head)
     likelihood = likelihood_for(head.outputs)
     method_for(options.predictive, head.outputs)  # raises now rather than after the pass
     auto = "full" if head.outputs == 1 else "kron"
@@ -185,22 +184,24 @@ def fit_all_layers(
     device = model_device(model)
     loader = _previewed(model, loader, options)
     structure = "kron" if options.structure == "auto" else options.structure
-    with eval_mode(model), without_autocast(device):
-        outputs, layers = _checked_layers(model, loader.preview, structure)
+    layers = find_layers(model)  # raises on models that have none, or whose derivatives cannot be taken
+    network = private_copy(model)
+    with without_autocast(device):
+        outputs, layers = _checked_layers(network, layers, loader.preview, structure)
         likelihood = likelihood_for(outputs)
         if options.predictive != "weights":
             method_for(options.predictive, outputs)  # raises now rather than after the pass
         directions = _directions(likelihood, options.fisher, device, seen)
         totals, rows = _Totals({}), None
         batches = labelled_batches(track(loader, "fitting", progress), device)
-        for batch in totals.with_inputs(model, options, batches):
+        for batch in totals.with_inputs(network, options, batches):
             if rows is None:
                 passes = options.fisher.draws if options.fisher else outputs
-                rows = points_at_once(model, layers, batch.inputs, passes)
+                rows = points_at_once(network, layers, batch.inputs, passes)
             labels = checked_labels(batch, likelihood, outputs)
             for part in batch.split(rows) if isinstance(batch.inputs, Tensor) else [batch]:
-                logits, records = differentiate(model, layers, part.inputs, directions)
-                check_finite(part, logits, logits, model)
+                logits, records = differentiate(network, layers, part.inputs, directions)
+                check_finite(part, logits, logits, network)
                 now, labels = labels[: len(logits)], labels[len(logits) :]
                 totals.add_points(logits, now, likelihood)
                 totals.add_curvature(layer_curvatures(structure, records))
@@ -271,9 +272,10 @@ def _fits(kind: type[Curvature], head: Head) -> bool:
     return kind.largest_side(head.outputs, head.width) <= LARGEST_SIDE
 
 
-def _checked_layers(model: nn.Module, preview: Inputs, structure: str) -> tuple[int, tuple[Layer, ...]]:
+def _checked_layers(
+    model: nn.Module, layers: tuple[Layer, ...], preview: Inputs, structure: str
+) -> tuple[int, tuple[Layer, ...]]:
     """The number of outputs and the layers; raises, before any pass, on what the structure cannot have."""
-    layers = find_layers(model)
     if structure == "full":
         check_affordable(layers)
     if structure == "kron":

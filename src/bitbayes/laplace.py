@@ -32,13 +32,13 @@ from bitbayes.model import (
     Inputs,
     check_data,
     check_loader,
-    eval_mode,
     find_layers,
     fingerprint,
     input_batches,
     labelled_batches,
     model_device,
     unwrapped,
+    watched,
 )
 from bitbayes.options import AUTO, Fisher, Options, frozen_option, positive_number, refuse_renamed
 from bitbayes.posterior import WeightPosterior
@@ -121,6 +121,8 @@ class Laplace(nn.Module):
     # The residual adds residual_variance·max(0, k(x) − residual_threshold) to every logit's variance.
     residual_variance = positive_number("residual_variance", zero=True)
     residual_threshold = positive_number("residual_threshold", zero=True)
+    # `private_copy` need not copy it: it runs a copy of its model itself.
+    _runs_privately = True
     # Of what was fitted; it keeps its kernel where predictions are made.
     _kept_residual: Residual | None = None
 
@@ -181,7 +183,9 @@ class Laplace(nn.Module):
             progress: True, False, or None for a bar on terminals.
         """
         refuse_renamed(renamed)
-        self._set_posterior(FIT[self.layers](self.model, loader, self.options, progress))
+        with watched(self.model) as living:
+            fitted = FIT[self.layers](self.model, loader, self.options, progress)
+        self._set_posterior(fitted, frozenset(living))
         return self
 
     def update(self, loader: Iterable[Any], *, progress: bool | None = None, **renamed: Any) -> Self:
@@ -192,9 +196,9 @@ class Laplace(nn.Module):
             progress: True, False, or None for a bar on terminals.
         """
         refuse_renamed(renamed)
-        before = self._fitted_posterior().fitted
-        more = FIT[self.layers](self.model, loader, self.options, progress, before.count)
-        self._set_posterior(before + more)
+        before = self._current_posterior()
+        more = FIT[self.layers](self.model, loader, self.options, progress, before.fitted.count)
+        self._set_posterior(before.fitted + more, before.living)
         return self
 
     def tune(
@@ -237,7 +241,7 @@ class Laplace(nn.Module):
 
         Warns (`EdgeWarning`) if the best candidate of "ood", "nll" or "evidence" is the first or the last.
         """
-        posterior = self._fitted_posterior()
+        posterior = self._current_posterior()
         check_objective(objective, weight, penalty)
         each_layer = isinstance(self.prior_variance, dict)
         if objective == EVIDENCE:
@@ -285,7 +289,7 @@ class Laplace(nn.Module):
         Differentiable in x; over all layers only through the mean of the logits, not through their variance.
         """
         self._warn_if_untuned()
-        posterior, method = self._fitted_posterior(), self._method(None)
+        posterior, method = self._current_posterior(), self._method(None)
         if method == "weights":
             (batch,) = input_batches(x, model_device(self.model))
             draws = posterior.sample(NETWORKS, self._prior, None)
@@ -293,15 +297,14 @@ class Laplace(nn.Module):
             return logits.reshape(model_shape)
         residual = self._residual()
         root = None if residual is None else residual.root_kernel(x)
-        with eval_mode(self.model):
-            gaussian, shape = posterior.forward(x, self._prior)
+        gaussian, shape = posterior.forward(x, self._prior)
         return predictive.predict(self._complete(gaussian, root), method).reshape(shape)
 
     @torch.no_grad()
     def logits(self, x: Data) -> LogitGaussian:
         """The Gaussian over the network's outputs at x (or a loader): mean (n, k), covariance (n, k, k)."""
         self._warn_if_untuned()
-        posterior = self._fitted_posterior()
+        posterior = self._current_posterior()
         parts = ((posterior.logits(each.inputs, self._prior), each.root_kernel) for each in self._batches(x))
         return LogitGaussian.stacked([self._complete(*part) for part in parts])
 
@@ -325,7 +328,7 @@ class Laplace(nn.Module):
             generator: for "mc" and "weights".
         """
         self._warn_if_untuned()
-        posterior, method = self._fitted_posterior(), self._method(method)
+        posterior, method = self._current_posterior(), self._method(method)
         if method == "weights" and self.options.residual_asked:
             raise ArgumentError("method='weights' never sees the residual: choose another, or residual=False")
         drawn = method in ("mc", "weights")
@@ -354,7 +357,7 @@ class Laplace(nn.Module):
             n: the number of draws.
             generator: of the random numbers.
         """
-        posterior = self._fitted_posterior()
+        posterior = self._current_posterior()
         if not isinstance(n, int) or n < 1:
             raise ArgumentError(f"n={n!r}: expected a positive number of draws")
         return posterior.sample(n, self._prior, generator)
@@ -373,6 +376,7 @@ class Laplace(nn.Module):
             x: inputs, or a loader of them.
         """
         self._warn_if_untuned()
+        self._current_posterior()
         return torch.cat([uncertainty.score(each) for _, each in self._gaussians(self._batches(x))])
 
     @torch.no_grad()
@@ -413,7 +417,7 @@ class Laplace(nn.Module):
             generator: of the random numbers; by default a new one with a fixed seed.
         """
         self._warn_if_untuned()
-        posterior, method = self._fitted_posterior(), self._method(None)
+        posterior, method = self._current_posterior(), self._method(None)
         if samples is not None and (type(samples) is not int or samples < 1):
             raise ArgumentError(f"samples={samples!r}: expected a positive number of draws")
         if generator is None:
@@ -449,7 +453,7 @@ class Laplace(nn.Module):
             outliers: a tensor or a loader for each name; their labels are not looked at.
             progress: True, False, or None for a bar on terminals.
         """
-        self._fitted_posterior()
+        self._current_posterior()
         self._warn_if_untuned()
         if outliers is not None and not isinstance(outliers, Mapping):
             raise ArgumentError(
@@ -491,7 +495,7 @@ class Laplace(nn.Module):
         with its own τ if `prior_variance` is a mapping.
         """
         value = self.prior_variance if prior_variance is None else prior_variance
-        return self._fitted_posterior().log_evidence(differentiable(value, self._layer_names))
+        return self._current_posterior().log_evidence(differentiable(value, self._layer_names))
 
     # ---- far from the data
 
@@ -541,7 +545,7 @@ class Laplace(nn.Module):
         >>> bool(bayes.limit(x).confidence.max() <= bayes.bound() < 0.75)
         True
         """
-        posterior = self._fitted_posterior()
+        posterior = self._current_posterior()
         found = posterior.bound(x, self._prior, self.temperature, self._method(None))
         return rays.bound_with_residual(found, x, posterior.outputs) if self._residual() else found
 
@@ -632,6 +636,7 @@ class Laplace(nn.Module):
                 f"layers={self.layers!r}, predictive={self._method(None)!r}: only layers='last' with a "
                 f"predictive in closed form ({', '.join(predictive.closed_forms())}) becomes a graph"
             )
+        self._current_posterior()
         export.write(self, export.check_path(path), example)
 
     def extra_repr(self) -> str:
@@ -652,9 +657,16 @@ class Laplace(nn.Module):
             raise NotFittedError("this Laplace is not fitted yet: call `fit(train_loader)` first")
         return self._posterior
 
-    def _set_posterior(self, fitted: Fitted) -> None:
+    def _current_posterior(self) -> WeightPosterior:
+        """What was fitted; raises if the model has changed since."""
+        posterior = self._fitted_posterior()
+        if not torch.compiler.is_compiling():  # a trace has other tensors in place of the model's
+            posterior.check_unchanged(self.model)
+        return posterior
+
+    def _set_posterior(self, fitted: Fitted, living: frozenset[str] = frozenset()) -> None:
         """Predict with this from now on. Raises, and changes nothing, if the prior does not fit it."""
-        posterior = POSTERIOR[self.layers](self.model, fitted, paper=self.options.paper)
+        posterior = POSTERIOR[self.layers](self.model, fitted, paper=self.options.paper, living=living)
         if isinstance(self.prior_variance, dict):
             check_variance(self.prior_variance, lambda: posterior.names)
         self._posterior = posterior
@@ -739,7 +751,7 @@ class Laplace(nn.Module):
                 setattr(self, name, value)
 
     def _rays(self, x: Tensor, *, find_alpha: bool, tolerance: float) -> Iterator[RayGaussian]:
-        posterior, residual = self._fitted_posterior(), self._residual()
+        posterior, residual = self._current_posterior(), self._residual()
         if not isinstance(tolerance, (int, float)) or not 0 <= tolerance < 1:
             raise ArgumentError(f"tolerance={tolerance!r}: expected a number from 0 (exact) to below 1")
         found = posterior.rays(x, self._prior, find_alpha=find_alpha, tolerance=tolerance)

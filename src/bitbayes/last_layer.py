@@ -20,6 +20,7 @@ from bitbayes.model import (
     forward_passes,
     input_batches,
     model_device,
+    private_copy,
 )
 from bitbayes.posterior import BatchGaussians, LogitFamily, WeightPosterior
 from bitbayes.precision import without_autocast, working
@@ -75,8 +76,8 @@ class HeadFamily:
 class LastLayer(WeightPosterior):
     """The Gaussian over the weights of the head of `model`, for any prior variance."""
 
-    def __init__(self, model: nn.Module, fitted: Fitted, *, paper: bool) -> None:
-        super().__init__(model, fitted, paper=paper)
+    def __init__(self, model: nn.Module, fitted: Fitted, **options: Any) -> None:
+        super().__init__(model, fitted, **options)
         assert isinstance(fitted.weights, Head)
         self.head = fitted.weights
 
@@ -88,7 +89,7 @@ class LastLayer(WeightPosterior):
     # ---- predicting
 
     def forward(self, x: Any, prior: Prior) -> tuple[LogitGaussian, tuple[int, ...]]:
-        features, logits, shape = forward(self.model, self.head, x)
+        features, logits, shape = forward(private_copy(self.model), self.head, x)
         return self._family(features, logits).at(prior), shape
 
     def logits(self, x: Inputs, prior: Prior) -> LogitGaussian:

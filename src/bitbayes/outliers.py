@@ -8,7 +8,7 @@ import torch.nn.functional as F  # noqa: N812 (the name torch's own documentatio
 from torch import Tensor, nn
 
 from bitbayes.errors import ArgumentError, DataError, ModelError
-from bitbayes.model.eval_mode import eval_mode
+from bitbayes.model.private_copy import private_copy
 
 
 def uniform_noise(like: Tensor, n: int | None = None, *, generator: torch.Generator | None = None) -> Tensor:
@@ -83,8 +83,7 @@ def pgd_confident(
     and to `bounds`. Each row keeps its best iterate. x itself is one of them, so no row ends less confident
     than it began.
 
-    The model is used in eval mode; afterwards each module is in its former mode. No parameter's gradient
-    changes.
+    The model is used as in eval mode, and is not changed; neither is any parameter's gradient.
 
     Args:
         model: maps x to logits: (n, k), read by a softmax, or (n, 1) or (n,), read by a sigmoid.
@@ -102,7 +101,8 @@ def pgd_confident(
     """
     _check_attack(x, epsilon, steps, step_size, bounds)
     # The attack needs gradients, even if the caller is inside no_grad or inference_mode.
-    with eval_mode(model), torch.inference_mode(False), torch.enable_grad():
+    model = private_copy(model)
+    with torch.inference_mode(False), torch.enable_grad():
         state = start_ascent(x.detach().clone(), epsilon, step_size, bounds)
         for _ in range(steps + 1):
             current = state.current.detach().requires_grad_()

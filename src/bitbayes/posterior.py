@@ -8,17 +8,19 @@ from typing import Any, Protocol, Self, TypeVar
 import torch
 from torch import Tensor, nn
 
+from bitbayes.errors import ModelError
 from bitbayes.fitting import Fitted
 from bitbayes.likelihood import checked_labels
 from bitbayes.logits import LogitGaussian
 from bitbayes.model import (
     Batch,
     Inputs,
+    Watch,
     as_logits,
     call,
     check_finite,
-    eval_mode,
     finite,
+    private_copy,
 )
 from bitbayes.precision import working
 from bitbayes.predictive import average_networks
@@ -52,12 +54,41 @@ class WeightPosterior(ABC):
     """The Gaussian over weights of `model` that follows from what was fitted, for any prior.
 
     The curvature is decomposed once, when it is first needed. No function changes the model.
+
+    Args:
+        living: the names of buffers that running the model changes.
     """
 
-    def __init__(self, model: nn.Module, fitted: Fitted, *, paper: bool) -> None:
+    def __init__(
+        self, model: nn.Module, fitted: Fitted, *, paper: bool, living: frozenset[str] = frozenset()
+    ) -> None:
         self.model, self.fitted, self.paper = model, fitted, paper
+        self._watch = Watch(model, fitted.fingerprint, living)
         self._decomposed: dict[str, WeightGaussian] | None = None
         self._moved: dict[tuple[torch.device, torch.dtype], dict[str, WeightGaussian]] = {}
+
+    def check_unchanged(self, model: nn.Module) -> None:
+        """Raise if this is no longer the model that was fitted, or if its weights have changed since."""
+        if model is not self.model:
+            raise ModelError(
+                "`model` has been replaced since `fit`, and the Gaussian is over the weights of the one before: "
+                "make a new Laplace for the new one"
+            )
+        if not self._watch.unchanged():
+            self._watch = self._watch.renewed()
+
+    @property
+    def living(self) -> frozenset[str]:
+        """The names of buffers that running the model changes."""
+        return self._watch.living
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A watch is on these very tensors: a copy, or what is unpickled, needs one of its own.
+        return {**self.__dict__, "_watch": (self._watch.fingerprint, self._watch.living)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._watch = Watch(self.model, *state["_watch"])
 
     @property
     def outputs(self) -> int:
@@ -105,15 +136,15 @@ class WeightPosterior(ABC):
         At a temperature T a drawn network's logits f become f*/T + (f − f*), f* those of the model itself.
         """
         networks = (dict(zip(draws, weights, strict=True)) for weights in zip(*draws.values(), strict=True))
-        with eval_mode(self.model):
-            outputs = [call(self.model, batch.inputs, weights) for weights in networks]
-            logits = torch.stack([as_logits(each, len(batch)) for each in outputs])
-            logits = logits.to(working(logits.dtype))
-            overflow = not finite(logits)  # a drawn network may overflow where the trained one does not
-            if overflow or temperature != 1:
-                own = as_logits(call(self.model, batch.inputs), len(batch))
-                check_finite(batch, own, own, self.model)
-                logits = logits - own.to(logits) * (1 - 1 / temperature)
+        network = private_copy(self.model)
+        outputs = [call(network, batch.inputs, weights) for weights in networks]
+        logits = torch.stack([as_logits(each, len(batch)) for each in outputs])
+        logits = logits.to(working(logits.dtype))
+        overflow = not finite(logits)  # a drawn network may overflow where the trained one does not
+        if overflow or temperature != 1:
+            own = as_logits(call(network, batch.inputs), len(batch))
+            check_finite(batch, own, own, network)
+            logits = logits - own.to(logits) * (1 - 1 / temperature)
         return logits, outputs[0].shape
 
     # ---- choosing the prior

@@ -34,9 +34,9 @@ STRUCTURES = ["diag", "kron", "full"]
 def test_sampled_networks_raise_on_inputs_that_are_not_finite_or_overflow(structure, bad, message):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3)).double()
+    model[2].weight.data *= 1e10
     x, y = torch.randn(12, 4, dtype=torch.float64), torch.arange(12) % 3
     bayes = bb.Laplace(model, layers="all", structure=structure).fit([(x, y)])
-    model[2].weight.data *= 1e10
     x[1] = bad
     with pytest.raises(DataError, match=message):
         bayes.predict_proba(x, method="weights")

@@ -58,13 +58,13 @@ def test_limits_and_certificates_of_the_full_structure(k, method):
 
 @pytest.mark.parametrize("structure", ["diag", "kron"])
 def test_limits_of_the_shipped_lenet_in_float32_are_those_of_float64(structure):
-    """The limits in float32 are compared with predictions of a copy in float64."""
+    """The limits in float32 are compared with predictions in float64."""
     images, labels = digits().test_images, digits().test_labels
     options = {"layers": "all", "structure": structure, "prior_variance": 1e-3, "curvature": "fisher"}
     model = digits_lenet()
     bayes = bb.Laplace(model, **options).fit([(images[:8], labels[:8])])
     limit = bayes.limit(images[8:11])
-    bayes._posterior.model = digits_lenet().double()  # with the same Gaussian over its weights
+    model.double()  # with the same Gaussian over its weights
     far = bayes.predict_proba(1e9 * images[8:11].double()).max(1)
     torch.testing.assert_close(limit.confidence, far.values, rtol=0, atol=1e-5)
     assert torch.equal(limit.label, far.indices)

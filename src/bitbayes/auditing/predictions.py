@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from bitbayes import predictive, uncertainty
 from bitbayes.laplace import Laplace
 from bitbayes.likelihood import likelihood_for
-from bitbayes.model import Inputs, call, eval_mode, input_batches, labelled_batches, row_count
+from bitbayes.model import Inputs, call, input_batches, labelled_batches, private_copy, row_count
 from bitbayes.precision import working
 
 ROWS_PER_PREDICTION = 256
@@ -34,8 +34,8 @@ def is_scalable(x: Inputs) -> TypeGuard[Tensor]:
 
 def plain_probabilities(model: nn.Module, x: Inputs) -> Tensor:
     """Return the network's own probabilities, (n, k). A network with one logit gives (n, 2)."""
-    with eval_mode(model), torch.no_grad():
-        output = call(model, x)
+    with torch.no_grad():
+        output = call(private_copy(model), x)
     logits = output.reshape(row_count(x), -1).to(working(output.dtype))  # (n, k)
     return likelihood_for(logits.shape[1]).log_probabilities(logits).exp()
 

@@ -15,10 +15,10 @@ from bitbayes.model import (
     Inputs,
     call,
     check_loader,
-    eval_mode,
     input_batches,
     labelled_batches,
     model_device,
+    private_copy,
 )
 from bitbayes.precision import precise, working
 from bitbayes.progress import track
@@ -48,6 +48,8 @@ class TemperatureScaling(nn.Module):
     3.641
     """
 
+    _runs_privately = True
+
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         if not isinstance(model, nn.Module):
@@ -69,12 +71,11 @@ class TemperatureScaling(nn.Module):
         outputs, targets = [], []
         steps = track(check_loader(val_loader), "temperature scaling", progress)
         likelihood: Likelihood | None = None
-        with eval_mode(self.model):
-            for batch in labelled_batches(steps, model_device(self.model)):
-                logits = self._logits(batch.inputs, batch.name)
-                likelihood = likelihood or likelihood_for(logits.shape[1])
-                targets.append(checked_labels(batch, likelihood, logits.shape[1]))
-                outputs.append(precise(logits))
+        for batch in labelled_batches(steps, model_device(self.model)):
+            logits = self._logits(batch.inputs, batch.name)
+            likelihood = likelihood or likelihood_for(logits.shape[1])
+            targets.append(checked_labels(batch, likelihood, logits.shape[1]))
+            outputs.append(precise(logits))
         assert likelihood is not None  # `labelled_batches` raises on an empty loader
         logits, labels = torch.cat(outputs), torch.cat(targets).to(outputs[0].device)
         self.temperature = _best_temperature(logits, labels, likelihood)
@@ -83,8 +84,7 @@ class TemperatureScaling(nn.Module):
 
     def forward(self, x: Any) -> Tensor:
         """Return the logits f(x) / T, in the shape of the model's own output."""
-        with eval_mode(self.model):
-            return call(self.model, x) / self.temperature
+        return call(private_copy(self.model), x) / self.temperature
 
     @torch.no_grad()
     def predict_proba(self, x: Data) -> Tensor:
@@ -92,18 +92,17 @@ class TemperatureScaling(nn.Module):
         if self._likelihood is None:
             raise NotFittedError("this TemperatureScaling is not fitted yet: call `fit(val_loader)` first")
         parts = []
-        with eval_mode(self.model):
-            for batch in input_batches(x, model_device(self.model)):
-                logits = self._logits(batch.inputs, batch.name)
-                # Division by a small T could overflow, so the largest logit is moved to 0 first.
-                if logits.shape[1] > 1:
-                    logits = logits - logits.amax(1, keepdim=True)
-                parts.append(self._likelihood.log_probabilities(logits / self.temperature).exp())
+        for batch in input_batches(x, model_device(self.model)):
+            logits = self._logits(batch.inputs, batch.name)
+            # Division by a small T could overflow, so the largest logit is moved to 0 first.
+            if logits.shape[1] > 1:
+                logits = logits - logits.amax(1, keepdim=True)
+            parts.append(self._likelihood.log_probabilities(logits / self.temperature).exp())
         return torch.cat(parts)
 
     def _logits(self, inputs: Inputs, where: str) -> Tensor:
         """Return the model's logits, (n, k), after checks and in the working precision."""
-        output = call(self.model, inputs)
+        output = call(private_copy(self.model), inputs)
         if output.dim() == 1:
             output = output[:, None]
         if output.dim() != 2:

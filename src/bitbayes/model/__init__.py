@@ -13,14 +13,15 @@ from bitbayes.model.batches import (
     row_count,
 )
 from bitbayes.model.derivatives import LayerRecord, differentiate
-from bitbayes.model.eval_mode import eval_mode, unwrapped
 from bitbayes.model.fingerprint import Fingerprint, fingerprint
 from bitbayes.model.forward_passes import FeatureBatch, check_finite, finite, forward_passes, grouped
 from bitbayes.model.head import Head, as_logits, call, find_head, forward
 from bitbayes.model.layer_jacobians import DenseJacobian, LayerJacobian, MatrixJacobian, from_pairs
 from bitbayes.model.layers import Layer, TrainableLayers, find_layers, tied_to
 from bitbayes.model.memory import points_at_once
+from bitbayes.model.private_copy import private_copy, unwrapped
 from bitbayes.model.verify_layers import verify_layers
+from bitbayes.model.watch import Watch, watched
 from bitbayes.model.working_precision import working_dtype
 
 __all__ = [
@@ -37,13 +38,13 @@ __all__ = [
     "MatrixJacobian",
     "PreviewedLoader",
     "TrainableLayers",
+    "Watch",
     "as_logits",
     "call",
     "check_data",
     "check_finite",
     "check_loader",
     "differentiate",
-    "eval_mode",
     "find_head",
     "find_layers",
     "fingerprint",
@@ -56,9 +57,11 @@ __all__ = [
     "labelled_batches",
     "model_device",
     "points_at_once",
+    "private_copy",
     "row_count",
     "tied_to",
     "unwrapped",
     "verify_layers",
+    "watched",
     "working_dtype",
 ]

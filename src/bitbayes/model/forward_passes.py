@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 from bitbayes.errors import DataError
 from bitbayes.model.batches import Batch
-from bitbayes.model.eval_mode import eval_mode
 from bitbayes.model.head import Head, forward
+from bitbayes.model.private_copy import private_copy
 
 
 @dataclass(frozen=True)
@@ -26,10 +26,9 @@ class FeatureBatch(Batch):
 @torch.no_grad()
 def forward_passes(model: nn.Module, head: Head, batches: Iterable[Batch]) -> Iterator[FeatureBatch]:
     """Each batch with its features and logits; raises where these are not finite, or not the head's own."""
+    network = private_copy(model)
     for batch in batches:
-        # Batch by batch, so that the model is in its own mode whenever this generator waits or is dropped.
-        with eval_mode(model):
-            features, logits, _ = forward(model, head, batch.inputs, check=True)
+        features, logits, _ = forward(network, head, batch.inputs, check=True)
         check_finite(batch, features, logits, model)
         yield FeatureBatch(**vars(batch), features=features, logits=logits)
 

@@ -1,15 +1,13 @@
 """Hooks on modules: what each module is called with, and what it returns, while a model runs.
 
-All hooks here are removed when their `with` block ends, and hear only the calls that their own thread makes:
-another thread may run the same model at the same time.
+They are put on a `private_copy` of the model, which no other thread runs, and are removed when their `with`
+block ends.
 """
 
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
@@ -20,20 +18,17 @@ def call_hooks(modules: Mapping[str, nn.Module], on_call: Callable[[str, Any, An
 
     The input is the first positional argument, or else the keyword argument "input", or else None.
 
+    >>> import torch
     >>> layer, shapes = nn.Linear(2, 1), []
     >>> with call_hooks({"layer": layer}, lambda name, inputs, output: shapes.append((name, inputs.shape))):
     ...     _ = layer(input=torch.zeros(3, 2))
     >>> shapes
     [('layer', torch.Size([3, 2]))]
     """
-    own = _thread_id()
 
     def hook(name: str) -> Callable[..., None]:
-        def after_call(_: nn.Module, args: tuple[Any, ...], *rest: Any) -> None:
-            if _thread_id() == own:
-                # torch may leave the keyword arguments out while another thread removes its own hooks.
-                *keywords, output = rest
-                on_call(name, args[0] if args else dict(*keywords).get("input"), output)
+        def after_call(_: nn.Module, args: tuple[Any, ...], keywords: dict[str, Any], output: Any) -> None:
+            on_call(name, args[0] if args else keywords.get("input"), output)
 
         return after_call
 
@@ -49,12 +44,10 @@ def input_hooks(modules: Mapping[str, nn.Module], on_input: Callable[[str, Any],
 
     A module that works in place overwrites its input: these hooks see the input before that.
     """
-    own = _thread_id()
 
     def hook(name: str) -> Callable[..., None]:
-        def before_call(_: nn.Module, args: tuple[Any, ...], *keywords: Any) -> None:
-            if _thread_id() == own:
-                on_input(name, args[0] if args else keywords[0]["input"])
+        def before_call(_: nn.Module, args: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+            on_input(name, args[0] if args else keywords["input"])
 
         return before_call
 
@@ -87,8 +80,3 @@ def _removed_at_exit(handles: Iterable[RemovableHandle]) -> Iterator[None]:
     finally:
         for handle in registered:
             handle.remove()
-
-
-def _thread_id() -> int:
-    """The id of this thread; 0 inside a compiled graph, which cannot ask for it."""
-    return 0 if torch.compiler.is_compiling() else threading.get_ident()

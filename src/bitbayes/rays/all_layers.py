@@ -22,7 +22,6 @@ from bitbayes.model import (
     LayerRecord,
     MatrixJacobian,
     differentiate,
-    eval_mode,
     find_head,
     points_at_once,
 )
@@ -42,7 +41,7 @@ COVARIANCE_ROUNDING = 1e-12
 
 
 class ExactNetwork(NamedTuple):
-    """A model in float64, the Gaussian over its parameters, and the prior.
+    """A model in float64 and in eval mode, the Gaussian over its parameters, and the prior.
 
     contrasts: directions (k, c) that span all that a predictive sees of k logits.
     """
@@ -63,10 +62,8 @@ class ExactNetwork(NamedTuple):
 
     def derivatives(self, x: Tensor, layers: tuple[Layer, ...]) -> list[LayerRecord]:
         """The derivatives of the logits along the contrasts."""
-        with eval_mode(self.model):
-            return differentiate(
-                self.model, layers, x, lambda f: self.contrasts.to(f).expand(len(f), -1, -1)
-            )[1]
+        columns = self.contrasts
+        return differentiate(self.model, layers, x, lambda f: columns.to(f).expand(len(f), -1, -1))[1]
 
 
 @torch.no_grad()
@@ -79,20 +76,17 @@ def all_layers_rays(
     `find_alpha` only u = 0 is meaningful.
     """
     check_rays(x)
-    with eval_mode(network.model):
-        one = x[:1].to(next(network.model.parameters()))
-        rows = points_at_once(network.model, network.layers, one, network.contrasts.shape[0])
+    one = x[:1].to(next(network.model.parameters()))
+    rows = points_at_once(network.model, network.layers, one, network.contrasts.shape[0])
     for part in torch.split(x, rows):
         yield _gaussian(network, part, find_alpha, tolerance)
 
 
 def model_final_region(model: nn.Module, x: Tensor, tolerance: float = 0.0) -> FinalRegion:
-    """The final region of a model that ends in a linear layer, along the rays of x."""
+    """The final region of a model in eval mode that ends in a linear layer, along the rays of x."""
     check_rays(x)
     x = x.to(next(model.parameters()))
-    with eval_mode(model):
-        head = find_head(model, x[:2])
-    return final_region(model, head, x, tolerance=tolerance)
+    return final_region(model, find_head(model, x[:2]), x, tolerance=tolerance)
 
 
 def delta_inside(region: FinalRegion) -> Tensor:

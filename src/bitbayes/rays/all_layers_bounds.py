@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.func import jacrev
 
 from bitbayes.errors import ArgumentError
-from bitbayes.model import Layer, as_logits, call, eval_mode, model_device
+from bitbayes.model import Layer, as_logits, call, model_device
 from bitbayes.rays.all_layers import ExactNetwork, delta_inside, model_final_region
 from bitbayes.rays.bounds import METHODS_WITH_BOUND, largest_confidence
 from bitbayes.rays.limits import require_closed_form
@@ -43,8 +43,7 @@ def all_layers_bound(network: ExactNetwork, x: Tensor, temperature: float, metho
         )
     points = x.double() * delta_inside(region).reshape(-1, *[1] * (x.dim() - 1))
     combinations = _combinations(k, method).to(points)
-    with eval_mode(model):
-        found = [region_norms(model, layers, point, combinations) for point in points]
+    found = [region_norms(model, layers, point, combinations) for point in points]
     gaps, values = (torch.stack(each) for each in zip(*found, strict=True))  # (n, m)
     if method == "meanfield":
         # Its variance is 2/(k − 1) times the sum of those of all logits less their mean.

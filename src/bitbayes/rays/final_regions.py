@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from bitbayes.errors import ArgumentError, DataError, ModelError
-from bitbayes.model import Head, eval_mode, forward, model_device
+from bitbayes.model import Head, forward, model_device, private_copy
 from bitbayes.rays.ray_tensor import RayTensor
 
 
@@ -61,8 +61,7 @@ def final_region(
     """
     check_rays(x)
     ray = RayTensor.along(x.to(model_device(model)), find_alpha=find_alpha, tolerance=tolerance)
-    with eval_mode(model):
-        features, logits, _ = forward(model, head, ray)
+    features, logits, _ = forward(private_copy(model), head, ray)
     if not isinstance(features, RayTensor) or not isinstance(logits, RayTensor):
         raise ModelError(
             "the input does not reach the network's last layer by operations on tensors: it may have left "

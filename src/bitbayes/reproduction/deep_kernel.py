@@ -17,13 +17,13 @@ from bitbayes.model import (
     Head,
     Inputs,
     check_loader,
-    eval_mode,
     find_head,
     forward,
     forward_passes,
     input_batches,
     labelled_batches,
     model_device,
+    private_copy,
 )
 from bitbayes.precision import working
 from bitbayes.reproduction.training import MNIST, Recipe
@@ -167,8 +167,7 @@ class DeepKernel(nn.Module):
 
     def features(self, x: Inputs) -> Tensor:
         """Return the input of the last linear layer, (n, d)."""
-        with eval_mode(self.model):
-            return forward(self.model, self.head, x)[0]
+        return forward(private_copy(self.model), self.head, x)[0]
 
     def probabilities(
         self, features: Tensor, bounds: Tensor, samples: int, generator: torch.Generator | None
@@ -280,8 +279,7 @@ class DeepKernel(nn.Module):
             if not isinstance(x, Tensor):
                 raise DataError(f"{batch.name}: deep kernel learning takes tensors, not {type(x).__name__}")
             if not sizes:
-                with eval_mode(self.model):
-                    find_head(self.model, x[:2], self.head.name)
+                find_head(private_copy(self.model), x[:2], self.head.name)
             if not bool(x.isfinite().all()):
                 raise DataError(f"{batch.name} holds NaN or infinity")
             checked_labels(batch, Categorical(), self.head.outputs)

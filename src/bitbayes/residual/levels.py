@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from bitbayes.errors import ModelError
-from bitbayes.model import Batch, Inputs, call, eval_mode, model_device
+from bitbayes.model import Batch, Inputs, call, model_device, private_copy
 from bitbayes.model.batches import move
 from bitbayes.model.hooks import recorded_inputs
 from bitbayes.precision import precise, working
@@ -28,8 +28,9 @@ def levels(model: nn.Module, layers: tuple[str, ...], inputs: Inputs) -> list[Te
     if not layers:
         return [rows]
     # Copies, because a layer may work in place.
-    with recorded_inputs(model, layers, torch.clone) as seen, eval_mode(model):
-        call(model, move(inputs, model_device(model)))
+    network = private_copy(model)
+    with recorded_inputs(network, layers, torch.clone) as seen:
+        call(network, move(inputs, model_device(network)))
     if missing := [name for name in layers if not seen[name]]:
         raise ModelError(f"residual={layers!r}: the model does not call {missing}")
     return [rows, *(calls[-1] for calls in seen.values())]

@@ -8,9 +8,9 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad
 from torch.nn import functional
 
-from bitbayes.model.eval_mode import eval_mode
 from bitbayes.outliers import Ascent, ascend, start_ascent
 from bitbayes.reproduction.training.compiled import CompiledOnFirstCall
+from bitbayes.reproduction.training.eval_mode import eval_mode
 
 # loss(network, x, y, outliers, strength) returns a scalar.
 Loss = Callable[[nn.Module, Tensor, Tensor, Tensor, float], Tensor]

@@ -6,12 +6,6 @@ from contextlib import contextmanager
 from torch import nn
 
 
-def unwrapped(model: nn.Module) -> nn.Module:
-    """The network that `torch.compile` was given, because a compiled graph may not call hooks."""
-    inside = getattr(model, "_orig_mod", model)
-    return inside if isinstance(inside, nn.Module) else model
-
-
 @contextmanager
 def eval_mode(model: nn.Module) -> Iterator[None]:
     """Put `model` into eval mode, and afterwards each of its modules back into the mode it was in.
@@ -23,8 +17,7 @@ def eval_mode(model: nn.Module) -> Iterator[None]:
     >>> dropout.training
     True
     """
-    # Module by module, because one batch norm may be in eval mode inside a training model. A model that is
-    # already in eval mode is not changed: several threads may be using it.
+    # Module by module, because one batch norm may be in eval mode inside a training model.
     training = [module for module in model.modules() if module.training]
     for module in training:
         module.training = False

@@ -3,7 +3,7 @@
 import pytest
 from torch import nn
 
-from bitbayes.model import eval_mode
+from bitbayes.reproduction.training.eval_mode import eval_mode
 
 
 def test_eval_mode_gives_every_module_its_mode_back():

@@ -1,0 +1,155 @@
+"""Notice that a model has changed since its posterior was fitted.
+
+A look at every tensor's bytes would take as long as a small prediction. So what is looked at each time is
+cheap: whether each tensor is the same object in the same place with the same version counter, and some of its
+entries, because fused optimisers, writes to `.data` and batch norms do not raise the counter. Only if one of
+these differs are all bytes compared: a model that was moved, or loaded with its own weights, has not changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from bitbayes.errors import ModelError
+from bitbayes.model.fingerprint import Fingerprint, fingerprint
+
+# Entries of each tensor that are compared: a step of an optimiser changes almost all.
+ENTRIES = 16
+SHOWN_NAMES = 3
+
+
+class Watch:
+    """The tensors of a model as they are now.
+
+    Args:
+        model: the model.
+        known: its fingerprint.
+        living: names of buffers that predictions change, and that are not looked at.
+    """
+
+    def __init__(self, model: nn.Module, known: Fingerprint, living: frozenset[str] = frozenset()) -> None:
+        self.model, self.fingerprint, self.living = model, known, living
+        # (table, name, what it holds) of all modules, parameters and buffers, and how many there are.
+        self._entries: list[tuple[Mapping[str, object], str, object]] = []
+        self._sizes: list[tuple[Mapping[str, object], int]] = []
+        for module in model.modules():
+            for table in (module._modules, module._parameters, module._buffers):
+                self._entries += [(table, name, value) for name, value in table.items()]
+                self._sizes.append((table, len(table)))
+        tensors = {name: each for name, each in _named_tensors(model) if name not in living}
+        self._counters = [(each, _version(each), each.data_ptr()) for each in tensors.values()]
+        # By device and dtype, so that one operation puts many together: views, and what they showed.
+        self._views: dict[tuple[torch.device, torch.dtype], dict[str, Tensor]] = {}
+        for name, tensor in tensors.items():
+            self._views.setdefault((tensor.device, tensor.dtype), {})[name] = _some_entries(tensor)
+        self._values = [torch.cat([*views.values()]) for views in self._views.values()]
+
+    @torch.no_grad()
+    def unchanged(self) -> bool:
+        """Whether nothing has changed, by a cheap look. If not, `renewed` looks closer."""
+        return (
+            all(table.get(name) is value for table, name, value in self._entries)
+            and all(len(table) == size for table, size in self._sizes)
+            and all(
+                _version(tensor) == version and tensor.data_ptr() == place
+                for tensor, version, place in self._counters
+            )
+            and all(
+                torch.equal(torch.cat([*views.values()]), values)
+                for views, values in zip(self._views.values(), self._values, strict=True)
+            )
+        )
+
+    @torch.no_grad()
+    def renewed(self) -> Watch:
+        """The watch on a model that was moved, converted to another dtype, or loaded with the same weights.
+
+        Raises if it is another model now.
+        """
+        now = Watch(self.model, fingerprint(self.model), self.living)
+        if changed := self._changed(now):
+            shown = ", ".join(map(repr, changed[:SHOWN_NAMES]))
+            rest = f" and {len(changed) - SHOWN_NAMES} more" if len(changed) > SHOWN_NAMES else ""
+            raise ModelError(
+                f"the model has changed since it was fitted ({shown}{rest}), and the Gaussian belongs to its "
+                "weights of then: call `fit` again"
+            )
+        return now
+
+    def _changed(self, now: Watch) -> list[str]:
+        """The names of the tensors that have other values, or are new, or are gone."""
+        before, after = self._samples(), now._samples()
+        differ = [name for name in {**before, **after} if not _agree(before.get(name), after.get(name))]
+        converted = any(before[name].dtype != after[name].dtype for name in before if name in after)
+        if differ or converted or now.fingerprint == self.fingerprint:
+            return differ
+        return ["an entry that was not looked at before"]
+
+    def _samples(self) -> dict[str, Tensor]:
+        """The entries of each tensor that are looked at, as they were."""
+        found: dict[str, Tensor] = {}
+        for views, values in zip(self._views.values(), self._values, strict=True):
+            found |= zip(views, torch.split(values, [len(each) for each in views.values()]), strict=True)
+        return found
+
+
+@contextmanager
+def watched(model: nn.Module) -> Iterator[set[str]]:
+    """While the model is only run: afterwards the set holds the names of the buffers that running it changes.
+
+    Raises if a parameter has changed: somebody trains the model at the same time.
+    """
+    living: set[str] = set()
+    before = _copies_of_entries(model)
+    yield living
+    after = _copies_of_entries(model)
+    changed = {name for name in before if not _agree(before[name], after.get(name))}
+    if trained := [name for name, _ in model.named_parameters() if name in changed]:
+        raise ModelError(
+            f"the model's {trained[0]!r} has changed while it was fitted: `fit` again, when it is trained"
+        )
+    living |= changed
+
+
+def _copies_of_entries(model: nn.Module) -> dict[str, Tensor]:
+    return {name: _some_entries(tensor).clone() for name, tensor in _named_tensors(model)}
+
+
+def _named_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    yield from model.named_parameters()
+    yield from model.named_buffers()
+
+
+def _version(tensor: Tensor) -> int:
+    """How often the tensor was written to; inference tensors do not count."""
+    return -1 if tensor.is_inference() else tensor._version
+
+
+def _some_entries(tensor: Tensor) -> Tensor:
+    """Up to `ENTRIES` entries, spread over the tensor: a view, so that it shows what is written later."""
+    tensor = tensor.detach()
+    if tensor.is_contiguous():
+        flat = tensor.view(-1)
+    elif tensor.numel() and torch.ops.aten.is_non_overlapping_and_dense(tensor):
+        flat = tensor.as_strided((tensor.numel(),), (1,))
+    else:
+        flat = tensor[(slice(0, 1),) * tensor.dim()].view(-1)
+    return flat[:: max(1, len(flat) // ENTRIES)][:ENTRIES]
+
+
+def _agree(before: Tensor | None, after: Tensor | None) -> bool:
+    """Whether both hold the same numbers, up to the rounding of a conversion between dtypes."""
+    if before is None or after is None or before.shape != after.shape:
+        return False
+    if before.dtype == after.dtype:
+        return torch.equal(before.cpu(), after.cpu())
+    if not (before.is_floating_point() and after.is_floating_point()):
+        return False
+    coarse = max(torch.finfo(before.dtype).eps, torch.finfo(after.dtype).eps)
+    tiny = max(torch.finfo(before.dtype).tiny, torch.finfo(after.dtype).tiny)
+    a, b = before.double().cpu(), after.double().cpu()
+    return bool(((a - b).abs() <= coarse * a.abs() + tiny).all())
