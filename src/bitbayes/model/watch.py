@@ -84,10 +84,11 @@ class Watch:
         """The names of the tensors that have other values, or are new, or are gone."""
         before, after = self._samples(), now._samples()
         differ = [name for name in {**before, **after} if not _agree(before.get(name), after.get(name))]
+        if now.fingerprint == self.fingerprint:
+            saved = self.model.state_dict().keys()
+            return [name for name in differ if name not in saved]
         converted = any(before[name].dtype != after[name].dtype for name in before if name in after)
-        if differ or converted or now.fingerprint == self.fingerprint:
-            return differ
-        return ["an entry that was not looked at before"]
+        return differ if differ or converted else ["other entries than those that were looked at"]
 
     def _samples(self) -> dict[str, Tensor]:
         """The entries of each tensor that are looked at, as they were."""

@@ -1,0 +1,186 @@
+"""The private copy of a model: other modules, the same tensors, the same outputs as in eval mode."""
+
+import functools
+import types
+
+import pytest
+import torch
+from torch import nn
+from torch.func import functional_call
+
+from bitbayes.errors import ModelError
+from bitbayes.model import private_copy
+from bitbayes.model.hooks import call_hooks
+
+
+class Body(nn.Module):
+    """A linear layer and dropout, which shows whether it runs in eval mode."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear, self.dropout = nn.Linear(3, 3), nn.Dropout(0.5)
+
+    def forward(self, x):
+        return self.dropout(self.linear(x))
+
+
+class InAList(nn.Module):
+    """It calls its children through a list, a dict and a tuple of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.two, self.three = Body(), Body(), Body()
+        self.blocks = [self.one, {"two": self.two, "rest": (self.three,)}]
+
+    def forward(self, x):
+        first, others = self.blocks
+        return others["rest"][0](others["two"](first(x)))
+
+
+class Holder(nn.Module):
+    """It calls a module that it holds in a list, and that is not its child."""
+
+    def __init__(self, module):
+        super().__init__()
+        self.held = [module]
+
+    def forward(self, x):
+        return self.held[0](x)
+
+
+class RegisteredLater(nn.Module):
+    """Its first child calls the second."""
+
+    def __init__(self):
+        super().__init__()
+        body = Body()
+        self.first, self.second = Holder(body), body
+
+    def forward(self, x):
+        return self.first(x)
+
+
+def with_forward(replace):
+    model = nn.Sequential(Body(), Body())
+    replace(model[0])
+    return model
+
+
+def as_method(body):
+    body.forward = types.MethodType(lambda self, x: 2 * self.dropout(self.linear(x)), body)
+
+
+def as_partial(body):
+    body.forward = functools.partial(Body.forward, body)
+
+
+def as_closure(body):
+    before = body.forward
+
+    def doubled(x, *, factor=2):
+        return factor * before(x)
+
+    body.forward = doubled
+
+
+def compiled_inside():
+    return nn.Sequential(torch.compile(Body(), backend="eager"), nn.Linear(3, 2))
+
+
+def compiled_in_place():
+    model = nn.Sequential(Body(), nn.Linear(3, 2))
+    model[0].compile(backend="eager")
+    return model
+
+
+def shared():
+    body = Body()
+    return nn.Sequential(body, nn.ReLU(), body)
+
+
+MODELS = {
+    "plain": lambda: nn.Sequential(Body(), nn.BatchNorm1d(3), nn.Linear(3, 2)),
+    "in a list": InAList,
+    "registered later": RegisteredLater,
+    "method": lambda: with_forward(as_method),
+    "partial": lambda: with_forward(as_partial),
+    "closure": lambda: with_forward(as_closure),
+    "compiled inside": compiled_inside,
+    "compiled in place": compiled_in_place,
+    "data parallel": lambda: nn.Sequential(nn.DataParallel(Body()), nn.Linear(3, 2)),
+    "shared": shared,
+    "weight norm": lambda: nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(3, 3)), Body()),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_copy_is_in_eval_mode_and_the_model_is_not_changed(name):
+    torch.manual_seed(0)
+    model, x = MODELS[name](), torch.randn(8, 3)
+    expected = model.eval()(x).detach()
+    model.train()
+    before = snapshot(model)
+    copy = private_copy(model)
+    assert torch.equal(copy(x), expected) and torch.equal(copy(x), expected)
+    assert snapshot(model) == before
+    assert [name for name, _ in copy.named_modules()] == [name for name, _ in model.named_modules()]
+    own, theirs = dict(model.named_parameters()), dict(copy.named_parameters())
+    assert own.keys() == theirs.keys() and all(own[name] is theirs[name] for name in own)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_hooks_and_other_parameters_stay_on_the_copy(name):
+    torch.manual_seed(0)
+    model, x = MODELS[name]().eval(), torch.randn(8, 3)
+    expected, before = model(x), snapshot(model)
+    copy, called = private_copy(model), []
+    others = {name: torch.zeros_like(each) for name, each in model.named_parameters()}
+    with call_hooks(dict(copy.named_modules()), lambda *call: called.append(call[0])):
+        functional_call(copy, others, (x,))
+        assert snapshot(model) == before
+        count = len(called)
+        assert torch.equal(model(x), expected) and len(called) == count  # the model calls no hook
+    linear = {key for key, module in copy.named_modules() if isinstance(module, nn.Linear)}
+    assert linear and linear <= set(called)
+
+
+def snapshot(model):
+    """All that a run could leave behind: modes, hooks, and the objects and versions of all tensors."""
+    tables = [
+        (module.training, *(id(each) for each in (*module._parameters.values(), *module._buffers.values())))
+        for module in model.modules()
+    ]
+    hooks = [
+        (len(module._forward_hooks), len(module._forward_pre_hooks), len(module._backward_hooks))
+        for module in model.modules()
+    ]
+    tensors = (*model.parameters(), *model.buffers())
+    return tables, hooks, [(each._version, each.requires_grad, each.grad) for each in tensors]
+
+
+def test_a_users_hooks_are_called():
+    model, calls = nn.Sequential(nn.Linear(2, 2)), []
+    model[0].register_forward_hook(lambda module, args, output: calls.append(1))
+    private_copy(model)(torch.zeros(1, 2))
+    assert calls == [1]
+
+
+def test_modules_that_are_not_registered_keep_their_mode():
+    """`model.eval()` does not reach them either."""
+    dropout = nn.Dropout()
+    copy = private_copy(Holder(dropout).eval())
+    assert copy.held[0].training and copy.held[0] is not dropout
+
+
+def test_a_child_that_appears_twice_has_one_copy():
+    copy = private_copy(shared())
+    assert copy[0] is copy[2]
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+def test_a_scripted_part_in_training_mode_is_refused():
+    model = nn.Sequential(torch.jit.script(nn.Dropout()), nn.Linear(2, 2))
+    with pytest.raises(ModelError, match=r"training mode.*model\.eval\(\)"):
+        private_copy(model)
+    x = torch.randn(5, 2)
+    assert torch.equal(private_copy(model.eval())(x), model(x))

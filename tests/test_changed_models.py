@@ -1,0 +1,240 @@
+"""A posterior whose model has changed since the fit is noticed, and one whose model has not is used."""
+
+import copy
+import pickle
+
+import pytest
+import torch
+from torch import nn
+
+import bitbayes as bb
+from bitbayes.errors import ModelError
+from classifiers import points
+
+
+class Net(nn.Module):
+    def __init__(self, dtype=torch.float32):
+        super().__init__()
+        self.body, self.norm = nn.Linear(4, 6), nn.BatchNorm1d(6)
+        self.head = nn.Linear(6, 3)
+        self.register_buffer("gain", torch.ones(()), persistent=False)
+        self.to(dtype)
+
+    def forward(self, x):
+        return self.head(self.gain * torch.relu(self.norm(self.body(x))))
+
+
+def fitted(layers="last", **options):
+    torch.manual_seed(0)
+    x, y = points()
+    return bb.Laplace(Net().eval(), layers=layers, prior_variance=1.0, **options).fit([(x, y)]), x, y
+
+
+def step(model, optimiser):
+    x, y = points()
+    nn.functional.cross_entropy(model(x), y).backward()
+    optimiser.step()
+
+
+def by_fused_adam(bayes):
+    step(bayes.model, torch.optim.Adam(bayes.model.parameters(), lr=0.1, fused=True))
+
+
+def by_training(bayes):
+    step(bayes.model, torch.optim.SGD(bayes.model.parameters(), lr=0.1))
+
+
+def by_data(bayes):
+    bayes.model.body.weight.data.mul_(1.5)
+
+
+def by_statistics(bayes):
+    with torch.no_grad():
+        bayes.model.train()(points()[0])
+    bayes.model.eval()
+
+
+def by_loading(bayes):
+    torch.manual_seed(1)
+    bayes.model.load_state_dict(Net().state_dict())
+
+
+def by_a_new_head(bayes):
+    bayes.model.head = nn.Linear(6, 3)
+
+
+def by_a_new_parameter(bayes):
+    bayes.model.head.bias = nn.Parameter(torch.ones(3))
+
+
+def by_a_new_model(bayes):
+    bayes.model = Net().eval()
+
+
+def by_a_buffer_that_is_not_saved(bayes):
+    bayes.model.gain.fill_(3.0)
+
+
+def by_data_of_one_entry(bayes):
+    bayes.model.head.weight.data = bayes.model.head.weight.data.clone()
+    bayes.model.head.weight.data[1, 1] += 1  # an entry that is not looked at each time
+
+
+CHANGES = [
+    by_training,
+    by_fused_adam,
+    by_data,
+    by_statistics,
+    by_loading,
+    by_a_new_head,
+    by_a_new_parameter,
+    by_a_new_model,
+    by_a_buffer_that_is_not_saved,
+    by_data_of_one_entry,
+]
+USES = {
+    "predict_proba": lambda bayes, x, y, path: bayes.predict_proba(x),
+    "forward": lambda bayes, x, y, path: bayes(x),
+    "logits": lambda bayes, x, y, path: bayes.logits(x),
+    "score": lambda bayes, x, y, path: bayes.score(x),
+    "uncertainty": lambda bayes, x, y, path: bayes.uncertainty(x),
+    "threshold": lambda bayes, x, y, path: bayes.threshold(x),
+    "evaluate": lambda bayes, x, y, path: bayes.evaluate([(x, y)]),
+    "sample": lambda bayes, x, y, path: bayes.sample(2),
+    "log_evidence": lambda bayes, x, y, path: bayes.log_evidence(),
+    "tune": lambda bayes, x, y, path: bayes.tune([(x, y)]),
+    "evidence": lambda bayes, x, y, path: bayes.tune(objective="evidence"),
+    "update": lambda bayes, x, y, path: bayes.update([(x, y)]),
+    "limit": lambda bayes, x, y, path: bayes.limit(x),
+    "certify": lambda bayes, x, y, path: bayes.certify(x),
+    "bound": lambda bayes, x, y, path: bayes.bound(x[:2]),
+    "save": lambda bayes, x, y, path: bayes.save(path / "posterior.safetensors"),
+    "export": lambda bayes, x, y, path: bayes.export(path / "graph.pt2", x),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("layers", ["last", "all"])
+def test_a_changed_model_is_noticed(layers, change):
+    bayes, x, _ = fitted(layers)
+    bayes.predict_proba(x)
+    change(bayes)
+    for _ in range(2):
+        with pytest.raises(ModelError, match="fit|new Laplace"):
+            bayes.predict_proba(x)
+
+
+@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize("layers", ["last", "all"])
+def test_every_use_of_a_changed_model_raises(layers, use, tmp_path):
+    if (layers, use) == ("all", "export"):
+        pytest.skip("not exported")
+    bayes, x, y = fitted(layers)
+    by_data(bayes)
+    with pytest.raises(ModelError, match="changed since.*fit"):
+        USES[use](bayes, x, y, tmp_path)
+    bayes.fit([(x, y)])
+    USES[use](bayes, x, y, tmp_path)
+
+
+def loaded_with_its_own(bayes):
+    bayes.model.load_state_dict(copy.deepcopy(bayes.model.state_dict()))
+    return bayes
+
+
+def frozen(bayes):
+    bayes.model.requires_grad_(False)
+    return bayes
+
+
+def in_training_mode(bayes):
+    bayes.model.train()
+    return bayes
+
+
+def unpickled(bayes):
+    return pickle.loads(pickle.dumps(bayes))
+
+
+def in_another_layout(bayes):
+    bayes.model.body.weight.data = bayes.model.body.weight.data.t().contiguous().t()
+    return bayes
+
+
+KEPT = [copy.deepcopy, unpickled, loaded_with_its_own, frozen, in_training_mode, in_another_layout]
+
+
+@pytest.mark.parametrize("keep", KEPT)
+@pytest.mark.parametrize("layers", ["last", "all"])
+def test_what_does_not_change_the_weights_changes_no_prediction(layers, keep):
+    bayes, x, _ = fitted(layers)
+    expected = bayes.predict_proba(x)
+    again = keep(bayes)
+    torch.testing.assert_close(again.predict_proba(x), expected, rtol=0, atol=1e-6)
+    by_data(again)
+    with pytest.raises(ModelError, match="fit"):
+        again.predict_proba(x)
+
+
+@pytest.mark.parametrize("dtype, tolerance", [(torch.float64, 1e-5), (torch.bfloat16, 0.05)])
+@pytest.mark.parametrize("layers", ["last", "all"])
+def test_a_converted_model_is_still_the_same(layers, dtype, tolerance):
+    bayes, x, _ = fitted(layers)
+    expected = bayes.predict_proba(x)
+    bayes.model.to(dtype)
+    for _ in range(2):
+        found = bayes.predict_proba(x.to(dtype)).to(expected)
+        torch.testing.assert_close(found, expected, rtol=0, atol=tolerance)
+    copy.deepcopy(bayes).predict_proba(x.to(dtype))
+    by_data(bayes)
+    with pytest.raises(ModelError, match="fit"):
+        bayes.predict_proba(x.to(dtype))
+
+
+def test_models_of_inference_tensors_are_watched():
+    x, y = points()
+    with torch.inference_mode():
+        model = Net().eval()
+        bayes = bb.Laplace(model, prior_variance=1.0).fit([(x, y)])
+        bayes.predict_proba(x)
+        by_data(bayes)
+    with pytest.raises(ModelError, match="fit"):
+        bayes.predict_proba(x)
+
+
+class Counting(nn.Module):
+    """It counts its calls in a buffer, also in eval mode."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(4, 3)
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x):
+        self.calls += 1
+        return self.head(x)
+
+
+@pytest.mark.parametrize("layers", ["last", "all"])
+def test_buffers_that_predictions_change_are_no_change(layers):
+    x, y = points()
+    bayes = bb.Laplace(Counting(), layers=layers, prior_variance=1.0).fit([(x, y)])
+    assert torch.equal(bayes.predict_proba(x), bayes.predict_proba(x))
+    bayes.model.head.weight.data *= 2
+    with pytest.raises(ModelError, match="fit"):
+        bayes.predict_proba(x)
+
+
+def test_a_model_that_is_trained_while_it_is_fitted_is_refused():
+    x, y = points()
+    model = Net().eval()
+
+    def batches():
+        yield x, y
+        model.head.weight.data += 1
+        yield x, y
+
+    bayes = bb.Laplace(model)
+    with pytest.raises(ModelError, match="changed while it was fitted"):
+        bayes.fit(batches())
+    assert bayes._posterior is None
