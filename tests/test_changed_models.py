@@ -120,7 +120,7 @@ def test_a_changed_model_is_noticed(layers, change):
     bayes.predict_proba(x)
     change(bayes)
     for _ in range(2):
-        with pytest.raises(ModelError, match="fit|new Laplace"):
+        with pytest.raises(ModelError, match=r"fit|new Laplace"):
             bayes.predict_proba(x)
 
 
@@ -131,7 +131,7 @@ def test_every_use_of_a_changed_model_raises(layers, use, tmp_path):
         pytest.skip("not exported")
     bayes, x, y = fitted(layers)
     by_data(bayes)
-    with pytest.raises(ModelError, match="changed since.*fit"):
+    with pytest.raises(ModelError, match=r"changed since.*fit"):
         USES[use](bayes, x, y, tmp_path)
     bayes.fit([(x, y)])
     USES[use](bayes, x, y, tmp_path)

@@ -274,7 +274,7 @@ class Laplace(nn.Module):
         before = self._numbers()
         try:
             self._set_numbers(found)
-        except ArgumentError:  # a number that is not finite: all stay as they were
+        except BaseException:  # a number that is not finite, or Ctrl-C: all stay as they were
             self._set_numbers(before)
             raise
         if objective != CALIBRATED:

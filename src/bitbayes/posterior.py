@@ -71,8 +71,8 @@ class WeightPosterior(ABC):
         """Raise if this is no longer the model that was fitted, or if its weights have changed since."""
         if model is not self.model:
             raise ModelError(
-                "`model` has been replaced since `fit`, and the Gaussian is over the weights of the one before: "
-                "make a new Laplace for the new one"
+                "`model` has been replaced since `fit`, and the Gaussian is over the weights of the one "
+                "before: make a new Laplace for the new one"
             )
         if not self._watch.unchanged():
             self._watch = self._watch.renewed()
