@@ -191,7 +191,6 @@ def _slopes(model: nn.Module, parameters: dict[str, Tensor], point: Tensor) -> T
 
 def _flat(layer: Layer, derivatives: dict[str, Tensor]) -> Tensor:
     """Derivatives (k, D, …) in each parameter → (k, D, P) in the order of the layer's parameters."""
-    if layer.kind == "matrix":
-        rows = [each.reshape(*each.shape[:2], layer.shapes[0][0], -1) for each in derivatives.values()]
-        return torch.cat(rows, dim=3).flatten(2)
-    return torch.cat([each.flatten(2) for each in derivatives.values()], dim=2)
+    outputs = layer.shapes[0][0] if layer.kind == "matrix" else 1  # each has its weights, then its bias
+    parts = [each.reshape(*each.shape[:2], outputs, -1) for each in derivatives.values()]
+    return torch.cat(parts, dim=3).flatten(2)
