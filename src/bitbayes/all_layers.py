@@ -134,10 +134,10 @@ class AllLayers(WeightPosterior):
     def rays(self, x: Tensor, prior: Prior, *, find_alpha: bool, tolerance: float) -> Iterator[RayGaussian]:
         return rays.all_layers_rays(self._exact(prior), x, find_alpha=find_alpha, tolerance=tolerance)
 
-    def bound(self, x: Tensor | None, prior: Prior, temperature: float, method: str) -> Tensor:
+    def bound(self, x: Tensor | None, prior: Prior, temperature: float, method: str, form: str) -> Tensor:
         if x is None:
             raise ArgumentError("over all layers each ray has a bound of its own: give its x, `bound(x)`")
-        return rays.all_layers_bound(self._exact(prior), x, temperature, method)
+        return rays.all_layers_bound(self._exact(prior), x, temperature, method, form)
 
     # ---- inside
 

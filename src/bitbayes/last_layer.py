@@ -131,9 +131,9 @@ class LastLayer(WeightPosterior):
         parts = self.model, self.head, self.decomposed()[self.head.name], prior
         return rays.last_layer_rays(*parts, x, find_alpha=find_alpha, tolerance=tolerance)
 
-    def bound(self, x: Tensor | None, prior: Prior, temperature: float, method: str) -> Tensor:
+    def bound(self, x: Tensor | None, prior: Prior, temperature: float, method: str, form: str) -> Tensor:
         gaussian = self.decomposed()[self.head.name]
-        return rays.bound(self.model, self.head, gaussian, prior, temperature, method)
+        return rays.bound(self.model, self.head, gaussian, prior, temperature, method, form)
 
     # ---- inside
 

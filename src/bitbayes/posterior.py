@@ -183,7 +183,7 @@ class WeightPosterior(ABC):
         """The Gaussian over logits along the rays δ·x; `find_alpha`: with alpha."""
 
     @abstractmethod
-    def bound(self, x: Tensor | None, prior: Prior, temperature: float, method: str) -> Tensor:
+    def bound(self, x: Tensor | None, prior: Prior, temperature: float, method: str, form: str) -> Tensor:
         """A confidence that no limit exceeds: one for all x, or one for each ray."""
 
     # ---- inside

@@ -111,7 +111,7 @@ def test_the_bound_over_all_layers_is_the_theorems(structure, k, method, tempera
     with torch.no_grad():
         plain = torch.stack([expected(bayes, structure, x, labels, ray, method) for ray in rays])
     plain = plain.nan_to_num(nan=1.0)  # a ray on which every unit dies: J is 0
-    bound = bayes.bound(rays)
+    bound = bayes.bound(rays, form="theorem")
     assert bound.shape == (4,) and bound.dtype == torch.float64
     torch.testing.assert_close(bound, plain, rtol=0, atol=1e-7)
     assert bool((bayes.limit(rays).confidence <= bound).all())
@@ -141,9 +141,9 @@ def test_bounds_of_networks_with_pooling_and_batch_norm(structure):
     """Max pooling drops pixels that the logits then do not depend on. So J is singular, the bound 1."""
     for name in ("convnet", "residual"):
         bayes, x = laplace(name, 3, n=6, layers="all", structure=structure)
-        assert bool((bayes.bound(x) == 1).all())
+        assert bool((bayes.bound(x, form="theorem") == 1).all())
     bayes, x = laplace("mlp with batch norm", 3, n=6, layers="all", structure=structure)
-    bound = bayes.bound(x)
+    bound = bayes.bound(x, form="theorem")
     assert bool((bound < 1).all()) and bool((bayes.limit(x).confidence <= bound).all())
 
 
@@ -155,19 +155,19 @@ def test_the_bound_is_one_where_j_is_singular():
     with torch.no_grad():
         model[0].weight[:, 1] = 0
     bayes = bb.Laplace(model, layers="all", structure="full").fit([(x, labels)])
-    assert bool((bayes.bound(x) == 1).all())
+    assert bool((bayes.bound(x, form="theorem") == 1).all())
     dead = MLP((2, 4, 1)).double()
     with torch.no_grad():
         dead[0].weight.copy_(-dead[0].weight.abs() - 0.1)
     rows = torch.randn(10, 2, dtype=torch.float64)
     bayes = bb.Laplace(dead, layers="all").fit([(rows, torch.arange(10) % 2)])
-    torch.testing.assert_close(bayes.bound(rows.abs()), torch.ones(10, dtype=torch.float64))
+    torch.testing.assert_close(bayes.bound(rows.abs(), form="theorem"), torch.ones(10, dtype=torch.float64))
 
 
 def test_the_bound_of_a_zero_input_is_one():
     """x = 0: the theorem divides by ‖x‖, and its formula would lie below the prediction at 0."""
     bayes, x, _ = fitted(3, "kron", "pairwise")
-    bound = bayes.bound(torch.stack([0 * x[0], x[0]]))
+    bound = bayes.bound(torch.stack([0 * x[0], x[0]]), form="theorem")
     assert bound[0] == 1 and bound[1] < 1
 
 
@@ -202,7 +202,7 @@ def test_bounds_without_inputs_closed_forms_or_memory_raise(monkeypatch):
     bayes.predictive = "pairwise"
     monkeypatch.setattr("bitbayes.rays.all_layers_bounds.MAX_JACOBIAN_NUMBERS", 100)
     with pytest.raises(ArgumentError, match="too many: use `limit`"):
-        bayes.bound(x)
+        bayes.bound(x, form="theorem")
 
 
 def test_the_bound_of_the_last_layer_is_one_number_for_all_inputs():

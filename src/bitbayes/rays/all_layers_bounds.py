@@ -1,77 +1,183 @@
-"""The theorem's bound for a posterior over all layers, one for each ray.
+"""Bounds for a posterior over all layers, one for each ray.
 
 In the ray's final region a logit is uᵀx + c, u the gradient in the D numbers of the input, and J = ∂u/∂θ, a
-D × P matrix: δ·x has the slope uᵀx, whose derivative in the parameters is Jᵀx. With |uᵀx| ≤ ‖u‖‖x‖ and
-(Jᵀx)ᵀΣ(Jᵀx) ≥ λ_min(Σ)·s_min(J)²·‖x‖² follows |z| ≤ ‖u‖/(s_min(J)·√(κ λ_min(Σ))), κ = π/8, where x ≠ 0. For k
-logits the same holds of every combination of them, with its own u and J.
+D × P matrix: δ·x has the slope uᵀx, whose derivative in the parameters is Jᵀx. So the limit is that of
+|z| = |uᵀx|/√(κ xᵀGx) with G = JΣJᵀ, κ = π/8, where x ≠ 0. This is what the last layer has, with x for the
+features, u for the mean of the weights, and G for their covariance. For k logits the same holds of every
+combination of them.
 
-J is the same at all points of the region, so it is taken at one of them, by `torch.func`. Its singular values
-are roots of the eigenvalues of JJᵀ, less what rounding may have added to these: a bound must not profit.
+**Tight**: |z| ≤ √(uᵀG⁻¹u/κ).
+**Theorem**: λ_min(G) ≥ λ_min(Σ)·s_min(J)², so |z| ≤ ‖u‖/(s_min(J)·√(κ λ_min(Σ))).
+
+The tight form has a second bound, which needs no J and holds for every input, near and far. The variance of a
+logit is at least its variance given the parameters of all layers but the last. This is φ̃ᵀSφ̃, S the
+covariance of the last layer's weights given all others. So the bound for the last layer, with this S, holds.
+
+J is the same at all points of the region, so it is taken at one of them, by `torch.func`. Eigenvalues of G
+and JJᵀ are used less what rounding may have added to them: a bound must not profit.
 """
+
+from __future__ import annotations
+
+from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.func import jacrev
 
 from bitbayes.errors import ArgumentError
-from bitbayes.model import Layer, as_logits, call, model_device
+from bitbayes.model import (
+    DenseJacobian,
+    Layer,
+    LayerJacobian,
+    as_logits,
+    call,
+    find_head,
+    model_device,
+)
+from bitbayes.model.hooks import recorded_inputs
 from bitbayes.rays.all_layers import ExactNetwork, delta_inside, model_final_region
-from bitbayes.rays.bounds import METHODS_WITH_BOUND, largest_confidence
+from bitbayes.rays.bounds import (
+    METHODS_WITH_BOUND,
+    TIGHT,
+    affordable,
+    combinations,
+    head_weights,
+    largest_confidence,
+    of_pairs,
+    tight_bound,
+)
+from bitbayes.rays.final_regions import check_rays
 from bitbayes.rays.limits import require_closed_form
 
-# The largest part of J, of one layer and all logits, that is formed; in numbers.
+# The largest J, of all layers and all logits, that is formed; in numbers.
 MAX_JACOBIAN_NUMBERS = 2**28
 
 
 @torch.no_grad()
-def all_layers_bound(network: ExactNetwork, x: Tensor, temperature: float, method: str) -> Tensor:
+def all_layers_bound(network: ExactNetwork, x: Tensor, temperature: float, method: str, form: str) -> Tensor:
     """A confidence that the limit along no ray of x exceeds, (n,) in float64.
 
-    1 where s_min(J) is 0 for any of the combinations of logits, and at x = 0, whose ray is a point. The
-    temperature divides each u, but not J.
+    The temperature divides each u, but not J. The theorem's is 1 where s_min(J) is 0 for any of the
+    combinations of logits, and at x = 0, whose ray is a point. The tight form is the least of all bounds that
+    are known.
     """
     require_closed_form(method, METHODS_WITH_BOUND, "bound")
-    model, layers = network.model, network.layers
-    region = model_final_region(model, x)
-    x = x.to(model_device(model))
-    k, size = region.logits.slope.shape[1], x[0].numel()
-    numbers = k * size * max(layer.size for layer in layers)
+    check_rays(x)
+    every = head_bound(network, x, temperature, method) if form == TIGHT else None
+    k, size = network.contrasts.shape[0], x[0].numel()
+    numbers = k * size * sum(layer.size for layer in network.layers)
     if numbers > MAX_JACOBIAN_NUMBERS:
+        if every is not None:
+            return every.expand(len(x)).clone()
         raise ArgumentError(
             f"the theorem's J, the derivatives of {size:,} slopes for each logit in each parameter, has "
-            f"{numbers:,} entries in one layer, which is too many: use `limit`, which is exact"
+            f"{numbers:,} entries, which is too many: use `limit`, which is exact"
         )
-    points = x.double() * delta_inside(region).reshape(-1, *[1] * (x.dim() - 1))
-    combinations = _combinations(k, method).to(points)
-    found = [region_norms(model, layers, point, combinations) for point in points]
-    gaps, values = (torch.stack(each) for each in zip(*found, strict=True))  # (n, m)
+    model = network.model
+    final = model_final_region(model, x)
+    x = x.to(model_device(model))
+    points = x.double() * delta_inside(final).reshape(-1, *[1] * (x.dim() - 1))
+    regions = (Region.of(network, point, temperature) for point in points)
+    found = torch.stack([_region_bound(each, method, form) for each in regions])
+    found = found.masked_fill(~x.flatten(1).any(1), 1)
+    return found if every is None else torch.minimum(found, every)
+
+
+def head_bound(network: ExactNetwork, x: Tensor, temperature: float, method: str) -> Tensor | None:
+    """The bound by the last layer given all others: one number for all inputs.
+
+    None where it is not known: if the last layer is not one whose weights (and bias) are all uncertain, if
+    the network calls it more than once, or if there are too many combinations of logits.
+    """
+    model, few = network.model, x[:2].to(next(network.model.parameters()))
+    head = find_head(model, few)
+    with recorded_inputs(model, [head.name]) as calls:
+        call(model, few)
+    layer = next((each for each in network.layers if each.name == head.name), None)
+    whole = layer is not None and layer.kind == "matrix" and layer.size == head.outputs * head.width
+    if not whole or len(calls[head.name]) > 1 or not affordable(head.outputs, head.width, method):
+        return None
+    assert layer is not None
+    gaussian, tau = network.gaussian.given_others(layer, network.prior)
+    weights = head_weights(model, head) / temperature
+    return tight_bound(weights, partial(gaussian.to(weights.device).whiten, tau=tau), method)
+
+
+class Region(NamedTuple):
+    """u (k, D) and J, {layer: (k, D, P)}, of all logits in the final region of a ray."""
+
+    network: ExactNetwork
+    slopes: Tensor
+    jacobians: dict[str, Tensor]
+
+    @classmethod
+    def of(cls, network: ExactNetwork, point: Tensor, temperature: float) -> Region:
+        """The region of one point."""
+        model, jacobians = network.model, {}
+        for layer in network.layers:
+            own = {name: model.get_parameter(name).detach() for name in layer.names}
+            derivatives = jacrev(lambda parameters: _slopes(model, parameters, point))(own)
+            jacobians[layer.name] = _flat(layer, derivatives)
+        return cls(network, _slopes(model, {}, point) / temperature, jacobians)
+
+    def whiten(self, sets: Tensor, vectors: Tensor) -> Tensor:
+        """By G, summed over a set's combinations: see `bounds.Whiten`. Infinite where G is singular."""
+        return torch.stack(
+            [_whiten(self._covariance(*each), own) for each, own in zip(sets, vectors, strict=True)]
+        )
+
+    def smallest_singular(self, each: Tensor) -> Tensor:
+        """s_min(J)² for a combination (k,) of the logits."""
+        parts = (torch.tensordot(each, jacobian, 1) for jacobian in self.jacobians.values())
+        return _lowered(torch.linalg.eigvalsh(sum(part @ part.T for part in parts)))[0].clamp_min(0)
+
+    def _covariance(self, *each: Tensor) -> Tensor:
+        """Σ JΣJᵀ over some combinations, (D, D)."""
+        total = torch.zeros((), dtype=self.slopes.dtype, device=self.slopes.device)
+        for one in each:
+            along: dict[str, LayerJacobian] = {
+                name: DenseJacobian(torch.tensordot(one, jacobian, 1)[None])
+                for name, jacobian in self.jacobians.items()
+            }
+            total = total + self.network.covariance(along)[0]
+        return total
+
+
+def _region_bound(region: Region, method: str, form: str) -> Tensor:
+    """The bound for the ray of a region: a number. Both forms are rounded, and the tight one is the least."""
+    theorem = _theorem_bound(region, method)
+    if form != TIGHT:
+        return theorem
+    # Where G is singular it is infinite, or NaN from a difference of such.
+    return torch.fmin(tight_bound(region.slopes, region.whiten, method), theorem)
+
+
+def _theorem_bound(region: Region, method: str) -> Tensor:
+    k = len(region.slopes)
+    each = combinations(k, method).to(region.slopes)
+    values = torch.stack([region.smallest_singular(one) for one in each])
+    if not bool(values.all()):
+        return torch.ones_like(values[0])
     if method == "meanfield":
         # Its variance is 2/(k − 1) times the sum of those of all logits less their mean.
-        values = (values.sum(1, keepdim=True) * (2 / (k - 1))).expand_as(values)
-    singular = (values == 0).any(1) | (x.flatten(1).abs().amax(1) == 0)
-    largest = network.gaussian.largest_precision(network.prior)  # 1/λ_min(Σ)
-    variances = torch.where(values > 0, values / largest, 1)
-    if method == "pairwise":
-        gaps, variances = _of_pairs(gaps, k, 0), _of_pairs(variances, k, 1)
-    return largest_confidence(gaps / temperature, variances, 0, method).masked_fill(singular, 1)
+        values = (values.sum() * (2 / (k - 1))).expand_as(values)
+    largest = region.network.gaussian.largest_precision(region.network.prior)  # 1/λ_min(Σ)
+    ratios = ((each @ region.slopes).norm(dim=1) * (largest / values).sqrt())[None]
+    return largest_confidence(of_pairs(ratios, k) if method == "pairwise" else ratios, method)[0]
 
 
-def region_norms(
-    model: nn.Module, layers: tuple[Layer, ...], point: Tensor, combinations: Tensor
-) -> tuple[Tensor, Tensor]:
-    """‖u‖ and s_min(J)² of combinations (m, k) of the logits, (m,) each, in the region of one point."""
-    gram = torch.zeros((), dtype=point.dtype, device=point.device)
-    for layer in layers:
-        own = {name: model.get_parameter(name).detach() for name in layer.names}
-        derivatives = jacrev(lambda parameters: _slopes(model, parameters, point))(own)
-        parts = [each.reshape(*each.shape[:2], -1) for each in derivatives.values()]
-        jacobian = torch.cat(parts, dim=2)  # (k, D, P)
-        along = (torch.tensordot(each, jacobian, 1) for each in combinations)  # (D, P)
-        gram = gram + torch.stack([each @ each.T for each in along])  # (m, D, D)
-    values = torch.linalg.eigvalsh(gram)  # (m, D), ascending
-    rounding = 2 * point.numel() * torch.finfo(values.dtype).eps * values[:, -1]
-    norms = (combinations @ _slopes(model, {}, point)).norm(dim=1)
-    return norms, (values[:, 0] - rounding).clamp_min(0)
+def _whiten(matrix: Tensor, vectors: Tensor) -> Tensor:
+    """Vectors g (v, D) in coordinates whose squared norm is gᵀG⁻¹g; infinite where G (D, D) is singular."""
+    values, basis = torch.linalg.eigh(matrix)
+    values = _lowered(values)
+    return torch.where(values > 0, vectors @ basis * values.clamp_min(0).rsqrt(), torch.inf)
+
+
+def _lowered(values: Tensor) -> Tensor:
+    """Eigenvalues of a sum of squares (D,), ascending, less what rounding may have added to them."""
+    return values - 2 * len(values) * torch.finfo(values.dtype).eps * values[-1]
 
 
 def _slopes(model: nn.Module, parameters: dict[str, Tensor], point: Tensor) -> Tensor:
@@ -80,18 +186,8 @@ def _slopes(model: nn.Module, parameters: dict[str, Tensor], point: Tensor) -> T
     return gradients.flatten(1)
 
 
-def _combinations(k: int, method: str) -> Tensor:
-    """Those of k logits that a predictive looks at, (m, k): each once, whatever its sign."""
-    one = torch.eye(k, dtype=torch.float64)
-    if method == "pairwise":
-        first, second = torch.triu_indices(k, k, 1)
-        return one[first] - one[second]
-    return one if k == 1 else one - 1 / k
-
-
-def _of_pairs(values: Tensor, k: int, own: float) -> Tensor:
-    """(n, m) → (n, k, k), symmetric, with `own` on the diagonal."""
-    first, second = torch.triu_indices(k, k, 1)
-    square = torch.full((len(values), k, k), own, dtype=values.dtype, device=values.device)
-    square[:, first, second] = square[:, second, first] = values
-    return square
+def _flat(layer: Layer, derivatives: dict[str, Tensor]) -> Tensor:
+    """Derivatives (k, D, …) in each parameter → (k, D, P) in the order of the layer's parameters."""
+    outputs = layer.shapes[0][0] if layer.kind == "matrix" else 1  # each has its weights, then its bias
+    parts = [each.reshape(*each.shape[:2], outputs, -1) for each in derivatives.values()]
+    return torch.cat(parts, dim=3).flatten(2)

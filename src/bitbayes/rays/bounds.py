@@ -1,12 +1,24 @@
-"""The theorems' bounds on confidence, from the weights' mean and the smallest eigenvalue of their covariance.
+"""Bounds on confidence that hold for every input, from the mean and the covariance of the weights.
 
-For any features, |μᵀφ̃| ≤ ‖μ‖‖φ̃‖ and φ̃ᵀΣφ̃ ≥ λ_min‖φ̃‖², so |z| ≤ ‖μ‖/√(κ λ_min(Σ)), κ = π/8, weights and bias
-together. For k logits the same holds of every linear combination of them, with its own μ and Σ. If the
-combination has coefficients c that sum to 0, the smallest eigenvalue of its covariance is at least ‖c‖²
-times that of Σ, the common shift left out: 2λ_min for the difference of two logits, (1 − 1/k)λ_min for a
-logit minus the mean of all.
+A predictive depends on the input through ratios z = cᵀm/√(1 + κ cᵀCc), κ = π/8, of some combinations c of the
+k logits: m is their mean, C their covariance. For the last layer cᵀm = gᵀφ̃ and cᵀCc = φ̃ᵀSφ̃. Here φ̃ are the
+features with the bias's 1, g = Σᵢ cᵢμᵢ, and S is the covariance of Σᵢ cᵢwᵢ: D numbers and a D × D matrix.
+
+**Tight.** By Cauchy and Schwarz (gᵀφ̃)² = ((S^−½g)ᵀ(S^½φ̃))² ≤ gᵀS⁻¹g · φ̃ᵀSφ̃, so |z| ≤ √(gᵀS⁻¹g/κ). There is no
+smaller bound on |z| that holds for all φ̃: z tends to it along t·S⁻¹g as t → ∞. For one logit
+gᵀS⁻¹g = μᵀ(H + τI)μ.
+
+**Theorem.** gᵀS⁻¹g ≤ ‖g‖²/λ_min(S), and λ_min(S) ≥ ‖c‖²λ_min(Σ), so |z| ≤ ‖g‖/(‖c‖√(κ λ_min(Σ))). This is the
+paper's for one logit. It is never below the tight bound.
+
+Along rays on which the features grow, the bias's 1 vanishes beside them, so a bound on these limits alone
+could leave the bias out. Both forms include it. So they hold at every input, near or far, and where features
+stop growing.
 """
 
+import math
+from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -16,11 +28,22 @@ from bitbayes.model import Head
 from bitbayes.precision import precise
 from bitbayes.predictive import KAPPA
 from bitbayes.prior import Prior
-from bitbayes.rays.largest_probability import largest_pairwise_probability, largest_probit_probability
+from bitbayes.rays.largest_probability import (
+    largest_pairwise_probability,
+    largest_probit_probability,
+    largest_softmax_probability,
+)
 from bitbayes.rays.limits import require_closed_form
 from bitbayes.structures import WeightGaussian
 
 METHODS_WITH_BOUND = ("probit", "pairwise", "meanfield", "quadrature")
+TIGHT, THEOREM = FORMS = ("tight", "theorem")
+# The tight form is used while the combinations, each of k or D numbers, are at most so many numbers.
+MAX_COMBINATION_NUMBERS = 2**24
+
+# whiten(c, g): vectors g (s, v, D) in coordinates whose squared norm is gᵀS⁻¹g, for s sets of combinations c
+# (s, m, k); S is the sum of the covariances of a set's combinations.
+Whiten = Callable[[Tensor, Tensor], Tensor]
 
 
 class PriorLimits(NamedTuple):
@@ -32,19 +55,62 @@ class PriorLimits(NamedTuple):
 
 @torch.no_grad()
 def bound(
-    model: nn.Module, head: Head, gaussian: WeightGaussian, prior: Prior, temperature: float, method: str
+    model: nn.Module,
+    head: Head,
+    gaussian: WeightGaussian,
+    prior: Prior,
+    temperature: float,
+    method: str,
+    form: str,
 ) -> Tensor:
     """A confidence that no input exceeds, near or far: a number, in float64.
 
-    One logit: σ(‖μ‖/√(κ λ_min(Σ))), or with "quadrature" Φ(‖μ‖/√λ_min(Σ)). k logits, "pairwise": every
-    |zᵢⱼ| ≤ Zᵢⱼ = ‖μᵢ − μⱼ‖/√(2κ λ_min); "probit": |zᵢ| ≤ ‖μᵢ − μ̄‖/√(κ(1 − 1/k) λ_min); "meanfield", whose
-    variance is that of a difference: |zᵢ| ≤ ‖μᵢ − μ̄‖/√(2κ λ_min). Each μ is divided by the temperature.
+    The temperature divides each μ. Where there are too many combinations of logits for the tight form, which
+    `affordable` says, it is the theorem's.
     """
     require_closed_form(method, METHODS_WITH_BOUND, "bound")
-    weights = _weights(model, head)  # (k, D)
-    smallest = 1 / gaussian.largest_precision(prior.precision(head.name, torch.float64)).to(weights)
-    gaps = _gaps(weights[None] / temperature, method).norm(dim=-1)  # (1, k) or (1, k, k)
-    return largest_confidence(gaps, squares(len(weights), method) * smallest.expand_as(gaps), 0, method)[0]
+    weights = head_weights(model, head) / temperature  # (k, D)
+    tau = prior.precision(head.name, torch.float64)
+    gaussian = gaussian.to(weights.device, weights.dtype)
+    if form == TIGHT and affordable(len(weights), weights.shape[1], method):
+        return tight_bound(weights, partial(gaussian.whiten, tau=tau), method)
+    sizes = _gaps(weights[None], method).norm(dim=-1)  # (1, k) or (1, k, k)
+    smallest = squares(len(weights), method) / gaussian.largest_precision(tau)
+    return largest_confidence(sizes / smallest.sqrt(), method)[0]
+
+
+def tight_bound(means: Tensor, whiten: Whiten, method: str) -> Tensor:
+    """The tight form for weights μ, or for slopes, of each logit, (k, D): a number.
+
+    One logit, c = 1: "probit" is σ(|z|) ≤ σ(√(μᵀΣ⁻¹μ/κ)). "quadrature" is P(m + √v·t > l) for a normal t and
+    a logistic l. Without l, which is symmetric, it would be larger: Φ(|m|/√v) ≤ Φ(√(μᵀΣ⁻¹μ)).
+
+    k logits. "pairwise" has a score for each class that grows with each of its zᵢⱼ, c = eᵢ − eⱼ. "probit" is
+    the softmax of zᵢ with c = eᵢ − 1/k. So a class has its largest probability where its own z are largest,
+    and those of all others smallest. "meanfield" divides all means by one deviation, whose square v̄ is
+    2/(k − 1) times the sum of the variances of all eᵢ − 1/k. So it is the softmax of scores whose differences
+    are (mᵢ − mⱼ)/√(1 + κv̄), which the same inequality bounds with S = the covariance that belongs to v̄. The
+    probability of class i is at most 1/Σⱼ exp(−Zᵢⱼ) with Zᵢⱼ the bounds on these differences.
+
+    The theorem has the same steps, with a larger bound on each |z|, and for "meanfield" it bounds each score
+    by itself, where Zᵢ + Zⱼ ≥ Zᵢⱼ. So it is nowhere below this one.
+    """
+    k = len(means)
+    each = combinations(k, method).to(means)  # (m, k)
+    vectors = each @ means  # (m, D)
+    if method == "meanfield":
+        white = whiten(math.sqrt(2 / (k - 1)) * each[None], vectors[None])  # (1, k, D)
+        # Not by ‖a‖² + ‖b‖² − 2aᵀb, which cancels for classes that are close.
+        ratios = torch.cdist(white, white, compute_mode="donot_use_mm_for_euclid_dist")
+        return largest_softmax_probability(ratios / math.sqrt(KAPPA))[0]
+    ratios = whiten(each[:, None], vectors[:, None])[:, 0].norm(dim=1)[None]  # (1, m)
+    return largest_confidence(of_pairs(ratios, k) if method == "pairwise" else ratios, method)[0]
+
+
+def affordable(k: int, width: int, method: str) -> bool:
+    """Whether the tight form is, for k logits of so many weights."""
+    count = k * (k - 1) // 2 if method == "pairwise" else k
+    return count * max(k, width) <= MAX_COMBINATION_NUMBERS
 
 
 @torch.no_grad()
@@ -52,7 +118,7 @@ def prior_limits(features: Tensor, logits: Tensor, gaussian: WeightGaussian, met
     """The prior-variance propositions: confidence does not grow with σ₀², and lies between these two.
 
     σ₀² → 0: that of the network itself. σ₀² → ∞: at most σ(|f|/√(1 + κ‖φ̃‖²/λ_max(H))) for one logit, H the
-    curvature; for k logits the same bound on each zᵢⱼ or zᵢ as in `bound`.
+    curvature; for k logits the same bound on each zᵢⱼ or zᵢ as in the theorem's form of `bound`.
 
     Shapes: features φ̃ (n, D), with the bias's 1 if there is a bias; logits (n, k).
 
@@ -70,7 +136,7 @@ def prior_limits(features: Tensor, logits: Tensor, gaussian: WeightGaussian, met
     smallest = squared_norm / gaussian.largest_precision(0.0).to(squared_norm)
     variances = squares(logits.shape[1], method) * smallest.reshape(-1, *[1] * (gaps.dim() - 1))
     certain = logits[:, 0].abs().sigmoid() if logits.shape[1] == 1 else logits.softmax(1).amax(1)
-    return PriorLimits(certain, largest_confidence(gaps, variances.expand_as(gaps), 1, method))
+    return PriorLimits(certain, _largest_probability(gaps / (1 + KAPPA * variances).sqrt(), method))
 
 
 def bound_with_residual(found: Tensor, x: Tensor | None, outputs: int) -> Tensor:
@@ -78,27 +144,37 @@ def bound_with_residual(found: Tensor, x: Tensor | None, outputs: int) -> Tensor
 
     Args:
         found: the bound without the residual: one number, or one for each row of x.
-        x: the rays, if they were given.
+        x: the rays, if they were given. One number for all rows is 1/k only if no row is 0.
         outputs: the number of logits.
     """
-    moves = torch.ones_like(found, dtype=torch.bool)
-    if x is not None and found.dim():
-        moves = x.flatten(1).any(1).to(found.device)
-    return torch.where(moves, 1 / max(2, outputs), found)
+    if x is None:
+        return torch.full_like(found, 1 / max(2, outputs))
+    moves = x.flatten(1).any(1).to(found.device)
+    return torch.where(moves if found.dim() else moves.all(), 1 / max(2, outputs), found)
 
 
-def _weights(model: nn.Module, head: Head) -> Tensor:
+def head_weights(model: nn.Module, head: Head) -> Tensor:
     """μ (k, D), the bias last."""
     module = head.module(model)
     parts = [module.weight, module.bias[:, None]] if head.bias else [module.weight]
     return precise(torch.cat(parts, dim=1))
 
 
-def _gaps(values: Tensor, method: str) -> Tensor:
-    """Of values (n, k, …): the differences of all pairs, (n, k, k, …), or those to the mean, (n, k, …)."""
+def combinations(k: int, method: str) -> Tensor:
+    """Those of k logits that a predictive looks at, (m, k): each once, whatever its sign."""
+    one = torch.eye(k, dtype=torch.float64)
     if method == "pairwise":
-        return values[:, :, None] - values[:, None, :]
-    return values if values.shape[1] == 1 else values - values.mean(1, keepdim=True)
+        first, second = torch.triu_indices(k, k, 1)
+        return one[first] - one[second]
+    return one if k == 1 else one - 1 / k
+
+
+def of_pairs(values: Tensor, k: int) -> Tensor:
+    """(n, m) → (n, k, k), symmetric, with 0 on the diagonal."""
+    first, second = torch.triu_indices(k, k, 1)
+    square = values.new_zeros(len(values), k, k)
+    square[:, first, second] = square[:, second, first] = values
+    return square
 
 
 def squares(k: int, method: str) -> float:
@@ -106,11 +182,22 @@ def squares(k: int, method: str) -> float:
     return 2 if method in ("pairwise", "meanfield") else 1 if k == 1 else 1 - 1 / k
 
 
-def largest_confidence(gaps: Tensor, variances: Tensor, floor: float, method: str) -> Tensor:
-    """From the largest |means| of combinations and their least variances, (n, k) or (n, k, k) → (n,)."""
+def largest_confidence(ratios: Tensor, method: str) -> Tensor:
+    """From the largest |mean|/deviation of each combination of logits, (n, k) or (n, k, k) → (n,)."""
     if method == "quadrature":
-        probability: Tensor = torch.special.ndtr(gaps[:, 0] / variances[:, 0].sqrt())
+        probability: Tensor = torch.special.ndtr(ratios[:, 0])
         return probability
-    z = gaps / (floor + KAPPA * variances).sqrt()
+    return _largest_probability(ratios / math.sqrt(KAPPA), method)
+
+
+def _largest_probability(z: Tensor, method: str) -> Tensor:
+    """If each ratio lies in [−z, z]; (n, k) or (n, k, k) → (n,)."""
     largest = largest_pairwise_probability if method == "pairwise" else largest_probit_probability
     return largest(-z, z)
+
+
+def _gaps(values: Tensor, method: str) -> Tensor:
+    """Of values (n, k, …): the differences of all pairs, (n, k, k, …), or those to the mean, (n, k, …)."""
+    if method == "pairwise":
+        return values[:, :, None] - values[:, None, :]
+    return values if values.shape[1] == 1 else values - values.mean(1, keepdim=True)

@@ -30,6 +30,16 @@ def largest_pairwise_probability(low: Tensor, high: Tensor) -> Tensor:
     return _largest_probability(-torch.logsumexp(-low, dim=2), -torch.logsumexp(-high, dim=2))
 
 
+def largest_softmax_probability(high: Tensor) -> Tensor:
+    """max p if sᵢ − sⱼ ≤ highᵢⱼ, (n, k, k) → (n,), with 0 on the diagonal: max 1/Σⱼ e^(−highᵢⱼ).
+
+    >>> high = torch.tensor([[[0.0, 3.0], [1.0, 0.0]]])
+    >>> torch.allclose(largest_softmax_probability(high), torch.tensor(3.0).sigmoid())
+    True
+    """
+    return (-torch.logsumexp(-high, dim=2)).amax(1).exp()
+
+
 def _largest_probability(low: Tensor, high: Tensor) -> Tensor:
     """max p for ranges of scores (n, k) → (n,)."""
     k = low.shape[1]

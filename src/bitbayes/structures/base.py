@@ -112,6 +112,31 @@ class WeightGaussian(TensorBundle):
         """The covariance of the logits at these coordinates."""
         raise NotImplementedError
 
+    def whiten(self, combinations: Tensor, vectors: Tensor, tau: Precision) -> Tensor:
+        """Vectors g (s, v, D) in coordinates (s, v, …) whose squared norm is gᵀS⁻¹g, of the last layer.
+
+        Args:
+            combinations: c (s, m, k). For each of s sets, S (D, D) is the sum of the covariances of Σᵢ cᵢwᵢ
+                over its m combinations, wᵢ (D,) the weights of logit i.
+            vectors: (s, v, D), as many as are asked for in each set.
+            tau: the prior's precision.
+        """
+        precisions = self.precisions(tau)
+        every = torch.eye(precisions.numel(), dtype=precisions.dtype, device=precisions.device)
+        every = every.reshape(-1, *precisions.shape) * precisions.rsqrt()
+        roots = self.to_weights(every)  # (P, k, D), with Σ = Σ_p r_p r_pᵀ
+        found = []
+        for some, own in zip(combinations, vectors, strict=True):
+            rows = torch.einsum("mk,pkd->mpd", some, roots).flatten(0, 1)  # S = rowsᵀ rows
+            # Not by S itself, whose condition is the square of that of the rows.
+            triangle = torch.linalg.qr(rows, mode="r").R
+            found.append(torch.linalg.solve_triangular(triangle.mT, own.mT, upper=False).mT)
+        return torch.stack(found)
+
+    def as_head(self, outputs: int) -> WeightGaussian:
+        """Of a linear layer with so many outputs: the same Gaussian in the form that a last layer has."""
+        raise NotImplementedError
+
     def rotate(self, jacobian: LayerJacobian) -> LayerJacobian:
         """A layer's derivatives in the eigenbasis, in which their products need `precisions` alone."""
         raise NotImplementedError

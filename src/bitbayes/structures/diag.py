@@ -73,5 +73,12 @@ class DiagGaussian(WeightGaussian):
         variances = coordinates @ self.precisions(tau).reciprocal().T  # (n, k)
         return CovarianceFactors(variances, None, torch.zeros_like(variances[:, 0]))
 
+    def whiten(self, combinations: Tensor, vectors: Tensor, tau: Precision) -> Tensor:
+        variances = combinations.square().sum(1) @ self.precisions(tau).reciprocal()  # (s, D)
+        return vectors * variances.rsqrt()[:, None]
+
+    def as_head(self, outputs: int) -> DiagGaussian:
+        return DiagGaussian(self.values.reshape(outputs, -1))
+
     def rotate(self, jacobian: LayerJacobian) -> LayerJacobian:
         return jacobian

@@ -86,6 +86,15 @@ class FullGaussian(WeightGaussian):
     def to_weights(self, coordinates: Tensor) -> Tensor:
         return coordinates @ self.vectors.T
 
+    def as_head(self, outputs: int) -> FullHeadGaussian:
+        # Every logit by itself is a contrast: no common shift is set apart.
+        return FullHeadGaussian(self.values, self.vectors, torch.eye(outputs).to(self.vectors))
+
+    def part(self, rows: slice) -> FullGaussian:
+        """The Gaussian over some of the parameters given all others: H is cut to their part."""
+        own = self.vectors[rows]
+        return FullGaussian(*eigen((own * self.values) @ own.T))
+
     def rotate(self, jacobian: LayerJacobian) -> LayerJacobian:
         return DenseJacobian(flush_rounding_noise(jacobian.dense() @ self.vectors, 1))
 

@@ -7,7 +7,7 @@ on φ̃.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 import torch
@@ -125,16 +125,24 @@ class KronGaussian(WeightGaussian):
         shift = variances[:, -1] / variances.shape[1]
         return CovarianceFactors(variances[:, :-1], self.output_vectors[:, :-1], shift)
 
+    def whiten(self, combinations: Tensor, vectors: Tensor, tau: Precision) -> Tensor:
+        """In A's eigenbasis, in which S is diagonal: Σ over c and b of (Uᵀc)_b²/(β_bα_a + τ)."""
+        along = (combinations @ self.output_vectors).square().sum(1)  # (s, k)
+        variances = along @ self.precisions(tau).reciprocal()  # (s, D)
+        return (vectors @ self.input_vectors) * variances.rsqrt()[:, None]
+
+    def as_head(self, outputs: int) -> KronGaussian:
+        factors = ("output_values", "output_vectors", "input_values", "input_vectors")
+        return replace(self, **{name: getattr(self, name)[0] for name in factors})  # without the groups
+
     def rotate(self, jacobian: LayerJacobian) -> LayerJacobian:
-        """Vᵀa and Uᵀg; UᵀJV instead where there are more positions than numbers in J."""
-        assert isinstance(jacobian, MatrixJacobian)
+        """Vᵀa and Uᵀg; UᵀJV instead where J is given, or there are more positions than numbers in it."""
+        if isinstance(jacobian, DenseJacobian):
+            return self._rotate_dense(jacobian.dense())
         n, groups, c, o, positions = jacobian.gradients.shape
         size = jacobian.inputs.shape[2]
         if c * o * size * (o + size) < positions * (c * o**2 + size**2):
-            dense = jacobian.dense().reshape(n, c, groups, o, size)
-            return DenseJacobian(
-                flush_rounding_noise(self.output_vectors.mT @ dense @ self.input_vectors, 2).flatten(2)
-            )
+            return self._rotate_dense(jacobian.dense())
         inputs = jacobian.inputs.permute(1, 2, 0, 3).flatten(2)  # (groups, i, n·T), as they lie in memory
         inputs = (self.input_vectors.mT @ inputs).reshape(groups, size, n, positions).permute(2, 0, 1, 3)
         if positions == 1:  # one product instead of one for each point and direction
@@ -144,6 +152,13 @@ class KronGaussian(WeightGaussian):
         else:
             gradients = self.output_vectors[:, None].mT @ jacobian.gradients
         return MatrixJacobian(flush_rounding_noise(inputs, 2), flush_rounding_noise(gradients, 2))
+
+    def _rotate_dense(self, jacobian: Tensor) -> DenseJacobian:
+        """UᵀJV of J (n, c, P)."""
+        groups, o, size = (*self.output_vectors.shape[:2], self.input_vectors.shape[2])
+        dense = jacobian.reshape(*jacobian.shape[:2], groups, o, size)
+        rotated = self.output_vectors.mT @ dense @ self.input_vectors
+        return DenseJacobian(flush_rounding_noise(rotated, 2).flatten(2))
 
 
 @dataclass(frozen=True)

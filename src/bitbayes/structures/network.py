@@ -12,7 +12,7 @@ from bitbayes.model import DenseJacobian, Layer, LayerJacobian, LayerRecord, Mat
 from bitbayes.prior import Prior
 from bitbayes.structures.base import Curvature, WeightGaussian
 from bitbayes.structures.diag import DiagCurvature
-from bitbayes.structures.full import FullCurvature
+from bitbayes.structures.full import FullCurvature, FullGaussian
 from bitbayes.structures.grams import gram
 from bitbayes.structures.kron import KronCurvature
 
@@ -65,6 +65,20 @@ class NetworkGaussian:
             for layer, part in zip(layers, parts, strict=True):
                 draws.update(layer.split(part))
         return draws
+
+    def given_others(self, layer: Layer, prior: Prior) -> tuple[WeightGaussian, float]:
+        """The Gaussian over a linear layer's weights (k, D) given those of all others, and its τ.
+
+        Its precision is the layer's own part of H + τI.
+        """
+        name = WHOLE_NETWORK if WHOLE_NETWORK in self.blocks else layer.name
+        block = self.blocks[name]
+        if name == WHOLE_NETWORK:
+            before = self.layers[: self.layers.index(layer)]
+            start = sum(each.size for each in before)
+            assert isinstance(block, FullGaussian)
+            block = block.part(slice(start, start + layer.size))
+        return block.as_head(layer.shapes[0][0]), prior.precision(name, block.dtype)
 
     def largest_precision(self, prior: Prior) -> Tensor:
         """λ_max(H + τI) = 1/λ_min(Σ), over the parameters of all layers."""
