@@ -107,6 +107,14 @@ def test_saving_twice_replaces_the_file(saved):
     assert [file.name for file in path.parent.iterdir()] == [path.name]
 
 
+def test_the_same_posterior_gives_the_same_bytes(saved):
+    bayes, _, path = saved
+    before = path.read_bytes()
+    for _ in range(8):
+        bayes.save(path)
+        assert path.read_bytes() == before
+
+
 def refuses(path, model, match):
     before = path.read_bytes() if path.is_file() else None
     with pytest.raises(FileError, match=match):

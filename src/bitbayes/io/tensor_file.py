@@ -5,6 +5,7 @@ zeros.
 """
 
 import hashlib
+import json
 import re
 import struct
 from pathlib import Path
@@ -19,7 +20,7 @@ from bitbayes.io.whole_file import read_bytes, write_bytes
 
 DIGEST_KEY = "sha256"
 BLANK = "0" * 64
-# As safetensors writes it. Quotes inside of texts are escaped in the header, so no text can match.
+# As `write_tensors` writes it. Quotes inside of texts are escaped in the header, so no text can match.
 DIGEST = re.compile(rb'"%s":"([0-9a-f]{64})"' % DIGEST_KEY.encode())
 
 
@@ -35,17 +36,22 @@ class TensorFile(NamedTuple):
 def write_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> str:
     """Write a safetensors file with its digest, whole or not at all, and return the digest.
 
+    The header is ours, because safetensors would write several texts in a random order.
+
     Args:
         path: the file.
         tensors: the tensors by name, on any device.
         metadata: text that is stored in the header of the file.
     """
     contents = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
-    blank = save(contents, {**metadata, DIGEST_KEY: BLANK})
-    place, digest = _find_digest(blank), hashlib.sha256(blank).hexdigest()
-    assert place is not None
-    view = memoryview(blank)  # whose slices are no copies
-    write_bytes(path, view[: place.start(1)], digest.encode(), view[place.end(1) :])
+    plain = save(contents)
+    header = {"__metadata__": {DIGEST_KEY: BLANK, **metadata}, **parse_json(_header(plain))}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)  # tensors begin at a multiple of eight bytes
+    start = struct.pack("<Q", len(text)) + text
+    data = memoryview(plain)[8 + len(_header(plain)) :]  # no copy
+    digest = _sha256(start, data)
+    write_bytes(path, start.replace(BLANK.encode(), digest.encode(), 1), data)  # its key comes first
     return digest
 
 
@@ -66,6 +72,7 @@ def read_tensors(path: Path, advice: str) -> TensorFile:
         metadata = parse_json(_header(content)).get("__metadata__", {})
     except Exception as error:  # of many types, if there was no digest to stop the parsers
         raise FileError(f"{path} is damaged, truncated or no safetensors file; {advice}") from error
+    metadata.pop(DIGEST_KEY, None)
     return TensorFile(tensors, metadata, digest, place is not None)
 
 
@@ -84,8 +91,14 @@ def _find_digest(content: bytes) -> re.Match[bytes] | None:
 
 def _digest(content: bytes, place: re.Match[bytes] | None) -> str:
     """Return the SHA-256 of the file, with zeros at the digest's own place."""
-    start, end = place.span(1) if place else (0, 0)
-    digest, view = hashlib.sha256(), memoryview(content)
-    for piece in (view[:start], BLANK[: end - start].encode(), view[end:]):
+    if place is None:
+        return _sha256(content)
+    view = memoryview(content)
+    return _sha256(view[: place.start(1)], BLANK.encode(), view[place.end(1) :])
+
+
+def _sha256(*pieces: bytes | memoryview) -> str:
+    digest = hashlib.sha256()
+    for piece in pieces:
         digest.update(piece)
     return digest.hexdigest()

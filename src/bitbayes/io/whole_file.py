@@ -78,7 +78,7 @@ def check_writable(path: Path) -> Path:
         The file that will be written: `path`, or what it links to.
     """
     with _told("write", path):
-        target = Path(os.path.realpath(path))
+        target = Path(os.path.realpath(path)) if path.is_symlink() else path
         folder, mode = target.parent, _mode(target)
         if mode is not None and stat.S_ISDIR(mode):
             raise FileError(f"cannot write {path}: it is a folder; give the name of a file")
