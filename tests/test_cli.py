@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import re
 import subprocess
 import sys
@@ -149,3 +150,46 @@ def test_the_version_is_printed_by_the_command_and_by_python_m() -> None:
     assert run("--version").stdout.split() == ["bitbayes", bitbayes.__version__]
     command = [sys.executable, "-m", "bitbayes", "--version"]
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.startswith("bitbayes ")
+
+
+def run_without_reader(*arguments: str, stderr: bool) -> subprocess.CompletedProcess[str]:
+    """Run the command with its stdout, and maybe its stderr, in a pipe that nobody reads."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        return subprocess.run(
+            [sys.executable, "-c", "from bitbayes.cli import main; main()", *arguments],
+            stdout=writer,
+            stderr=writer if stderr else subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    finally:
+        os.close(writer)
+
+
+@pytest.mark.parametrize("stderr", [False, True])
+def test_an_audit_that_nobody_reads_writes_its_files_and_ends_quietly(folder: Path, stderr: bool) -> None:
+    result = run_without_reader("audit", "blobs_target:classifier", "--json", "numbers.json", stderr=stderr)
+    assert result.returncode == 0
+    assert "rror" not in (result.stderr or "")
+    assert "</html>" in (folder / "bitbayes-report.html").read_text("utf-8")
+    assert json.loads((folder / "numbers.json").read_text("utf-8"))["subject"]
+
+
+def test_a_reproduction_that_nobody_reads_makes_all_that_was_asked_for(folder: Path) -> None:
+    names = ["bounded-logit", "linear-regions"]
+    result = run_without_reader("reproduce", *names, "--quick", "--output", "results", stderr=False)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert sorted(path.name for path in (folder / "results").iterdir()) == names
+
+
+def test_an_audit_whose_table_cannot_be_printed_has_written_its_files(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unprintable(found: Any) -> str:
+        raise UnicodeEncodeError("ascii", "’", 0, 1, "ordinal not in range(128)")
+
+    monkeypatch.setattr("bitbayes.cli.terminal_table", unprintable)
+    assert isinstance(run("audit", "blobs_target:classifier").exception, UnicodeEncodeError)
+    assert (folder / "bitbayes-report.html").exists()

@@ -1,8 +1,10 @@
 """The command line: `bitbayes audit` and `bitbayes reproduce`."""
 
+import io
 import json
+import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TextIO
 
 import torch
 import typer
@@ -42,7 +44,28 @@ app = typer.Typer(
 
 def main() -> None:
     """Run the `bitbayes` command."""
+    sys.stdout, sys.stderr = _outliving_reader(sys.stdout), _outliving_reader(sys.stderr)
     app(prog_name="bitbayes")
+
+
+class _PipeEnd(io.FileIO):
+    """Where a process writes to a pipe. Without a reader, as in `bitbayes audit | true`, text is dropped."""
+
+    def write(self, data: Any) -> int:
+        try:
+            return super().write(data) or 0
+        except BrokenPipeError:
+            return memoryview(data).nbytes
+
+
+def _outliving_reader(stream: TextIO) -> TextIO:
+    """Return the stream such that the work goes on, and its files are written, when nobody reads any more."""
+    if stream is None or stream.isatty():  # None: closed from the beginning
+        return stream
+    raw = _PipeEnd(stream.fileno(), "w", closefd=False)
+    return io.TextIOWrapper(
+        io.BufferedWriter(raw), stream.encoding, stream.errors, write_through=stream is sys.stderr
+    )
 
 
 def _print_version(wanted: bool) -> None:
@@ -120,6 +143,10 @@ def audit(
             seed=seed,
             progress=bars,
         )
+    # Before anything is printed: whatever happens to the terminal, the files are there.
+    if json_file:
+        write_text(json_file, json.dumps(found.as_dict(), indent=1, allow_nan=False) + "\n")
+    write_text(output, render_page(found))
     console = Console(highlight=False)
     console.print(terminal_table(found))
     for method, numbers in found.chosen.items():
@@ -127,9 +154,7 @@ def audit(
     for note in found.notes:
         console.print(f"Note: {note}", markup=False)
     if json_file:
-        write_text(json_file, json.dumps(found.as_dict(), indent=1, allow_nan=False) + "\n")
         console.print(f"Numbers: {json_file}", markup=False, soft_wrap=True)
-    write_text(output, render_page(found))
     console.print(f"Page: {output}", markup=False, soft_wrap=True)
 
 

@@ -37,6 +37,10 @@ class UntunedWarning(UserWarning):
     """A prediction is made with a prior variance that nobody chose."""
 
 
+class UncheckedWarning(UserWarning):
+    """A file of an older version is used, which has no digest by which damage would be noticed."""
+
+
 def one_of(name: str, value: object, allowed: tuple[str, ...]) -> str:
     """Return `value` if it is one of `allowed`; otherwise raise and list them.
 

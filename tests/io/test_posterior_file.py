@@ -1,8 +1,15 @@
 """Posteriors come back bit for bit; files that are damaged, foreign or of another model are refused."""
 
 import copy
+import errno
+import hashlib
 import json
+import os
+import random
 import struct
+import subprocess
+import sys
+from dataclasses import replace
 
 import pytest
 import torch
@@ -13,6 +20,8 @@ import bitbayes as bb
 import dense
 import reference
 from bitbayes.errors import FileError, ModelError, NotFittedError
+from bitbayes.io import posterior_file
+from bitbayes.io.tensor_file import read_tensors, write_tensors
 from classifiers import points, relu_mlp
 from reference import fitted
 
@@ -76,7 +85,6 @@ def test_the_file_is_safetensors_with_a_json_header(saved):
     assert tensors and all(tensor.isfinite().all() for tensor in tensors.values())
     told = json.loads(header(path)["__metadata__"]["bitbayes"])
     assert told["structures"] == {"head": "kron"}
-    assert told["shapes"] == {name: list(tensor.shape) for name, tensor in tensors.items()}
     assert "fingerprint" in told and "format" in told
     raw = path.read_bytes()
     assert b"pickle" not in raw and raw[:2] not in (b"PK", b"\x80\x04", b"\x80\x05")
@@ -99,6 +107,14 @@ def test_saving_twice_replaces_the_file(saved):
     assert [file.name for file in path.parent.iterdir()] == [path.name]
 
 
+def test_the_same_posterior_gives_the_same_bytes(saved):
+    bayes, _, path = saved
+    before = path.read_bytes()
+    for _ in range(8):
+        bayes.save(path)
+        assert path.read_bytes() == before
+
+
 def refuses(path, model, match):
     before = path.read_bytes() if path.is_file() else None
     with pytest.raises(FileError, match=match):
@@ -110,7 +126,7 @@ def refuses(path, model, match):
 def test_truncated_files_are_refused(saved, keep):
     bayes, _, path = saved
     path.write_bytes(path.read_bytes()[:keep])
-    refuses(path, bayes.model, "damaged, truncated or no safetensors file")
+    refuses(path, bayes.model, "is damaged")
 
 
 def test_a_longer_file_is_refused(saved):
@@ -138,12 +154,17 @@ def test_a_damaged_header_is_refused(saved):
     refuses(path, bayes.model, "damaged")
 
 
-def rewrite(path, change):
-    """Write the file again with its tensors under a changed header."""
+def rewrite(path, change, write=write_tensors):
+    """Write the file again with its tensors under a changed header, and with a digest that is right."""
     told = json.loads(header(path)["__metadata__"]["bitbayes"])
     tensors = load_file(path)
     change(told, tensors)
-    save_file(tensors, path, metadata={"bitbayes": json.dumps(told)})
+    write(path, tensors, {"bitbayes": json.dumps(told)})
+
+
+def without_digest(path, tensors, metadata):
+    """Write a file as earlier versions did."""
+    save_file(tensors, path, metadata)
 
 
 @pytest.mark.parametrize(
@@ -157,8 +178,11 @@ def rewrite(path, change):
         lambda told, tensors: told["options"].update(colour="blue"),
         lambda told, tensors: told["options"].update(structure="kfac"),
         lambda told, tensors: told["numbers"].update(prior_variance=-1.0),
+        lambda told, tensors: told["numbers"].update(prior_variance=float("nan")),
+        lambda told, tensors: told["numbers"].update(temperature=float("inf")),
+        lambda told, tensors: told.update(loss=float("inf")),
+        lambda told, tensors: told.update(count=float("inf")),
         lambda told, tensors: tensors.pop("curvature/head/inputs"),
-        lambda told, tensors: tensors.update({"curvature/head/inputs": tensors["curvature/head/inputs"][:2]}),
         lambda told, tensors: tensors.update(extra=torch.zeros(2)),
     ],
 )
@@ -168,11 +192,133 @@ def test_headers_that_make_no_sense_are_refused(saved, change):
     refuses(path, bayes.model, "bayes.safetensors")
 
 
-@pytest.mark.parametrize("number, todo", [(1, "fit again and save again"), (99, "the version that wrote it")])
-def test_another_format_is_refused_and_named(saved, number, todo):
+@pytest.mark.parametrize(
+    "text", ["[" * 100_000, "{" * 100_000, '{"format": 1e999}', '{"format": NaN}', "9" * 5000]
+)
+def test_texts_that_are_no_json_are_refused(saved, text):
     bayes, _, path = saved
-    rewrite(path, lambda told, tensors: told.update(format=number))
+    write_tensors(path, load_file(path), {"bitbayes": text})
+    refuses(path, bayes.model, "damaged header")
+
+
+@pytest.mark.parametrize("write", [write_tensors, without_digest])
+@pytest.mark.parametrize(
+    "number, todo", [(1, "fit again and save again"), (3, "fit again"), (99, "the version that wrote it")]
+)
+def test_another_format_is_refused_and_named(saved, number, todo, write):
+    bayes, _, path = saved
+    rewrite(path, lambda told, tensors: told.update(format=number), write)
     refuses(path, bayes.model, f"format {number}.*{todo}")
+
+
+def test_a_file_that_has_lost_its_digest_is_refused(saved):
+    bayes, _, path = saved
+    rewrite(path, lambda told, tensors: None, without_digest)
+    refuses(path, bayes.model, "lost its digest")
+
+
+def test_a_change_of_any_byte_is_noticed(saved):
+    """In the lengths, names, dtypes, shapes and numbers of the header, in the digest, and in the tensors."""
+    bayes, _, path = saved
+    raw, generator = path.read_bytes(), random.Random(0)
+    for position in range(len(raw)):
+        changed = bytearray(raw)
+        changed[position] ^= 1 << generator.randrange(8)
+        path.write_bytes(changed)
+        with pytest.raises(FileError, match=r"bayes\.safetensors"):
+            bb.Laplace.load(path, bayes.model)
+
+
+@pytest.mark.parametrize(
+    "before, after",
+    [(b'"prior_variance\\": 1.0', b'"prior_variance\\": 9.0'), (b'"F64"', b'"I64"')],
+)
+def test_a_changed_header_is_noticed(saved, before, after):
+    bayes, _, path = saved
+    raw = path.read_bytes()
+    assert before in raw
+    path.write_bytes(raw.replace(before, after))
+    refuses(path, bayes.model, "is damaged: its bytes are not those that were written; take another copy")
+
+
+def test_the_digest_is_the_sha256_of_the_file_with_zeros_in_its_place(saved):
+    _, _, path = saved
+    raw, digest = path.read_bytes(), header(path)["__metadata__"]["sha256"]
+    assert raw.count(digest.encode()) == 1
+    assert hashlib.sha256(raw.replace(digest.encode(), b"0" * 64)).hexdigest() == digest
+
+
+def test_a_digest_inside_of_a_text_or_a_name_is_not_taken_for_that_of_the_file(tmp_path):
+    text = '"sha256":"' + 64 * "1" + '"'
+    tensors = {text: torch.ones(2), "sha256": torch.ones(3)}
+    write_tensors(tmp_path / "file", tensors, {"bitbayes": text, text: text})
+    file = read_tensors(tmp_path / "file", "")
+    assert file.checked and file.metadata["bitbayes"] == text and file.tensors.keys() == tensors.keys()
+
+
+OVERWRITTEN = """
+import os, sys, torch
+import bitbayes as bb
+x, y = torch.randn(50, 64).double(), torch.arange(50) % 10
+model = torch.nn.Linear(64, 10).double()
+path = sys.argv[1]
+bb.Laplace(model, structure="full").fit([(x, y)]).save(path)
+bayes = bb.Laplace.load(path, model)
+size = os.path.getsize(path)
+assert size > 2_000_000  # several pages
+fitted = bayes._posterior.fitted
+before = [tensor.clone() for tensor in fitted.curvature[""].tensors().values()]
+with open(path, "r+b") as file:
+    file.seek(size // 2)
+    file.write(bytes(size // 2))
+    file.truncate(file.tell() - 100_000)
+after = fitted.curvature[""].tensors().values()
+assert all(map(torch.equal, before, after))
+"""
+
+
+def test_a_loaded_posterior_does_not_depend_on_its_file_any_more(tmp_path):
+    """In a process of its own, because it would be killed if the tensors were a map of the file."""
+    command = [sys.executable, "-c", OVERWRITTEN, str(tmp_path / "bayes.safetensors")]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr or run.returncode
+
+
+REPLACING = """
+import os, shutil, sys
+old, new, path = sys.argv[1:]
+while True:
+    for source in (old, new):
+        shutil.copyfile(source, path + ".part")
+        os.replace(path + ".part", path)
+"""
+
+
+def test_loading_while_another_process_saves_gives_the_old_or_the_new_posterior(saved):
+    bayes, x, path = saved
+    paths = [str(path.with_name(name)) for name in ("old", "new", path.name)]
+    bayes.save(paths[0])
+    other = bb.Laplace(bayes.model, prior_variance=5.0).fit([(2 * x, torch.arange(len(x)) % 3)])
+    other.save(paths[1])
+    expected = {each.prior_variance: each.log_evidence().item() for each in (bayes, other)}
+    found = {}
+    with subprocess.Popen([sys.executable, "-c", REPLACING, *paths]) as writer:
+        try:
+            for _ in range(400):
+                again = bb.Laplace.load(path, bayes.model)
+                found[again.prior_variance] = again.log_evidence().item()
+        finally:
+            writer.kill()
+    assert found == expected
+
+
+def test_numbers_that_are_not_finite_are_not_saved(saved):
+    bayes, _, path = saved
+    before = path.read_bytes()
+    fitted = replace(bayes._posterior.fitted, loss=float("inf"))
+    with pytest.raises(FileError, match="not finite"):
+        posterior_file.write(path, {}, {}, fitted)
+    assert path.read_bytes() == before
 
 
 def test_a_foreign_safetensors_file_is_refused(tmp_path):
@@ -256,13 +402,11 @@ def test_a_save_that_fails_keeps_the_old_file_and_no_other(saved, monkeypatch):
     bayes, _, path = saved
     before = path.read_bytes()
 
-    def full_disk(tensors, name, metadata):
-        with open(name, "wb") as file:
-            file.write(b"half")
-        raise OSError("no space left")
+    def full_disk(descriptor):
+        raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("bitbayes.io.whole_file.save_file", full_disk)
-    with pytest.raises((OSError, FileError), match="no space left"):
+    monkeypatch.setattr(os, "fsync", full_disk)
+    with pytest.raises(FileError, match="No space left on device; make room"):
         bayes.save(path)
     assert path.read_bytes() == before
     assert [entry.name for entry in path.parent.iterdir()] == [path.name]

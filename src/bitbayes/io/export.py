@@ -1,5 +1,6 @@
 """Export a fitted model as a graph that runs without bitbayes, in ONNX or in the format of torch.export."""
 
+import io
 import logging
 import threading
 import warnings
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
 from bitbayes.errors import ArgumentError, ModelError
-from bitbayes.io.whole_file import check_writable, whole
+from bitbayes.io.whole_file import check_writable, write_bytes
 from bitbayes.model import Inputs, row_count
 from bitbayes.model.batches import LABELS, describe
 from bitbayes.precision import without_autocast
@@ -52,11 +53,9 @@ def write(module: nn.Module, path: Path, example: Inputs) -> None:
         module(example)  # computes what the first prediction caches, before the trace
         with _silence_exporter():
             program = _trace(module, example)
-            with whole(path) as part:
-                if path.suffix == ".pt2":
-                    torch.export.save(program, part)
-                else:
-                    _write_onnx(program, part, [*example] if isinstance(example, dict) else ["x"])
+            names = [*example] if isinstance(example, dict) else ["x"]
+            content = _pt2_bytes(program) if path.suffix == ".pt2" else _onnx_bytes(program, names)
+    write_bytes(path, content)
 
 
 def _with_two_rows(example: Inputs) -> Inputs:
@@ -94,7 +93,14 @@ def _trace(module: nn.Module, example: Inputs) -> ExportedProgram:
         ) from error
 
 
-def _write_onnx(program: ExportedProgram, path: Path, names: list[str]) -> None:
+def _pt2_bytes(program: ExportedProgram) -> bytes | memoryview:
+    """Return the file of torch.export. On a full disk torch would end the process, so it gets none."""
+    buffer = io.BytesIO()
+    torch.export.save(program, buffer)
+    return buffer.getbuffer()
+
+
+def _onnx_bytes(program: ExportedProgram, names: list[str]) -> bytes:
     try:
         made = torch.onnx.export(
             program, dynamo=True, input_names=names, output_names=[ONNX_OUTPUT_NAME], verbose=False
@@ -105,7 +111,12 @@ def _write_onnx(program: ExportedProgram, path: Path, names: list[str]) -> None:
             "Export to '.pt2' instead, or do without that part"
         ) from error
     assert made is not None
-    made.save(path, external_data=False)
+    try:
+        return bytes(made.model_proto.SerializeToString())
+    except Exception as error:  # of protobuf, whose messages end at 2 GB
+        raise ModelError(
+            f"the graph does not fit into one ONNX file: {_root_cause(error)}. Export to '.pt2' instead"
+        ) from error
 
 
 def _root_cause(error: BaseException) -> str:

@@ -1,10 +1,9 @@
 """A fitted posterior as a safetensors file: the curvature's tensors, and a JSON header for all the rest.
 
 Tensors are named "curvature/LAYER/FIELD" and "inputs/FIELD". The header has a format number: a reader
-refuses formats that it does not know.
+refuses formats that it does not know. A digest covers the whole file.
 """
 
-import hashlib
 import json
 from dataclasses import asdict, fields
 from os import PathLike
@@ -12,19 +11,20 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from bitbayes.errors import FileError
 from bitbayes.fitting import Fitted
-from bitbayes.io.whole_file import write_tensors
+from bitbayes.io.strict_json import parse_json
+from bitbayes.io.tensor_file import TensorFile, read_tensors, write_tensors
 from bitbayes.likelihood import likelihood_for
 from bitbayes.model import Fingerprint, Head, TrainableLayers
 from bitbayes.residual import InputMoments
 from bitbayes.structures import CURVATURES
 from bitbayes.tensors import TensorBundle
 
-FORMAT = 3
+FORMAT = 4
+ADVICE = "take another copy of it, or fit again and save again"
 
 
 def write(
@@ -51,8 +51,6 @@ def write(
         "numbers": numbers,
         "inputs": fitted.input_moments is not None,
         "structures": {layer: curvature.structure for layer, curvature in fitted.curvature.items()},
-        "shapes": {name: list(tensor.shape) for name, tensor in tensors.items()},
-        "checksum": _checksum(tensors),
         "likelihood": fitted.likelihood.name,
         "head" if isinstance(fitted.weights, Head) else "layers": asdict(fitted.weights),
         "squared_norms": fitted.squared_norms,
@@ -60,41 +58,33 @@ def write(
         "loss": fitted.loss,
         "fingerprint": asdict(fitted.fingerprint),
     }
-    target = Path(path)
-    if not target.parent.is_dir() or target.is_dir():
-        raise FileError(f"cannot write {target}: it is a folder, or there is no folder {target.parent}")
-    write_tensors(target, tensors, {"bitbayes": json.dumps(header)})
+    try:
+        text = json.dumps(header, allow_nan=False)
+    except ValueError as error:
+        raise FileError(f"cannot save {path}: a number of this posterior is not finite") from error
+    write_tensors(Path(path), tensors, {"bitbayes": text})
 
 
 def read(
     path: str | PathLike[str], model: Fingerprint, device: torch.device
 ) -> tuple[dict[str, Any], dict[str, Any], Fitted]:
     """The options, the numbers and what was fitted; raises if the file is not whole, or another model's."""
-    try:
-        with safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except FileNotFoundError as error:
-        raise FileError(f"there is no file {path}") from error
-    except (SafetensorError, OSError) as error:
-        raise FileError(f"{path} cannot be read: it is damaged, truncated or no safetensors file") from error
-    if "bitbayes" not in metadata:
+    file = read_tensors(Path(path), ADVICE)
+    if "bitbayes" not in file.metadata:
         raise FileError(f"{path} is a safetensors file, but was not written by bitbayes (`Laplace.save`)")
     try:
-        header = json.loads(metadata["bitbayes"])
-        _check_header(path, header, tensors, model)
+        header = parse_json(file.metadata["bitbayes"])
+        _check_header(path, header, file, model)
         if device.type == "mps":  # which has no float64: the curvature stays on the CPU
             device = torch.device("cpu")
-        tensors = {name: tensor.to(device) for name, tensor in tensors.items()}
+        tensors = {name: tensor.to(device) for name, tensor in file.tensors.items()}
         return header["options"], header["numbers"], _fitted(header, tensors)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        if isinstance(error, FileError):
-            raise
-        raise FileError(f"{path} has a damaged header: {error!r}") from error
+        raise FileError(f"{path} has a damaged header ({error!r}); {ADVICE}") from error
 
 
 def _check_header(
-    path: str | PathLike[str], header: dict[str, Any], tensors: dict[str, Tensor], model: Fingerprint
+    path: str | PathLike[str], header: dict[str, Any], file: TensorFile, model: Fingerprint
 ) -> None:
     if header["format"] != FORMAT:
         older = isinstance(header["format"], int) and header["format"] < FORMAT
@@ -102,6 +92,8 @@ def _check_header(
         raise FileError(
             f"{path} has format {header['format']}, and this version of bitbayes reads {FORMAT}: {todo}"
         )
+    if not file.checked:
+        raise FileError(f"{path} is damaged: it has lost its digest; {ADVICE}")
     saved = Fingerprint(**header["fingerprint"])
     if saved.architecture != model.architecture:
         raise FileError(
@@ -110,11 +102,8 @@ def _check_header(
     if saved.weights != model.weights:
         raise FileError(f"{path} was fitted on a model with other weights: load those, or fit again")
     expected = [f"{part}/{field.name}" for part, kind in _parts(header).items() for field in fields(kind)]
-    shapes = {name: list(tensor.shape) for name, tensor in tensors.items()}
-    if sorted(expected) != sorted(tensors) or shapes != header["shapes"]:
-        raise FileError(f"{path} does not hold the tensors its header promises")
-    if header["checksum"] != _checksum(tensors):
-        raise FileError(f"{path} is damaged: its tensors are not those that were saved")
+    if sorted(expected) != sorted(file.tensors):
+        raise FileError(f"{path} does not hold the tensors its header promises; {ADVICE}")
 
 
 def _fitted(header: dict[str, Any], tensors: dict[str, Tensor]) -> Fitted:
@@ -138,10 +127,3 @@ def _parts(header: dict[str, Any]) -> dict[str, type[TensorBundle]]:
         f"curvature/{layer}": CURVATURES[structure] for layer, structure in header["structures"].items()
     }
     return parts | ({"inputs": InputMoments} if header["inputs"] else {})
-
-
-def _checksum(tensors: dict[str, Tensor]) -> str:
-    digest = hashlib.sha256()
-    for name in sorted(tensors):
-        digest.update(tensors[name].cpu().contiguous().numpy().tobytes())
-    return digest.hexdigest()

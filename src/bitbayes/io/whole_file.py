@@ -1,65 +1,180 @@
-"""Write files so that a failure leaves no incomplete file."""
+"""Write files so that a failure, a kill or a crash leaves the old file or the new one, whole; and read them.
 
+The bytes go to a temporary file beside the target, onto the disk, and then under the target's name. Whatever
+goes wrong with a file is a `FileError`.
+"""
+
+import errno
+import hashlib
 import os
+import secrets
 import stat
-import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-
-from safetensors.torch import save_file
-from torch import Tensor
 
 from bitbayes.errors import FileError
 
+try:
+    import fcntl
+except ImportError:  # Windows, where an open file cannot be deleted, and so needs no lock
+    fcntl = None  # type: ignore[assignment]
 
-@contextmanager
-def whole(path: Path) -> Iterator[Path]:
-    """Yield a temporary path. What is written there becomes the file `path` at the end.
-
-    A failure leaves the old file as it was. The new file gets the usual permissions, as the umask says.
-
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     with whole(Path(folder) / "notes") as part:
-    ...         _ = part.write_text("δ → ∞", encoding="utf-8")
-    ...     os.listdir(folder)
-    ['notes']
-    """
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
-        part = Path(folder) / path.name
-        part.touch()
-        mode = stat.S_IMODE(part.stat().st_mode)
-        yield part
-        part.chmod(mode)  # safetensors makes a new file that only its owner may read
-        os.replace(part, path)
+ADVICE = {
+    errno.ENOSPC: "make room on the disk, or choose another folder",
+    errno.EDQUOT: "make room on the disk, or choose another folder",
+    errno.EFBIG: "choose a folder without such a limit",
+    errno.EACCES: "choose a file and a folder that you have the rights for",
+    errno.EPERM: "choose a file and a folder that you have the rights for",
+    errno.EROFS: "choose a folder that can be written to",
+    errno.ENAMETOOLONG: "choose a shorter name",
+}
 
 
-def write_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
-    """Write a safetensors file. Its folder is created if it does not exist.
-
-    Args:
-        path: the file.
-        tensors: the tensors by name, on any device.
-        metadata: text that is stored in the header of the file.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with whole(path) as part:
-        contents = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
-        save_file(contents, part, metadata=metadata)
-
-
-def check_writable(path: Path) -> None:
-    """Raise `FileError` if no file can be written at `path`. Call it before long work, not after it."""
-    if path.is_dir():
-        raise FileError(f"{path} is a folder: give the name of a file")
-    if not path.parent.is_dir():
-        raise FileError(f"cannot write {path}: there is no folder {path.parent}")
-    if not os.access(path.parent, os.W_OK):
-        raise FileError(f"cannot write {path}: the folder {path.parent} is not writable")
+def read_bytes(path: Path) -> bytes:
+    """Return what is in the file, read once: whatever happens to the file later, the bytes stay the same."""
+    with _told("read", path):
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise FileError(f"cannot read {path}: it is a folder or a device, and no file")
+        return path.read_bytes()
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write `text` to the file `path` in UTF-8. A failure leaves the old file as it was."""
-    check_writable(path)
-    with whole(path) as part:
-        part.write_text(text, encoding="utf-8")
+    """Write `text` to the file `path` in UTF-8, as `write_bytes` does."""
+    write_bytes(path, text.encode("utf-8"))
+
+
+def write_bytes(path: Path, *pieces: bytes | memoryview) -> None:
+    """Write the pieces, one after the other, to the file `path`. A failure leaves the old file as it was.
+
+    A file that is replaced keeps its permissions. A link stays a link, and the file it points to is replaced.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_bytes(Path(folder) / "notes", b"one, ", b"two")
+    ...     os.listdir(folder), (Path(folder) / "notes").read_bytes()
+    (['notes'], b'one, two')
+    """
+    target = check_writable(path)
+    with _told("write", path):
+        _remove_strays(target)
+        with _temporary_file(target) as part:
+            mode = _mode(target)
+            if mode is not None:
+                part.chmod(stat.S_IMODE(mode))
+            with part.open("wb") as file:
+                for piece in pieces:
+                    file.write(piece)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(part, target)
+    _sync_folder(target.parent)
+
+
+def check_writable(path: Path) -> Path:
+    """Raise `FileError` if no file can be written at `path`. Call it before long work, not after it.
+
+    Returns:
+        The file that will be written: `path`, or what it links to.
+    """
+    with _told("write", path):
+        target = Path(os.path.realpath(path)) if path.is_symlink() else path
+        folder, mode = target.parent, _mode(target)
+        if mode is not None and stat.S_ISDIR(mode):
+            raise FileError(f"cannot write {path}: it is a folder; give the name of a file")
+        if mode is not None and not stat.S_ISREG(mode):
+            raise FileError(f"cannot write {path}: it is no regular file but a device, a pipe or a socket")
+        # A superuser may write to a file whatever its mode says, but whoever set the mode meant it.
+        if mode is not None and not (mode & 0o222 and os.access(target, os.W_OK)):
+            raise FileError(f"cannot write {path}: it is read-only; delete it, or choose another name")
+        if not folder.is_dir():
+            raise FileError(f"cannot write {path}: there is no folder {folder}; make it first")
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise FileError(f"cannot write {path}: the folder {folder} is not writable; choose another")
+        return target
+
+
+def make_folder(folder: Path) -> None:
+    """Make the folder and those above it, if they do not exist."""
+    with _told("make the folder", folder):
+        folder.mkdir(parents=True, exist_ok=True)
+
+
+@contextmanager
+def _told(action: str, path: Path) -> Iterator[None]:
+    """Turn what the system raises into a `FileError` that names the path, the reason and a way out."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        if action != "read":
+            raise FileError(f"cannot {action} {path}: its folder has gone; make it again") from error
+        raise FileError(f"there is no file {path}: give the path of one") from error
+    except OSError as error:
+        advice = ADVICE.get(error.errno or 0, "choose another path")
+        raise FileError(f"cannot {action} {path}: {error.strerror or error}; {advice}") from error
+    except ValueError as error:  # a NUL or a lone surrogate in the name
+        raise FileError(f"cannot {action} {str(path)!r}: {error}; choose another name") from error
+
+
+def _mode(path: Path) -> int | None:
+    """Return the kind and the permissions of what is at `path`, or None if nothing is."""
+    try:
+        return path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def _prefix(target: Path) -> str:
+    """How the names of all temporary files for `target` begin; short, however long its own name is."""
+    return f".bitbayes-{hashlib.sha256(os.fsencode(target.name)).hexdigest()[:16]}-"
+
+
+@contextmanager
+def _temporary_file(target: Path) -> Iterator[Path]:
+    """Make an empty file beside `target`, locked until the end and then removed unless it was renamed."""
+    part, lock = _new_locked_file(target)
+    try:
+        yield part
+    finally:
+        part.unlink(missing_ok=True)
+        if lock is not None:
+            os.close(lock)
+
+
+def _new_locked_file(target: Path) -> tuple[Path, int | None]:
+    while True:
+        part = target.with_name(f"{_prefix(target)}{secrets.token_hex(8)}.part")
+        descriptor = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)  # less what the umask says
+        if fcntl is None:
+            os.close(descriptor)
+            return part, None
+        with suppress(OSError):  # a file system without locks: nobody will take this file for a stray one
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        if os.fstat(descriptor).st_nlink:
+            return part, descriptor
+        os.close(descriptor)  # another writer removed it as a stray one before it was locked
+
+
+def _remove_strays(target: Path) -> None:
+    """Remove temporary files for `target` that nobody writes any more: their writers were killed."""
+    for stray in target.parent.glob(f"{_prefix(target)}*.part"):
+        with suppress(OSError):  # its writer lives and holds the lock, or it is just gone
+            if fcntl is None:
+                stray.unlink()
+                continue
+            descriptor = os.open(stray, os.O_RDWR | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                stray.unlink()
+            finally:
+                os.close(descriptor)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Put the new name onto the disk too. Where that is not possible, the file is whole all the same."""
+    with suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

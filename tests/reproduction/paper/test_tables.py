@@ -77,6 +77,15 @@ def test_there_is_nothing_to_redraw(options):
         reproduce(["table2"], Options(**{**vars(options), "redraw": True}))
 
 
+@pytest.mark.parametrize("text", ["", "17", "[1]", "{}", '{"about": NaN}', "[" * 100_000])
+def test_damaged_numbers_are_not_redrawn(options, text):
+    folder = options.output / "table2"
+    folder.mkdir(parents=True)
+    (folder / "tiny.json").write_text(text)
+    with pytest.raises(FileError, match=r"tiny\.json: make them first"):
+        reproduce(["table2"], Options(**{**vars(options), "redraw": True}))
+
+
 def test_folders_are_looked_at_before_any_work(options, tmp_path, monkeypatch):
     monkeypatch.setattr("bitbayes.reproduction.paper.registry.Session", lambda _: pytest.fail("work began"))
     (tmp_path / "file").write_text("")
@@ -89,8 +98,8 @@ def test_an_interrupted_picture_leaves_the_old_one(options):
     report = Report("toy", "toy", options)
 
     class Interrupted:
-        def savefig(self, path, **_):
-            path.write_bytes(b"half")
+        def savefig(self, file, **_):
+            file.write(b"half")
             raise KeyboardInterrupt
 
     (report.folder / "toy.png").write_bytes(b"old")

@@ -2,15 +2,17 @@
 
 import json
 import math
+import random
+import warnings
 
 import pytest
 import torch
-from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import nn
 from torch.nn import functional
 
-from bitbayes.errors import ArgumentError, DataError, FileError
+from bitbayes.errors import ArgumentError, DataError, FileError, UncheckedWarning
+from bitbayes.io.tensor_file import read_tensors, write_tensors
 from bitbayes.reproduction.training import (
     CIFAR,
     MNIST,
@@ -225,10 +227,9 @@ def test_the_seconds_of_all_sittings_count(tmp_path, monkeypatch):
     with interrupted(monkeypatch, after=2):
         trained(tmp_path, "net", network, x, y, recipe=SHORT)
     (part,) = tmp_path.glob("net.*.part.safetensors")
-    with safe_open(part, framework="pt") as file:
-        about, tensors = file.metadata(), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    assert 0 < float(about["seconds"]) < 60
-    save_file(tensors, part, about | {"seconds": "1000.0"})
+    file = read_tensors(part, "")
+    assert 0 < float(file.metadata["seconds"]) < 60
+    write_tensors(part, file.tensors, file.metadata | {"seconds": "1000.0"})
     trained(tmp_path, "net", network, x, y, recipe=SHORT)
     assert 1000 <= json.loads((tmp_path / "net.json").read_text())["seconds"] < 1060
 
@@ -257,3 +258,193 @@ def test_the_cache_knows_its_data(tmp_path):
     trained(tmp_path, "net", network, x, y, recipe=SHORT)
     with pytest.raises(FileError, match="data="):
         trained(tmp_path, "net", network, x.flip(0), y, recipe=SHORT)
+
+
+@pytest.fixture
+def cached(tmp_path):
+    """A function that gets a small network from the cache, where it is trained already, and its two files."""
+    x, y = problem()
+
+    def get():
+        return trained(tmp_path, "net", network, x, y, recipe=SHORT)
+
+    get()
+    return get, tmp_path / "net.safetensors", tmp_path / "net.json"
+
+
+def flip_bit(path, position, generator):
+    raw = bytearray(path.read_bytes())
+    raw[position] ^= 1 << generator.randrange(8)
+    path.write_bytes(raw)
+
+
+def test_a_changed_bit_of_a_cached_network_is_noticed(cached):
+    get, weights, _ = cached
+    raw, generator = weights.read_bytes(), random.Random(0)
+    for _ in range(150):
+        flip_bit(weights, generator.randrange(len(raw)), generator)
+        with pytest.raises(FileError, match=r"net\.safetensors.* delete it and its record"):
+            get()
+        weights.write_bytes(raw)
+    get()
+
+
+def test_a_changed_record_of_a_cached_network_is_noticed(cached):
+    get, _, record = cached
+    text = record.read_text()
+    told = json.loads(text)
+    changes = [
+        text.replace('"sha256"', '"sha257"'),
+        text.replace(told["sha256"], told["sha256"][::-1]),
+        text.replace(f'"seconds": {told["seconds"]}', '"seconds": 99.0'),
+        text.replace(str(told["losses"][1]), str(told["losses"][1] + 1e-9)),
+        text.replace(str(told["losses"][1]), "NaN"),
+        text.replace(str(told["losses"][1]), "[" * 100_000),
+        "[1, 2]",
+        "17",
+        "",
+    ]
+    for changed in changes:
+        assert changed != text
+        record.write_text(changed)
+        with pytest.raises(FileError, match=r"net\.json.* delete it"):
+            get()
+    record.write_text(text)
+    get()
+
+
+def test_weights_of_another_training_are_noticed(cached, tmp_path):
+    get, weights, _ = cached
+    x, y = problem()
+    trained(tmp_path / "apart", "net", network, x, y, recipe=SHORT, seed=1)
+    weights.write_bytes((tmp_path / "apart" / "net.safetensors").read_bytes())
+    with pytest.raises(FileError, match="of two trainings; delete it"):
+        get()
+
+
+def make_older(weights, record):
+    """Rewrite the files as versions did that knew no digests."""
+    file = read_tensors(weights, "")
+    save_file(file.tensors, weights, {"bitbayes": file.metadata["bitbayes"]})
+    told = json.loads(record.read_text())
+    del told["sha256"]
+    record.write_text(json.dumps(told))
+
+
+def test_a_cached_network_of_an_older_version_is_used_with_a_warning_and_gets_a_digest(cached):
+    get, weights, record = cached
+    x, _ = problem()
+    expected = get()(x)
+    make_older(weights, record)
+    before = weights.read_bytes(), json.loads(record.read_text())
+    with pytest.warns(UncheckedWarning, match="net.safetensors has no digest.*delete it to train again"):
+        network = get()
+    assert torch.equal(network(x), expected)
+    told = json.loads(record.read_text())
+    assert len(told.pop("sha256")) == 64 and (weights.read_bytes(), told) == before
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        get()
+    flip_bit(weights, weights.stat().st_size - 1, random.Random(0))
+    with pytest.raises(FileError, match="is damaged"):
+        get()
+
+
+def test_an_older_network_in_a_folder_that_is_only_read_is_used(cached):
+    get, weights, record = cached
+    make_older(weights, record)
+    record.chmod(0o444)
+    for _ in range(2):
+        with pytest.warns(UncheckedWarning):
+            get()
+
+
+@pytest.fixture
+def unfinished(tmp_path, monkeypatch):
+    """A function that goes on with a training that was interrupted, its network, and the file of the run."""
+    x, y = problem()
+    part = tmp_path / "net.part.safetensors"
+    with interrupted(monkeypatch, after=2):
+        train(network(), x, y, recipe=SHORT, checkpoint_file=part)
+    net = network()
+    return lambda: train(net, x, y, recipe=SHORT, checkpoint_file=part), net, part
+
+
+def assert_refused(unfinished, match):
+    go_on, net, _ = unfinished
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    with pytest.raises(FileError, match=rf"net\.part\.safetensors .*{match}.*; delete it"):
+        go_on()
+    assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
+
+
+def test_a_changed_bit_of_an_unfinished_run_is_noticed(unfinished):
+    _, _, part = unfinished
+    raw, generator = part.read_bytes(), random.Random(0)
+    for _ in range(100):
+        flip_bit(part, generator.randrange(len(raw)), generator)
+        assert_refused(unfinished, "")
+        part.write_bytes(raw)
+    for size in (0, 7, 100, len(raw) - 1):
+        part.write_bytes(raw[:size])
+        assert_refused(unfinished, "is damaged")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda tensors, about: about.pop("losses"),
+        lambda tensors, about: about.pop("seconds"),
+        lambda tensors, about: about.update(losses="[0.5, NaN]"),
+        lambda tensors, about: about.update(losses='["a"]'),
+        lambda tensors, about: about.update(losses="7"),
+        lambda tensors, about: about.update(losses="[" * 100_000),
+        lambda tensors, about: about.update(seconds="soon"),
+        lambda tensors, about: tensors.update(stray=torch.ones(1)),
+        lambda tensors, about: tensors.update({"optimizer.first.exp_avg": torch.ones(1)}),
+    ],
+)
+def test_a_file_that_is_no_unfinished_run_is_refused(unfinished, change):
+    _, _, part = unfinished
+    file = read_tensors(part, "")
+    change(file.tensors, file.metadata)
+    write_tensors(part, file.tensors, file.metadata)
+    assert_refused(unfinished, "holds no unfinished run")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda tensors: tensors.pop("network.1.weight"),
+        lambda tensors: tensors.update({"network.9.bias": torch.ones(3)}),
+        lambda tensors: tensors.update({"network.3.bias": torch.ones(5)}),  # torch would load all but this
+        lambda tensors: tensors.update({"optimizer.17.exp_avg": torch.ones(1)}),
+    ],
+)
+def test_a_run_of_another_network_is_refused(unfinished, change):
+    _, _, part = unfinished
+    file = read_tensors(part, "")
+    change(file.tensors)
+    write_tensors(part, file.tensors, file.metadata)
+    assert_refused(unfinished, "another network")
+
+
+def test_an_unfinished_run_without_a_digest_is_refused(unfinished):
+    _, _, part = unfinished
+    file = read_tensors(part, "")
+    save_file(file.tensors, part, file.metadata)
+    assert_refused(unfinished, "has no digest")
+
+
+def test_a_folder_that_cannot_be_written_to_is_refused_before_the_training(tmp_path, monkeypatch):
+    x, y = problem()
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(
+        "bitbayes.reproduction.training.step.TrainingStep.__call__", lambda *_: pytest.fail("trained")
+    )
+    with pytest.raises(FileError, match="cannot make the folder"):
+        trained(tmp_path / "file", "net", network, x, y, recipe=SHORT)
+    with pytest.raises(FileError, match="cannot make the folder"):
+        train(network(), x, y, recipe=SHORT, checkpoint_file=tmp_path / "file" / "part")
+    with pytest.raises(FileError, match="choose a shorter name"):
+        trained(tmp_path, "n" * 300, network, x, y, recipe=SHORT)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import platform
@@ -16,7 +17,8 @@ import torch
 
 from bitbayes._version import __version__
 from bitbayes.errors import FileError
-from bitbayes.io.whole_file import whole, write_text
+from bitbayes.io.strict_json import parse_json
+from bitbayes.io.whole_file import make_folder, read_bytes, write_bytes, write_text
 from bitbayes.reproduction.paper.options import Options
 from bitbayes.reproduction.training.cache import device_name
 
@@ -37,7 +39,7 @@ class Report:
     def __init__(self, name: str, stem: str, options: Options) -> None:
         self.name, self.stem, self.options = name, stem, options
         self.folder = options.output / name
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self.folder)
         self.started = time.perf_counter()
         self.written: list[Path] = []
 
@@ -67,10 +69,10 @@ class Report:
         """Read the numbers that were written before."""
         path = self._path("json")
         try:
-            values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
+            values: dict[str, Any] = parse_json(read_bytes(path))
+            self.about = values["about"]
+        except (FileError, ValueError, KeyError, TypeError) as error:
             raise FileError(f"no numbers in {path}: make them first, without --redraw") from error
-        self.about = values["about"]
         return values
 
     def write_table(
@@ -92,8 +94,9 @@ class Report:
             figure = draw()
             for suffix, metadata in (("png", {"Software": None}), ("pdf", {"CreationDate": None})):
                 path = self._path(suffix, extra)
-                with whole(path) as unfinished:
-                    figure.savefig(unfinished, dpi=160, metadata=metadata)
+                picture = io.BytesIO()
+                figure.savefig(picture, format=suffix, dpi=160, metadata=metadata)
+                write_bytes(path, picture.getbuffer())
                 self.written.append(path)
 
     def _path(self, suffix: str, extra: str = "") -> Path:

@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import time
+import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from bitbayes.errors import FileError, one_of
-from bitbayes.io.whole_file import write_tensors, write_text
+from bitbayes.errors import FileError, UncheckedWarning, one_of
+from bitbayes.io.strict_json import parse_json
+from bitbayes.io.tensor_file import DIGEST_KEY, TensorFile, read_tensors, write_tensors
+from bitbayes.io.whole_file import check_writable, make_folder, read_bytes, write_text
 from bitbayes.reproduction.training import checkpoint
 from bitbayes.reproduction.training.objectives import OBJECTIVES
 from bitbayes.reproduction.training.recipe import Recipe
 from bitbayes.reproduction.training.train import train
 
+ADVICE = "delete it and its record (.json), and the network will be trained again"
 NetworkT = TypeVar("NetworkT", bound=nn.Module)
 
 
@@ -40,8 +44,9 @@ def trained(
 ) -> nn.Module:
     """Return the network `name` of `folder`, in eval mode. If it is not there, train and save it first.
 
-    The weights are in NAME.safetensors. NAME.json holds the recipe, the losses, versions and the time taken.
-    During training a file NAME.….part.safetensors holds the unfinished run, from which a later call resumes.
+    The weights are in NAME.safetensors. NAME.json holds the recipe, the losses, versions, the time taken,
+    and a digest of all that and of the weights, so that damage is noticed. During training a file
+    NAME.….part.safetensors holds the unfinished run, from which a later call resumes.
 
     Args:
         folder: where networks are kept. It is created if it does not exist.
@@ -111,10 +116,15 @@ def load_or_train(
         torch.manual_seed(settings["seed"])
         network = make().to(device)
     weights_file, record_file = folder / f"{name}.safetensors", folder / f"{name}.json"
-    if weights_file.exists() and record_file.exists():
+    if os.path.exists(weights_file) and os.path.exists(record_file):
         record = _read_record(record_file, settings)
-        _load_weights(network, weights_file)
+        file = read_tensors(weights_file, ADVICE)
+        _check_digest(record, file, weights_file, record_file)
+        _load_weights(network, file.tensors, weights_file)
         return network.eval(), record
+    make_folder(folder)
+    for path in (weights_file, record_file):
+        check_writable(path)
     started = checkpoint.start_time(checkpoint_file)
     losses = run(network, checkpoint_file)
     record = {
@@ -124,8 +134,8 @@ def load_or_train(
         "torch": torch.__version__,
         "device": device_name(device),
     }
-    write_tensors(weights_file, network.state_dict(), {"bitbayes": json.dumps(settings)})
-    write_text(record_file, json.dumps(record, indent=1) + "\n")
+    weights_digest = write_tensors(weights_file, network.state_dict(), {"bitbayes": json.dumps(settings)})
+    _write_record(record_file, record, weights_digest)
     checkpoint_file.unlink(missing_ok=True)
     return network.eval(), record
 
@@ -146,9 +156,9 @@ def device_name(device: torch.device) -> str:
 def _read_record(path: Path, settings: dict[str, Any]) -> dict[str, Any]:
     """Return the record of a training. Raise if the training had other settings."""
     try:
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise FileError(f"{path} is damaged: delete it to train again") from error
+        found: dict[str, Any] = dict(parse_json(read_bytes(path)))
+    except (TypeError, ValueError) as error:
+        raise FileError(f"{path} is damaged; {ADVICE}") from error
     for key, wanted in settings.items():
         if found.get(key) != wanted:
             raise FileError(
@@ -158,8 +168,39 @@ def _read_record(path: Path, settings: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _load_weights(network: nn.Module, path: Path) -> None:
+def _write_record(path: Path, record: dict[str, Any], weights_digest: str) -> None:
+    digest = _digest(record, weights_digest)
+    write_text(path, json.dumps({**record, DIGEST_KEY: digest}, indent=1) + "\n")
+
+
+def _check_digest(record: dict[str, Any], file: TensorFile, weights_file: Path, record_file: Path) -> None:
+    """Take the digest out of the record. Raise unless it is that of the record and the weights.
+
+    Networks of versions that wrote no digest are used with a warning, because training is expensive. From
+    then on they have one.
+    """
+    found = record.pop(DIGEST_KEY, None)
+    if found == _digest(record, file.digest):
+        return
+    if found is not None or file.checked:
+        raise FileError(f"{weights_file} or {record_file} is damaged, or they are of two trainings; {ADVICE}")
+    warnings.warn(
+        f"{weights_file} has no digest: an older version wrote it, and whether it is undamaged cannot be "
+        "checked. A digest of it as it is now goes into its record; delete it to train again",
+        UncheckedWarning,
+        stacklevel=2,
+    )
+    with suppress(FileError):  # a folder that is only read: the next load will warn again
+        _write_record(record_file, record, file.digest)
+
+
+def _digest(record: dict[str, Any], weights_digest: str) -> str:
+    text = json.dumps(record, sort_keys=True) + weights_digest
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _load_weights(network: nn.Module, weights: dict[str, Tensor], path: Path) -> None:
     try:
-        network.load_state_dict(load_file(path))
-    except (SafetensorError, OSError, RuntimeError) as error:
-        raise FileError(f"{path} does not hold this network: delete it to train again") from error
+        network.load_state_dict(weights)
+    except RuntimeError as error:
+        raise FileError(f"{path} does not hold this network; {ADVICE}") from error

@@ -6,26 +6,24 @@ The file holds the weights, the optimizer's state, the loss of each epoch, and t
 import json
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from bitbayes.errors import FileError
-from bitbayes.io.whole_file import write_tensors
+from bitbayes.io.strict_json import parse_json
+from bitbayes.io.tensor_file import read_tensors, write_tensors
+from bitbayes.io.whole_file import check_writable, make_folder
 
+ADVICE = "delete it to begin the training again"
 SECONDS_BETWEEN_CHECKPOINTS = 20.0  # an epoch can be much shorter
 
 
 def start_time(path: Path | None) -> float:
     """Return when the run would have begun without interruptions, in the seconds of `time.time()`."""
-    if path is None or not path.exists():
-        return time.time()
-    try:
-        with safe_open(path, framework="pt") as file:
-            return time.time() - float((file.metadata() or {}).get("seconds", 0))
-    except (SafetensorError, OSError, KeyError, ValueError) as error:
-        raise _wrong_file(path) from error
+    run = _find_run(path)
+    return time.time() - (run.seconds if run else 0)
 
 
 def save_if_due(
@@ -48,25 +46,57 @@ def save_if_due(
 
 def resume(path: Path | None, network: nn.Module, optimizer: torch.optim.Optimizer) -> list[float]:
     """Load a saved run into network and optimizer, and return its losses. Without a file, return []."""
-    if path is None or not path.exists():
+    run = _find_run(path)
+    if run is None:
         return []
-    try:
-        with safe_open(path, framework="pt") as file:
-            losses = json.loads((file.metadata() or {})["losses"])
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        weights = {name[8:]: value for name, value in tensors.items() if name.startswith("network.")}
-        network.load_state_dict(weights)
-    except (SafetensorError, OSError, KeyError, ValueError, RuntimeError) as error:
-        raise _wrong_file(path) from error
+    # Checked first: torch would load what fits, and then raise.
+    parameters = sum(len(group["params"]) for group in optimizer.param_groups)
+    if _shapes(run.weights) != _shapes(network.state_dict()) or not run.states.keys() <= {*range(parameters)}:
+        raise FileError(f"{path} is an unfinished run of another network; {ADVICE}")
+    network.load_state_dict(run.weights)
+    groups = optimizer.state_dict()["param_groups"]
+    optimizer.load_state_dict({"state": run.states, "param_groups": groups})
+    return run.losses
+
+
+class _Run(NamedTuple):
+    """An unfinished run, as it is in the file."""
+
+    weights: dict[str, Tensor]
+    states: dict[int, dict[str, Tensor]]  # of the optimizer, by the number of the parameter
+    losses: list[float]
+    seconds: float
+
+
+def _find_run(path: Path | None) -> _Run | None:
+    """Return the run in the file, or None if there is none. Raise if a run could not be saved there."""
+    if path is None:
+        return None
+    make_folder(path.parent)
+    check_writable(path)
+    return _read(path) if path.exists() else None
+
+
+def _read(path: Path) -> _Run:
+    file = read_tensors(path, ADVICE)
+    weights: dict[str, Tensor] = {}
     states: dict[int, dict[str, Tensor]] = {}
-    for name, value in tensors.items():
-        if name.startswith("optimizer."):
-            _, number, key = name.split(".", 2)
-            states.setdefault(int(number), {})[key] = value
-    current = optimizer.state_dict()
-    optimizer.load_state_dict({"state": states, "param_groups": current["param_groups"]})
-    return [float(loss) for loss in losses]
+    try:
+        for name, value in file.tensors.items():
+            kind, rest = name.split(".", 1)
+            if kind == "network":
+                weights[rest] = value
+            else:
+                number, key = rest.split(".", 1)
+                states.setdefault(int(number), {})[key] = value
+        losses = [float(loss) for loss in parse_json(file.metadata["losses"])]
+        run = _Run(weights, states, losses, float(file.metadata["seconds"]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise FileError(f"{path} holds no unfinished run; {ADVICE}") from error
+    if not file.checked:
+        raise FileError(f"{path} has no digest, so it may be damaged; {ADVICE}")
+    return run
 
 
-def _wrong_file(path: Path) -> FileError:
-    return FileError(f"{path} is no unfinished run of this network: delete it to begin again")
+def _shapes(tensors: dict[str, Tensor]) -> dict[str, torch.Size]:
+    return {name: tensor.shape for name, tensor in tensors.items()}

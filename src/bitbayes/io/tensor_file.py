@@ -1,0 +1,104 @@
+"""Safetensors files with a digest in their header, so that a changed file is not taken for a whole one.
+
+The digest is the SHA-256 of all bytes of the file, those of the header too. Its own 64 characters count as
+zeros.
+"""
+
+import hashlib
+import json
+import re
+import struct
+from pathlib import Path
+from typing import NamedTuple
+
+from safetensors.torch import load, save
+from torch import Tensor
+
+from bitbayes.errors import FileError
+from bitbayes.io.strict_json import parse_json
+from bitbayes.io.whole_file import read_bytes, write_bytes
+
+DIGEST_KEY = "sha256"
+BLANK = "0" * 64
+# As `write_tensors` writes it. Quotes inside of texts are escaped in the header, so no text can match.
+DIGEST = re.compile(rb'"%s":"([0-9a-f]{64})"' % DIGEST_KEY.encode())
+
+
+class TensorFile(NamedTuple):
+    """What a safetensors file holds."""
+
+    tensors: dict[str, Tensor]
+    metadata: dict[str, str]
+    digest: str  # of the bytes that were read
+    checked: bool  # False if the file holds no digest, and so may have been changed
+
+
+def write_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> str:
+    """Write a safetensors file with its digest, whole or not at all, and return the digest.
+
+    The header is ours, because safetensors would write several texts in a random order.
+
+    Args:
+        path: the file.
+        tensors: the tensors by name, on any device.
+        metadata: text that is stored in the header of the file.
+    """
+    contents = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
+    plain = save(contents)
+    header = {"__metadata__": {DIGEST_KEY: BLANK, **metadata}, **parse_json(_header(plain))}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)  # tensors begin at a multiple of eight bytes
+    start = struct.pack("<Q", len(text)) + text
+    data = memoryview(plain)[8 + len(_header(plain)) :]  # no copy
+    digest = _sha256(start, data)
+    write_bytes(path, start.replace(BLANK.encode(), digest.encode(), 1), data)  # its key comes first
+    return digest
+
+
+def read_tensors(path: Path, advice: str) -> TensorFile:
+    """Read a safetensors file once, check its digest, and only then take it apart.
+
+    Args:
+        path: the file.
+        advice: what to do if the file is damaged, for the error.
+    """
+    content = read_bytes(path)
+    place = _find_digest(content)
+    digest = _digest(content, place)
+    if place is not None and place[1] != digest.encode():
+        raise FileError(f"{path} is damaged: its bytes are not those that were written; {advice}")
+    try:
+        tensors = load(content)
+        metadata = parse_json(_header(content)).get("__metadata__", {})
+    except Exception as error:  # of many types, if there was no digest to stop the parsers
+        raise FileError(f"{path} is damaged, truncated or no safetensors file; {advice}") from error
+    metadata.pop(DIGEST_KEY, None)
+    return TensorFile(tensors, metadata, digest, place is not None)
+
+
+def _header(content: bytes) -> bytes:
+    """Return the JSON before the tensors. The first eight bytes say how long it is."""
+    if len(content) < 8:
+        return b""
+    (size,) = struct.unpack("<Q", content[:8])
+    return content[8 : 8 + size]
+
+
+def _find_digest(content: bytes) -> re.Match[bytes] | None:
+    """Return the digest with its place, or None if the header has none."""
+    return DIGEST.search(content, 8, 8 + len(_header(content)))
+
+
+def _digest(content: bytes, place: re.Match[bytes] | None) -> str:
+    """Return the SHA-256 of the file, with zeros at the digest's own place."""
+    if place is None:
+        return _sha256(content)
+    view = memoryview(content)
+    return _sha256(view[: place.start(1)], BLANK.encode(), view[place.end(1) :])
+
+
+def _sha256(*pieces: bytes | memoryview) -> str:
+    digest = hashlib.sha256()
+    for piece in pieces:
+        digest.update(piece)
+    return digest.hexdigest()
