@@ -315,7 +315,7 @@ def test_gradients_are_finite_far_away_and_at_zero(k, method, structure, bias):
 def test_predict_proba_takes_loaders_with_and_without_labels():
     bayes, x = fitted("auto", 3, 5.0)
     whole = bayes.predict_proba(x)
-    plain = torch.split(x, 7)
+    plain = list(torch.split(x, 7))
     for loader in (
         plain,
         iter(plain),
