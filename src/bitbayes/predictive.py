@@ -27,8 +27,10 @@ def probit(gaussian: LogitGaussian) -> Tensor:
 
     P = I − 11ᵀ/k takes the common shift away before the diagonal is looked at.
     """
-    one = gaussian.scaled_mean.shape[1] == 1
-    mean, variances = (gaussian.scaled_mean, gaussian.scaled_variances()) if one else gaussian.scaled_centred()
+    if gaussian.scaled_mean.shape[1] == 1:
+        mean, variances = gaussian.scaled_mean, gaussian.scaled_variances()
+    else:
+        mean, variances = gaussian.scaled_centred()
     return mean * (gaussian.floor[:, None] + KAPPA * variances).rsqrt()
 
 
@@ -39,7 +41,8 @@ def pairwise(gaussian: LogitGaussian) -> Tensor:
     """
     k = gaussian.scaled_mean.shape[1]
     # A sum of k exponentials below this stays finite, at half the price of a logsumexp. What it costs: two
-    # probabilities further apart than e^85 (float32) or e^700 (float64) are not told apart.
+    # probabilities further apart than e^85 (float32) or e^700 (float64) are not told apart, and beyond that
+    # the gradient is 0.
     largest = math.log(torch.finfo(gaussian.scaled_mean.dtype).max) - math.log(k) - 1
     many = _pairs_in_blocks if torch.compiler.is_compiling() else _many_pairs
     totals = _few_pairs(gaussian, largest) if k <= FEW_CLASSES else many(gaussian, largest)
@@ -53,9 +56,10 @@ def _few_pairs(gaussian: LogitGaussian, largest: float) -> Tensor:
     identity = torch.eye(k, dtype=mean.dtype, device=mean.device)
     first, second = torch.triu_indices(k, k, 1, device=mean.device)
     ahead, behind = identity[first], identity[second]  # (pairs, k)
-    z = mean @ (ahead - behind).T * (floor + KAPPA * gaussian.scaled_pair_variances(first, second)).rsqrt()
-    exponentials = z.clamp(-largest, largest).exp()  # (n, pairs)
-    return 1 + exponentials @ behind + exponentials.reciprocal() @ ahead
+    spread = torch.add(floor, gaussian.scaled_pair_variances(first, second), alpha=KAPPA)
+    z = (mean @ (ahead - behind).T * spread.rsqrt()).clamp(-largest, largest)  # (n, pairs)
+    # Not the reciprocal of exp(z): its derivative has the square, which overflows from half of `largest` on.
+    return 1 + torch.addmm(z.exp() @ behind, z.neg().exp(), ahead)
 
 
 def _many_pairs(gaussian: LogitGaussian, largest: float) -> Tensor:
@@ -64,11 +68,10 @@ def _many_pairs(gaussian: LogitGaussian, largest: float) -> Tensor:
     totals = torch.ones_like(mean)
     for i in range(mean.shape[1] - 1):
         this, rest = slice(i, i + 1), slice(i + 1, None)
-        variances = gaussian.scaled_pair_variances(this, rest)
-        z = (mean[:, this] - mean[:, rest]) * (floor + KAPPA * variances).rsqrt()
-        exponentials = z.clamp(-largest, largest).exp()  # (n, k − i − 1)
-        totals[:, this] += exponentials.reciprocal().sum(1, keepdim=True)
-        totals[:, rest] += exponentials
+        spread = torch.add(floor, gaussian.scaled_pair_variances(this, rest), alpha=KAPPA)
+        z = ((mean[:, this] - mean[:, rest]) * spread.rsqrt()).clamp(-largest, largest)  # (n, k − i − 1)
+        totals[:, this].add_(z.neg().exp().sum(1, keepdim=True))
+        totals[:, rest].add_(z.exp())
     return totals
 
 
