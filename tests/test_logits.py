@@ -4,7 +4,9 @@ import math
 
 import pytest
 import torch
+from torch import nn
 
+import bitbayes as bb
 from bitbayes import predictive
 from bitbayes.logits import CovarianceFactors, LogitGaussian
 from ray_cases import laplace
@@ -64,13 +66,13 @@ def test_an_independent_variance_is_added_to_the_dense_covariance(factor, k, mea
     unit = after.scale.double().square()[:, None]
     shift = (before.factors.shift.double() * before.scale.double().square())[:, None]
     own = expected.diagonal(dim1=1, dim2=2) - shift
-    found = after.variances().double() * unit
+    found = after.scaled_variances().double() * unit
     torch.testing.assert_close(found, own, rtol=tolerance, atol=tolerance * float(shift.max()))
     if k == 1:
         return  # one logit has no pairs
     first, second = torch.triu_indices(k, k, 1)
     pairs = own[:, first] + own[:, second] - 2 * (expected[:, first, second] - shift)
-    found = after.pair_variances(first, second).double() * unit
+    found = after.scaled_pair_variances(first, second).double() * unit
     scale = float(expected.abs().max())  # the subtraction in the reference loses that much
     torch.testing.assert_close(found, pairs, rtol=tolerance, atol=1e-15 * scale)
 
@@ -95,7 +97,7 @@ def test_variances_that_overflow_give_the_predictions_of_exact_arithmetic(factor
         small = before.scaled_mean.double() * unit[:, None]
         gaps = small[:, :, None] - small[:, None, :]
         first, second = torch.meshgrid(torch.arange(k), torch.arange(k), indexing="ij")
-        own = before.pair_variances(first, second).double() * unit.square()[:, None, None]
+        own = before.scaled_pair_variances(first, second).double() * unit.square()[:, None, None]
         z = gaps / (KAPPA * (own + 2 * times**2)).sqrt()
         expected = torch.softmax(-torch.logsumexp(-z, 2), 1)
         found = predictive.predict(after, "pairwise").softmax(1).double()
@@ -131,7 +133,7 @@ def test_every_view_of_a_gaussian_has_the_independent_variance(factor, k, dtype)
     unit = after.scale.double().square()
 
     average = torch.eye(k, dtype=torch.float64) - 1 / k
-    mean, variances = after.centred()
+    mean, variances = after.scaled_centred()
     centred = (average @ expected @ average).diagonal(dim1=1, dim2=2)
     size = float(expected.abs().max())  # the reference takes the shift out by a subtraction
     found = variances.double() * unit[:, None]
@@ -143,21 +145,21 @@ def test_every_view_of_a_gaussian_has_the_independent_variance(factor, k, dtype)
     own = expected.diagonal(dim1=1, dim2=2)
     pairs = own[:, :, None] + own[:, None, :] - 2 * expected
     first, second = torch.triu_indices(k, k, 1)
-    found = after.pair_variances(first, second).double() * unit[:, None]
+    found = after.scaled_pair_variances(first, second).double() * unit[:, None]
     torch.testing.assert_close(found, pairs[:, first, second], rtol=tolerance, atol=1e-14 * size)
     for found in (
-        after.block_variances(slice(None), slice(None)),
-        torch.cat([after.block_variances(slice(i, i + 1), slice(None)) for i in range(k)], dim=1),
+        after.scaled_block_variances(slice(None), slice(None)),
+        torch.cat([after.scaled_block_variances(slice(i, i + 1), slice(None)) for i in range(k)], dim=1),
     ):
         assert bool((found.diagonal(dim1=1, dim2=2) <= 1e-9).all())
         found = found.double() * unit[:, None, None]
         torch.testing.assert_close(found, pairs, rtol=tolerance, atol=tolerance * 1e-3 + 1e-14 * size)
-    found = after.pair_variances(slice(0, 1), slice(1, None)).double() * unit[:, None]
+    found = after.scaled_pair_variances(slice(0, 1), slice(1, None)).double() * unit[:, None]
     torch.testing.assert_close(found, pairs[:, 0, 1:], rtol=tolerance, atol=1e-14 * size)
 
     stacked = LogitGaussian.stacked([after, after])
     torch.testing.assert_close(stacked.covariance, torch.cat([after.covariance] * 2), rtol=0, atol=0)
-    assert torch.equal(stacked.variances(), torch.cat([after.variances()] * 2))
+    assert torch.equal(stacked.scaled_variances(), torch.cat([after.scaled_variances()] * 2))
 
 
 @pytest.mark.parametrize("factor", FACTORS)
@@ -165,7 +167,7 @@ def test_draws_have_the_independent_variance(factor):
     before = gaussian(factor, 3)
     after = before.plus_independent(torch.tensor([0.0, 0.1, 1, 2, 5, 9], dtype=torch.float64))
     count = 40_000
-    draws = after.draw(count, torch.Generator().manual_seed(0)) * after.scale[:, None]
+    draws = after.scaled_draws(count, torch.Generator().manual_seed(0)) * after.scale[:, None]
     expected = after.covariance - (before.factors.shift * before.scale.square())[:, None, None]
     for i in range(6):
         found = torch.cov(draws[:, i].T, correction=0)
@@ -173,3 +175,48 @@ def test_draws_have_the_independent_variance(factor):
         # The error of a sample covariance has the deviation √((CᵢᵢCⱼⱼ + Cᵢⱼ²)/count); six of these.
         error = 6 * ((sizes[:, None] * sizes + expected[i].square()) / count).sqrt()
         assert bool(((found - expected[i]).abs() <= error).all())
+
+
+@pytest.mark.parametrize("independent", [False, True])
+@pytest.mark.parametrize("k", [1, 3])
+@pytest.mark.parametrize("factor", FACTORS)
+def test_draws_are_logits_with_the_mean_and_covariance_of_the_gaussian(factor, k, independent):
+    cold = gaussian(factor, k, mean_size=3.0).at_temperature(0.4)
+    expected = dense_covariance(cold)
+    if independent:
+        deviations = torch.tensor([0.0, 0.1, 1, 2, 5, 9], dtype=torch.float64)
+        cold = cold.plus_independent(deviations)
+        expected = expected + torch.diag_embed(deviations.square()[:, None].expand(-1, k))
+    count = 40_000
+    draws = cold.draw(count, torch.Generator().manual_seed(0))
+    assert draws.shape == (count, 6, k)
+    sizes = expected.diagonal(dim1=1, dim2=2)
+    torch.testing.assert_close(cold.variances(), sizes, rtol=1e-13, atol=0)  # a few sums of one sign
+    torch.testing.assert_close(cold.covariance, expected, rtol=1e-12, atol=1e-12)
+    # A mean has the deviation √(Cᵢᵢ/count), a sample covariance √((CᵢᵢCⱼⱼ + Cᵢⱼ²)/count); six of these.
+    assert bool(((draws.mean(0) - cold.mean).abs() <= 6 * (sizes / count).sqrt()).all())
+    for i in range(6):
+        found = torch.cov(draws[:, i].T, correction=0).reshape(k, k)
+        error = 6 * ((sizes[i][:, None] * sizes[i] + expected[i].square()) / count).sqrt()
+        assert bool(((found - expected[i]).abs() <= error).all())
+    # Points are independent of each other.
+    between = torch.corrcoef(draws[:, :, 0].T) - torch.eye(6)
+    assert float(between.abs().max()) <= 6 / math.sqrt(count)
+
+
+@pytest.mark.parametrize("layers", ["last", "all"])
+def test_draws_of_a_laplace_give_its_own_uncertainty(layers):
+    """From the public draws: mutual information by entropies, against `uncertainty`'s own draws."""
+    torch.manual_seed(0)
+    x, y = 5 * torch.randn(60, 4, dtype=torch.float64), torch.arange(60) % 3
+    bayes = bb.Laplace(nn.Linear(4, 3).double(), layers=layers, prior_variance=10.0).fit([(x, y)])
+    bayes.temperature = 0.7
+    count = 4_000
+    p = bayes.logits(x).draw(count, torch.Generator().manual_seed(0)).softmax(2)
+    entropies = torch.special.entr(p).sum(2)
+    found = torch.special.entr(p.mean(0)).sum(1) - entropies.mean(0)
+    expected = bayes.uncertainty(x, samples=count).mutual_information
+    # Each term is a mean of numbers in [0, log 3], so of a deviation below log(3)/2 = 0.55; of two sets of
+    # draws, two terms each: 6·2·0.55/√4000 = 0.1. Averaged over points it is far less.
+    torch.testing.assert_close(found, expected, rtol=0, atol=0.1)
+    assert abs(float(found.mean() - expected.mean())) < 0.005

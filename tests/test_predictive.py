@@ -13,7 +13,7 @@ import reference
 from bitbayes import predictive
 from bitbayes.errors import ArgumentError
 from bitbayes.logits import CovarianceFactors, LogitGaussian
-from reference import STRUCTURES
+from reference import KAPPA, STRUCTURES
 
 CLOSED = {
     1: ("probit", "quadrature"),
@@ -315,7 +315,7 @@ def test_gradients_are_finite_far_away_and_at_zero(k, method, structure, bias):
 def test_predict_proba_takes_loaders_with_and_without_labels():
     bayes, x = fitted("auto", 3, 5.0)
     whole = bayes.predict_proba(x)
-    plain = torch.split(x, 7)
+    plain = list(torch.split(x, 7))
     for loader in (
         plain,
         iter(plain),
@@ -353,3 +353,127 @@ def test_the_gradient_of_quadrature_at_a_mean_of_zero():
     with torch.no_grad():
         expected = (bayes(at + step) - bayes(at - step)).sum() / 2e-5
     assert float(gradient[0] @ w) == pytest.approx(float(expected), rel=1e-6)
+
+
+def plain_log_p(method, mean, weights, factor, largest):
+    """log p (n, k) of a closed form in float64 by formulas that neither overflow nor underflow."""
+    k = mean.shape[1]
+    pairs = torch.einsum("nr,ijr->nij", weights, (factor[:, None] - factor[None]).square())
+    if method == "pairwise":
+        z = (mean[:, :, None] - mean[:, None, :]) / (1 + KAPPA * pairs).sqrt()
+        return (-torch.logsumexp(-z.clamp(-largest, largest), 2)).log_softmax(1)
+    mean = mean - mean.mean(1, keepdim=True)
+    own = weights @ (factor - factor.mean(0)).square().T
+    if method == "probit":
+        return (mean / (1 + KAPPA * own).sqrt()).log_softmax(1)
+    if method == "meanfield":
+        average = pairs.sum((1, 2), keepdim=True)[:, 0] / (k * (k - 1))
+        return (mean / (1 + KAPPA * average).sqrt()).log_softmax(1)
+    shrink = (own.mean(1, keepdim=True) / math.sqrt(k / 2)).clamp_min(1)
+    mean, own = mean / shrink.sqrt(), own / shrink
+    product = mean + torch.logsumexp(-mean, 1, keepdim=True) - 2 * math.log(k)
+    if k > 2:
+        product = torch.logaddexp(product, torch.tensor(math.log(1 - 2 / k), dtype=torch.float64))
+    return (product - own.log()).log_softmax(1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("apart", [1.0, 60.0, 1e4])
+@pytest.mark.parametrize("k", [2, 3, 10, predictive.FEW_CLASSES + 1])
+@pytest.mark.parametrize("method", ["probit", "pairwise", "meanfield", "bridge"])
+def test_gradients_are_those_of_plain_formulas_however_far_logits_are_apart(method, k, apart, dtype):
+    """In mean and variances; narrow and wide Gaussians."""
+    torch.manual_seed(0)
+    n, r = 40, k - 1
+    mean = apart * (torch.rand(n, k, dtype=torch.float64) - 0.5)
+    weights = 10 ** torch.linspace(-6, 2, n, dtype=torch.float64)[:, None] * (
+        0.1 + torch.rand(n, r, dtype=torch.float64)
+    )
+    factor, weigh = torch.randn(k, r, dtype=torch.float64), torch.randn(n, k, dtype=torch.float64)
+    mean, weights, factor = (each.to(dtype) for each in (mean, weights, factor))
+    largest = math.log(torch.finfo(dtype).max) - math.log(k) - 1
+
+    found = [each.clone().requires_grad_() for each in (mean, weights)]
+    ones = torch.ones(n, dtype=dtype)
+    gaussian = LogitGaussian(found[0], CovarianceFactors(found[1], factor, torch.zeros_like(ones)), ones)
+    log_p = predictive.predict(gaussian, method).log_softmax(1)
+    actual = torch.autograd.grad((log_p * weigh.to(dtype)).sum(), found)
+
+    plain = [each.double().clone().requires_grad_() for each in (mean, weights)]
+    expected_log_p = plain_log_p(method, *plain, factor.double(), largest)
+    expected = torch.autograd.grad((expected_log_p * weigh).sum(), plain)
+
+    # An exponential of z is good to z·eps: some of these, as a gradient is a sum of terms that may cancel.
+    # In the logarithm of the variances, whose terms are of the size of those in the mean times that.
+    error = 20 * max(1.0, float(expected_log_p.detach().abs().max())) * torch.finfo(dtype).eps
+    torch.testing.assert_close(log_p.detach().double(), expected_log_p.detach(), rtol=error, atol=error)
+    for got, wanted, unit in zip(actual, expected, (torch.ones_like(mean), weights), strict=True):
+        got, wanted = got * unit, wanted * unit
+        assert bool(got.isfinite().all())
+        assert bool(((got - wanted).abs() <= error * (wanted.abs().amax(1, keepdim=True) + 1)).all())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("apart", [1.0, 60.0, 1e4])
+def test_gradients_of_one_logit_are_those_of_the_integral(apart, dtype):
+    """`probit` by its formula; `quadrature` by a trapezoidal rule with ten times the knots.
+
+    Beyond log p of the smallest number both stay as they are, and the gradient is 0.
+    """
+    mean = apart * torch.linspace(-1, 1, 41, dtype=dtype)
+    variance = (10 ** torch.linspace(-6, 2, 41, dtype=torch.float64)).to(dtype)[torch.randperm(41)]
+
+    def gradients(function, dtype):
+        given = [each.detach().to(dtype).requires_grad_() for each in (mean, variance)]
+        return torch.autograd.grad(function(*given).sum(), given)
+
+    def closed(method):
+        def drop_in(mean, variance):
+            factors = CovarianceFactors(variance[:, None], None, torch.zeros_like(mean))
+            return predictive.predict(LogitGaussian(mean[:, None], factors, torch.ones_like(mean)), method)
+
+        return drop_in
+
+    def probit(mean, variance):
+        return mean / (1 + KAPPA * variance).sqrt()
+
+    def integral(mean, variance):
+        t = torch.linspace(-38, 38, 8001, dtype=torch.float64)
+        weights = (-t.square() / 2).exp()
+        weights = weights / weights.sum()
+        f = mean[:, None] + variance.sqrt()[:, None] * t
+        p, q = (f.sigmoid() * weights).sum(1), ((-f).sigmoid() * weights).sum(1)
+        smallest = torch.finfo(dtype).tiny
+        return p.clamp_min(smallest).log() - q.clamp_min(smallest).log()
+
+    assert all(bool(each.isfinite().all()) for each in gradients(closed("quadrature"), dtype))
+    for found, expected in (
+        (gradients(closed("probit"), dtype), gradients(probit, torch.float64)),
+        # Of p itself, which the rule has to 1e-10: not of its logarithm.
+        (
+            gradients(lambda *given: closed("quadrature")(*given).sigmoid(), dtype),
+            gradients(lambda *given: integral(*given).sigmoid(), torch.float64),
+        ),
+    ):
+        for got, wanted, unit in zip(found, expected, (1, variance), strict=True):
+            # A few roundings of logits of this size, where p is neither 0 nor 1.
+            error = 100 * torch.finfo(dtype).eps * min(apart, 40.0) + 1e-9
+            torch.testing.assert_close(got.double() * unit, wanted * unit, rtol=error, atol=error)
+
+
+@pytest.mark.parametrize("layers", ["last", "all"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_drop_in_can_be_differentiated_where_the_network_is_certain(layers, dtype):
+    torch.manual_seed(0)
+    x, y = torch.randn(60, 4, dtype=dtype), torch.arange(60) % 3
+    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3)).to(dtype)
+    for factor in (100.0, 10_000.0):
+        with torch.no_grad():
+            model[2].weight.copy_(factor * torch.randn(3, 8))
+        bayes = bb.Laplace(model, layers=layers, prior_variance=1e-6, residual=False).fit([(x, y)])
+        inputs = x.clone().requires_grad_()
+        logits = bayes(inputs)
+        gaps = logits.detach().amax(1) - logits.detach().amin(1)
+        assert float(gaps.max()) > (44 if dtype == torch.float32 else 350)  # whose square overflows
+        (gradient,) = torch.autograd.grad(logits.log_softmax(1)[:, 0].sum(), inputs)
+        assert bool(gradient.isfinite().all())

@@ -29,8 +29,9 @@ class LogitGaussian:
     """N(mean, covariance) over the logits at n points: mean (n, k), covariance (n, k, k).
 
     Both are kept in units of `scale` (n,): `scaled_mean` is mean/scale, and `factors` give covariance/scale².
-    So neither a variance beyond the largest float nor a difference of large entries is ever formed. `mean`
-    and the dense `covariance` are made when they are asked for.
+    So neither a variance beyond the largest float nor a difference of large entries is ever formed. What is
+    called `scaled_…` is in these units. `mean`, the dense `covariance`, `variances` and draws of the logits
+    are made when they are asked for.
 
     >>> import bitbayes as bb
     >>> from torch.utils.data import DataLoader, TensorDataset
@@ -39,6 +40,8 @@ class LogitGaussian:
     >>> gaussian = bayes.logits(x)
     >>> tuple(gaussian.mean.shape), tuple(gaussian.covariance.shape)
     ((20, 3), (20, 3, 3))
+    >>> tuple(gaussian.draw(100, torch.Generator().manual_seed(0)).shape)
+    (100, 20, 3)
     """
 
     scaled_mean: Tensor
@@ -80,6 +83,21 @@ class LogitGaussian:
         """(n, k)."""
         return self.scaled_mean * self.scale[:, None]
 
+    def variances(self) -> Tensor:
+        """The diagonal of the covariance, (n, k)."""
+        return (self.scaled_variances() + self.factors.shift[:, None]) * self.scale.square()[:, None]
+
+    def draw(self, samples: int, generator: torch.Generator | None = None) -> Tensor:
+        """Draws of the logits, (samples, n, k), independent for each point.
+
+        Args:
+            samples: the number of draws.
+            generator: of the random numbers.
+        """
+        drawn = self.scaled_draws(samples, generator)
+        shift = _noise(self.factors.shift[:, None], samples, generator)  # (samples, n, 1)
+        return (drawn + shift) * self.scale[:, None]
+
     @property
     def floor(self) -> Tensor:
         """1 / scale², (n,): the 1 of 1 + π/8·v, in the units of v; never 0, which v may be."""
@@ -106,7 +124,7 @@ class LogitGaussian:
         extra = extra if independent is None else extra + independent
         return replace(self, factors=CovarianceFactors(weights, factor, shift, extra))
 
-    def centred(self) -> tuple[Tensor, Tensor]:
+    def scaled_centred(self) -> tuple[Tensor, Tensor]:
         """The logits less their average, P = I − 11ᵀ/k: Pm and the diagonal of PCP, (n, k) each.
 
         In units of scale and of scale².
@@ -127,13 +145,13 @@ class LogitGaussian:
             return factor
         return torch.eye(weights.shape[1], dtype=weights.dtype, device=weights.device)
 
-    def variances(self) -> Tensor:
+    def scaled_variances(self) -> Tensor:
         """The diagonal of the covariance, (n, k), in units of scale², without the common shift's part."""
         weights, factor, _, independent = self.factors
         variances = weights if factor is None else _diagonal(weights, factor)
         return variances if independent is None else variances + independent[:, None]
 
-    def pair_variances(self, first: Tensor | slice, second: Tensor | slice) -> Tensor:
+    def scaled_pair_variances(self, first: Tensor | slice, second: Tensor | slice) -> Tensor:
         """Var(fᵢ − fⱼ) for the classes i in `first` and j in `second`, (n, pairs…), in units of scale².
 
         Both are indices of one shape, or slices, one of them a single class. No class is paired with itself:
@@ -154,7 +172,7 @@ class LogitGaussian:
             variances = variances.add(independent.reshape(-1, *[1] * (variances.dim() - 1)), alpha=2)
         return variances
 
-    def mean_pair_variance(self) -> Tensor:
+    def scaled_mean_pair_variance(self) -> Tensor:
         """The mean of Var(fᵢ − fⱼ) over all pairs i ≠ j, (n,), in units of scale²: 2·tr(PCP)/(k − 1).
 
         The variance of a single logit, which is compared with 0.
@@ -162,7 +180,7 @@ class LogitGaussian:
         weights, factor, _, independent = self.factors
         k = self.scaled_mean.shape[1]
         if k == 1:
-            return self.variances()[:, 0]
+            return self.scaled_variances()[:, 0]
         if factor is None:
             mean = 2 * weights.mean(1)
         else:
@@ -170,10 +188,10 @@ class LogitGaussian:
             mean = weights @ sizes if factor.dim() == 2 else (weights * sizes).sum(1)
         return mean if independent is None else mean + 2 * independent
 
-    def block_variances(self, first: slice, second: slice) -> Tensor:
+    def scaled_block_variances(self, first: slice, second: slice) -> Tensor:
         """Var(fᵢ − fⱼ) of every class i in `first` with every j in `second`, (n, first, second), for a graph.
 
-        In an exported graph the gaps of `pair_variances` would be k²·r constants. So this is
+        In an exported graph the gaps of `scaled_pair_variances` would be k²·r constants. So this is
         Cᵢᵢ + Cⱼⱼ − 2Cᵢⱼ after all, in float64 and without the common shift, which is what makes these entries
         large. Only classes that move together lose digits, 1e-16 of their variances.
         """
@@ -188,8 +206,10 @@ class LogitGaussian:
         apart = classes[first, None] != classes[None, second]
         return variances + 2 * independent[:, None, None] * apart
 
-    def draw(self, samples: int, generator: torch.Generator | None, *, shared: bool = False) -> Tensor:
-        """Draws of (f − shift) / scale, (samples, n, k), independent for each point.
+    def scaled_draws(
+        self, samples: int, generator: torch.Generator | None, *, shared: bool = False
+    ) -> Tensor:
+        """Draws of f/scale without the common shift, (samples, n, k), independent for each point.
 
         Args:
             samples: the number of draws.
@@ -198,20 +218,24 @@ class LogitGaussian:
                 not depend on the others.
         """
         weights, factor, _, independent = self.factors
-
-        def noise(variances: Tensor) -> Tensor:
-            n, r = variances.shape
-            shape = samples, 1 if shared else n, r
-            normal = torch.randn(shape, generator=generator, dtype=weights.dtype, device=weights.device)
-            # The floor is for the gradient of the root, which is infinite at 0.
-            return normal * variances.clamp_min(torch.finfo(weights.dtype).tiny).sqrt()
-
-        drawn = noise(weights)
+        drawn = _noise(weights, samples, generator, shared=shared)
         if factor is not None:
             drawn = drawn @ factor.mT if factor.dim() == 2 else torch.einsum("snr,nkr->snk", drawn, factor)
         if independent is not None:
-            drawn = drawn + noise(independent[:, None].expand_as(self.scaled_mean))
+            own = independent[:, None].expand_as(self.scaled_mean)
+            drawn = drawn + _noise(own, samples, generator, shared=shared)
         return self.scaled_mean + drawn
+
+
+def _noise(
+    variances: Tensor, samples: int, generator: torch.Generator | None, *, shared: bool = False
+) -> Tensor:
+    """Normal numbers of these variances (n, r), (samples, n, r); see `scaled_draws`."""
+    n, r = variances.shape
+    shape = samples, 1 if shared else n, r
+    normal = torch.randn(shape, generator=generator, dtype=variances.dtype, device=variances.device)
+    # The floor is for the gradient of the root, which is infinite at 0.
+    return normal * variances.clamp_min(torch.finfo(variances.dtype).tiny).sqrt()
 
 
 def _diagonal(weights: Tensor, factor: Tensor) -> Tensor:

@@ -27,8 +27,10 @@ def probit(gaussian: LogitGaussian) -> Tensor:
 
     P = I − 11ᵀ/k takes the common shift away before the diagonal is looked at.
     """
-    one = gaussian.scaled_mean.shape[1] == 1
-    mean, variances = (gaussian.scaled_mean, gaussian.variances()) if one else gaussian.centred()
+    if gaussian.scaled_mean.shape[1] == 1:
+        mean, variances = gaussian.scaled_mean, gaussian.scaled_variances()
+    else:
+        mean, variances = gaussian.scaled_centred()
     return mean * (gaussian.floor[:, None] + KAPPA * variances).rsqrt()
 
 
@@ -39,7 +41,8 @@ def pairwise(gaussian: LogitGaussian) -> Tensor:
     """
     k = gaussian.scaled_mean.shape[1]
     # A sum of k exponentials below this stays finite, at half the price of a logsumexp. What it costs: two
-    # probabilities further apart than e^85 (float32) or e^700 (float64) are not told apart.
+    # probabilities further apart than e^85 (float32) or e^700 (float64) are not told apart, and beyond that
+    # the gradient is 0.
     largest = math.log(torch.finfo(gaussian.scaled_mean.dtype).max) - math.log(k) - 1
     many = _pairs_in_blocks if torch.compiler.is_compiling() else _many_pairs
     totals = _few_pairs(gaussian, largest) if k <= FEW_CLASSES else many(gaussian, largest)
@@ -53,9 +56,10 @@ def _few_pairs(gaussian: LogitGaussian, largest: float) -> Tensor:
     identity = torch.eye(k, dtype=mean.dtype, device=mean.device)
     first, second = torch.triu_indices(k, k, 1, device=mean.device)
     ahead, behind = identity[first], identity[second]  # (pairs, k)
-    z = mean @ (ahead - behind).T * (floor + KAPPA * gaussian.pair_variances(first, second)).rsqrt()
-    exponentials = z.clamp(-largest, largest).exp()  # (n, pairs)
-    return 1 + exponentials @ behind + exponentials.reciprocal() @ ahead
+    spread = torch.add(floor, gaussian.scaled_pair_variances(first, second), alpha=KAPPA)
+    z = (mean @ (ahead - behind).T * spread.rsqrt()).clamp(-largest, largest)  # (n, pairs)
+    # Not the reciprocal of exp(z): its derivative has the square, which overflows from half of `largest` on.
+    return 1 + torch.addmm(z.exp() @ behind, z.neg().exp(), ahead)
 
 
 def _many_pairs(gaussian: LogitGaussian, largest: float) -> Tensor:
@@ -64,11 +68,10 @@ def _many_pairs(gaussian: LogitGaussian, largest: float) -> Tensor:
     totals = torch.ones_like(mean)
     for i in range(mean.shape[1] - 1):
         this, rest = slice(i, i + 1), slice(i + 1, None)
-        variances = gaussian.pair_variances(this, rest)
-        z = (mean[:, this] - mean[:, rest]) * (floor + KAPPA * variances).rsqrt()
-        exponentials = z.clamp(-largest, largest).exp()  # (n, k − i − 1)
-        totals[:, this] += exponentials.reciprocal().sum(1, keepdim=True)
-        totals[:, rest] += exponentials
+        spread = torch.add(floor, gaussian.scaled_pair_variances(this, rest), alpha=KAPPA)
+        z = ((mean[:, this] - mean[:, rest]) * spread.rsqrt()).clamp(-largest, largest)  # (n, k − i − 1)
+        totals[:, this].add_(z.neg().exp().sum(1, keepdim=True))
+        totals[:, rest].add_(z.exp())
     return totals
 
 
@@ -79,7 +82,7 @@ def _pairs_in_blocks(gaussian: LogitGaussian, largest: float) -> Tensor:
     totals = []
     for start in range(0, k, FEW_CLASSES):
         these = slice(start, start + FEW_CLASSES)
-        variances = gaussian.block_variances(these, slice(None))
+        variances = gaussian.scaled_block_variances(these, slice(None))
         z = (mean[:, these, None] - mean[:, None, :]) * (floor + KAPPA * variances).rsqrt()
         totals.append(z.clamp(-largest, largest).neg().exp().sum(2))  # a class with itself: exp(0)
     return torch.cat(totals, dim=1)
@@ -95,7 +98,7 @@ def mean_field(gaussian: LogitGaussian) -> Tensor:
     """
     mean = gaussian.scaled_mean
     mean = mean - (mean / mean.shape[1]).sum(1, keepdim=True)
-    variance = gaussian.floor + KAPPA * gaussian.mean_pair_variance()  # (n,)
+    variance = gaussian.floor + KAPPA * gaussian.scaled_mean_pair_variance()  # (n,)
     return mean * variance.rsqrt()[:, None]
 
 
@@ -105,7 +108,7 @@ def bridge(gaussian: LogitGaussian) -> Tensor:
     For centred m and C. Far from the data the match breaks down, since no Dirichlet is as wide as a wide
     Gaussian; so where the mean variance v̄ exceeds √(k/2), m is divided by √(v̄/√(k/2)) and C by its square.
     """
-    mean, variances = gaussian.centred()  # (n, k)
+    mean, variances = gaussian.scaled_centred()  # (n, k)
     k = mean.shape[1]
     excess = variances.mean(1) / math.sqrt(k / 2)  # v̄/√(k/2), in units of scale²
     mean = mean * torch.maximum(gaussian.floor, excess).rsqrt()[:, None]
@@ -127,8 +130,8 @@ def monte_carlo(
 def drawn_probabilities(
     gaussian: LogitGaussian, samples: int, generator: torch.Generator | None, *, shared: bool = False
 ) -> Tensor:
-    """softmax(f) (one logit: 1 − σ(f) and σ(f)) of draws f ~ N(m, C), (samples, n, k); see `draw`."""
-    draws = gaussian.draw(samples, generator, shared=shared)  # (s, n, k), in units of scale
+    """softmax(f) (one logit: 1 − σ(f) and σ(f)) of draws f ~ N(m, C), (samples, n, k); see `scaled_draws`."""
+    draws = gaussian.scaled_draws(samples, generator, shared=shared)  # (s, n, k)
     if draws.shape[2] > 1:
         # The largest logit becomes 0 before the scale is put back, so only −inf can come of it.
         draws = draws - draws.amax(2, keepdim=True)
@@ -145,7 +148,7 @@ def quadrature(gaussian: LogitGaussian) -> Tensor:
     # The small side, (n, 1). Not by `sign` and `abs`, whose derivatives at 0 are not those of the integral.
     side = torch.where(gaussian.scaled_mean < 0, -1.0, 1.0).to(gaussian.scaled_mean)
     mean, floor = -gaussian.scaled_mean * side, gaussian.floor[:, None]
-    variance = gaussian.variances()
+    variance = gaussian.scaled_variances()
     # The floor keeps 0/0 out of what follows, and out of its gradient.
     deviation = variance.clamp_min(torch.finfo(mean.dtype).tiny).sqrt()
     step = 0.5

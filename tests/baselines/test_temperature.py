@@ -7,12 +7,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
 from scipy import optimize
 from torch import nn
 
 import bitbayes as bb
 import reference
-from bitbayes.errors import BitbayesError, DataError, EdgeWarning, NotFittedError
+from bitbayes.errors import ArgumentError, BitbayesError, DataError, EdgeWarning, NotFittedError
 
 
 def overconfident(k, factor, seed=0, n=150, dtype=torch.float64):
@@ -187,3 +188,58 @@ def test_bad_batches_and_models_raise():
 def test_models_that_are_no_modules_raise(model):
     with pytest.raises(BitbayesError, match=r"torch\.nn\.Module"):
         bb.TemperatureScaling(model)
+
+
+@pytest.mark.parametrize("k", [1, 3])
+def test_a_state_dict_holds_the_temperature(k, tmp_path):
+    model, x, y = overconfident(k, 5.0)
+    scaled = bb.TemperatureScaling(model).fit([(x, y)])
+    torch.save(scaled.state_dict(), tmp_path / "scaled.pt")
+    other = bb.TemperatureScaling(nn.Linear(3, k).double())
+    other.load_state_dict(torch.load(tmp_path / "scaled.pt", weights_only=True))
+    assert other.temperature == scaled.temperature != 1
+    assert torch.equal(other(x), scaled(x)) and torch.equal(other.predict_proba(x), scaled.predict_proba(x))
+    # Safetensors hold nothing but tensors.
+    save_file(scaled.state_dict(), tmp_path / "scaled.safetensors")
+    other = bb.TemperatureScaling(nn.Linear(3, k).double())
+    other.load_state_dict(load_file(tmp_path / "scaled.safetensors"))
+    assert other.temperature == scaled.temperature
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_temperature_is_not_rounded_with_the_model(dtype):
+    model, x, y = overconfident(3, 5.0)
+    scaled = bb.TemperatureScaling(model).fit([(x, y)])
+    before = scaled.temperature
+    assert scaled.to(dtype).temperature == before == float(scaled.state_dict()["_extra_state"])
+
+
+def test_a_state_dict_without_a_temperature_is_refused():
+    model, x, y = overconfident(3, 5.0)
+    scaled = bb.TemperatureScaling(model).fit([(x, y)])
+    before = scaled.temperature
+    old = {name: value for name, value in scaled.state_dict().items() if name.startswith("model.")}
+    with pytest.raises(RuntimeError, match="Missing key"):
+        scaled.load_state_dict(old)
+    assert scaled.temperature == before
+
+
+def test_what_is_not_fitted_is_not_fitted_after_a_round_trip():
+    model, x, _ = overconfident(3, 5.0)
+    other = bb.TemperatureScaling(model)
+    other.load_state_dict(bb.TemperatureScaling(model).state_dict())
+    assert other.temperature == 1.0 and torch.equal(other(x), model(x))
+    with pytest.raises(NotFittedError, match="fit"):
+        other.predict_proba(x)
+
+
+def test_a_temperature_may_be_set():
+    model, x, _ = overconfident(3, 5.0)
+    scaled = bb.TemperatureScaling(model)
+    scaled.temperature = 2
+    assert scaled.temperature == 2.0 and isinstance(scaled.temperature, float)
+    torch.testing.assert_close(scaled.predict_proba(x), (model(x) / 2).softmax(1).detach())
+    for wrong in (0, -1.0, math.nan, math.inf, "hot", None):
+        with pytest.raises(ArgumentError, match="temperature="):
+            scaled.temperature = wrong
+    assert scaled.temperature == 2.0

@@ -72,7 +72,16 @@ def test_errors_count_batches_from_zero():
         ([X, X], 2),
         ([(X, Y), (X, Y)], 2),
         ([[X], [X]], 2),
+        ([(X, Y[:, None].bool())], 1),
+        ([(X, (Y > 2).float())], 1),  # labels of one logit
+        (((X, Y), (X, Y)), 2),
+        (DataLoader(TensorDataset(X), batch_size=5), 1),
+        (DataLoader(TensorDataset(X, Y), batch_size=5), 1),
+        (DataLoader(X, batch_size=5), 1),
+        ((each for each in [X, X]), 2),
         (iter([X]), 1),
+        ([({"x": X}, Y)], 1),
+        ({"x": X, "labels": Y}, 1),
         ([{"x": X, "labels": Y}], 1),
     ],
 )
@@ -84,6 +93,97 @@ def test_batches_of_inputs_without_labels(data, count):
         assert set(inputs) == {"x"} if isinstance(inputs, dict) else torch.equal(inputs, X)
         assert batch.labels is None
         assert batch.name == ("the input" if isinstance(data, (torch.Tensor, dict)) else f"batch {number}")
+
+
+MASK = torch.ones(5, 2, dtype=torch.int64)
+
+
+@pytest.mark.parametrize(
+    "data, says",
+    [
+        ((X, MASK), r"the input is a tuple of \(Tensor \(5, 2\) float32, Tensor \(5, 2\) int64\)"),
+        ((X, Y), "the input is a tuple"),
+        ((X,), "the input is a tuple"),
+        (({"x": X}, Y), "the input is a tuple"),
+        ([X, Y], r"batch 1 is a tensor of torch.int64 with 1 dim.*batch 0 is a tensor of torch.float32"),
+        ([X, MASK], "batch 1 is a tensor of torch.int64.*belong together"),
+        ([X, {"x": X}], "batch 1 is a mapping, and batch 0 is a tensor"),
+        ([(X, MASK)], r"batch 0 is a tuple of .*Tensor \(5, 2\) int64\): the second cannot be labels"),
+        ([(X, Y), [X, MASK]], "batch 1 is a list of"),
+        ([(X, X[:, 0])], "the second cannot be labels"),  # floats other than 0 and 1
+        ([(X, Y[:4])], "the second cannot be labels"),
+        ([(X, torch.tensor(1))], "the second cannot be labels"),
+        ([(X, Y.to(torch.complex64))], "the second cannot be labels"),
+        ([(X, ["a"] * 5)], r"list\): the second cannot be labels"),
+        ([({"x": X}, MASK)], "the second cannot be labels"),
+        ([(X, MASK, Y)], r"batch 0 is a tuple of \(Tensor.*, Tensor.*, Tensor.*\): expected inputs, or"),
+        ([(X, Y, Y)], "expected inputs, or"),
+        ([()], "expected inputs, or"),
+    ],
+)
+def test_what_may_be_several_inputs_is_never_taken_for_labels_or_batches(data, says):
+    with pytest.raises(DataError, match=says) as error:
+        list(input_batches(data, CPU))
+    assert "{'input_ids': ids, 'attention_mask': mask}" in str(error.value)
+
+
+def test_sequences_of_several_lengths_are_batches_of_one_loader():
+    lengths = [batch.inputs.shape[1] for batch in input_batches([MASK, MASK[:, :1]], CPU)]
+    assert lengths == [2, 1]
+
+
+def test_a_message_shows_only_the_first_of_many_parts():
+    with pytest.raises(DataError, match=r"Tensor \(1, 2\) float32, …\)"):
+        list(input_batches(X.split(1), CPU))
+
+
+class Masked(nn.Module):
+    """It takes ids and a mask, without which it gives something else."""
+
+    def __init__(self):
+        super().__init__()
+        self.words, self.head = nn.Embedding(7, 4), nn.Linear(4, 3)
+
+    def forward(self, input_ids, attention_mask=None):
+        mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
+        return self.head((self.words(input_ids) * mask[..., None]).sum(1))
+
+
+@pytest.mark.parametrize("kind", ["last", "all", "temperature"])
+def test_a_mask_is_never_dropped(kind):
+    torch.manual_seed(0)
+    ids, mask, model = torch.randint(7, (6, 5)), torch.randint(2, (6, 5)), Masked()
+    inputs = {"input_ids": ids, "attention_mask": mask}
+    y = model(**inputs).argmax(1)
+    y[0] = (y[0] + 1) % 3  # right but for one
+    if kind == "temperature":
+        bayes = bb.TemperatureScaling(model)
+    else:
+        bayes = bb.Laplace(model, layers=kind, structure="diag", prior_variance=1.0)
+    bayes.fit([{**inputs, "labels": y}])
+    assert bayes.predict_proba([inputs, inputs]).shape == (12, 3)
+    for wrong in ((ids, mask), [(ids, mask)], [(ids, mask, y)], DataLoader(TensorDataset(ids, mask))):
+        with pytest.raises(DataError, match="attention_mask"):
+            bayes.predict_proba(wrong)
+        with pytest.raises(DataError):
+            bayes.fit(wrong)
+        if kind == "temperature":
+            continue
+        with pytest.raises(DataError, match="attention_mask"):
+            bayes.tune([{**inputs, "labels": y}], objective="ood", outliers=wrong)
+        with pytest.raises(DataError, match=r"noise.*attention_mask"):
+            bayes.evaluate([{**inputs, "labels": y}], outliers={"noise": wrong})
+
+
+def test_a_tuple_of_outliers_is_refused_before_the_validation_data_are_gone_through():
+    bayes = bb.Laplace(Named(), prior_variance=1.0).fit([(X, Y)])
+
+    def validation():
+        raise AssertionError("the validation data were gone through")
+        yield
+
+    with pytest.raises(DataError, match="the input is a tuple"):
+        bayes.tune(validation(), objective="ood", outliers=(X, X))
 
 
 def test_inputs_of_other_types_are_refused():

@@ -87,7 +87,7 @@ def predict(
 
 def predict_outliers(methods: Methods, data: Iterable[Any] | Tensor, device: torch.device) -> Predictions:
     """Return the predictions of every method on a tensor, in pieces, or on the inputs of a loader."""
-    pieces = torch.split(data, ROWS_PER_PREDICTION) if isinstance(data, Tensor) else data
+    pieces = list(torch.split(data, ROWS_PER_PREDICTION)) if isinstance(data, Tensor) else data
     return predict(methods, (batch.inputs for batch in input_batches(pieces, device)))
 
 

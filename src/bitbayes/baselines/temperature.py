@@ -21,6 +21,7 @@ from bitbayes.model import (
     private_copy,
 )
 from bitbayes.precision import precise, working
+from bitbayes.prior import positive
 from bitbayes.progress import track
 
 COLDEST, HOTTEST = 1e-3, 1e3
@@ -32,6 +33,8 @@ class TemperatureScaling(nn.Module):
     A network with one logit gives σ(f(x) / T). `fit` chooses T. The log-likelihood of the labels is concave
     in 1/T, so its derivative Σₙ (f_y − E_p f) has one zero, and bisection in log T finds it. There is no step
     size to choose, and T stays positive.
+
+    The temperature is part of `state_dict`, and can be set at any time.
 
     Args:
         model: a trained network that returns logits. It is not changed.
@@ -55,8 +58,26 @@ class TemperatureScaling(nn.Module):
         if not isinstance(model, nn.Module):
             raise ArgumentError(f"model is a {type(model).__name__}: expected a torch.nn.Module")
         self.model = model
-        self.temperature = 1.0
-        self._likelihood: Likelihood | None = None
+        self._temperature: float | None = None
+
+    @property
+    def temperature(self) -> float:
+        """T, 1 until it is chosen by `fit` or set."""
+        return 1.0 if self._temperature is None else self._temperature
+
+    @temperature.setter
+    def temperature(self, value: float) -> None:
+        self._temperature = positive(value, "temperature")
+
+    # Not a buffer: `half()` would round it, and some devices have no float64.
+    def get_extra_state(self) -> Tensor:
+        """T for `state_dict`, in float64: (1,), or (0,) if it was not chosen."""
+        return torch.tensor([] if self._temperature is None else [self._temperature], dtype=torch.float64)
+
+    def set_extra_state(self, state: Tensor) -> None:
+        """Take T from a `state_dict`."""
+        values = state.tolist()
+        self._temperature = positive(values[0], "temperature") if values else None
 
     @torch.no_grad()
     def fit(self, val_loader: Iterable[Any], *, progress: bool | None = None) -> Self:
@@ -79,7 +100,6 @@ class TemperatureScaling(nn.Module):
         assert likelihood is not None  # `labelled_batches` raises on an empty loader
         logits, labels = torch.cat(outputs), torch.cat(targets).to(outputs[0].device)
         self.temperature = _best_temperature(logits, labels, likelihood)
-        self._likelihood = likelihood
         return self
 
     def forward(self, x: Any) -> Tensor:
@@ -89,7 +109,7 @@ class TemperatureScaling(nn.Module):
     @torch.no_grad()
     def predict_proba(self, x: Data) -> Tensor:
         """Return probabilities (n, k), or (n, 2) for a network with one logit. x may be a loader."""
-        if self._likelihood is None:
+        if self._temperature is None:
             raise NotFittedError("this TemperatureScaling is not fitted yet: call `fit(val_loader)` first")
         parts = []
         for batch in input_batches(x, model_device(self.model)):
@@ -97,7 +117,8 @@ class TemperatureScaling(nn.Module):
             # Division by a small T could overflow, so the largest logit is moved to 0 first.
             if logits.shape[1] > 1:
                 logits = logits - logits.amax(1, keepdim=True)
-            parts.append(self._likelihood.log_probabilities(logits / self.temperature).exp())
+            likelihood = likelihood_for(logits.shape[1])
+            parts.append(likelihood.log_probabilities(logits / self.temperature).exp())
         return torch.cat(parts)
 
     def _logits(self, inputs: Inputs, where: str) -> Tensor:

@@ -15,6 +15,12 @@ Data = Inputs | Iterable[Any]
 LABELS = ("labels", "label")
 EMPTY = "the loader is empty: it yielded no batch"
 PREVIEW_ROWS = 2
+# How many parts of a tuple a message shows.
+SHOWN_PARTS = 4
+SEVERAL_INPUTS = (
+    "Give several inputs of a model as a mapping by their names, "
+    "such as {'input_ids': ids, 'attention_mask': mask}"
+)
 
 
 @dataclass(frozen=True)
@@ -71,26 +77,38 @@ def input_batches(data: Data, device: torch.device) -> Iterator[Batch]:
     """Batches without labels, moved to `device`.
 
     Args:
-        data: a tensor or a mapping, which is one batch, or a loader, whose labels are left out.
+        data: a tensor or a mapping, which is one batch, or a loader of inputs, or of pairs (inputs, labels),
+            whose labels are left out. A second tensor that could be labels is taken for such.
         device: where the batches are wanted.
     """
     check_data(data)
     if isinstance(data, (Tensor, Mapping)):
         yield Batch(move(_without_labels(data), device), None, "the input")
         return
-    number = -1
+    number, kind = -1, None
     for number, batch in enumerate(data):
-        if isinstance(batch, (list, tuple)) and len(batch) and isinstance(batch[0], (Tensor, Mapping)):
-            batch = batch[0]
-        if not isinstance(batch, (Tensor, Mapping)):
-            raise DataError(f"batch {number} is {describe(batch)}: expected inputs, or (inputs, labels)")
-        yield Batch(move(_without_labels(batch), device), None, f"batch {number}")
+        inputs = _inputs(batch, number)
+        kind = kind or _kind(inputs)
+        if _kind(inputs) != kind:
+            raise DataError(
+                f"batch {number} is {_kind(inputs)}, and batch 0 is {kind}: are these inputs that belong "
+                f"together? {SEVERAL_INPUTS}"
+            )
+        yield Batch(move(_without_labels(inputs), device), None, f"batch {number}")
     if number < 0:
         raise DataError(EMPTY)
 
 
 def check_data(data: Any) -> None:
-    """Raise unless data is a tensor, a mapping, or something that can be gone through."""
+    """Raise unless data is a tensor, a mapping, or something that can be gone through.
+
+    A tuple of tensors may be the inputs of a model that takes several, one batch with its labels, or batches.
+    """
+    if isinstance(data, tuple) and any(isinstance(part, Tensor) for part in data):
+        raise DataError(
+            f"the input is {describe(data)}, which may be several inputs, inputs and labels, or batches. "
+            f"{SEVERAL_INPUTS}; give a list for batches, or the inputs alone"
+        )
     if isinstance(data, (Tensor, Mapping)) or (isinstance(data, Iterable) and not hasattr(data, "__array__")):
         return
     given = type(data).__name__ + (": use torch.from_numpy" if hasattr(data, "__array__") else "")
@@ -138,15 +156,19 @@ def move(inputs: Inputs, device: torch.device) -> Inputs:
 
 def row_count(inputs: Inputs) -> int:
     """The number of points: rows of the tensor, or of a mapping's first tensor that has rows."""
-    for value in (inputs,) if isinstance(inputs, Tensor) else inputs.values():
-        if isinstance(value, Tensor) and value.dim():
-            return len(value)
+    for value in _tensors_with_rows(inputs):
+        return len(value)
     given = (
         "a tensor of shape ()" if isinstance(inputs, Tensor) else f"a mapping with the keys {list(inputs)}"
     )
     raise DataError(
         f"the input is {given}: expected a tensor with one row for each point, or such in a mapping"
     )
+
+
+def _tensors_with_rows(inputs: Inputs) -> list[Tensor]:
+    values = (inputs,) if isinstance(inputs, Tensor) else inputs.values()
+    return [value for value in values if isinstance(value, Tensor) and value.dim()]
 
 
 def _split(batch: Any, number: int) -> tuple[Inputs, Tensor]:
@@ -179,6 +201,38 @@ def _pair(batch: Any, number: int) -> tuple[Inputs, Tensor]:
     )
 
 
+def _inputs(batch: Any, number: int) -> Inputs:
+    """The inputs of a batch that may have labels: of (inputs, labels), (inputs,), or the batch itself."""
+    parts = batch if isinstance(batch, (list, tuple)) else (batch,)
+    if not 1 <= len(parts) <= 2 or not isinstance(parts[0], (Tensor, Mapping)):
+        raise DataError(
+            f"batch {number} is {describe(batch)}: expected inputs, or (inputs, labels). {SEVERAL_INPUTS}"
+        )
+    if len(parts) == 2 and not _may_be_labels(parts[1], parts[0]):
+        raise DataError(
+            f"batch {number} is {describe(batch)}: the second cannot be labels, one integer for each row "
+            f"of the inputs (or 0.0 and 1.0). {SEVERAL_INPUTS}"
+        )
+    return parts[0]
+
+
+def _may_be_labels(second: Any, inputs: Inputs) -> bool:
+    """Whether a tensor may be the labels of these inputs: (n,) or (n, 1), of integers or of 0.0 and 1.0."""
+    if not isinstance(second, Tensor) or second.is_complex() or not second.dim():
+        return False
+    rows = {len(each) for each in _tensors_with_rows(inputs)}
+    if second.shape[1:] not in ((), (1,)) or (rows and len(second) not in rows):
+        return False
+    return not second.is_floating_point() or bool(((second == 0) | (second == 1)).all())
+
+
+def _kind(inputs: Inputs) -> str:
+    """What the batches of one loader have in common: lengths of sequences may differ."""
+    if isinstance(inputs, Tensor):
+        return f"a tensor of {inputs.dtype} with {inputs.dim()} dimension(s)"
+    return "a mapping"
+
+
 def _without_labels(inputs: Inputs) -> Inputs:
     if isinstance(inputs, Tensor):
         return inputs
@@ -188,5 +242,12 @@ def _without_labels(inputs: Inputs) -> Inputs:
 def describe(batch: Any) -> str:
     """What was given, for messages."""
     if isinstance(batch, (list, tuple)):
-        return f"a {type(batch).__name__} of ({', '.join(type(part).__name__ for part in batch)})"
+        more = ", …" if len(batch) > SHOWN_PARTS else ""
+        return f"a {type(batch).__name__} of ({', '.join(map(_describe_part, batch[:SHOWN_PARTS]))}{more})"
     return f"a {type(batch).__name__}"
+
+
+def _describe_part(part: Any) -> str:
+    if isinstance(part, Tensor):
+        return f"Tensor {tuple(part.shape)} {str(part.dtype).removeprefix('torch.')}"
+    return type(part).__name__

@@ -127,14 +127,14 @@ def _means_and_variances(gaussian: LogitGaussian, method: str) -> tuple[Tensor, 
         mean = gaussian.scaled_mean
         classes = torch.arange(mean.shape[1], device=mean.device)
         # A class with itself has no variance, but it has no mean either: its ratio is 0 in any case.
-        variances = gaussian.pair_variances(*torch.meshgrid(classes, classes, indexing="ij"))
+        variances = gaussian.scaled_pair_variances(*torch.meshgrid(classes, classes, indexing="ij"))
         return mean[:, :, None] - mean[:, None, :], gaussian.floor[:, None, None] + KAPPA * variances
     mean, floor = gaussian.scaled_mean, gaussian.floor[:, None]
     if mean.shape[1] == 1:
-        return mean, floor + KAPPA * gaussian.variances()
-    mean, variances = gaussian.centred()
+        return mean, floor + KAPPA * gaussian.scaled_variances()
+    mean, variances = gaussian.scaled_centred()
     if method == "meanfield":
-        variances = gaussian.mean_pair_variance()[:, None].expand_as(mean)
+        variances = gaussian.scaled_mean_pair_variance()[:, None].expand_as(mean)
     return mean, floor + KAPPA * variances
 
 
@@ -164,8 +164,8 @@ def _quadrature_bound(ray: RayGaussian) -> CellBound:
     """
     far, middle, near = (ray.at(u) for u in (0.0, 0.5, 1.0))
     m0, m1 = far.scaled_mean[:, 0], near.scaled_mean[:, 0]
-    v0, v1 = far.variances()[:, 0], near.variances()[:, 0]
-    v01 = 2 * middle.variances()[:, 0] - (v0 + v1) / 2
+    v0, v1 = far.scaled_variances()[:, 0], near.scaled_variances()[:, 0]
+    v01 = 2 * middle.scaled_variances()[:, 0] - (v0 + v1) / 2
     minimum = (v0 - v01) / (v0 - 2 * v01 + v1)  # of the quadratic v(u)
 
     def bound(row: Tensor, low: Tensor, high: Tensor) -> Tensor:

@@ -134,7 +134,7 @@ class _Curve:
         for points in self.points:
             gaussian = points.family.at(Prior(variance))
             with without_autocast(gaussian.scale.device):
-                spread = precise(gaussian.mean_pair_variance())
+                spread = precise(gaussian.scaled_mean_pair_variance())
             spreads.append(1 + KAPPA * spread * precise(gaussian.scale).square())
         return float(torch.cat(spreads).median().log()) / 2
 
