@@ -7,9 +7,12 @@ from torch import nn
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
-    """The network that `torch.compile` was given, because a compiled graph may not call hooks."""
-    inside = getattr(model, "_orig_mod", model)
-    return inside if isinstance(inside, nn.Module) else model
+    """The network inside `torch.compile` and `nn.DataParallel`.
+
+    A compiled graph may not call hooks, and the copies of a data-parallel network run in other threads.
+    """
+    inside = model.module if isinstance(model, nn.DataParallel) else getattr(model, "_orig_mod", model)
+    return unwrapped(inside) if isinstance(inside, nn.Module) and inside is not model else model
 
 
 @contextmanager

@@ -57,7 +57,9 @@ def forward(
     with call_hooks({head.name: head.module(model)}, lambda _, *call: calls.append(call)):
         output = call(model, inputs)
     if not calls:
-        raise ModelError(f"the model did not call its linear layer {head.name!r} at this input")
+        raise ModelError(
+            f"the model did not call its linear layer {head.name!r} at this input{_unseen_parts(model)}"
+        )
     features, result = calls[-1]
     if features.dim() != 2:
         raise ModelError(
@@ -114,7 +116,7 @@ def find_head(model: nn.Module, inputs: Inputs, name: str | None = None) -> Head
     """The linear layer whose output is the model's output. If `name` is given, it must be that layer."""
     layers = {key: module for key, module in model.named_modules() if isinstance(module, nn.Linear)}
     if name is not None and name not in layers:
-        found = ", ".join(repr(key) for key in layers) or "none"
+        found = _list_last([repr(key) for key in layers]) or "none"
         raise ModelError(f"head={name!r} is no linear layer of the model: its linear layers are {found}")
     if not layers:
         raise ModelError(
@@ -136,11 +138,38 @@ def find_head(model: nn.Module, inputs: Inputs, name: str | None = None) -> Head
             return Head(key, layer.in_features, layer.out_features, layer.bias is not None)
 
     subject = f"the linear layer {name!r}" if name is not None else "any of the model's linear layers"
-    shapes = ", ".join(f"{key!r} -> {tuple(result.shape)}" for key, _, result in calls) or "none was called"
-    raise ModelError(
-        f"the model's output, of shape {tuple(output.shape)}, is not the output of {subject} ({shapes}). "
-        "If the model ends in a softmax, a sigmoid or a scaling, give the part that returns plain logits"
+    shapes = _list_last([f"{key!r} -> {tuple(result.shape)}" for key, _, result in calls])
+    advice = (
+        ". If the model ends in a softmax, a sigmoid or a scaling, give the part that returns plain logits"
     )
+    raise ModelError(
+        f"the model's output, of shape {tuple(output.shape)}, is not the output of {subject} "
+        f"({shapes or 'none was called'}){_unseen_parts(model) or advice}"
+    )
+
+
+def _unseen_parts(model: nn.Module) -> str:
+    """The end of a message: the parts of the model whose layers no hook hears, and what to do; or ""."""
+    names = [
+        repr(name) if name else "the model itself"
+        for name, module in model.named_modules()
+        # What `torch.compile(module)` and `module.compile()` leave, and copies that run in other threads.
+        if hasattr(module, "_orig_mod")
+        or getattr(module, "_compiled_call_impl", None) is not None
+        or isinstance(module, nn.DataParallel)
+    ]
+    if not names:
+        return ""
+    return (
+        f". Layers inside {_list_last(names)} cannot be seen, because torch.compile or nn.DataParallel is "
+        "around them: give the model without these. The Laplace itself can be compiled: torch.compile(bayes)"
+    )
+
+
+def _list_last(items: list[str], most: int = 6) -> str:
+    """The last items, which are nearest to the output, and how many came before them."""
+    rest = f"{len(items) - most} others, " if len(items) > most else ""
+    return rest + ", ".join(items[-most:])
 
 
 def _check_linear(name: str, layer: nn.Linear, features: Tensor, result: Tensor) -> None:
