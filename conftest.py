@@ -9,4 +9,4 @@ import os
 # with "Illegal instruction". Without AMX the tests run there, and compute the same everywhere.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 
-import bitbayes  # noqa: E402, F401
+import bitbayes  # noqa: F401
