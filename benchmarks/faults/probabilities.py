@@ -3,9 +3,9 @@
     python benchmarks/faults/probabilities.py [--rows 2000000] [--seed 0]
 
 Settings are drawn at random: k = 1 to 30 logits, prior variances from 1e-12 to 1e12, inputs from 0 to 1e37,
-temperatures from 1e-3 to 1e3, with and without a residual. A row is bad if an entry is not finite or negative,
-or if the sum is off by more than 1e-5 (bfloat16 and float16 predict in float32). Networks may overflow: an
-error of bitbayes counts as refused, and any other error as a failure.
+temperatures from 1e-3 to 1e3, with and without a residual. A row is bad if an entry is not finite, or is
+negative, or if the sum is off by more than 1e-5 (bfloat16 and float16 predict in float32). Networks may
+overflow: an error of bitbayes counts as refused, and any other error as a failure.
 """
 
 import argparse

@@ -79,8 +79,8 @@ class Laplace(nn.Module):
     to be linear in these: f(x) + J(x)(θ − θ*).
 
     Args:
-        model: a trained network; for "last" one whose output is one linear layer. It is never changed. Of a
-            compiled one (`torch.compile`) the network inside is taken.
+        model: a trained network; for "last" one whose output is one linear layer. It is never changed. The
+            network inside `torch.compile` or `nn.DataParallel` is taken.
         layers: "last", or "all": every parameter that requires a gradient. Freeze those that are certain.
         structure: what is kept of H: "full" (everything), "kron", "diag", for the last layer also "isotropic"
             (nothing: the paper's non-Bayesian baseline), or "auto": kron, but full for one logit of the last

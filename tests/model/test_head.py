@@ -109,6 +109,12 @@ def test_errors_list_the_layers_that_were_called():
     model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2), nn.Softmax(1))
     with pytest.raises(ModelError, match=r"'0' -> \(2, 4\), '2' -> \(2, 2\)"):
         find_head(model, torch.randn(2, 3))
+    deep = nn.Sequential(*(nn.Linear(2, 2) for _ in range(300)), nn.Softmax(1))
+    with pytest.raises(ModelError, match=r"\(294 others, '294' -> \(2, 2\), .*'299' -> \(2, 2\)\)") as caught:
+        find_head(deep, torch.randn(2, 2))
+    assert len(str(caught.value)) < 450
+    with pytest.raises(ModelError, match=r"its linear layers are 294 others, '294', .*'299'$"):
+        find_head(deep, torch.randn(2, 2), "fc")
     many = nn.Sequential(*(nn.ReLU() for _ in range(30)))
     with pytest.raises(ModelError, match=r"ReLU.*and 18 more"):
         find_head(many, torch.randn(2, 3))

@@ -57,6 +57,18 @@ def merged(x):
     return torch.relu(x.reshape(-1, 6)).reshape(-1, 24)
 
 
+def with_token(x):
+    """A class token before the patches, as in vision transformers."""
+    token = torch.arange(4.0, dtype=torch.float64).reshape(1, 1, 4) - 2
+    return torch.cat([token.expand(len(x), -1, -1), x.reshape(-1, 6, 4)], 1).relu().flatten(1)
+
+
+def repeated(x):
+    """A value that all patches get, without a copy."""
+    patches = x.reshape(-1, 6, 4)
+    return torch.cat([patches[:, :1].expand(-1, 6, -1), patches], 2).relu().flatten(1)
+
+
 MATRIX = torch.randn(24, 24, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
 
 
@@ -118,6 +130,8 @@ FUNCTIONS = {
     "through views": into_slices,
     "time first": in_time,
     "merged rows": merged,
+    "class token": with_token,
+    "expanded": repeated,
 }
 
 
@@ -134,7 +148,13 @@ def test_every_operation_is_affine_beyond_alpha(name):
         assert deviation(model, x, region, delta).max() < 1e-12
 
 
-@pytest.mark.parametrize("name", ["relu", "max pool 2d", "hardtanh", "minimum", "batch norm", "conv 1d"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("relu", "max pool 2d", "hardtanh", "minimum", "batch norm", "conv 1d"),
+        *("class token", "expanded"),
+    ],
+)
 def test_each_row_has_its_own_alpha(name):
     """The alpha of a row does not depend on the other rows of its batch."""
     model = around(FUNCTIONS[name])

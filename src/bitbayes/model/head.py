@@ -114,7 +114,7 @@ def find_head(model: nn.Module, inputs: Inputs, name: str | None = None) -> Head
     """The linear layer whose output is the model's output. If `name` is given, it must be that layer."""
     layers = {key: module for key, module in model.named_modules() if isinstance(module, nn.Linear)}
     if name is not None and name not in layers:
-        found = ", ".join(repr(key) for key in layers) or "none"
+        found = _list_last([repr(key) for key in layers]) or "none"
         raise ModelError(f"head={name!r} is no linear layer of the model: its linear layers are {found}")
     if not layers:
         raise ModelError(
@@ -136,11 +136,18 @@ def find_head(model: nn.Module, inputs: Inputs, name: str | None = None) -> Head
             return Head(key, layer.in_features, layer.out_features, layer.bias is not None)
 
     subject = f"the linear layer {name!r}" if name is not None else "any of the model's linear layers"
-    shapes = ", ".join(f"{key!r} -> {tuple(result.shape)}" for key, _, result in calls) or "none was called"
+    shapes = _list_last([f"{key!r} -> {tuple(result.shape)}" for key, _, result in calls])
     raise ModelError(
-        f"the model's output, of shape {tuple(output.shape)}, is not the output of {subject} ({shapes}). "
-        "If the model ends in a softmax, a sigmoid or a scaling, give the part that returns plain logits"
+        f"the model's output, of shape {tuple(output.shape)}, is not the output of {subject} "
+        f"({shapes or 'none was called'}). If the model ends in a softmax, a sigmoid or a scaling, give the "
+        "part that returns plain logits"
     )
+
+
+def _list_last(items: list[str], most: int = 6) -> str:
+    """The last items, which are nearest to the output, and how many came before them."""
+    rest = f"{len(items) - most} others, " if len(items) > most else ""
+    return rest + ", ".join(items[-most:])
 
 
 def _check_linear(name: str, layer: nn.Linear, features: Tensor, result: Tensor) -> None:

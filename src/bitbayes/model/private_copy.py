@@ -34,9 +34,12 @@ PLAIN_TYPES = frozenset({bool, int, float, str, bytes, type(None), torch.Tensor,
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
-    """The network that `torch.compile` was given, because a compiled graph may not call hooks."""
-    inside = getattr(model, "_orig_mod", model)
-    return inside if isinstance(inside, nn.Module) else model
+    """The network inside `torch.compile` and `nn.DataParallel`.
+
+    A compiled graph may not call hooks, and the copies of a data-parallel network run in other threads.
+    """
+    inside = model.module if isinstance(model, nn.DataParallel) else getattr(model, "_orig_mod", model)
+    return unwrapped(inside) if isinstance(inside, nn.Module) and inside is not model else model
 
 
 class _Through(nn.Module):
@@ -86,10 +89,13 @@ class _Copies:
             return module
         if isinstance(module, torch.jit.ScriptModule):
             return _in_eval_mode(module) if evaluate else module
-        copy = object.__new__(_Through if _is_wrapper(module) else type(module))
+        wrapper = _is_wrapper(module)
+        copy = object.__new__(_Through if wrapper else type(module))
         self.made[id(module)] = copy
         entries = copy.__dict__
         entries.update(module.__dict__)
+        if wrapper:  # its compiled `forward` calls the module itself
+            entries.pop("forward", None)
         for table in OWN_TABLES:
             entries[table] = entries[table].copy()
         if evaluate:

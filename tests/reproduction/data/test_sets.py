@@ -5,6 +5,8 @@ import io
 import pickle
 import struct
 import tarfile
+import tracemalloc
+import zipfile
 
 import numpy as np
 import pytest
@@ -73,11 +75,86 @@ def test_damaged_idx_files(tmp_path):
         (b"PNG!", "no IDX file"),
         (good[:-1], "says it holds 6"),
         (good[:7], "cut short"),
-        (gzip.compress(good)[:-9], "cannot be unpacked"),
+        (gzip.compress(good)[:-9], r"no IDX file that can be read \(EOFError"),
+        (good + b"x", "says it holds 6 entries, but has more"),
+        (bytes([0, 0, 8, 200]) + bytes(800), "no IDX file that can be read"),
     ]:
         path.write_bytes(content)
         with pytest.raises(FileError, match=message):
             read_idx(path)
+
+
+def test_a_gzip_file_is_unpacked_no_further_than_its_header_says(tmp_path):
+    path = tmp_path / "x.gz"
+    path.write_bytes(gzip.compress(idx(np.arange(6, dtype=np.uint8)) + bytes(1 << 26), 1))
+    tracemalloc.start()
+    try:
+        with pytest.raises(FileError, match="says it holds 6 entries, but has more"):
+            read_idx(path)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 22
+    finally:
+        tracemalloc.stop()
+
+
+def damaged(content, rng):
+    """The content with up to 8 bytes changed, and sometimes cut."""
+    changed = bytearray(content)
+    for _ in range(rng.integers(1, 9)):
+        changed[rng.integers(len(changed))] = rng.integers(256)
+    return bytes(changed[: rng.integers(1, len(changed))] if rng.random() < 0.2 else changed)
+
+
+def compressed_npz(pixels):
+    file = io.BytesIO()
+    np.savez_compressed(file, x_uniform=pixels, y_uniform=np.arange(len(pixels), dtype=np.uint8))
+    return file.getvalue()
+
+
+def picture(pixels, kind):
+    file = io.BytesIO()
+    pytest.importorskip("PIL.Image").fromarray(pixels).save(file, kind)
+    return file.getvalue()
+
+
+@pytest.mark.filterwarnings("ignore")  # Pillow warns of some damage, and reads on
+@pytest.mark.parametrize("kind", ["idx.gz", "npz", "tar.gz", "mat", "png", "webp", "gif", "tiff"])
+def test_a_damaged_file_is_read_or_raises_a_file_error(tmp_path, unchecked, kind):
+    rng = np.random.default_rng(0)
+    pixels = rng.integers(0, 256, (40, 32, 3), dtype=np.uint8)
+    if kind == "idx.gz":
+        name, path, content = "mnist", "t10k-images-idx3-ubyte.gz", gzip.compress(idx(pixels))
+        (tmp_path / "t10k-labels-idx1-ubyte").write_bytes(idx(np.zeros(40, dtype=np.uint8)))
+    elif kind == "npz":
+        name, path, content = "letters", "letters/az.npz", compressed_npz(pixels)
+    elif kind == "tar.gz":
+        name, path = "cifar100", "cifar-100-python.tar.gz"
+        tar_of(tmp_path / path, {"cifar-100-python/test": cifar_batch(labels="fine_labels")[0]})
+        content = (tmp_path / path).read_bytes()
+    elif kind == "mat":
+        name, path, file = "svhn", "test_32x32.mat", io.BytesIO()
+        pytest.importorskip("scipy.io").savemat(file, {"X": pixels[None].repeat(32, 0), "y": np.ones((3, 1))})
+        content = file.getvalue()
+    else:
+        name, path, content = "lsun", f"lsun/0.{kind}", picture(pixels, kind)
+    (tmp_path / path).parent.mkdir(exist_ok=True)
+    refused = 0
+    for _ in range(150):
+        (tmp_path / path).write_bytes(damaged(content, rng))
+        try:
+            load(name, "test", tmp_path)
+        except FileError:
+            refused += 1
+    assert refused > 20
+
+
+def test_a_header_that_pythons_tokenizer_refuses(tmp_path):
+    header = b"{'descr': ('|u1', 'shape': (3,"  # a bracket is open at its end
+    array = b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header
+    (tmp_path / "letters").mkdir()
+    with zipfile.ZipFile(tmp_path / "letters/az.npz", "w") as archive:
+        archive.writestr("x_uniform.npy", array)
+    with pytest.raises(FileError, match="no packed data set that can be read"):
+        load("letters", "test", tmp_path)
 
 
 def cifar_batch(n=4, labels="labels"):
@@ -180,6 +257,30 @@ def test_packed_colour_shards(tmp_path, bits):
     if bits == 6:
         expected = np.minimum(4 * expected, 255)
     assert (images.numpy() == expected).all() and labels.tolist() == [1, 2, 3, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"sizes": np.array([-5, 5])},
+        {"sizes": np.array("x")},
+        {"bits": np.array(7)},
+        {"bits": np.array([8, 8])},
+        {"labels": np.zeros((3, 2))},
+        {"labels": np.array(["a", "b", "c"])},
+        {"webp": np.zeros(3, dtype=np.uint8), "sizes": np.array([3])},
+    ],
+    ids=str,
+)
+def test_a_shard_with_a_wrong_part(tmp_path, wrong):
+    (tmp_path / "cifar10").mkdir()
+    path = tmp_path / "cifar10/train_00.npz"
+    webp_shard(path, 8)
+    with np.load(path) as arrays:
+        parts = {**arrays, **wrong}
+    np.savez(path, **parts)
+    with pytest.raises(FileError):
+        load("cifar10", "train", tmp_path)
 
 
 def test_packed_grey_sets(tmp_path):

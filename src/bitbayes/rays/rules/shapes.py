@@ -40,8 +40,15 @@ def _keeps_rows(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output
     def row_numbers(value: Tensor) -> Tensor:
         if value.dim() == 0 or len(value) != len(alpha):
             return torch.full(value.shape, -1.0, device=alpha.device)
-        shown = numbers.reshape(-1, *[1] * (value.dim() - 1)).expand(value.shape)
-        return torch.empty_strided(value.shape, value.stride(), device=alpha.device).copy_(shown)
+        shown = numbers.reshape(-1, *[1] * (value.dim() - 1))
+        if not isinstance(value, RayTensor):
+            return shown.expand(value.shape)
+        # With the strides of the value a view succeeds on both or on neither. Where the stride is 0
+        # (`expand`), all numbers of a dimension are one: write it once.
+        steps = zip(value.shape, value.stride(), strict=True)
+        stored = [size if stride else min(size, 1) for size, stride in steps]
+        made = torch.empty_strided(stored, value.stride(), device=alpha.device)
+        return made.copy_(shown[: stored[0]].expand(stored)).expand(value.shape)
 
     moved = func(*map_real(row_numbers, args), **kwargs)
     moved = moved if isinstance(moved, Tensor) else moved[output]

@@ -4,17 +4,19 @@ The batches are pickles, and a pickle can run any code while it is read. The rea
 and nothing else.
 """
 
+import codecs
 import io
 import pickle
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from bitbayes.errors import FileError
 from bitbayes.reproduction.data.checksums import verify_checksum
+from bitbayes.reproduction.data.files import damage_as_file_error
 
 FOLDER_NAMES = {"cifar10": "cifar-10-batches-py", "cifar100": "cifar-100-python"}
 ARCHIVE_NAMES = {"cifar10": "cifar-10-python.tar.gz", "cifar100": "cifar-100-python.tar.gz"}
@@ -37,12 +39,10 @@ def read_cifar(name: str, split: str, source: Path) -> tuple[np.ndarray, np.ndar
     """
     images, labels = [], []
     for where, content in _read_batches(name, split, source):
-        batch = _unpickle(content, where)
-        try:
+        with damage_as_file_error(where, f"batch of {name}"):
+            batch = _ArraysOnly(io.BytesIO(content), encoding="latin1").load()
             images.append(np.asarray(batch["data"], dtype=np.uint8).reshape(-1, 3, 32, 32))
             labels.append(np.asarray(batch[LABEL_KEYS[name]], dtype=np.int64))
-        except (KeyError, TypeError, ValueError) as error:
-            raise FileError(f"{where} is no batch of {name}: {error!r}") from error
     return np.concatenate(images), np.concatenate(labels)
 
 
@@ -56,37 +56,29 @@ def _read_batches(name: str, split: str, source: Path) -> Iterator[tuple[str, by
             yield str(path), verify_checksum(path, name).read_bytes()
         return
     verify_checksum(source, name)
-    try:
-        with tarfile.open(source) as archive:
-            for batch in BATCH_NAMES[name, split]:
-                file = archive.extractfile(f"{FOLDER_NAMES[name]}/{batch}")
-                if file is None:
-                    raise KeyError(batch)
-                yield f"{source}/{batch}", file.read()
-    except (tarfile.TarError, KeyError, EOFError, OSError) as error:
-        raise FileError(f"{source} is no whole archive of {name}: {error}") from error
+    with damage_as_file_error(source, f"whole archive of {name}"), tarfile.open(source) as archive:
+        for batch in BATCH_NAMES[name, split]:
+            file = archive.extractfile(f"{FOLDER_NAMES[name]}/{batch}")
+            if file is None:
+                raise KeyError(batch)
+            yield f"{source}/{batch}", file.read()
 
 
 class _ArraysOnly(pickle.Unpickler):
-    """An unpickler that refuses everything but the parts of a numpy array."""
+    """An unpickler that refuses everything but the parts of a numpy array. It imports nothing."""
 
-    # Pickles of Python 2 name numpy.core, those of numpy 2 name numpy._core. Today only _core exists.
-    ALLOWED = frozenset(
-        {("numpy", "ndarray"), ("numpy", "dtype"), ("_codecs", "encode")}
-        | {(f"numpy.{core}.multiarray", "_reconstruct") for core in ("core", "_core")}
-    )
+    # Pickles of numpy 1 name numpy.core, those of numpy 2 name numpy._core. Not every numpy has both.
+    ALLOWED: ClassVar[dict[tuple[str, str], Any]] = {
+        ("numpy", "ndarray"): np.ndarray,
+        ("numpy", "dtype"): np.dtype,
+        ("_codecs", "encode"): codecs.encode,
+        **dict.fromkeys(
+            [(f"numpy.{core}.multiarray", "_reconstruct") for core in ("core", "_core")],
+            np.empty(0).__reduce__()[0],  # the function that every pickled array is made with
+        ),
+    }
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in self.ALLOWED:
             raise pickle.UnpicklingError(f"it asks for {module}.{name}, which a batch of images never needs")
-        return super().find_class(module.replace("numpy.core", "numpy._core"), name)
-
-
-def _unpickle(content: bytes, where: str) -> dict[str, Any]:
-    try:
-        batch = _ArraysOnly(io.BytesIO(content), encoding="latin1").load()
-    except Exception as error:  # a damaged pickle can raise anything
-        raise FileError(f"{where} cannot be read: {error}") from error
-    if not isinstance(batch, dict):
-        raise FileError(f"{where} holds a {type(batch).__name__}, where a CIFAR batch holds a dictionary")
-    return batch
+        return self.ALLOWED[module, name]

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from bitbayes.errors import FileError
+from bitbayes.reproduction.data.files import damage_as_file_error
 
 IMAGE_SUFFIXES = {".png", ".jpg", ".jpeg", ".webp", ".bmp", ".ppm", ".pgm", ".gif", ".tif", ".tiff"}
 
@@ -27,10 +28,7 @@ def read_folder(folder: Path) -> tuple[np.ndarray, np.ndarray]:
     classes = {parent: number for number, parent in enumerate(sorted({path.parent for path in paths}))}
     images = []
     for path in paths:
-        try:
-            with Image.open(path) as image:
-                colour = image.convert("RGB").resize((SIDE_PIXELS, SIDE_PIXELS), Image.Resampling.BILINEAR)
-                images.append(np.asarray(colour).transpose(2, 0, 1))
-        except OSError as error:
-            raise FileError(f"{path} is no image that can be read: {error}") from error
+        with damage_as_file_error(path, "image"), Image.open(path) as image:
+            colour = image.convert("RGB").resize((SIDE_PIXELS, SIDE_PIXELS), Image.Resampling.BILINEAR)
+            images.append(np.asarray(colour).transpose(2, 0, 1))
     return np.stack(images), np.array([classes[path.parent] for path in paths], dtype=np.int64)

@@ -3,12 +3,13 @@
 import gzip
 import math
 import struct
-import zlib
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 
 from bitbayes.errors import FileError
+from bitbayes.reproduction.data.files import damage_as_file_error
 
 
 def read_idx(path: Path) -> np.ndarray:
@@ -23,22 +24,38 @@ def read_idx(path: Path) -> np.ndarray:
     ...     read_idx(path)
     array([7, 2, 1], dtype=uint8)
     """
-    content = path.read_bytes()
-    if content[:2] == b"\x1f\x8b":  # the first two bytes of a gzip file, whose name may lack .gz
-        try:
-            content = gzip.decompress(content)
-        except (OSError, EOFError, zlib.error) as error:
-            raise FileError(f"{path} cannot be unpacked ({error}): get the file again") from error
-    if len(content) < 4 or content[:3] != b"\x00\x00\x08":
-        raise FileError(f"{path} is no IDX file of bytes: it begins with {content[:4]!r}")
-    rank = content[3]
-    start = 4 + 4 * rank
-    if len(content) < start:
-        raise FileError(f"{path} is cut short: {len(content)} bytes do not even hold its {rank} sizes")
-    shape = struct.unpack(f">{rank}I", content[4:start])
-    if len(content) - start != math.prod(shape):
-        raise FileError(
-            f"{path} says it holds {math.prod(shape):,} entries, but has {len(content) - start:,}: "
-            "get the file again"
-        )
-    return np.frombuffer(content, dtype=np.uint8, offset=start).reshape(shape).copy()
+    with damage_as_file_error(path, "IDX file"), _open_unpacked(path) as file:
+        start = file.read(4)
+        if len(start) < 4 or start[:3] != b"\x00\x00\x08":
+            raise FileError(f"{path} is no IDX file of bytes: it begins with {start!r}")
+        rank = start[3]
+        sizes = file.read(4 * rank)
+        if len(sizes) < 4 * rank:
+            raise FileError(
+                f"{path} is cut short: {4 + len(sizes)} bytes do not even hold its {rank} sizes: get the "
+                "file again"
+            )
+        shape = struct.unpack(f">{rank}I", sizes)
+        entries = _read_at_most(file, math.prod(shape) + 1)  # a small gzip file may unpack to terabytes
+        if len(entries) != math.prod(shape):
+            found = f"{len(entries):,}" if len(entries) < math.prod(shape) else "more"
+            raise FileError(
+                f"{path} says it holds {math.prod(shape):,} entries, but has {found}: get the file again"
+            )
+        return np.frombuffer(entries, dtype=np.uint8).reshape(shape).copy()
+
+
+def _open_unpacked(path: Path) -> BinaryIO | gzip.GzipFile:
+    """Open a file that may be gzipped, whether or not its name says so."""
+    with path.open("rb") as file:
+        zipped = file.read(2) == b"\x1f\x8b"
+    return gzip.open(path) if zipped else path.open("rb")
+
+
+def _read_at_most(file: BinaryIO | gzip.GzipFile, size: int) -> bytes:
+    """Read `size` bytes, or all that are left. A size that is not true takes no memory."""
+    parts = []
+    while size and (part := file.read(min(size, 1 << 20))):
+        parts.append(part)
+        size -= len(part)
+    return b"".join(parts)

@@ -78,8 +78,11 @@ def load(name: str, split: str, root: str | PathLike[str]) -> tuple[Tensor, Tens
             f"no {split} split of {name!r} under {folder}: get it from {DOWNLOAD_PAGES[name]}{where}"
         )
     images, labels = read()
-    if len(images) != len(labels) or not len(images):
-        raise FileError(f"{name}, {split}: {len(images)} images with {len(labels)} labels under {folder}")
+    if images.ndim != 4 or labels.shape != images.shape[:1] or not len(images):
+        raise FileError(
+            f"{name}, {split}: images of shape {images.shape} with labels of shape {labels.shape} under "
+            f"{folder}: get the files again"
+        )
     return torch.from_numpy(np.ascontiguousarray(images)), torch.from_numpy(labels)
 
 

@@ -6,6 +6,7 @@ import numpy as np
 
 from bitbayes.errors import FileError
 from bitbayes.reproduction.data.checksums import verify_checksum
+from bitbayes.reproduction.data.files import damage_as_file_error
 
 
 def read_svhn(path: Path) -> tuple[np.ndarray, np.ndarray]:
@@ -18,10 +19,8 @@ def read_svhn(path: Path) -> tuple[np.ndarray, np.ndarray]:
     except ImportError as error:
         raise FileError(f"reading {path} needs scipy: install bitbayes[data]") from error
     verify_checksum(path, "svhn")
-    try:
+    with damage_as_file_error(path, "SVHN file of cropped digits"):
         content = loadmat(path)
         images, labels = content["X"], content["y"]  # (32, 32, 3, n), (n, 1)
-    except Exception as error:  # scipy raises many kinds of errors on damaged files
-        raise FileError(f"{path} is no SVHN file of cropped digits: {error!r}") from error
-    images = np.ascontiguousarray(images.transpose(3, 2, 0, 1)).astype(np.uint8)
-    return images, labels.reshape(-1).astype(np.int64) % 10
+        images = np.ascontiguousarray(images.transpose(3, 2, 0, 1)).astype(np.uint8)
+        return images, labels.reshape(-1).astype(np.int64) % 10
