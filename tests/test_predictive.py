@@ -198,6 +198,14 @@ def test_quadrature_is_the_integral_over_a_wide_range():
     torch.testing.assert_close(actual, expected, rtol=0, atol=1e-10)
 
 
+def test_quadrature_keeps_its_digits_on_both_sides_of_where_it_changes_its_rule():
+    """At v = 1/4 and 4 either rule is wrong by exp(−2π²) = 3e-9 in the other's place."""
+    grid = [(mean, variance / 8) for mean in (0.0, 0.3, -0.8, 1.3, -2.1, 4.0) for variance in range(2, 33)]
+    actual = predictive.quadrature(one_logit(*zip(*grid, strict=True))).sigmoid()[:, 0]
+    expected = torch.tensor([reference.sigmoid_expectation(*point) for point in grid], dtype=torch.float64)
+    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-13)
+
+
 @given(mean=st.floats(-1e6, 1e6), log_variance=st.floats(-12, 12))
 @example(mean=-8.0, log_variance=0.0)
 @example(mean=3.0, log_variance=1e-9)
