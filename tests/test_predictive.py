@@ -209,6 +209,7 @@ def test_quadrature_keeps_its_digits_on_both_sides_of_where_it_changes_its_rule(
 @given(mean=st.floats(-1e6, 1e6), log_variance=st.floats(-12, 12))
 @example(mean=-8.0, log_variance=0.0)
 @example(mean=3.0, log_variance=1e-9)
+@example(mean=1.1e-15, log_variance=1.1e-15)
 def test_quadrature_is_the_integral_anywhere(mean, log_variance):
     variance = 10**log_variance
     actual = float(predictive.quadrature(one_logit(mean, variance)).sigmoid())
