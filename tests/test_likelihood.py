@@ -141,6 +141,15 @@ def test_the_root_times_its_transpose_is_the_hessian_in_the_logits(k, size):
     torch.testing.assert_close(root @ root.mT, hessians, rtol=1e-10, atol=1e-15)
 
 
+@pytest.mark.parametrize("size", [1, 30])
+def test_the_root_keeps_its_digits_where_a_class_is_almost_certain(size):
+    logits = torch.randn(20, 5, dtype=torch.float64) * size
+    p = logits.softmax(1)
+    others = torch.stack([p[:, [j for j in range(5) if j != i]].sum(1) for i in range(5)], dim=1)
+    diagonal = Categorical().root(logits).square().sum(2)
+    torch.testing.assert_close(diagonal, p * others, rtol=1e-13, atol=0)
+
+
 @pytest.mark.parametrize("k", [1, 3])
 def test_drawn_labels_have_the_hessian_on_average(k):
     logits = torch.randn(2, k, dtype=torch.float64).repeat_interleave(100_000, 0)
