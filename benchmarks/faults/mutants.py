@@ -188,7 +188,7 @@ def mutants_of(path: Path) -> Iterator[Mutant]:
 def drawn(count: int, seed: int) -> list[Mutant]:
     """The first faults in the order of the seed."""
     files = [ROOT / PACKAGE / name for name in TESTS]
-    paths = sorted(path for file in files for path in ([file] if file.suffix else file.rglob("*.py")))
+    paths = sorted({path for file in files for path in ([file] if file.suffix else file.rglob("*.py"))})
     every = [each for path in paths for each in mutants_of(path.relative_to(ROOT))]
     return sorted(every, key=lambda each: hashlib.sha256(f"{seed} {each.key}".encode()).digest())[:count]
 
