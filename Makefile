@@ -5,13 +5,18 @@ BIN := $(VENV)/bin
 # All but the helper of the others and the one for a GPU.
 BENCHMARKS := $(filter-out benchmarks/timing.py benchmarks/seconds.py,$(sort $(wildcard benchmarks/*.py)))
 
-.PHONY: demo test lint benchmarks clean
+.PHONY: demo test fuzz lint benchmarks clean
 
 demo: $(VENV)/.installed
 	$(BIN)/bitbayes audit
 
 test: $(VENV)/.peers
 	$(BIN)/pytest
+
+# The properties alone, on a thousand new examples each. FUZZ names some of them: make fuzz FUZZ=tests/rays
+FUZZ := tests
+fuzz: $(VENV)/.peers
+	HYPOTHESIS_PROFILE=fuzz $(BIN)/pytest -m hypothesis $(FUZZ)
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .

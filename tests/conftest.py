@@ -1,17 +1,29 @@
 """What all tests share: this folder on the path, for its helper modules, and seeded randomness."""
 
+import os
 import sys
 from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import settings
+from hypothesis import HealthCheck, Phase, settings
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 # Derandomised: a failure seen once is seen by everybody, and nothing is written beside the tests.
 settings.register_profile("tests", deadline=None, derandomize=True, database=None, max_examples=30)
-settings.load_profile("tests")
+# For `make fuzz`: new examples each time, and many; a failure prints how to see it again.
+settings.register_profile(
+    "fuzz",
+    deadline=None,
+    database=None,
+    max_examples=1000,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+# For faults that are put in on purpose: that an example fails is enough, the smallest is not looked for.
+settings.register_profile("faults", settings.get_profile("tests"), phases=[Phase.explicit, Phase.generate])
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "tests"))
 
 # Networks as small as those of the tests only lose time to a second thread.
 torch.set_num_threads(1)

@@ -58,7 +58,7 @@ def test_one_logit_is_its_own_contrast():
 def test_one_logits_curvature_keeps_its_digits_where_p_is_almost_1(f):
     logits = torch.tensor([[f]], dtype=torch.float64)
     expected = math.exp(-abs(f)) / (1 + math.exp(-abs(f))) ** 2
-    assert float(Bernoulli().curvature(logits)) == pytest.approx(expected, rel=1e-12)
+    assert float(Bernoulli().curvature(logits)) == pytest.approx(expected, rel=1e-12, abs=0)
 
 
 @pytest.mark.parametrize("k", [1, 3])
@@ -139,6 +139,15 @@ def test_the_root_times_its_transpose_is_the_hessian_in_the_logits(k, size):
     assert root.shape == (20, k, max(1, k - 1))
     hessians = logit_hessians(logits, torch.zeros(20, dtype=torch.long))
     torch.testing.assert_close(root @ root.mT, hessians, rtol=1e-10, atol=1e-15)
+
+
+@pytest.mark.parametrize("size", [1, 30])
+def test_the_root_keeps_its_digits_where_a_class_is_almost_certain(size):
+    logits = torch.randn(20, 5, dtype=torch.float64) * size
+    p = logits.softmax(1)
+    others = torch.stack([p[:, [j for j in range(5) if j != i]].sum(1) for i in range(5)], dim=1)
+    diagonal = Categorical().root(logits).square().sum(2)
+    torch.testing.assert_close(diagonal, p * others, rtol=1e-13, atol=0)
 
 
 @pytest.mark.parametrize("k", [1, 3])

@@ -5,7 +5,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import accuracy_score, brier_score_loss, log_loss, roc_auc_score, roc_curve
 from torchmetrics.functional.classification import multiclass_calibration_error
@@ -67,7 +67,6 @@ def area_and_curve(probs_in, probs_out):
 confidences = st.lists(st.integers(8, 16).map(lambda i: i / 16), min_size=1, max_size=45)
 
 
-@settings(max_examples=60, deadline=None)
 @given(confidences, confidences)
 def test_auroc_and_fpr95_agree_with_scikit_learn_with_many_ties(inside, outside):
     probs_in, probs_out = scores(*inside), scores(*outside)
@@ -85,7 +84,6 @@ def test_auroc_and_fpr95_agree_with_scikit_learn_without_ties(n):
     assert metrics.fpr95(probs_in, probs_out) == pytest.approx(false_positives, abs=EXACT)
 
 
-@settings(max_examples=60, deadline=None)
 @given(confidences, confidences)
 def test_auroc_and_fpr95_of_scores_agree_with_scikit_learn(inside, outside):
     # Scores of any sign and size, with ties: 0.5, …, 1 become −1000, …, 1000.
@@ -132,7 +130,6 @@ def test_risk_coverage_of_many_points_is_a_loop():
     assert metrics.aurc(score, correct) == pytest.approx(sum(risks) / 300, abs=EXACT)
 
 
-@settings(max_examples=60, deadline=None)
 @given(confidences, st.integers(1, 100))
 def test_the_threshold_is_the_largest_that_accepts_the_share(values, percent):
     t = metrics.threshold(torch.tensor(values), accept=percent / 100)

@@ -13,6 +13,7 @@ import reference
 from bitbayes import predictive
 from bitbayes.errors import ArgumentError
 from bitbayes.logits import CovarianceFactors, LogitGaussian
+from bitbayes.prior import Prior
 from reference import KAPPA, STRUCTURES
 
 CLOSED = {
@@ -72,6 +73,16 @@ def test_pairwise_with_many_classes_is_its_formula(structure):
     expected = [reference.pairwise(m, c) for m, c in zip(gaussian.mean, gaussian.covariance, strict=True)]
     actual = bayes.predict_proba(x[:2], method="pairwise")
     torch.testing.assert_close(actual, torch.stack(expected), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("structure", ["kron", "diag"])
+def test_all_ways_to_take_the_pairs_have_the_same_sums(structure):
+    """Few classes, many, and those of an exported graph, in blocks of which the last is not full."""
+    bayes, x = fitted(structure, 70, 5.0)
+    gaussian = bayes._posterior.forward(x, Prior(5.0))[0].plus_independent(torch.rand(len(x)).double())
+    few = predictive._few_pairs(gaussian, 30.0)
+    for other in (predictive._many_pairs, predictive._pairs_in_blocks):
+        torch.testing.assert_close(other(gaussian, 30.0), few, rtol=1e-12, atol=0)
 
 
 @given(
@@ -198,9 +209,18 @@ def test_quadrature_is_the_integral_over_a_wide_range():
     torch.testing.assert_close(actual, expected, rtol=0, atol=1e-10)
 
 
+def test_quadrature_keeps_its_digits_on_both_sides_of_where_it_changes_its_rule():
+    """At v = 1/4 and 4 either rule is wrong by exp(−2π²) = 3e-9 in the other's place."""
+    grid = [(mean, variance / 8) for mean in (0.0, 0.3, -0.8, 1.3, -2.1, 4.0) for variance in range(2, 33)]
+    actual = predictive.quadrature(one_logit(*zip(*grid, strict=True))).sigmoid()[:, 0]
+    expected = torch.tensor([reference.sigmoid_expectation(*point) for point in grid], dtype=torch.float64)
+    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-13)
+
+
 @given(mean=st.floats(-1e6, 1e6), log_variance=st.floats(-12, 12))
 @example(mean=-8.0, log_variance=0.0)
 @example(mean=3.0, log_variance=1e-9)
+@example(mean=1.1e-15, log_variance=1.1e-15)
 def test_quadrature_is_the_integral_anywhere(mean, log_variance):
     variance = 10**log_variance
     actual = float(predictive.quadrature(one_logit(mean, variance)).sigmoid())

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 from scipy import optimize
@@ -43,7 +43,6 @@ def brute_force(model, x, y):
 
 
 @given(st.integers(0, 10_000), st.floats(-1.5, 2), st.sampled_from([1, 2, 3, 10]))
-@settings(max_examples=40)
 def test_the_temperature_is_the_brute_force_optimum(seed, log_factor, k):
     model, x, y = overconfident(k, 10**log_factor, seed)
     expected, loss = brute_force(model, x, y)

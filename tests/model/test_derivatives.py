@@ -44,6 +44,26 @@ def test_derivatives_of_convolutions_are_those_of_torch_func(kind, options):
     )
 
 
+@pytest.mark.parametrize(
+    "norm, shape",
+    [
+        (nn.BatchNorm1d(4, eps=0.5), (4, 3)),
+        (nn.BatchNorm2d(4, eps=0.5), (4, 3, 2)),
+        (nn.GroupNorm(2, 4, eps=0.5), (4, 3)),
+        (nn.LayerNorm(3, eps=0.5), (4, 3)),
+        (nn.LayerNorm((4, 3), eps=0.5), (4, 3)),
+    ],
+    ids=str,
+)
+def test_derivatives_of_norms_take_the_norms_own_eps(norm, shape):
+    model = nn.Sequential(norm, nn.Flatten(), nn.LazyLinear(2)).double().eval()
+    x = torch.randn(3, *shape, dtype=torch.float64)
+    model(x)
+    torch.testing.assert_close(
+        found_jacobian(model, find_layers(model), x), jacobians(model, x), rtol=1e-10, atol=1e-12
+    )
+
+
 @pytest.mark.parametrize("frozen", ["weight", "bias"])
 @pytest.mark.parametrize("name", ["convnet", "sequence"])
 def test_frozen_parameters_have_no_derivatives(name, frozen):

@@ -1,5 +1,7 @@
 """Limits and certificates over all layers, against predictions far away."""
 
+import itertools
+
 import pytest
 import torch
 from torch import nn
@@ -7,6 +9,8 @@ from torch import nn
 import bitbayes as bb
 from bitbayes.data import digits, digits_lenet
 from bitbayes.errors import ArgumentError, DataError
+from bitbayes.likelihood import Categorical
+from bitbayes.prior import Prior
 from ray_cases import NETWORKS, agrees, deltas, fine_grid, laplace, largest_beyond
 
 
@@ -87,12 +91,40 @@ class SharedAndFrozen(nn.Module):
         return self.head(torch.relu(self.middle(nn.functional.adaptive_avg_pool2d(x, 2).flatten(1))))
 
 
-def test_limits_and_certificates_of_shared_frozen_and_bare_parameters():
-    model = SharedAndFrozen().double()
+def shared_and_frozen(layers="all"):
+    """A fitted Laplace approximation of such a network, and inputs."""
     x = torch.randn(10, 1, 6, 6, dtype=torch.float64)
-    bayes = bb.Laplace(model, layers="all", structure="diag", prior_variance=0.5).fit(
-        [(x, torch.arange(10) % 3)]
-    )
+    bayes = bb.Laplace(SharedAndFrozen().double(), layers=layers, structure="diag", prior_variance=0.5)
+    return bayes.fit([(x, torch.arange(10) % 3)]), x
+
+
+@pytest.mark.parametrize("layers", ["last", "all"])
+@pytest.mark.parametrize(
+    "name, structure",
+    [*itertools.product(NETWORKS, ("diag", "kron", "full")), ("shared and frozen", "diag")],
+)
+def test_the_gaussian_along_a_ray_is_that_of_its_points(name, structure, layers):
+    """At each u it is the Gaussian over the logits at δ·x, up to their common shift."""
+    if name == "shared and frozen":
+        bayes, x = shared_and_frozen(layers)
+    else:
+        bayes, x = laplace(name, 3, n=6, layers=layers, structure=structure, prior_variance=0.1)
+    prior = Prior(bayes.prior_variance)
+    (ray,) = bayes._posterior.rays(x, prior, find_alpha=True, tolerance=0.0)
+    row, t = torch.arange(len(x)), Categorical().contrasts(3)
+    for u in (0.2, 0.5, 0.9, 1.0):
+        delta = ray.delta(row, torch.full_like(ray.alpha, u))
+        exact = bayes.logits(x * delta.reshape(-1, *[1] * (x.dim() - 1)))
+        found, size = ray.at(u), exact.mean.abs().amax(1)
+        # In units of what is there. Slopes of 1e-12 of the largest are left out of a ray.
+        assert float((((found.mean - exact.mean) @ t).abs().amax(1) / size).max()) < 1e-9
+        expected = t.T @ exact.covariance @ t
+        gap = (t.T @ found.covariance @ t - expected).abs().amax((1, 2))
+        assert float((gap / expected.abs().amax((1, 2))).max()) < 1e-9
+
+
+def test_limits_and_certificates_of_shared_frozen_and_bare_parameters():
+    bayes, x = shared_and_frozen()
     agrees(bayes, x)
     certificate = bayes.certify(x)
     top = torch.maximum(largest_beyond(bayes, x, fine_grid(certificate.alpha, 20)), certificate.limit)

@@ -89,6 +89,21 @@ def test_at_the_origin_the_limit_is_the_prediction(method):
     torch.testing.assert_close(bayes.limit(zero).confidence, bayes.predict_proba(zero).amax(1))
 
 
+@pytest.mark.parametrize("k", [1, 3])
+def test_the_limit_does_not_depend_on_the_size_of_the_features(k):
+    """With one variance for all weights of the head it is that of the features' direction alone."""
+    model, x = network("mlp", k, 10)
+    limits = []
+    for factor in (1.0, 1e-170):  # whose square is 0
+        with torch.no_grad():
+            model[-3].weight *= factor
+            model[-3].bias *= factor
+        bayes = bb.Laplace(model, structure="isotropic", residual=False).fit([(x, torch.arange(10) % 2)])
+        limits.append(bayes.limit(x).confidence)
+    torch.testing.assert_close(*limits, rtol=1e-10, atol=0)
+    assert limits[0].min() < limits[0].max() < 1
+
+
 def test_equal_logits_have_a_uniform_limit():
     """Logits with slope 0 but some variance have the limit 1/k, not 0/0."""
     for k in (1, 3):

@@ -124,6 +124,7 @@ FUNCTIONS = {
     "rows": lambda x: x.permute(1, 0).transpose(0, 1).relu(),
     "cat and stack": lambda x: torch.cat([torch.stack(x.chunk(2, 1), 1).flatten(1), x.relu()], 1).relu(),
     "slices": lambda x: (x[:, 1::2] + x[:, [0, 3, 5]].sum(1, keepdim=True)).relu(),
+    "sum of nothing": lambda x: (x + x[:, :0].sum(1, keepdim=True)).relu(),
     "split and unbind": lambda x: sum(part.relu() for part in [*x.split(12, 1), *sequence(x).unbind(1)]),
     "padding": lambda x: functional.pad(image(x), (1, 1, 0, 2), value=-1.0).relu().flatten(1),
     "dtype and device": lambda x: x.to(torch.float64).contiguous().detach().relu(),
@@ -170,6 +171,13 @@ def test_where_rows_are_mixed_every_row_gets_the_largest_alpha(function):
     model, x = AroundFunction(function, 24).double(), torch.randn(6, 24, dtype=torch.float64)
     rows = torch.cat([region_of(model, row[None]).alpha for row in x])
     torch.testing.assert_close(region_of(model, x).alpha, rows.amax().expand(6))
+
+
+def test_inputs_that_are_compared_with_their_mean_share_one_alpha():
+    """Every row depends on all inputs, although its shape does not show it."""
+    model = around(lambda x: torch.relu(x - x.mean(0, keepdim=True) - 1))
+    alpha = region_of(model, torch.randn(6, 24, dtype=torch.float64)).alpha
+    assert float(alpha[0]) > 0 and torch.equal(alpha, alpha[:1].expand(6))
 
 
 def test_a_square_batch_is_not_mistaken_for_rows():

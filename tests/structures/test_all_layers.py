@@ -10,6 +10,7 @@ import bitbayes as bb
 import dense
 from bitbayes.prior import Prior
 from bitbayes.structures import WHOLE_NETWORK, NetworkGaussian
+from bitbayes.structures.kron import KronCurvature
 from dense import close, fitted
 from reference import total_loss
 
@@ -71,6 +72,45 @@ def test_directions_without_data_keep_a_wide_priors_variance_in_float32(structur
     found = contrast @ bayes.logits(unseen).covariance[0] @ contrast.T
     # ‖unseen‖² = 4, ‖contrast‖² = 2. Rounding x leaves N·(6e-8)² ≪ 1/wide to be seen; the bias adds ≪ wide.
     close(found, torch.tensor([[8 * wide]]), 1e-3)
+
+
+class SumOfPositions(nn.Module):
+    def forward(self, x):
+        return x.sum(2)
+
+
+@pytest.mark.parametrize(
+    "layer, positions, rows",
+    [
+        (nn.Conv1d(1, 1, 1), 1, 1),
+        (nn.Conv1d(1, 1, 1), 1, 65),
+        (nn.Conv1d(1, 1, 1), 64, 65),
+        (nn.BatchNorm1d(1, eps=0), 1, 1),
+    ],
+    ids=["batches", "pairs of positions", "many positions", "a norm"],
+)
+@pytest.mark.parametrize("structure", ["diag", "kron", "full"])
+def test_a_float32_networks_curvature_is_summed_in_float64(structure, layer, positions, rows, monkeypatch):
+    """2²⁴ + 1 is 2²⁴ in float32: of 64 small points after one large one, nothing would be left."""
+    monkeypatch.setattr("bitbayes.model.layer_jacobians.CPU_CHUNK_NUMBERS", 1)  # each point for itself
+    model = nn.Sequential(layer, SumOfPositions()).eval()
+    for parameter in model.parameters():
+        nn.init.zeros_(parameter)  # so Λ = 1/4 at every point
+    x = torch.zeros(65, 1, positions)
+    x[:, 0, 0] = torch.tensor([2.0**12] + 64 * [1.0])
+    if structure == "kron" and positions > 1:
+        rows = 1  # it sums the positions of one batch in the network's own precision
+    batches = zip(x.split(rows), (torch.arange(65) % 2).split(rows), strict=True)
+    bayes = bb.Laplace(model, layers="all", structure=structure).fit(list(batches))
+    (sums,) = bayes._posterior.fitted.curvature.values()
+    if isinstance(sums, KronCurvature):
+        assert sums.inputs.dtype == sums.outputs.dtype == torch.float64
+        assert sums.inputs[0].tolist() == [[2**24 + 64, 2**12 + 64], [2**12 + 64, 65 * positions]]
+        assert sums.outputs.tolist() == [[[65 * positions / 4]]] and float(sums.count) == 65 * positions
+    else:
+        h = sums.hessian.diagonal() if structure == "full" else sums.diagonal
+        assert h.dtype == torch.float64
+        assert h.tolist() == [(2**24 + 64) / 4, 65 * positions**2 / 4]
 
 
 def network_gaussian(bayes):

@@ -157,6 +157,16 @@ def test_logit_covariances_are_those_of_the_dense_kronecker_product(name):
             close(parts.diagonal, exact[name].diagonal, 1e-12)
 
 
+def test_inputs_of_zeros_have_no_rounding_noise_to_flush():
+    """Without biases they have no variance at all, and no smallest size among them."""
+    model = nn.Sequential(nn.Linear(3, 4, bias=False), nn.ReLU(), nn.Linear(4, 2, bias=False))
+    x = torch.randn(20, 3)
+    bayes = bb.Laplace(model, layers="all", structure="kron").fit([(x, torch.arange(20) % 2)])
+    covariance = bayes.logits(torch.zeros(2, 3)).covariance
+    # The Gram matrix is lifted by the smallest number, so that it has a root.
+    assert float(covariance.abs().max()) < 1e-30
+
+
 class TwoGroups(nn.Module):
     """A convolution with two groups, whose outputs only the head combines."""
 

@@ -12,6 +12,8 @@ from torch.func import functional_call
 import bitbayes as bb
 import reference
 from bitbayes.errors import ArgumentError
+from bitbayes.likelihood import likelihood_for
+from bitbayes.structures import CURVATURES
 from reference import CASES
 
 EVERY = [
@@ -203,6 +205,25 @@ def test_float32_features_are_summed_in_float64(structure):
         # Float32 predictions of float32 probabilities; the curvature itself adds nothing to that.
         expected = twin.predict_proba(features[:50].double()).float()
         torch.testing.assert_close(bayes.predict_proba(features[:50]), expected, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("k", [1, 3])
+def test_the_curvature_of_float32_features_has_the_digits_of_float64(k):
+    single, logits, likelihood = torch.randn(50, 6), torch.randn(50, k), likelihood_for(k)
+    features, hessians = single.double(), reference.logit_hessians(logits.double(), torch.zeros(50).long())
+    t = likelihood.contrasts(k)
+    at_logits = t.T @ hessians @ t
+    full = torch.einsum("nab,nd,ne->adbe", at_logits, features, features)
+    expected = {
+        "full": {"hessian": full.reshape(full.shape[0] * 6, -1)},
+        "kron": {"outputs": at_logits.sum(0), "inputs": features.T @ features, "count": torch.tensor(50.0)},
+        "diag": {"diagonal": torch.einsum("nkk,nd->kd", hessians, features.square())},
+    }
+    for structure, sums in expected.items():
+        found = CURVATURES[structure].of_features(single, logits, likelihood).tensors()
+        assert found.keys() == sums.keys()
+        for name, value in sums.items():
+            torch.testing.assert_close(found[name], value.double(), rtol=1e-13, atol=1e-13)
 
 
 def test_a_full_curvature_is_summed_in_pieces(monkeypatch):

@@ -9,6 +9,8 @@ import bitbayes as bb
 import dense
 from bitbayes.all_layers import NODES, interpolation
 from bitbayes.errors import EdgeWarning
+from bitbayes.model import Batch
+from bitbayes.prior import Prior
 from dense import fitted, loader
 
 
@@ -22,6 +24,18 @@ def test_the_interpolation_between_priors_is_within_two_percent():
         exact = (h + math.exp(-at)).rsqrt()
         worst.append(float((interpolation(nodes, at) @ at_nodes / exact - 1).abs().max()))
     assert max(worst) < 0.02 and max(worst[50:-50]) < 0.006
+
+
+def test_families_of_parts_join_to_that_of_all_points_and_have_its_rows():
+    bayes, _, x, _ = fitted("mlp", "kron", n=12)
+    parts = [Batch(part, None, "") for part in (x, x[:5], x[5:])]
+    whole, *others = (family for _, family in bayes._posterior.families(parts))
+    joined, chosen = type(whole).joined(others), whole.rows(torch.tensor([7, 0]))
+    expected = whole.at(Prior(0.3))
+    assert len(joined) == 12 and len(chosen) == 2
+    for family, rows in ((joined, slice(None)), (chosen, [7, 0])):
+        dense.close(family.at(Prior(0.3)).mean, expected.mean[rows], 1e-12)
+        dense.close(family.at(Prior(0.3)).covariance, expected.covariance[rows], 1e-12)
 
 
 @pytest.mark.parametrize("structure", ["diag", "kron", "full"])

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from bitbayes.errors import DataError
 from bitbayes.prior import variance_grid
-from bitbayes.tuning.search import search, search_pairs
+from bitbayes.tuning.search import COARSE_NATS, search, search_pairs
 
 COUNTS = (25, 55, 100)
 # Costs of t = log σ₀² with one minimum, at t = 0: as steep on both sides, flat on one side, and narrow.
@@ -77,6 +77,26 @@ def test_the_search_takes_grids_of_any_range(count, smallest, largest):
         asked = Asked(lambda value, best=best: abs(math.log(value / best)))
         assert search(grid, asked) == best
         assert len(set(asked.candidates)) == len(asked.candidates)
+
+
+@pytest.mark.parametrize("step", [2, 3, 4])
+@pytest.mark.parametrize("steep", ["left", "right"])
+def test_the_search_asks_for_every_neighbour_of_the_best_coarse_candidate_and_for_no_other(step, steep):
+    """A cost that is steep on one side has its best coarse candidate on the other, up to step − 1 away."""
+    grid = [math.exp(COARSE_NATS / step * i) for i in range(20)]
+    coarse = {*range(0, 20, step), 19}
+    for best in range(20):
+        slopes = (1000, 1) if steep == "left" else (1, 1000)
+        asked = Asked(lambda value, best=best, slopes=slopes: slope_cost(grid, value, best, slopes))
+        assert search(grid, asked) == grid[best]
+        centre = min(coarse, key=lambda i, best=best, slopes=slopes: slope_cost(grid, grid[i], best, slopes))
+        near = {i for i in range(20) if abs(i - centre) < step}
+        assert {grid.index(each) for each in asked.candidates} == coarse | near
+
+
+def slope_cost(grid, value, best, slopes):
+    away = grid.index(value) - best
+    return max(-away * slopes[0], away * slopes[1])
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])

@@ -11,7 +11,8 @@ from torch import nn
 import bitbayes as bb
 import reference
 from bitbayes.errors import DataError, EdgeWarning
-from bitbayes.prior import variance_grid
+from bitbayes.prior import Prior, variance_grid
+from bitbayes.tuning.tune import validation_points
 from classifiers import points, trained
 
 
@@ -147,6 +148,19 @@ def test_tuning_takes_one_forward_pass_over_its_data(k):
     once = (batch for batch in reference.loader(x, y, 25))
     bayes.tune(once, objective="ood", outliers=(3 * part for part in x.split(20)))
     assert [len(batch) for batch in seen] == [25, 25, 10, 20, 20, 20]
+
+
+@pytest.mark.parametrize("rows", [1000, 25])
+@pytest.mark.parametrize("batch", [60, 30, 20, 7])
+def test_batches_that_are_joined_have_all_points_in_their_order(batch, rows, monkeypatch):
+    bayes, (x, y) = trained(3)
+    monkeypatch.setattr(type(bayes._posterior), "rows_per_step", rows)
+    found = validation_points(bayes._posterior, bayes._known_residual(), reference.loader(x, y, batch), False)
+    assert torch.equal(torch.cat([each.labels for each in found]), y)
+    means = torch.cat([each.family.at(Prior(1.0)).mean for each in found])
+    torch.testing.assert_close(means, bayes.model(x).detach(), rtol=1e-12, atol=1e-12)
+    kernel = bayes._known_residual().root_kernel(x)
+    torch.testing.assert_close(torch.cat([each.root_kernel for each in found]), kernel, rtol=1e-12, atol=0)
 
 
 def test_batch_sizes_do_not_change_the_tuned_variance(monkeypatch):
