@@ -9,8 +9,8 @@ import torch
 
 from bitbayes.likelihood import likelihood_for
 from bitbayes.logits import CovarianceFactors, LogitGaussian
-from bitbayes.predictive import predict
-from bitbayes.rays import certificates
+from bitbayes.predictive import KAPPA, predict
+from bitbayes.rays import certificates, limit
 from bitbayes.rays.ray_gaussian import INFINITE_SCALE, RayGaussian
 from bitbayes.rays.ray_residual import RayResidual
 
@@ -107,6 +107,32 @@ def test_the_bound_of_a_point_is_the_confidence_there(k, method, residual):
     ray, (_, u) = random_ray(k, residual), cells()
     bound = cell_bound(ray, method)(torch.arange(RAYS), u, u)
     torch.testing.assert_close(bound, confidence(ray, method, u), rtol=0, atol=1e-9)
+
+
+def uncertain_leader():
+    """A ray on which class 0 has the largest mean, and "pairwise" is surest of class 1; with a residual."""
+    one = torch.ones(1, dtype=torch.float64)
+    mean = torch.tensor([[28.0, 20.0, 0.0]], dtype=torch.float64)
+    variances = torch.tensor([[1599 / KAPPA, 0.0, 0.0]], dtype=torch.float64)
+    gaussian = LogitGaussian(mean, CovarianceFactors(variances, None, 0 * one), one)
+    residual = RayResidual(one[:, None], 0 * one[:, None], one, 0.5, 1 / 3)
+    return RayGaussian(one, lambda _: gaussian, one, one, lambda _, u: 1 / u, residual)
+
+
+def test_the_surest_class_may_have_a_smaller_mean_than_another():
+    """Its own z < 0 then grows with the residual, while all other |z| shrink."""
+    ray, one = uncertain_leader(), torch.ones(1, dtype=torch.float64)
+    bound = cell_bound(ray, "pairwise")(torch.zeros(1, dtype=torch.long), 0.5 * one, one)
+    extra = 0.5 * (2.0**3 - 1) / 3  # at u = 0.5; none at u = 1
+    logits = predict(ray.at(0.5).plus_independent((extra * one).sqrt()), "pairwise")
+    assert int(logits.argmax()) == 1 and int(predict(ray.at(1.0), "pairwise").argmax()) == 1
+    assert bound >= logits.softmax(1).amax()
+
+
+def test_the_class_of_a_limit_with_a_residual_is_that_of_the_largest_mean():
+    """The residual's variance is the same for all classes, and far out it is all there is."""
+    found = limit([uncertain_leader()], "pairwise")
+    assert found.label.tolist() == [0] and found.confidence.tolist() == [1 / 3]
 
 
 def test_the_residual_in_a_cell_lies_in_its_range():

@@ -156,3 +156,15 @@ def test_inputs_that_are_integers_mappings_infinite_or_empty_raise():
     for bad, error in cases:
         with pytest.raises(error):
             final_region(model, find_head(model, x), bad)
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_slopes_that_cancel_are_zero_whatever_their_sign(sign):
+    """0.1 + 0.2 − 0.3 is 6e-17 in float64: with a bias of 1 a unit would switch at δ = 2e16."""
+    model = nn.Sequential(nn.Linear(3, 1), nn.ReLU(), nn.Linear(1, 1)).double()
+    with torch.no_grad():
+        model[0].weight[0] = torch.tensor([0.1, 0.2, -0.3], dtype=torch.float64)
+        model[0].bias.fill_(1.0)
+    region = region_of(model, torch.full((1, 3), sign, dtype=torch.float64))
+    assert float(region.features.slope) == 0 and float(region.features.intercept) == 1
+    assert float(region.alpha) == 0

@@ -10,7 +10,9 @@ from torch.func import jacrev
 import bitbayes as bb
 import dense
 from bitbayes.errors import ArgumentError
+from bitbayes.model import DenseJacobian, differentiate, eval_mode
 from bitbayes.networks import MLP
+from bitbayes.prior import Prior
 from bitbayes.rays.all_layers_bounds import head_bound
 from ray_cases import laplace
 from reference import CASES as STRUCTURES
@@ -270,6 +272,22 @@ def test_the_bound_over_all_layers_is_that_of_a_numerical_maximisation(structure
     assert bool((found < every - 1e-3).any())  # both bounds take part in this test
     dead = torch.zeros_like(rays[:1])
     torch.testing.assert_close(bayes.bound(dead)[0], every, rtol=1e-7, atol=0)
+
+
+@pytest.mark.parametrize("name", ["residual", "sequence"])
+def test_dense_and_factored_derivatives_have_one_covariance(name):
+    """These networks have convolutions with groups, with and without a bias."""
+    bayes, model, x, _ = dense.fitted(name, "kron")
+    network = bayes._fitted_posterior()._network(x.device, x.dtype)
+    with eval_mode(model):
+        _, found = differentiate(model, network.layers, x, lambda f: torch.eye(3).expand(len(f), -1, -1))
+    factored = {each.layer.name: each.jacobian() for each in found}
+    full = {name: DenseJacobian(each.dense()) for name, each in factored.items()}
+    grams = [
+        network.gram(lambda layer, given=given: given[layer.name], [Prior(PRIOR)])
+        for given in (factored, full)
+    ]
+    dense.close(*grams, tolerance=1e-12)
 
 
 @given(

@@ -81,7 +81,7 @@ def all_layers_bound(network: ExactNetwork, x: Tensor, temperature: float, metho
     points = x.double() * delta_inside(final).reshape(-1, *[1] * (x.dim() - 1))
     regions = (Region.of(network, point, temperature) for point in points)
     found = torch.stack([_region_bound(each, method, form) for each in regions])
-    found = found.masked_fill(~x.flatten(1).any(1), 1)
+    found = found.masked_fill(~x.reshape(len(x), -1).any(1), 1)
     return found if every is None else torch.minimum(found, every)
 
 

@@ -149,7 +149,7 @@ def bound_with_residual(found: Tensor, x: Tensor | None, outputs: int) -> Tensor
     """
     if x is None:
         return torch.full_like(found, 1 / max(2, outputs))
-    moves = x.flatten(1).any(1).to(found.device)
+    moves = x.reshape(len(x), -1).any(1).to(found.device)
     return torch.where(moves if found.dim() else moves.all(), 1 / max(2, outputs), found)
 
 
