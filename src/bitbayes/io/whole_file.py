@@ -62,7 +62,7 @@ def write_bytes(path: Path, *pieces: bytes | memoryview) -> None:
             mode = _mode(target)
             if mode is not None:
                 part.chmod(stat.S_IMODE(mode))
-            with part.open("wb") as file:
+            with part.open("r+b") as file:
                 for piece in pieces:
                     file.write(piece)
                 file.flush()

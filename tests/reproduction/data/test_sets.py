@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 import torch
 
-from bitbayes.errors import ArgumentError, FileError
+from bitbayes.errors import ArgumentError, FileError, MissingFileError
 from bitbayes.reproduction.data import load
 from bitbayes.reproduction.data.checksums import MD5
 from bitbayes.reproduction.data.idx import read_idx
+from bitbayes.reproduction.data.sets import DATA_SETS
 
 RNG = np.random.default_rng(0)
 
@@ -303,3 +304,9 @@ def test_a_user_without_the_files_is_told_where_to_get_them(tmp_path):
         load("imagenet", "train", tmp_path)
     with pytest.raises(ArgumentError, match="split"):
         load("mnist", "validation", tmp_path)
+
+
+@pytest.mark.parametrize("name", DATA_SETS)
+def test_a_folder_whose_name_is_too_long_holds_no_data_set(tmp_path, name):
+    with pytest.raises(MissingFileError, match="get it from"):
+        load(name, "test", tmp_path / ("n" * 300))

@@ -94,6 +94,13 @@ def test_folders_are_looked_at_before_any_work(options, tmp_path, monkeypatch):
             reproduce(["table2"], Options(**{**vars(options), **where}))
 
 
+@pytest.mark.parametrize("folder", ["output", "cache"])
+def test_a_folder_that_cannot_be_made_is_refused(options, tmp_path, folder):
+    where = {folder: tmp_path / ("n" * 300)}
+    with pytest.raises(FileError, match="choose a shorter name"):
+        reproduce(["table2"], Options(**{**vars(options), **where}))
+
+
 def test_an_interrupted_picture_leaves_the_old_one(options):
     report = Report("toy", "toy", options)
 

@@ -448,3 +448,8 @@ def test_a_folder_that_cannot_be_written_to_is_refused_before_the_training(tmp_p
         train(network(), x, y, recipe=SHORT, checkpoint_file=tmp_path / "file" / "part")
     with pytest.raises(FileError, match="choose a shorter name"):
         trained(tmp_path, "n" * 300, network, x, y, recipe=SHORT)
+    with pytest.raises(FileError, match="choose a shorter name"):
+        train(network(), x, y, recipe=SHORT, checkpoint_file=tmp_path / ("n" * 300))
+    (tmp_path / "net.safetensors").mkdir()
+    with pytest.raises(FileError, match="is a folder"):
+        trained(tmp_path, "net", network, x, y, recipe=SHORT)

@@ -1,5 +1,6 @@
 """Find and read the files of the paper's data sets. Nothing is downloaded."""
 
+import os
 from collections.abc import Callable
 from functools import partial
 from os import PathLike
@@ -70,7 +71,7 @@ def load(name: str, split: str, root: str | PathLike[str]) -> tuple[Tensor, Tens
     one_of("name", name, DATA_SETS)
     one_of("split", split, SPLITS)
     folder = Path(root)
-    read = _find_reader(name, split, folder)
+    read = _find_reader(name, split, folder) if os.path.isdir(folder) else None  # False for a name too long
     if read is None:
         places = [str(folder / place) for place in SUBFOLDERS[name]][:2]
         where = f", and put it into {' or '.join(places)}" if places else ""

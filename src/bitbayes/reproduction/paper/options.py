@@ -53,6 +53,7 @@ class Options:
 def check_folders(*folders: Path) -> None:
     """Raise if a folder cannot be written to. It is better to know this before a long training."""
     for folder in folders:
-        existing = next(each for each in (folder, *folder.absolute().parents) if each.exists())
+        # `os.path.exists` is False where no such name can be; `Path.exists` would raise.
+        existing = next(each for each in (folder, *folder.absolute().parents) if os.path.exists(each))
         if not existing.is_dir() or not os.access(existing, os.W_OK):
             raise FileError(f"cannot write to {folder}: {existing} is no folder, or not writable")
