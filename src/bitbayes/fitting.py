@@ -234,7 +234,7 @@ def _fitted(
 
 
 def _check_overflow(curvature: dict[str, Curvature], dtype: torch.dtype) -> None:
-    """Raise unless all sums are finite in the dtype of predictions, to which their decomposition will come."""
+    """Raise unless all sums are finite in the dtype of predictions, to which their decomposition comes."""
     for name, each in curvature.items():
         if not all(bool(total.to(dtype).isfinite().all()) for total in each.tensors().values()):
             where = "the network" if name == WHOLE_NETWORK else f"the layer {name!r}"

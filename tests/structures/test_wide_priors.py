@@ -38,7 +38,7 @@ def expected(structure, features, logits, test, test_logits, prior_variance):
         weights = squares @ (1 / (products + 1 / prior_variance)).T  # (n, k)
         pairs = torch.einsum("nr,ijr->nij", weights, (vectors[:, None] - vectors[None]).square())
     else:
-        # diag(p) − ppᵀ = R Rᵀ with R = diag(√p)(I − √p√pᵀ); rows (points and columns of R, classes, features).
+        # diag(p) − ppᵀ = R Rᵀ with R = diag(√p)(I − √p√pᵀ); rows: points and columns of R, classes, features.
         root = p.sqrt()[:, :, None] * (torch.eye(k) - p.sqrt()[:, :, None] * p.sqrt()[:, None, :])
         rows = torch.einsum("nir,nd->nrid", root, features).flatten(0, 1)
         _, sizes, vectors = torch.linalg.svd(rows.flatten(1), full_matrices=True)
