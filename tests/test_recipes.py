@@ -46,7 +46,7 @@ class ScalarGaussian(WeightGaussian):
         return features.square()
 
     def covariance(self, coordinates, tau):
-        variances = coordinates @ self.precisions(tau).reciprocal().T
+        variances = coordinates @ self.precisions(tau).reciprocal().to(coordinates).T
         return CovarianceFactors(variances, None, torch.zeros_like(variances[:, 0]))
 
 

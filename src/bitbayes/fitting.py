@@ -34,6 +34,7 @@ from bitbayes.model import (
     private_copy,
     tied_to,
     verify_layers,
+    working_dtype,
 )
 from bitbayes.options import Fisher, Options
 from bitbayes.precision import without_autocast, working
@@ -158,13 +159,7 @@ def fit_last_layer(
         totals.add_points(logits, labels, likelihood)
         features = with_bias(features.to(working(features.dtype)), head.bias)
         totals.add_curvature({head.name: kind.of_features(features, logits, likelihood)})
-    # In the dtype of predictions, to which their decomposition will come.
-    sums = totals.curvature[head.name].tensors().values()
-    if not all(bool(each.to(working(features.dtype)).isfinite().all()) for each in sums):
-        raise DataError(
-            f"the squares of the training data's features overflow {working(features.dtype)}: fit the model "
-            "in float64, or scale its inputs down"
-        )
+    _check_overflow(totals.curvature, working(features.dtype))
     layer = head.module(model)
     # Not its parameters: a weight norm has others, of which it makes the weight.
     norm = _squared_norm([layer.weight] if layer.bias is None else [layer.weight, layer.bias])
@@ -205,6 +200,7 @@ def fit_all_layers(
                 now, labels = labels[: len(logits)], labels[len(logits) :]
                 totals.add_points(logits, now, likelihood)
                 totals.add_curvature(layer_curvatures(structure, records))
+    _check_overflow(totals.curvature, working_dtype(model))
     norms = {
         layer.name: _squared_norm([model.get_parameter(name) for name in layer.names]) for layer in layers
     }
@@ -236,6 +232,18 @@ def _fitted(
             raise DataError("the fourth powers of the training inputs overflow float64: scale them down")
         moments = None
     return Fitted(weights, likelihood, *sums, fingerprint(model), moments)
+
+
+def _check_overflow(curvature: dict[str, Curvature], dtype: torch.dtype) -> None:
+    """Raise unless all sums are finite in the dtype of predictions, to which their decomposition comes."""
+    for name, each in curvature.items():
+        if not all(bool(total.to(dtype).isfinite().all()) for total in each.tensors().values()):
+            where = "the network" if name == WHOLE_NETWORK else f"the layer {name!r}"
+            larger = "" if dtype == torch.float64 else "fit the model in float64, or "
+            raise DataError(
+                f"the squares of what the training data give at {where} overflow {dtype}: {larger}scale its "
+                "inputs down"
+            )
 
 
 def _squared_norm(tensors: list[Tensor]) -> float:

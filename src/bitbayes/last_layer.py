@@ -23,7 +23,7 @@ from bitbayes.model import (
     private_copy,
 )
 from bitbayes.posterior import BatchGaussians, LogitFamily, WeightPosterior
-from bitbayes.precision import without_autocast, working
+from bitbayes.precision import most_precise, without_autocast, working
 from bitbayes.predictive import FEW_CLASSES
 from bitbayes.prior import Prior, variance_grid
 from bitbayes.rays import RayGaussian
@@ -159,7 +159,8 @@ class LastLayer(WeightPosterior):
 
     def _family(self, features: Tensor, logits: Tensor) -> HeadFamily:
         dtype = working(features.dtype)
-        gaussian = self.moved(features.device, dtype)[self.head.name]
+        place = features.device, most_precise(features.device, dtype)
+        gaussian = self.moved(*place)[self.head.name]
         scaled, scale = rescale(features.to(dtype), self.head.bias)
         with without_autocast(features.device):
             coordinates = gaussian.coordinates(scaled)

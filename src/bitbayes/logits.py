@@ -251,11 +251,13 @@ def with_bias(features: Tensor, bias: bool) -> Tensor:
 
 
 def rescale(features: Tensor, bias: bool) -> tuple[Tensor, Tensor]:
-    """φ̃ / scale (n, D) and scale (n,) ≥ 1, so that no entry exceeds 1.
+    """φ̃ / scale (n, D) and scale (n,) ≥ 1, so that no entry exceeds 2.
 
-    Squares of features overflow float32 from 1e19 on; squares of these cannot.
+    Squares of features overflow float32 from 1e19 on; squares of these cannot. The scale is a power of two,
+    so that the division is exact: its rounding would be a component where the features have none.
     """
-    scale = features.detach().abs().amax(1).clamp_min(1)
+    largest = features.detach().abs().amax(1).clamp(1.0, torch.finfo(features.dtype).max / 2)
+    scale = largest.log2().floor().exp2()
     features = features / scale[:, None]
     if bias:
         features = torch.cat([features, scale.reciprocal()[:, None]], dim=1)

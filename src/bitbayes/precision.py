@@ -13,6 +13,11 @@ def precise(tensor: Tensor) -> Tensor:
     return tensor.double()
 
 
+def most_precise(device: torch.device, dtype: torch.dtype) -> torch.dtype:
+    """float64, or `dtype` where the device has no float64 (Apple's)."""
+    return dtype if device.type == "mps" else torch.float64
+
+
 def smallest_precision(dtype: torch.dtype) -> float:
     """The smallest precision 1/variance that is used in a dtype: variances above its inverse would overflow.
 

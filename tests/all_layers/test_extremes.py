@@ -6,6 +6,7 @@ from torch import nn
 
 import bitbayes as bb
 import dense
+from bitbayes.errors import DataError
 from dense import close, loader
 
 STRUCTURES = ["diag", "kron", "full"]
@@ -46,3 +47,24 @@ def test_predictions_at_1e30_times_the_inputs_are_finite(structure, method):
     assert bool(far[1].isfinite().all())
     # ReLU networks are homogeneous far away: the limit has been reached long before 1e30.
     assert float((far[0] - far[1]).abs().max()) < 1e-3
+
+
+@pytest.mark.parametrize(
+    "dtype, size", [(torch.float32, 1e20), (torch.float32, 1e30), (torch.float64, 1e160)]
+)
+@pytest.mark.parametrize("k", [1, 3])
+@pytest.mark.parametrize("structure", STRUCTURES)
+def test_training_data_whose_squares_overflow_raise_at_fit(structure, k, dtype, size):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, k)).to(dtype)
+    x, y = torch.randn(20, 3, dtype=dtype), torch.arange(20) % max(k, 2)
+    bayes = bb.Laplace(model, layers="all", structure=structure, prior_variance=1.0).fit([(x, y)])
+    before = bayes.predict_proba(x)
+    with torch.no_grad():
+        model[2].weight /= size  # the network's own logits stay small
+    what = "the network" if structure == "full" else "the layer '0'"
+    with pytest.raises(DataError, match=f"at {what} overflow {dtype}.*scale its inputs down"):
+        bayes.fit([(x, y), (size * x, y)])
+    with torch.no_grad():
+        model[2].weight *= size
+    close(bayes.predict_proba(x), before, 1e-5)

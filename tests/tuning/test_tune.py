@@ -212,3 +212,18 @@ def test_outliers_that_are_none_are_refused_before_the_validation_data_are_read(
 
     with pytest.raises(DataError, match=says):
         bayes.tune(never(), objective="ood", outliers=outliers)
+
+
+@pytest.mark.parametrize("structure, k", [("full", 1), ("kron", 3), ("full", 3), ("diag", 3)])
+def test_one_number_is_kept_for_each_point_and_feature(structure, k):
+    """And the mean logits, a scale and a label; whatever the size of batches."""
+    torch.manual_seed(0)
+    n, width = 600, 40
+    model, x, y = nn.Linear(width, k), torch.randn(n, width), torch.arange(n) % max(k, 2)
+    bayes = bb.Laplace(model, structure=structure, residual=False).fit([(x, y)])
+    kept = {}
+    for group in validation_points(bayes._fitted_posterior(), None, reference.loader(x, y, 70), False):
+        family = group.family
+        for each in (family.coordinates, family.scaled_mean, family.scale, group.labels):
+            kept[each.untyped_storage().data_ptr()] = each.untyped_storage().nbytes()
+    assert sum(kept.values()) == n * (4 * (width + 1 + k + 1) + 8)

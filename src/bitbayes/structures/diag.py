@@ -70,7 +70,7 @@ class DiagGaussian(WeightGaussian):
         return features.square()
 
     def covariance(self, coordinates: Tensor, tau: Precision) -> CovarianceFactors:
-        variances = coordinates @ self.precisions(tau).reciprocal().T  # (n, k)
+        variances = coordinates @ self.precisions(tau).reciprocal().to(coordinates).T  # (n, k)
         return CovarianceFactors(variances, None, torch.zeros_like(variances[:, 0]))
 
     def whiten(self, combinations: Tensor, vectors: Tensor, tau: Precision) -> Tensor:

@@ -17,7 +17,7 @@ from bitbayes.likelihood import Likelihood
 from bitbayes.logits import CovarianceFactors
 from bitbayes.model import DenseJacobian, Head, Layer, LayerJacobian
 from bitbayes.precision import precise
-from bitbayes.structures.base import Curvature, Precision, WeightGaussian, eigen
+from bitbayes.structures.base import Curvature, Precision, WeightGaussian, eigen, squared_components
 from bitbayes.structures.grams import gram_root
 from bitbayes.structures.kron import flush_rounding_noise
 
@@ -115,21 +115,26 @@ class FullHeadGaussian(FullGaussian):
         return weights + shift[:, None] / k**0.5 if k > c else weights
 
     def coordinates(self, features: Tensor) -> Tensor:
-        """The features themselves, (n, D): their r·c coordinates would be k times the size of a network's."""
-        return features
+        """One contrast: squared components in H's eigenbasis, (n, D). Several: the features themselves.
+
+        Their r·c components would be k times the size of a network's features.
+        """
+        one = self.contrasts.shape[1] == 1
+        return squared_components(self.vectors, features) if one else features
 
     def covariance(self, coordinates: Tensor, tau: Precision) -> CovarianceFactors:
         (k, c), r = self.contrasts.shape, len(self.vectors)
-        scaled = (self.vectors * self.precisions(tau)[:r].rsqrt()).reshape(c, -1, r)  # (c, D, r)
+        precisions, contrasts = self.precisions(tau)[:r], self.contrasts.to(coordinates)
+        squares = coordinates if c == 1 else coordinates.square()
         # The variance of a common shift, (n,): ‖φ̃‖²σ₀²/k in each logit; one logit has none.
-        shift = coordinates.square().sum(1) * ((k - c) / (k * tau))
+        shift = squares.sum(1) * ((k - c) / (k * tau))
         if c == 1:
-            deviation = coordinates @ scaled[0]  # (n, r)
-            return CovarianceFactors(deviation.square().sum(1, keepdim=True), self.contrasts, shift)
-        # In float64, so that forming the small Gram matrix loses nothing that float32 predictions could show.
-        roots = precise(torch.einsum("nd,cdr->ncr", coordinates, scaled))
+            variances = squares @ precisions.reciprocal().to(squares)[:, None]  # (n, 1)
+            return CovarianceFactors(variances, contrasts, shift)
+        scaled = (self.vectors * precisions.rsqrt()).reshape(c, -1, r)  # (c, D, r)
+        roots = precise(torch.einsum("nd,cdr->ncr", coordinates.to(scaled), scaled))
         root = gram_root(roots @ roots.mT, 4 * c * torch.finfo(roots.dtype).eps).to(coordinates)
-        factor = self.contrasts @ root  # (n, k, c)
+        factor = contrasts @ root  # (n, k, c)
         return CovarianceFactors(torch.ones_like(factor[:, 0]), factor, shift)
 
 

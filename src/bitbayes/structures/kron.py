@@ -18,7 +18,7 @@ from bitbayes.likelihood import Likelihood
 from bitbayes.logits import CovarianceFactors
 from bitbayes.model import DenseJacobian, Head, Layer, LayerJacobian, MatrixJacobian
 from bitbayes.precision import precise, smallest_precision
-from bitbayes.structures.base import Curvature, Precision, WeightGaussian, eigen
+from bitbayes.structures.base import Curvature, Precision, WeightGaussian, eigen, squared_components
 
 # d = τ^damping. The paper damps each factor by √τ in its last-layer method (LLLA), and by τ over all layers
 # (KFLA). So its two methods differ on a network that has one layer: by 67 % in an example.
@@ -113,17 +113,16 @@ class KronGaussian(WeightGaussian):
         return self.output_vectors @ coordinates @ self.input_vectors.mT
 
     def coordinates(self, features: Tensor) -> Tensor:
-        """Squared coordinates of the features in A's eigenbasis, (n, D): a view of (D, n), for speed."""
-        squares = (self.input_vectors.T @ features.T).square()
-        # Next to nothing is nothing: a dead unit's 1e-40 would slow a product down fivefold.
-        return (squares * (squares > 1e8 * torch.finfo(squares.dtype).tiny)).T
+        """Squared coordinates of the features in A's eigenbasis, (n, D)."""
+        return squared_components(self.input_vectors, features)
 
     def covariance(self, coordinates: Tensor, tau: Precision) -> CovarianceFactors:
-        variances = (self.precisions(tau).reciprocal() @ coordinates.T).T  # (n, k)
+        variances = (self.precisions(tau).reciprocal().to(coordinates) @ coordinates.T).T  # (n, k)
+        vectors = self.output_vectors.to(coordinates)
         if not self.shift:
-            return CovarianceFactors(variances, self.output_vectors, torch.zeros_like(variances[:, 0]))
+            return CovarianceFactors(variances, vectors, torch.zeros_like(variances[:, 0]))
         shift = variances[:, -1] / variances.shape[1]
-        return CovarianceFactors(variances[:, :-1], self.output_vectors[:, :-1], shift)
+        return CovarianceFactors(variances[:, :-1], vectors[:, :-1], shift)
 
     def whiten(self, combinations: Tensor, vectors: Tensor, tau: Precision) -> Tensor:
         """In A's eigenbasis, in which S is diagonal: Σ over c and b of (Uᵀc)_b²/(β_bα_a + τ)."""
