@@ -2,16 +2,24 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+LOWEST := .venv-lowest
+# What uses each dependency, in about half a minute.
+LOWEST_TESTS := tests/test_dependencies.py tests/test_cli.py tests/auditing/test_page.py tests/io \
+	tests/reproduction/data/test_sets.py tests/reproduction/test_deep_kernel.py tests/test_metrics.py
 # All but the helper of the others and the one for a GPU.
 BENCHMARKS := $(filter-out benchmarks/timing.py benchmarks/seconds.py,$(sort $(wildcard benchmarks/*.py)))
 
-.PHONY: demo test lint benchmarks clean
+.PHONY: demo test test-lowest lint benchmarks clean
 
 demo: $(VENV)/.installed
 	$(BIN)/bitbayes audit
 
 test: $(VENV)/.peers
 	$(BIN)/pytest
+
+# The lowest versions that pyproject.toml allows, of everything but torch. Old packages warn of new ones.
+test-lowest: $(LOWEST)/.installed
+	$(LOWEST)/bin/python -m pytest -W ignore::DeprecationWarning $(LOWEST_TESTS)
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .
@@ -26,6 +34,12 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[test,lint]"
 	touch $@
 
+$(LOWEST)/.installed: pyproject.toml constraints-lowest.txt
+	test -x $(LOWEST)/bin/python || $(PYTHON) -m venv $(LOWEST)
+	$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-lowest.txt \
+		-e ".[test,data]"
+	touch $@
+
 # The peers that some tests compare with. Their metadata asks for torchvision, which no CPU build of
 # torch can load, so they come without their dependencies, beside the few they really use. A machine
 # that cannot get them skips those tests and says so.
@@ -36,4 +50,4 @@ $(VENV)/.peers: $(VENV)/.installed
 	touch $@
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache bitbayes-report.html
+	rm -rf $(VENV) $(LOWEST) .pytest_cache .mypy_cache .ruff_cache bitbayes-report.html
