@@ -4,8 +4,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 LOWEST := .venv-lowest
 # What uses each dependency, in about half a minute.
-LOWEST_TESTS := tests/test_dependencies.py tests/test_cli.py tests/auditing/test_page.py tests/io \
-	tests/reproduction/data/test_sets.py tests/reproduction/test_deep_kernel.py tests/test_metrics.py
+LOWEST_TESTS := tests/test_dependencies.py tests/test_cli.py tests/io/test_posterior_file.py \
+	tests/io/test_export.py::test_onnxruntime_gives_the_same_numbers \
+	tests/io/test_export.py::test_a_residual_at_hidden_layers_is_exported \
+	tests/reproduction/data/test_sets.py tests/reproduction/test_deep_kernel.py::test_it_learns \
+	tests/test_metrics.py
 # All but the helper of the others and the one for a GPU.
 BENCHMARKS := $(filter-out benchmarks/timing.py benchmarks/seconds.py,$(sort $(wildcard benchmarks/*.py)))
 
