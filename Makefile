@@ -2,10 +2,17 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+LOWEST := .venv-lowest
+# What uses each dependency, in about half a minute.
+LOWEST_TESTS := tests/test_dependencies.py tests/test_cli.py tests/io/test_posterior_file.py \
+	tests/io/test_export.py::test_onnxruntime_gives_the_same_numbers \
+	tests/io/test_export.py::test_a_residual_at_hidden_layers_is_exported \
+	tests/reproduction/data/test_sets.py tests/reproduction/test_deep_kernel.py::test_it_learns \
+	tests/test_metrics.py
 # All but the helper of the others and the one for a GPU.
 BENCHMARKS := $(filter-out benchmarks/timing.py benchmarks/seconds.py,$(sort $(wildcard benchmarks/*.py)))
 
-.PHONY: demo test fuzz lint benchmarks clean
+.PHONY: demo test test-lowest fuzz lint benchmarks clean
 
 demo: $(VENV)/.installed
 	$(BIN)/bitbayes audit
@@ -17,6 +24,10 @@ test: $(VENV)/.peers
 FUZZ := tests
 fuzz: $(VENV)/.peers
 	HYPOTHESIS_PROFILE=fuzz $(BIN)/pytest -m hypothesis $(FUZZ)
+
+# The lowest versions that pyproject.toml allows, of everything but torch. Old packages warn of new ones.
+test-lowest: $(LOWEST)/.installed
+	$(LOWEST)/bin/python -m pytest -W ignore::DeprecationWarning $(LOWEST_TESTS)
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .
@@ -31,6 +42,12 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[test,lint]"
 	touch $@
 
+$(LOWEST)/.installed: pyproject.toml constraints-lowest.txt
+	test -x $(LOWEST)/bin/python || $(PYTHON) -m venv $(LOWEST)
+	$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-lowest.txt \
+		-e ".[test,data]"
+	touch $@
+
 # The peers that some tests compare with. Their metadata asks for torchvision, which no CPU build of
 # torch can load, so they come without their dependencies, beside the few they really use. A machine
 # that cannot get them skips those tests and says so.
@@ -41,4 +58,4 @@ $(VENV)/.peers: $(VENV)/.installed
 	touch $@
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache bitbayes-report.html
+	rm -rf $(VENV) $(LOWEST) .pytest_cache .mypy_cache .ruff_cache bitbayes-report.html

@@ -4,8 +4,8 @@
 
 The paper's two moons with its network, small networks on two moons, and the embedded digits with their LeNet.
 Limits are those along random rays, and for the digits along those of test images too, which were not used to
-tune. The residual is off: with it, all limits are 1/k. The last column is the largest confidence at the data themselves, which one
-number for all inputs cannot be below.
+tune. The residual is off: with it, all limits are 1/k. The last column is the largest confidence at the data
+themselves, which one number for all inputs cannot be below.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
 """The command line: audits of users' own classifiers, errors, help and version."""
 
+import base64
 import json
 import math
 import os
@@ -37,6 +38,25 @@ def classifier():
     names = ("train", "validation", "test")
     loaders = {name: DataLoader(points(80, seed), 32) for seed, name in enumerate(names)}
     return {"model": model, **loaders, "outliers": {"left": torch.randn(30, 2) - 20}}
+
+def controls():
+    return {**classifier(), "outliers": {"red \\x1b[31m\\u202e\\x00": torch.randn(30, 2) - 20}}
+
+def shouts():
+    raise ValueError("\\x1b[31mred\\nlines")
+
+def leaves():
+    raise SystemExit(7)
+
+class NoText(Exception):
+    def __str__(self):
+        raise RuntimeError
+
+def no_text():
+    raise NoText
+
+def __getattr__(name):
+    raise RuntimeError(f"no {name}") if name == "lazy" else AttributeError(name)
 
 def unpaired():
     return {**classifier(), "validation": [torch.zeros(3, 2)]}
@@ -103,6 +123,11 @@ def test_an_audit_of_a_users_classifier(folder: Path) -> None:
     [
         (["blobs_target:nothing"], "has no function 'nothing'"),
         (["no_such_module:f"], "no module 'no_such_module'"),
+        (["sys:nosuch"], "module 'sys' (built in) has no function 'nosuch'"),
+        (["blobs_target:leaves"], "blobs_target:leaves raised SystemExit: 7 (blobs_target.py, line"),
+        (["blobs_target:no_text"], "blobs_target:no_text raised NoText (blobs_target.py, line"),
+        (["blobs_target:lazy"], "looking for blobs_target:lazy raised RuntimeError: no lazy"),
+        (["blobs_target:shouts"], r"raised ValueError: \x1b[31mred lines (blobs_target.py"),
         (["blobs_target:unpaired"], "'validation': batch 0 is a Tensor: expected a pair"),
         (["blobs_target:classifier", "--output", "nowhere/page.html"], "there is no folder nowhere"),
         (["blobs_target:classifier", "--json", "."], "is a folder"),
@@ -118,16 +143,41 @@ def test_an_error_is_one_line_on_stderr(folder: Path, arguments: list[str], mess
 
 
 @pytest.mark.parametrize(
-    "arguments", [["audit", "--nonsense"], ["audit", "--seed", "x"], ["frobnicate"], ["audit", "a:b", "c:d"]]
+    "arguments",
+    [
+        ["audit", "--nonsense"],
+        ["audit", "--seed", "x"],
+        ["audit", "--seed", "99999999999999999999"],
+        ["audit", "--seed", "-1"],
+        ["reproduce", "toy", "--seed", str(2**32)],
+        ["frobnicate"],
+        ["audit", "a:b", "c:d"],
+    ],
 )
 def test_wrong_usage_exits_with_two(folder: Path, arguments: list[str]) -> None:
     assert run(*arguments).exit_code == 2
 
 
-def test_a_device_that_does_not_exist_is_an_error(folder: Path) -> None:
-    result = run("audit", "blobs_target:classifier", "--device", "toaster")
+@pytest.mark.parametrize("command", [["audit", "blobs_target:classifier"], ["reproduce", "toy", "--quick"]])
+@pytest.mark.parametrize("name", ["toaster", "meta", "vulkan", ""])
+def test_a_device_that_cannot_compute_is_an_error(folder: Path, command: list[str], name: str) -> None:
+    result = run(*command, "--device", name)
     assert result.exit_code == 2
-    assert "toaster" in result.stderr
+    assert f"{name!r} cannot compute here" in result.stderr
+    assert len(result.stderr) < 800
+
+
+def test_control_characters_of_names_reach_neither_page_nor_terminal(folder: Path) -> None:
+    result = run("audit", "blobs_target:controls", "--json", "numbers.json")
+    assert result.exit_code == 0, result.output
+    page = (folder / "bitbayes-report.html").read_text("utf-8")
+    pictures = [base64.b64decode(text).decode() for text in re.findall(r"svg\+xml;base64,([^\"]+)", page)]
+    assert len(pictures) == 9
+    for text in (result.stdout, result.stderr, page, *pictures):
+        assert not re.search("[\x00\x1b\u202e]", text)
+    shown = r"red \x1b[31m\u202e\x00"
+    assert shown in page and any(shown in text for text in pictures)
+    assert json.loads((folder / "numbers.json").read_text("utf-8"))["outliers"][0]["name"] == shown
 
 
 def test_help_says_what_the_function_must_return() -> None:

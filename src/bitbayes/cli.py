@@ -14,12 +14,14 @@ from typer.core import TyperGroup
 from bitbayes._version import __version__
 from bitbayes.auditing import ProgressBars, embedded_target, load_target, render_page, terminal_table
 from bitbayes.auditing import audit as run_audit
-from bitbayes.auditing.words import METHOD_TITLES, write_chosen
+from bitbayes.auditing.words import METHOD_TITLES, printable, write_chosen
 from bitbayes.errors import BitbayesError
 from bitbayes.io.whole_file import check_writable, write_text
 from bitbayes.reproduction.paper import NAMES as PAPER_NAMES
 from bitbayes.reproduction.paper import Options
 from bitbayes.reproduction.paper import reproduce as run_reproduce
+
+LARGEST_SEED = 2**32 - 1  # the largest that numpy takes; torch takes larger ones
 
 
 class _CommandGroup(TyperGroup):
@@ -29,7 +31,7 @@ class _CommandGroup(TyperGroup):
         try:
             return super().invoke(ctx)
         except BitbayesError as error:
-            typer.echo(f"bitbayes: {error}", err=True)
+            typer.echo(f"bitbayes: {printable(error)}", err=True)
             raise typer.Exit(1) from error
 
 
@@ -96,7 +98,12 @@ def audit(
         Path | None,
         typer.Option("--json", metavar="FILE", help="Write all numbers here too.", show_default=False),
     ] = None,
-    seed: Annotated[int, typer.Option(help="For noise, and for the split of the embedded digits.")] = 0,
+    seed: Annotated[
+        int,
+        typer.Option(
+            min=0, max=LARGEST_SEED, help="For noise, and for the split of the embedded digits.", metavar="N"
+        ),
+    ] = 0,
     device: Annotated[
         str | None,
         typer.Option(help="cpu, cuda, cuda:1, … Default: where the model is.", show_default=False),
@@ -131,7 +138,7 @@ def audit(
         check_writable(path)
     torch.manual_seed(seed)
     chosen = load_target(target) if target else embedded_target(seed)
-    model = chosen.model.to(_parse_device(device)) if device else chosen.model
+    model = chosen.model.to(_parse_device(device)) if device is not None else chosen.model
     with ProgressBars() as bars:
         found = run_audit(
             model,
@@ -175,7 +182,7 @@ def reproduce(
         int | None,
         typer.Option(min=1, help="Of training. Default: the paper's 100; digits 30.", show_default=False),
     ] = None,
-    seed: Annotated[int, typer.Option(help="For the training.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=LARGEST_SEED, help="For the training.", metavar="N")] = 0,
     quick: Annotated[
         bool, typer.Option("--quick", help="Few points and epochs: does it run at all?")
     ] = False,
@@ -212,6 +219,11 @@ def reproduce(
 
 def _parse_device(name: str) -> torch.device:
     try:
-        return torch.empty(0, device=name).device
-    except (RuntimeError, AssertionError) as error:
-        raise typer.BadParameter(f"{name!r}: {str(error).splitlines()[0]}", param_hint="--device") from error
+        one = torch.ones(1, device=name)
+        one.add(1).item()  # raises on a device that holds no numbers, such as meta
+    except Exception as error:  # torch raises many kinds of errors for devices that this machine lacks
+        reason = printable(str(error).split(". ")[0].split("\n")[0])
+        raise typer.BadParameter(
+            f"{name!r} cannot compute here: {reason}. Give cpu, cuda, cuda:1, …", param_hint="--device"
+        ) from error
+    return one.device

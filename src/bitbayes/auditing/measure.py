@@ -29,7 +29,7 @@ from bitbayes.auditing.predictions import (
 )
 from bitbayes.auditing.progress import ReportProgress
 from bitbayes.auditing.scores import score_limits, score_outliers, score_rays, score_test
-from bitbayes.auditing.words import METHOD_TITLES
+from bitbayes.auditing.words import METHOD_TITLES, printable
 from bitbayes.baselines import TemperatureScaling
 from bitbayes.errors import BitbayesError, DataError, EdgeWarning
 from bitbayes.laplace import NUMBERS, Laplace
@@ -113,14 +113,14 @@ def audit(
     predicted, labels, inputs, seconds = predict_test(methods, testing, device, MOST_GENERATED_OUTLIERS)
     forward_seconds = seconds["plain"] / len(labels)
 
-    given = [(name, "given", data) for name, data in (outliers or {}).items()]
+    given = [(printable(name), "given", data) for name, data in (outliers or {}).items()]
     generated = _generate_outliers(inputs, seed, notes)
     scored = score_outliers(methods, predicted, given + generated, device, report, notes)
     ray = score_rays(methods, inputs, device, report, notes) if inputs is not None and generated else None
     limits = score_limits(bayes, inputs, labels, report, notes) if inputs is not None and ray else []
     changed = predicted["plain"].probs.argmax(1) != predicted["bitbayes"].probs.argmax(1)  # (n,)
     return Audit(
-        subject=subject or type(model).__name__,
+        subject=printable(subject or type(model).__name__),
         classes=predicted["plain"].probs.shape[1],
         sizes={"train": fitting.rows, "validation": tuning.rows, "test": len(labels)},
         test={name: score_test(predicted[name].probs, labels) for name in methods},
@@ -138,7 +138,7 @@ def audit(
         finished=datetime.now(UTC).isoformat(timespec="seconds"),
         seed=seed,
         versions=_versions(device),
-        notes=notes,
+        notes=[printable(note) for note in notes],
         infinity=limits,
     )
 

@@ -57,7 +57,7 @@ def load_target(name: str) -> Target:
     function = _find_function(name)
     try:
         returned = function()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise DataError(f"{name} raised {_describe(error)}") from error
     return _check_returned(name, returned)
 
@@ -78,11 +78,15 @@ def _find_function(name: str) -> Callable[[], Any]:
                 f"{name!r} must be package.module:function"
             ) from error
         raise ArgumentError(f"importing {module_name!r} raised {_describe(error)}") from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a script that ends in sys.exit, for example
         raise ArgumentError(f"importing {module_name!r} raised {_describe(error)}") from error
-    function = getattr(module, function_name, None)
+    try:
+        function = getattr(module, function_name, None)
+    except Exception as error:  # a module may have a `__getattr__` of its own
+        raise ArgumentError(f"looking for {name} raised {_describe(error)}") from error
     if function is None:
-        raise ArgumentError(f"module {module_name!r} ({module.__file__}) has no function {function_name!r}")
+        where = getattr(module, "__file__", None) or "built in"
+        raise ArgumentError(f"module {module_name!r} ({where}) has no function {function_name!r}")
     if not callable(function):
         raise ArgumentError(f"{name} is a {type(function).__name__}: it must be a function without arguments")
     return function  # type: ignore[no-any-return]
@@ -111,13 +115,17 @@ def _check_returned(name: str, returned: Any) -> Target:
     return Target(name, **{key: returned[key] for key in REQUIRED_KEYS}, outliers=outliers)
 
 
-def _describe(error: Exception) -> str:
+def _describe(error: BaseException) -> str:
     """Return the type and text of an error, and the last line of the user's own code that it came from."""
     frames = traceback.extract_tb(error.__traceback__)[1:]
     libraries = ("site-packages", "importlib")
     own = [frame for frame in frames if not any(name in frame.filename for name in libraries)]
     where = f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
-    return f"{type(error).__name__}: {error}{where}"
+    try:
+        text = f": {error}"
+    except Exception:  # from a `__str__` of the user's
+        text = ""
+    return f"{type(error).__name__}{text}{where}"
 
 
 def _quote(names: Iterable[Any]) -> str:

@@ -1,11 +1,29 @@
 """Numbers and names as the report writes them."""
 
+import unicodedata
+
 METHOD_TITLES = {
     "plain": "Plain",
     "temperature": "Temperature",
     "bitbayes": "bitbayes",
     "paper": "Paper’s objective",
 }
+
+
+def printable(text: object) -> str:
+    """Write a text on one line, with escapes for what a terminal or an SVG may take for an order.
+
+    These are control characters, invisible ones (which can turn the direction of writing), and halves of
+    surrogate pairs.
+
+    >>> print(printable("red \\x1b[31m cars\\n\\u202eships"))
+    red \\x1b[31m cars \\u202eships
+    """
+    line = " ".join(str(text).split())
+    return "".join(
+        c.encode("unicode_escape").decode() if unicodedata.category(c) in ("Cc", "Cf", "Cs") else c
+        for c in line
+    )
 
 
 def percent(rate: float) -> str:
