@@ -54,8 +54,10 @@ TESTS = {
     "metrics.py": ["tests/test_metrics.py"],
     "uncertainty.py": ["tests/test_uncertainty.py"],
     "structures": [*LAST_LAYER, *ALL_LAYERS],
-    "model": ["tests/model", *ALL_LAYERS[1:], "tests/test_errors.py"]
-    + ["tests/all_layers/test_fitting.py", "tests/all_layers/test_extremes.py"],
+    "model": [
+        *("tests/model", *ALL_LAYERS[1:], "tests/test_errors.py"),
+        *("tests/all_layers/test_fitting.py", "tests/all_layers/test_extremes.py"),
+    ],
     "residual": ["tests/residual", "tests/rays/test_ray_residual.py"],
     "tuning/calibrated.py": ["tests/tuning/test_calibrated.py"],
     "tuning": ["tests/tuning/test_tune.py", "tests/tuning/test_search.py", "tests/tuning/test_noise.py"],
