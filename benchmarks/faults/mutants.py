@@ -46,17 +46,18 @@ TESTS = {
     "predictive.py": ["tests/test_predictive.py", "tests/test_extremes.py"],
     "prior.py": ["tests/test_prior.py", "tests/tuning/test_tune.py", "tests/test_errors.py"],
     "posterior.py": [
-        *LAST_LAYER,
-        *ALL_LAYERS,
-        "tests/model/test_unusual_outputs.py",
-        "tests/tuning/test_tune.py",
+        *("tests/model/test_unusual_outputs.py", "tests/test_temperature.py"),
+        *(*LAST_LAYER, *ALL_LAYERS, "tests/tuning/test_tune.py"),
     ],
     "last_layer.py": ["tests/test_last_layer.py", *LAST_LAYER, "tests/tuning/test_tune.py"],
     "all_layers.py": ["tests/all_layers", *ALL_LAYERS[:1], "tests/tuning/test_all_layers_tuning.py"],
     "metrics.py": ["tests/test_metrics.py"],
     "uncertainty.py": ["tests/test_uncertainty.py"],
     "structures": [*LAST_LAYER, *ALL_LAYERS],
-    "model": ["tests/model", *ALL_LAYERS[1:], "tests/all_layers/test_fitting.py", "tests/test_errors.py"],
+    "model": [
+        *("tests/model", *ALL_LAYERS[1:], "tests/test_errors.py"),
+        *("tests/all_layers/test_fitting.py", "tests/all_layers/test_extremes.py"),
+    ],
     "residual": ["tests/residual", "tests/rays/test_ray_residual.py"],
     "tuning/calibrated.py": ["tests/tuning/test_calibrated.py"],
     "tuning": ["tests/tuning/test_tune.py", "tests/tuning/test_search.py", "tests/tuning/test_noise.py"],
@@ -135,7 +136,7 @@ def faults(node: ast.AST) -> Iterator[ast.AST]:
             yield changed(attr=SWAPS[name])
         case ast.Call(args=args, keywords=keywords):
             for each in keywords:
-                if each.arg != "strict":  # which is an assertion
+                if each.arg not in ("strict", "device"):  # an assertion, and what a CPU has no other of
                     yield changed(keywords=[other for other in keywords if other is not each])
             if len(args) > 1:
                 yield changed(args=args[:-1])
