@@ -46,3 +46,14 @@ def test_predictions_at_1e30_times_the_inputs_are_finite(structure, method):
     assert bool(far[1].isfinite().all())
     # ReLU networks are homogeneous far away: the limit has been reached long before 1e30.
     assert float((far[0] - far[1]).abs().max()) < 1e-3
+
+
+def test_a_residual_wins_far_away_also_over_a_logit_that_is_zero():
+    """Its variance is kept in units of the largest logit: in those of the smallest it would be cut off."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+    with torch.no_grad():
+        model[2].weight[0], model[2].bias[0] = 0, 0
+    x, y = torch.randn(12, 4), torch.arange(12) % 3
+    bayes = bb.Laplace(model, layers="all", residual=True).fit(loader(x, y))
+    close(bayes.predict_proba(1e13 * x), torch.full((12, 3), 1 / 3), 1e-5)
