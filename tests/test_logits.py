@@ -173,3 +173,10 @@ def test_draws_have_the_independent_variance(factor):
         # The error of a sample covariance has the deviation √((CᵢᵢCⱼⱼ + Cᵢⱼ²)/count); six of these.
         error = 6 * ((sizes[:, None] * sizes + expected[i].square()) / count).sqrt()
         assert bool(((found - expected[i]).abs() <= error).all())
+
+
+def test_the_mean_pair_variance_of_one_logit_is_its_own():
+    weights, own = torch.rand(5, 1).double(), torch.rand(5).double()
+    ones = torch.ones(5, dtype=torch.float64)
+    gaussian = LogitGaussian(weights, CovarianceFactors(weights, None, 0 * ones, own), ones)
+    assert torch.equal(gaussian.mean_pair_variance(), weights[:, 0] + own)

@@ -65,6 +65,7 @@ FUNCTIONS = {
     "relu in place": lambda x: functional.relu_(x),
     "method": lambda x: x.relu(),
     "leaky relu": lambda x: functional.leaky_relu(x, 0.2),
+    "leaky relu as it comes": functional.leaky_relu,
     "leaky relu in place": lambda x: functional.leaky_relu_(x, 0.2),
     "prelu": lambda x: functional.prelu(x, torch.full((24,), 0.3, dtype=x.dtype)),
     "relu6": functional.relu6,
