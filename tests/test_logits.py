@@ -220,3 +220,10 @@ def test_draws_of_a_laplace_give_its_own_uncertainty(layers):
     # draws, two terms each: 6·2·0.55/√4000 = 0.1. Averaged over points it is far less.
     torch.testing.assert_close(found, expected, rtol=0, atol=0.1)
     assert abs(float(found.mean() - expected.mean())) < 0.005
+
+
+def test_the_mean_pair_variance_of_one_logit_is_its_own():
+    weights, own = torch.rand(5, 1).double(), torch.rand(5).double()
+    ones = torch.ones(5, dtype=torch.float64)
+    gaussian = LogitGaussian(weights, CovarianceFactors(weights, None, 0 * ones, own), ones)
+    assert torch.equal(gaussian.mean_pair_variance(), weights[:, 0] + own)

@@ -59,12 +59,23 @@ def test_training_data_whose_squares_overflow_raise_at_fit(structure, k, dtype, 
     model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, k)).to(dtype)
     x, y = torch.randn(20, 3, dtype=dtype), torch.arange(20) % max(k, 2)
     bayes = bb.Laplace(model, layers="all", structure=structure, prior_variance=1.0).fit([(x, y)])
-    before = bayes.predict_proba(x)
+    before, weight = bayes.predict_proba(x), model[2].weight.clone()
     with torch.no_grad():
         model[2].weight /= size  # the network's own logits stay small
     what = "the network" if structure == "full" else "the layer '0'"
     with pytest.raises(DataError, match=f"at {what} overflow {dtype}.*scale its inputs down"):
         bayes.fit([(x, y), (size * x, y)])
     with torch.no_grad():
-        model[2].weight *= size
+        model[2].weight.copy_(weight)
     close(bayes.predict_proba(x), before, 1e-5)
+
+
+def test_a_residual_wins_far_away_also_over_a_logit_that_is_zero():
+    """Its variance is kept in units of the largest logit: in those of the smallest it would be cut off."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+    with torch.no_grad():
+        model[2].weight[0], model[2].bias[0] = 0, 0
+    x, y = torch.randn(12, 4), torch.arange(12) % 3
+    bayes = bb.Laplace(model, layers="all", residual=True).fit(loader(x, y))
+    close(bayes.predict_proba(1e13 * x), torch.full((12, 3), 1 / 3), 1e-5)

@@ -10,7 +10,7 @@ from torch.func import jacrev
 import bitbayes as bb
 import dense
 from bitbayes.errors import ArgumentError
-from bitbayes.model import DenseJacobian, differentiate, eval_mode
+from bitbayes.model import DenseJacobian, differentiate
 from bitbayes.networks import MLP
 from bitbayes.prior import Prior
 from bitbayes.rays.all_layers_bounds import head_bound
@@ -279,8 +279,7 @@ def test_dense_and_factored_derivatives_have_one_covariance(name):
     """These networks have convolutions with groups, with and without a bias."""
     bayes, model, x, _ = dense.fitted(name, "kron")
     network = bayes._fitted_posterior()._network(x.device, x.dtype)
-    with eval_mode(model):
-        _, found = differentiate(model, network.layers, x, lambda f: torch.eye(3).expand(len(f), -1, -1))
+    _, found = differentiate(model.eval(), network.layers, x, lambda f: torch.eye(3).expand(len(f), -1, -1))
     factored = {each.layer.name: each.jacobian() for each in found}
     full = {name: DenseJacobian(each.dense()) for name, each in factored.items()}
     grams = [
