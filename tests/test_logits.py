@@ -226,4 +226,4 @@ def test_the_mean_pair_variance_of_one_logit_is_its_own():
     weights, own = torch.rand(5, 1).double(), torch.rand(5).double()
     ones = torch.ones(5, dtype=torch.float64)
     gaussian = LogitGaussian(weights, CovarianceFactors(weights, None, 0 * ones, own), ones)
-    assert torch.equal(gaussian.mean_pair_variance(), weights[:, 0] + own)
+    assert torch.equal(gaussian.scaled_mean_pair_variance(), weights[:, 0] + own)
