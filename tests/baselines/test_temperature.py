@@ -1,5 +1,6 @@
 """Temperature scaling against brute-force minimisation of the same loss."""
 
+import copy
 import math
 from types import SimpleNamespace
 
@@ -13,7 +14,7 @@ from torch import nn
 
 import bitbayes as bb
 import reference
-from bitbayes.errors import ArgumentError, BitbayesError, DataError, EdgeWarning, NotFittedError
+from bitbayes.errors import ArgumentError, BitbayesError, DataError, EdgeWarning, FileError, NotFittedError
 
 
 def overconfident(k, factor, seed=0, n=150, dtype=torch.float64):
@@ -242,3 +243,32 @@ def test_a_temperature_may_be_set():
         with pytest.raises(ArgumentError, match="temperature="):
             scaled.temperature = wrong
     assert scaled.temperature == 2.0
+
+
+def test_what_is_saved_is_loaded(tmp_path):
+    (model, x, y), path = overconfident(3, 2.0), tmp_path / "temperature.safetensors"
+    scaled = bb.TemperatureScaling(model).fit([(x, y)])
+    scaled.save(path)
+    again = bb.TemperatureScaling.load(path, copy.deepcopy(model))
+    assert again.temperature == scaled.temperature != 1
+    assert torch.equal(again.predict_proba(x), scaled.predict_proba(x))
+
+
+def test_files_of_other_models_and_other_files_are_refused(tmp_path):
+    (model, x, y), path = overconfident(3, 2.0), tmp_path / "temperature.safetensors"
+    with pytest.raises(NotFittedError, match="not fitted"):
+        bb.TemperatureScaling(model).save(path)
+    bb.TemperatureScaling(model).fit([(x, y)]).save(path)
+    other = copy.deepcopy(model)
+    other.weight.data += 1
+    with pytest.raises(FileError, match="another model"):
+        bb.TemperatureScaling.load(path, other)
+    for place in range(path.stat().st_size):
+        content = bytearray(path.read_bytes())
+        content[place] ^= 1
+        (tmp_path / "damaged").write_bytes(content)
+        with pytest.raises(FileError):
+            bb.TemperatureScaling.load(tmp_path / "damaged", model)
+    bb.Laplace(model, prior_variance=1.0).fit([(x, y)]).save(path)
+    with pytest.raises(FileError, match=r"not written by `TemperatureScaling\.save`"):
+        bb.TemperatureScaling.load(path, model)

@@ -3,18 +3,21 @@
 import math
 import warnings
 from collections.abc import Iterable
+from os import PathLike
 from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
 from bitbayes.errors import ArgumentError, DataError, EdgeWarning, ModelError, NotFittedError
+from bitbayes.io import temperature_file
 from bitbayes.likelihood import Likelihood, checked_labels, likelihood_for
 from bitbayes.model import (
     Data,
     Inputs,
     call,
     check_loader,
+    fingerprint,
     input_batches,
     labelled_batches,
     model_device,
@@ -120,6 +123,24 @@ class TemperatureScaling(nn.Module):
             likelihood = likelihood_for(logits.shape[1])
             parts.append(likelihood.log_probabilities(logits / self.temperature).exp())
         return torch.cat(parts)
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write T to a file, which says for which model it was chosen. It does not hold the model."""
+        if self._temperature is None:
+            raise NotFittedError("this TemperatureScaling is not fitted yet: call `fit(val_loader)` first")
+        temperature_file.write(path, self._temperature, fingerprint(self.model))
+
+    @classmethod
+    def load(cls, path: str | PathLike[str], model: nn.Module) -> Self:
+        """Read what `save` wrote, for the same model.
+
+        Args:
+            path: the file.
+            model: the network that it was fitted on, with the weights it had then.
+        """
+        scaled = cls(model)
+        scaled.temperature = temperature_file.read(path, fingerprint(scaled.model))
+        return scaled
 
     def _logits(self, inputs: Inputs, where: str) -> Tensor:
         """Return the model's logits, (n, k), after checks and in the working precision."""

@@ -1,0 +1,47 @@
+"""A temperature and the model that it was chosen for, as a safetensors file without tensors."""
+
+import json
+from dataclasses import asdict
+from os import PathLike
+from pathlib import Path
+
+from bitbayes.errors import FileError
+from bitbayes.io.strict_json import parse_json
+from bitbayes.io.tensor_file import read_tensors, write_tensors
+from bitbayes.model import Fingerprint
+
+KEY = "bitbayes temperature"
+FORMAT = 1
+ADVICE = "take another copy of it, or fit again and save again"
+
+
+def write(path: str | PathLike[str], temperature: float, model: Fingerprint) -> None:
+    """Write the file whole or not at all.
+
+    Args:
+        path: where to.
+        temperature: T.
+        model: the fingerprint of the model.
+    """
+    header = {"format": FORMAT, "temperature": temperature, "fingerprint": asdict(model)}
+    write_tensors(Path(path), {}, {KEY: json.dumps(header, allow_nan=False)})
+
+
+def read(path: str | PathLike[str], model: Fingerprint) -> float:
+    """The temperature; raises if the file is not whole, or another model's."""
+    file = read_tensors(Path(path), ADVICE)
+    if KEY not in file.metadata:
+        raise FileError(f"{path} is a safetensors file, but was not written by `TemperatureScaling.save`")
+    try:
+        header = parse_json(file.metadata[KEY])
+        version, saved = header["format"], Fingerprint(**header["fingerprint"])
+        temperature = float(header["temperature"])
+    except Exception as error:  # of many types: a header may say anything
+        raise FileError(f"{path} has a damaged header ({error!r}); {ADVICE}") from error
+    if version != FORMAT:
+        raise FileError(f"{path} has format {version}, and this version of bitbayes reads {FORMAT}")
+    if not file.checked:
+        raise FileError(f"{path} is damaged: it has lost its digest; {ADVICE}")
+    if saved != model:
+        raise FileError(f"{path} was fitted on another model, or on other weights: load those, or fit again")
+    return temperature
