@@ -12,13 +12,19 @@ LOWEST_TESTS := tests/test_dependencies.py tests/test_cli.py tests/io/test_poste
 # All but the helper of the others and the one for a GPU.
 BENCHMARKS := $(filter-out benchmarks/timing.py benchmarks/seconds.py,$(sort $(wildcard benchmarks/*.py)))
 
-.PHONY: demo test test-lowest fuzz lint benchmarks clean
+.PHONY: demo test test-all test-lowest fuzz lint benchmarks clean
 
 demo: $(VENV)/.installed
 	$(BIN)/bitbayes audit
 
+PYTEST := $(BIN)/pytest -n auto --dist worksteal
+
 test: $(VENV)/.peers
-	$(BIN)/pytest
+	$(PYTEST) -m "not slow"
+
+# What takes long, too.
+test-all: test
+	$(PYTEST) -m slow
 
 # The properties alone, on a thousand new examples each. FUZZ names some of them: make fuzz FUZZ=tests/rays
 FUZZ := tests

@@ -9,4 +9,8 @@ import os
 # with "Illegal instruction". Without AMX the tests run there, and compute the same everywhere.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 
+# One thread for each of several processes: more would wait for each other.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 import bitbayes  # noqa: F401

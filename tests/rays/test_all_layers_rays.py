@@ -61,6 +61,7 @@ def test_limits_and_certificates_of_the_full_structure(k, method):
 
 
 @pytest.mark.parametrize("structure", ["diag", "kron"])
+@pytest.mark.slow
 def test_limits_of_the_shipped_lenet_in_float32_are_those_of_float64(structure):
     """The limits in float32 are compared with predictions in float64."""
     images, labels = digits().test_images, digits().test_labels

@@ -21,6 +21,7 @@ def embedded():
 
 @pytest.mark.filterwarnings("ignore::bitbayes.errors.EdgeWarning")
 @pytest.mark.parametrize("objective", ["nll", "ood"])
+@pytest.mark.slow
 def test_tuning_on_the_embedded_digits_keeps_accuracy_and_lowers_far_confidence(embedded, objective):
     plain, bayes, train, validation, (images, labels) = embedded
     plain.tune([validation], objective=objective)

@@ -21,6 +21,7 @@ def numbers(value):
     return [value] if isinstance(value, (int, float)) else []
 
 
+@pytest.mark.slow
 def test_every_table_is_made_and_can_be_drawn_again(options):
     """One session for all, so that networks are trained and methods fitted once."""
     heard = []
@@ -52,6 +53,7 @@ def test_every_table_is_made_and_can_be_drawn_again(options):
         assert all(0 <= value <= 100 for value in numbers(scores["Noise × 2000"][method]))
 
 
+@pytest.mark.slow
 def test_the_embedded_digits(tmp_path):
     """The table that needs no data, with the paper's own network, on a few of its images."""
     options = Options(
