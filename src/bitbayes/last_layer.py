@@ -31,6 +31,8 @@ from bitbayes.structures import Curvature, FullCurvature, WeightGaussian
 
 # Features that one step of tuning looks at, so that small operations have enough to do.
 STEP_BYTES = 2**22
+# Up to this prior variance the rounding of float32, eps² of a squared feature, adds nothing to a variance.
+WIDE = 1e4
 # Numbers that the rows of the Hessian's width may take which the full structure makes for some points.
 FULL_NUMBERS = 2**23
 
@@ -90,14 +92,14 @@ class LastLayer(WeightPosterior):
 
     def forward(self, x: Any, prior: Prior) -> tuple[LogitGaussian, tuple[int, ...]]:
         features, logits, shape = forward(private_copy(self.model), self.head, x)
-        return self._family(features, logits).at(prior), shape
+        return self._family(features, logits, prior).at(prior), shape
 
     def logits(self, x: Inputs, prior: Prior) -> LogitGaussian:
         (batch,) = forward_passes(self.model, self.head, input_batches(x, model_device(self.model)))
-        return self._family(batch.features, batch.logits).at(prior)
+        return self._family(batch.features, batch.logits, prior).at(prior)
 
     def gaussians(self, batches: Iterable[Batch], prior: Prior, rows: int) -> BatchGaussians:
-        for batch, family in self._families(batches, self._affordable(rows)):
+        for batch, family in self._families(batches, self._affordable(rows), prior):
             yield batch, family.at(prior)
 
     def sample(self, n: int, prior: Prior, generator: torch.Generator | None) -> dict[str, Tensor]:
@@ -152,15 +154,19 @@ class LastLayer(WeightPosterior):
         numbers = len(curvature.hessian) * (self.head.outputs - 1)
         return max(1, min(rows, FULL_NUMBERS // numbers))
 
-    def _families(self, batches: Iterable[Batch], rows: int) -> Iterator[tuple[FeatureBatch, HeadFamily]]:
+    def _families(
+        self, batches: Iterable[Batch], rows: int, prior: Prior | None = None
+    ) -> Iterator[tuple[FeatureBatch, HeadFamily]]:
         for batch in forward_passes(self.model, self.head, batches):
             for part in self._with_checked_labels(batch).split(rows):
-                yield part, self._family(part.features, part.logits)
+                yield part, self._family(part.features, part.logits, prior)
 
-    def _family(self, features: Tensor, logits: Tensor) -> HeadFamily:
+    def _family(self, features: Tensor, logits: Tensor, prior: Prior | None = None) -> HeadFamily:
+        """For this prior alone, or for any: only the wide ones need products in float64."""
         dtype = working(features.dtype)
-        place = features.device, most_precise(features.device, dtype)
-        gaussian = self.moved(*place)[self.head.name]
+        wide = prior is None or float(prior.of(self.head.name)) > WIDE
+        precision = most_precise(features.device, dtype) if wide else dtype
+        gaussian = self.moved(features.device, precision)[self.head.name]
         scaled, scale = rescale(features.to(dtype), self.head.bias)
         with without_autocast(features.device):
             coordinates = gaussian.coordinates(scaled)

@@ -108,9 +108,9 @@ class WeightGaussian(TensorBundle):
     def coordinates(self, features: Tensor) -> Tensor:
         """What the covariance of the logits needs to know of features φ̃ (n, D); no prior in it.
 
-        Features come, and coordinates go, in the precision of predictions; the Gaussian itself is in float64.
-        So must be every product with its eigenvectors: a wide prior multiplies what rounding leaves where a
-        feature has no component, and data no curvature. Squares of components, once made, can be rounded.
+        Features come, and coordinates go, in the precision of predictions. For wide priors the Gaussian is in
+        float64, and so must be every product with its eigenvectors: the prior multiplies what rounding leaves
+        where a feature has no component, and data no curvature. Squares of components can then be rounded.
         """
         raise NotImplementedError
 
