@@ -238,3 +238,23 @@ def test_a_model_that_is_trained_while_it_is_fitted_is_refused():
     with pytest.raises(ModelError, match="changed while it was fitted"):
         bayes.fit(batches())
     assert bayes._posterior is None
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("layers", ["last", "all"])
+def test_a_model_that_is_converted_and_changed_at_once_is_noticed(layers, dtype):
+    """By 2 %, where the rounding of bfloat16 is 0.4 %."""
+    bayes, x, _ = fitted(layers)
+    bayes.model.to(dtype)
+    bayes.model.head.weight.data *= 1.02
+    with pytest.raises(ModelError, match=r"head\.weight"):
+        bayes.predict_proba(x.to(dtype))
+
+
+@pytest.mark.parametrize("layers", ["last", "all"])
+def test_a_copy_watches_its_own_model(layers):
+    bayes, x, _ = fitted(layers)
+    again = copy.deepcopy(bayes)
+    assert again._posterior._watch.model is again.model and again._posterior._watch.unchanged()
+    by_data(bayes)
+    again.predict_proba(x)

@@ -46,7 +46,7 @@ TESTS = {
     "predictive.py": ["tests/test_predictive.py", "tests/test_extremes.py"],
     "prior.py": ["tests/test_prior.py", "tests/tuning/test_tune.py", "tests/test_errors.py"],
     "posterior.py": [
-        *("tests/model/test_unusual_outputs.py", "tests/test_temperature.py"),
+        *("tests/model/test_unusual_outputs.py", "tests/test_temperature.py", "tests/test_changed_models.py"),
         *(*LAST_LAYER, *ALL_LAYERS, "tests/tuning/test_tune.py"),
     ],
     "last_layer.py": ["tests/test_last_layer.py", *LAST_LAYER, "tests/tuning/test_tune.py"],
@@ -56,7 +56,9 @@ TESTS = {
     ],
     "metrics.py": ["tests/test_metrics.py"],
     "uncertainty.py": ["tests/test_uncertainty.py"],
-    "structures": [*LAST_LAYER, *ALL_LAYERS, "tests/model/test_layer_jacobians.py"],
+    "structures": [
+        *(*LAST_LAYER, *ALL_LAYERS, "tests/model/test_layer_jacobians.py", "tests/rays/test_tight_bounds.py")
+    ],
     "model/private_copy.py": ["tests/model/test_private_copy.py", "tests/test_compiled_models.py"],
     "model/watch.py": ["tests/test_changed_models.py"],
     "model": [

@@ -83,6 +83,17 @@ def as_closure(body):
     body.forward = doubled
 
 
+def as_unfinished_closure(body):
+    before = body.forward
+
+    def forward(x):
+        return before(x) if x is not None else never
+
+    body.forward = forward
+    if body is None:
+        never = 0  # so that the cell of `never` stays empty
+
+
 def compiled_inside():
     return nn.Sequential(torch.compile(Body(), backend="eager"), nn.Linear(3, 2))
 
@@ -105,6 +116,7 @@ MODELS = {
     "method": lambda: with_forward(as_method),
     "partial": lambda: with_forward(as_partial),
     "closure": lambda: with_forward(as_closure),
+    "closure with an empty cell": lambda: with_forward(as_unfinished_closure),
     "compiled inside": compiled_inside,
     "compiled in place": compiled_in_place,
     "data parallel": lambda: nn.Sequential(nn.DataParallel(Body()), nn.Linear(3, 2)),
