@@ -258,3 +258,55 @@ def test_a_copy_watches_its_own_model(layers):
     assert again._posterior._watch.model is again.model and again._posterior._watch.unchanged()
     by_data(bayes)
     again.predict_proba(x)
+
+
+class Noting(nn.Module):
+    """It notes something in one entry of a buffer that is not saved; another of its buffers is sparse."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(4, 3)
+        self.register_buffer("notes", torch.zeros(1000), persistent=False)
+        self.register_buffer("graph", torch.eye(4).to_sparse(), persistent=False)
+        self.unused = nn.Parameter(torch.full((3,), torch.nan), requires_grad=False)
+
+    def forward(self, x):
+        self.notes[7] += len(x)
+        return self.head(x @ self.graph)
+
+
+@pytest.mark.parametrize("layers", ["last", "all"])
+def test_buffers_that_live_are_known_after_loading(layers, tmp_path):
+    x, y = points()
+    model = Noting()
+    bayes = bb.Laplace(model, layers=layers, prior_variance=1.0, structure="diag").fit([(x, y)])
+    bayes.save(tmp_path / "bayes.safetensors")
+    again = bb.Laplace.load(tmp_path / "bayes.safetensors", model)
+    for each in (bayes, again):
+        assert torch.equal(each.predict_proba(x), each.predict_proba(x))
+    model.head.weight.data *= 2
+    with pytest.raises(ModelError, match="fit"):
+        again.predict_proba(x)
+
+
+def by_entries_between(bayes):
+    bayes.model.double()
+    weight = bayes.model.body.weight.data.view(-1)
+    weight[17] = 7.0  # the first 16 of 24 entries are looked at
+
+
+def by_a_buffer_between(bayes):
+    bayes.model.mask[1:6] = 5.0
+
+
+@pytest.mark.parametrize("change, dtype", [(by_entries_between, torch.float64), (by_a_buffer_between, None)])
+def test_changes_between_the_entries_that_are_looked_at_are_noticed(change, dtype):
+    torch.manual_seed(0)
+    x, y = points()
+    model = Net().eval()
+    model.body = nn.Linear(4, 6)
+    model.register_buffer("mask", torch.zeros(100), persistent=False)
+    bayes = bb.Laplace(model, prior_variance=1.0).fit([(x, y)])
+    change(bayes)
+    with pytest.raises(ModelError, match="changed since"):
+        bayes.predict_proba(x.to(dtype or x.dtype))

@@ -81,8 +81,8 @@ class InterpolatedFamily:
 class AllLayers(WeightPosterior):
     """The Gaussian over all trainable parameters of `model`, for any prior."""
 
-    def __init__(self, model: nn.Module, fitted: Fitted, **options: Any) -> None:
-        super().__init__(model, fitted, **options)
+    def __init__(self, model: nn.Module, fitted: Fitted, *, paper: bool) -> None:
+        super().__init__(model, fitted, paper=paper)
         assert isinstance(fitted.weights, TrainableLayers)
         self.layers = fitted.weights.layers
         self.contrasts = fitted.likelihood.contrasts(self.outputs)  # (k, c)

@@ -30,6 +30,7 @@ from bitbayes.model import (
     grouped,
     labelled_batches,
     model_device,
+    none_called,
     points_at_once,
     private_copy,
     tied_to,
@@ -57,6 +58,7 @@ class Fitted:
     squared_norms: ‖θ*‖² of the weights in each of these.
     loss: −Σ log p(y | x) of the data.
     input_moments: of the training data, where there is a residual.
+    living: the names of buffers that running the model changes.
     """
 
     weights: Head | TrainableLayers
@@ -67,6 +69,7 @@ class Fitted:
     loss: float
     fingerprint: Fingerprint
     input_moments: InputMoments | None
+    living: tuple[str, ...] = ()
 
     def __add__(self, more: Fitted) -> Fitted:
         """What both data sets give, for the same model, which may have moved to another device since."""
@@ -142,7 +145,9 @@ def fit_last_layer(
 ) -> Fitted:
     """One forward pass → what that data alone gives, whatever was `seen` before. Changes nothing."""
     loader = _previewed(model, loader, options)
-    head = find_head(private_copy(model), loader.preview, options.head)
+    network = private_copy(model)
+    with none_called(model):
+        head = find_head(network, loader.preview, options.head)
     likelihood = likelihood_for(head.outputs)
     method_for(options.predictive, head.outputs)  # raises now rather than after the pass
     auto = "full" if head.outputs == 1 else "kron"
@@ -182,7 +187,8 @@ def fit_all_layers(
     layers = find_layers(model)  # raises on models that have none, or whose derivatives cannot be taken
     network = private_copy(model)
     with without_autocast(device):
-        outputs, layers = _checked_layers(network, layers, loader.preview, structure)
+        with none_called(model):
+            outputs, layers = _checked_layers(network, layers, loader.preview, structure)
         likelihood = likelihood_for(outputs)
         if options.predictive != "weights":
             method_for(options.predictive, outputs)  # raises now rather than after the pass

@@ -186,7 +186,7 @@ class Laplace(nn.Module):
         refuse_renamed(renamed)
         with watched(self.model) as living:
             fitted = FIT[self.layers](self.model, loader, self.options, progress)
-        self._set_posterior(fitted, frozenset(living))
+        self._set_posterior(replace(fitted, living=tuple(sorted(living))))
         return self
 
     def update(self, loader: Iterable[Any], *, progress: bool | None = None, **renamed: Any) -> Self:
@@ -197,9 +197,9 @@ class Laplace(nn.Module):
             progress: True, False, or None for a bar on terminals.
         """
         refuse_renamed(renamed)
-        before = self._current_posterior()
-        more = FIT[self.layers](self.model, loader, self.options, progress, before.fitted.count)
-        self._set_posterior(before.fitted + more, before.living)
+        before = self._current_posterior().fitted
+        more = FIT[self.layers](self.model, loader, self.options, progress, before.count)
+        self._set_posterior(before + more)
         return self
 
     def tune(
@@ -677,9 +677,9 @@ class Laplace(nn.Module):
             posterior.check_unchanged(self.model)
         return posterior
 
-    def _set_posterior(self, fitted: Fitted, living: frozenset[str] = frozenset()) -> None:
+    def _set_posterior(self, fitted: Fitted) -> None:
         """Predict with this from now on. Raises, and changes nothing, if the prior does not fit it."""
-        posterior = POSTERIOR[self.layers](self.model, fitted, paper=self.options.paper, living=living)
+        posterior = POSTERIOR[self.layers](self.model, fitted, paper=self.options.paper)
         if isinstance(self.prior_variance, dict):
             check_variance(self.prior_variance, lambda: posterior.names)
         self._posterior = posterior

@@ -78,8 +78,8 @@ class HeadFamily:
 class LastLayer(WeightPosterior):
     """The Gaussian over the weights of the head of `model`, for any prior variance."""
 
-    def __init__(self, model: nn.Module, fitted: Fitted, **options: Any) -> None:
-        super().__init__(model, fitted, **options)
+    def __init__(self, model: nn.Module, fitted: Fitted, *, paper: bool) -> None:
+        super().__init__(model, fitted, paper=paper)
         assert isinstance(fitted.weights, Head)
         self.head = fitted.weights
 

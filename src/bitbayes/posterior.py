@@ -54,16 +54,11 @@ class WeightPosterior(ABC):
     """The Gaussian over weights of `model` that follows from what was fitted, for any prior.
 
     The curvature is decomposed once, when it is first needed. No function changes the model.
-
-    Args:
-        living: the names of buffers that running the model changes.
     """
 
-    def __init__(
-        self, model: nn.Module, fitted: Fitted, *, paper: bool, living: frozenset[str] = frozenset()
-    ) -> None:
+    def __init__(self, model: nn.Module, fitted: Fitted, *, paper: bool) -> None:
         self.model, self.fitted, self.paper = model, fitted, paper
-        self._watch = Watch(model, fitted.fingerprint, living)
+        self._watch = Watch(model, fitted.fingerprint, fitted.living)
         self._decomposed: dict[str, WeightGaussian] | None = None
         self._moved: dict[tuple[torch.device, torch.dtype], dict[str, WeightGaussian]] = {}
 
@@ -76,11 +71,6 @@ class WeightPosterior(ABC):
             )
         if not self._watch.unchanged():
             self._watch = self._watch.renewed()
-
-    @property
-    def living(self) -> frozenset[str]:
-        """The names of buffers that running the model changes."""
-        return self._watch.living
 
     def __getstate__(self) -> dict[str, Any]:
         # A watch is on these very tensors: a copy, or what is unpickled, needs one of its own.

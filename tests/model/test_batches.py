@@ -114,7 +114,7 @@ MASK = torch.ones(5, 2, dtype=torch.int64)
         ([(X, Y[:4])], "the second cannot be labels"),
         ([(X, torch.tensor(1))], "the second cannot be labels"),
         ([(X, Y.to(torch.complex64))], "the second cannot be labels"),
-        ([(X, ["a"] * 5)], r"list\): the second cannot be labels"),
+        ([(X, [1.0] * 5)], r"list\): the second cannot be labels"),
         ([({"x": X}, MASK)], "the second cannot be labels"),
         ([(X, MASK, Y)], r"batch 0 is a tuple of \(Tensor.*, Tensor.*, Tensor.*\): expected inputs, or"),
         ([(X, Y, Y)], "expected inputs, or"),
@@ -340,3 +340,9 @@ def test_an_input_without_rows_is_refused():
     for inputs, says in ((torch.tensor(3.0), r"shape \(\)"), ({"note": "a", "flag": True}, "'note', 'flag'")):
         with pytest.raises(DataError, match=says):
             row_count(inputs)
+
+
+@pytest.mark.parametrize("names", [["a.png"] * 5, ("a.png",) * 5, None])
+def test_names_beside_the_inputs_are_left_out(names):
+    (batch,) = input_batches([(X, names)], torch.device("cpu"))
+    assert torch.equal(batch.inputs, X) and batch.labels is None

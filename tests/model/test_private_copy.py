@@ -2,12 +2,15 @@
 
 import functools
 import types
+import weakref
+from collections import OrderedDict, namedtuple
 
 import pytest
 import torch
 from torch import nn
 from torch.func import functional_call
 
+import bitbayes as bb
 from bitbayes.errors import ModelError
 from bitbayes.model import private_copy
 from bitbayes.model.hooks import call_hooks
@@ -83,6 +86,100 @@ def as_closure(body):
     body.forward = doubled
 
 
+def as_default(body):
+    def forward(x, body=body):
+        return Body.forward(body, x)
+
+    body.forward = forward
+
+
+class Tap(nn.Module):
+    """It takes its features from a hook, which is a method."""
+
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = nn.Sequential(Body(), nn.ReLU(), nn.Linear(3, 3)), nn.Linear(3, 2)
+        self.body[1].register_forward_hook(self.keep)
+
+    def keep(self, module, args, output):
+        self.features = output
+
+    def forward(self, x):
+        self.body(x)
+        return self.head(self.features)
+
+
+class Plain:
+    """An object that is no module, and holds one."""
+
+    def __init__(self, body):
+        self.body = body
+
+
+Pair = namedtuple("Pair", "one two")
+
+
+class HeldBy(nn.Module):
+    """It calls its child through something that holds it."""
+
+    def __init__(self, hold, get):
+        super().__init__()
+        self.body = Body()
+        self.held, self.get = hold(self.body), get
+
+    def forward(self, x):
+        return self.get(self.held)(x)
+
+
+def holding_itself(body):
+    held = {"body": body}
+    held["itself"] = [held]
+    return held
+
+
+class Slotted(nn.Module):
+    __slots__ = ("factor",)
+
+    def __init__(self):
+        super().__init__()
+        self.body = Body()
+        object.__setattr__(self, "factor", 3.0)
+
+    def forward(self, x):
+        return self.factor * self.body(x)
+
+
+class Closing(nn.Module):
+    """Its end removes a hook, without which its output is another."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = Body()
+        self.hook = self.body.register_forward_hook(lambda module, args, output: 2 * output)
+
+    def forward(self, x):
+        return self.body(x)
+
+    def __del__(self):
+        self.hook.remove()
+
+
+class WithHook(nn.Module):
+    """A hook that looks which module it is called for."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.two = Body(), Body()
+        for body in (self.one, self.two):
+            body.register_forward_hook(self.double)
+
+    def double(self, module, args, output):
+        return 2 * output if module is self.one else output
+
+    def forward(self, x):
+        return self.two(self.one(x))
+
+
 def as_unfinished_closure(body):
     before = body.forward
 
@@ -117,6 +214,18 @@ MODELS = {
     "partial": lambda: with_forward(as_partial),
     "closure": lambda: with_forward(as_closure),
     "closure with an empty cell": lambda: with_forward(as_unfinished_closure),
+    "default argument": lambda: with_forward(as_default),
+    "hook with features": Tap,
+    "hook of one module": WithHook,
+    "ordered dict": lambda: HeldBy(lambda body: OrderedDict(body=body), lambda held: held["body"]),
+    "dict of keys": lambda: HeldBy(lambda body: {body: 1}, lambda held: next(iter(held))),
+    "set": lambda: HeldBy(lambda body: {body}, lambda held: next(iter(held))),
+    "named tuple": lambda: HeldBy(lambda body: Pair(1, body), lambda held: held.two),
+    "weak reference": lambda: HeldBy(weakref.ref, lambda held: held()),
+    "object": lambda: HeldBy(Plain, lambda held: held.body),
+    "itself": lambda: HeldBy(holding_itself, lambda held: held["body"]),
+    "slots": Slotted,
+    "finaliser": Closing,
     "compiled inside": compiled_inside,
     "compiled in place": compiled_in_place,
     "data parallel": lambda: nn.Sequential(nn.DataParallel(Body()), nn.Linear(3, 2)),
@@ -196,3 +305,33 @@ def test_a_scripted_part_in_training_mode_is_refused():
         private_copy(model)
     x = torch.randn(5, 2)
     assert torch.equal(private_copy(model.eval())(x), model(x))
+
+
+def test_recurrent_networks_share_no_list_of_weights():
+    """Setting a weight of an LSTM writes into a list that its forward reads."""
+    model = nn.LSTM(3, 4)
+    kept = list(model._flat_weights)
+    copy = private_copy(model)
+    copy.weight_hh_l0 = nn.Parameter(torch.zeros(16, 4))
+    assert all(a is b for a, b in zip(kept, model._flat_weights, strict=True))
+    assert not copy._flat_weights[1].any()
+
+
+class ThroughAGlobal(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = Body(), nn.Linear(3, 2)
+
+    def forward(self, x):
+        return self.head(GLOBAL[0].body(x))
+
+
+GLOBAL = []
+
+
+@pytest.mark.parametrize("layers", ["last", "all"])
+def test_parts_that_cannot_be_copied_are_refused(layers):
+    GLOBAL[:] = [ThroughAGlobal()]
+    x, y = torch.randn(8, 3), torch.arange(8) % 2
+    with pytest.raises(ModelError, match=r"calls its part 'body'.*self\.NAME"):
+        bb.Laplace(GLOBAL[0], layers=layers).fit([(x, y)])

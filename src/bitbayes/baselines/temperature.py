@@ -22,6 +22,7 @@ from bitbayes.model import (
     labelled_batches,
     model_device,
     private_copy,
+    unwrapped,
 )
 from bitbayes.precision import precise, working
 from bitbayes.prior import positive
@@ -128,7 +129,7 @@ class TemperatureScaling(nn.Module):
         """Write T to a file, which says for which model it was chosen. It does not hold the model."""
         if self._temperature is None:
             raise NotFittedError("this TemperatureScaling is not fitted yet: call `fit(val_loader)` first")
-        temperature_file.write(path, self._temperature, fingerprint(self.model))
+        temperature_file.write(path, self._temperature, fingerprint(unwrapped(self.model)))
 
     @classmethod
     def load(cls, path: str | PathLike[str], model: nn.Module) -> Self:
@@ -139,7 +140,7 @@ class TemperatureScaling(nn.Module):
             model: the network that it was fitted on, with the weights it had then.
         """
         scaled = cls(model)
-        scaled.temperature = temperature_file.read(path, fingerprint(scaled.model))
+        scaled.temperature = temperature_file.read(path, fingerprint(unwrapped(model)))
         return scaled
 
     def _logits(self, inputs: Inputs, where: str) -> Tensor:

@@ -57,6 +57,7 @@ def write(
         "count": fitted.count,
         "loss": fitted.loss,
         "fingerprint": asdict(fitted.fingerprint),
+        "living": fitted.living,
     }
     try:
         text = json.dumps(header, allow_nan=False)
@@ -120,7 +121,14 @@ def _fitted(header: dict[str, Any], tensors: dict[str, Tensor]) -> Fitted:
     curvature = {layer: made[f"curvature/{layer}"] for layer in header["structures"]}
     norms = {layer: float(norm) for layer, norm in header["squared_norms"].items()}
     sums = curvature, norms, int(header["count"]), float(header["loss"])
-    return Fitted(weights, likelihood, *sums, Fingerprint(**header["fingerprint"]), made.get("inputs"))
+    return Fitted(
+        weights,
+        likelihood,
+        *sums,
+        Fingerprint(**header["fingerprint"]),
+        made.get("inputs"),
+        tuple(header["living"]),
+    )
 
 
 def _parts(header: dict[str, Any]) -> dict[str, type[TensorBundle]]:

@@ -19,7 +19,7 @@ from bitbayes.model.head import Head, as_logits, call, find_head, forward
 from bitbayes.model.layer_jacobians import DenseJacobian, LayerJacobian, MatrixJacobian, from_pairs
 from bitbayes.model.layers import Layer, TrainableLayers, find_layers, tied_to
 from bitbayes.model.memory import points_at_once
-from bitbayes.model.private_copy import private_copy, unwrapped
+from bitbayes.model.private_copy import none_called, private_copy, unwrapped
 from bitbayes.model.verify_layers import verify_layers
 from bitbayes.model.watch import Watch, watched
 from bitbayes.model.working_precision import working_dtype
@@ -56,6 +56,7 @@ __all__ = [
     "input_batches",
     "labelled_batches",
     "model_device",
+    "none_called",
     "points_at_once",
     "private_copy",
     "row_count",

@@ -218,7 +218,9 @@ def _inputs(batch: Any, number: int) -> Inputs:
 
 def _may_be_labels(second: Any, inputs: Inputs) -> bool:
     """Whether a tensor may be the labels of these inputs: (n,) or (n, 1), of integers or of 0.0 and 1.0."""
-    if not isinstance(second, Tensor) or second.is_complex() or not second.dim():
+    if not isinstance(second, Tensor):  # names of files, say, which are no input
+        return second is None or (isinstance(second, (list, tuple)) and all(type(x) is str for x in second))
+    if second.is_complex() or not second.dim():
         return False
     rows = {len(each) for each in _tensors_with_rows(inputs)}
     if second.shape[1:] not in ((), (1,)) or (rows and len(second) not in rows):

@@ -1,6 +1,7 @@
 """Digests of a model, to recognise the model that a posterior was fitted on."""
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -15,8 +16,10 @@ class Fingerprint:
     weights: str
 
 
-def fingerprint(model: nn.Module) -> Fingerprint:
+def fingerprint(model: nn.Module, dtypes: Mapping[str, torch.dtype] | None = None) -> Fingerprint:
     """The fingerprint of `model`. It does not depend on the device, and copies have the same one.
+
+    `dtypes`: to which tensors are converted before, by name.
 
     >>> layer = nn.Linear(2, 1)
     >>> before = fingerprint(layer)
@@ -31,6 +34,7 @@ def fingerprint(model: nn.Module) -> Fingerprint:
     for name, tensor in model.state_dict().items():
         if not isinstance(tensor, Tensor):  # the extra state of a module is not a weight
             continue
+        tensor = tensor if dtypes is None else tensor.to(dtypes.get(name, tensor.dtype))
         architecture.update(f"{name}:{tuple(tensor.shape)}:{tensor.dtype}\n".encode())
         flat = tensor.detach().cpu().contiguous().reshape(-1)
         # The bytes are hashed, because numpy has no bfloat16.

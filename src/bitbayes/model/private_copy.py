@@ -6,11 +6,16 @@ put on a copy, which is made for one use and dropped.
 """
 
 import functools
-from types import FunctionType, MethodType
+import threading
+import weakref
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from types import CellType, FunctionType, MethodType
 from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.modules.module import register_module_forward_pre_hook
 
 from bitbayes.errors import ModelError
 
@@ -25,12 +30,15 @@ OWN_TABLES = (
     "_forward_pre_hooks",
     "_forward_pre_hooks_with_kwargs",
 )
+USERS_HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 # A class with this attribute runs a private copy of its model itself.
 RUNS_PRIVATELY = "_runs_privately"
 WRAPPERS = (nn.DataParallel, nn.parallel.DistributedDataParallel)
 TABLES = frozenset(name for name in vars(nn.Module()) if name.startswith("_"))
 # Entries of a module that hold no other module, by their types.
-PLAIN_TYPES = frozenset({bool, int, float, str, bytes, type(None), torch.Tensor, nn.Parameter, torch.dtype})
+PLAIN_TYPES = frozenset(
+    {bool, int, float, str, bytes, type(None), type, torch.Tensor, nn.Parameter, torch.dtype, torch.device}
+)
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
@@ -69,7 +77,9 @@ class _Copies:
 
     def __init__(self) -> None:
         self.made: dict[int, Any] = {}
-        self.waiting: list[dict[str, Any]] = []  # the entries of copies that may still name other modules
+        self.kept: list[Any] = []  # so that no id is used twice
+        self.inside_object = False
+        self.waiting: list[dict[Any, Any]] = []  # entries of copies that may still name other modules
 
     def of_model(self, model: nn.Module) -> nn.Module:
         copy = self.of_module(model, evaluate=True)
@@ -81,6 +91,11 @@ class _Copies:
                     entries[name] = self.of_value(value)
         return copy
 
+    def of_everything(self, model: nn.Module) -> Iterable[int]:
+        """The ids of the modules that have copies."""
+        self.of_model(model)
+        return self.made
+
     def of_module(self, module: nn.Module, *, evaluate: bool) -> nn.Module:
         """The copy of a module and its children."""
         if (known := self.made.get(id(module))) is not None:
@@ -90,7 +105,7 @@ class _Copies:
         if isinstance(module, torch.jit.ScriptModule):
             return _in_eval_mode(module) if evaluate else module
         wrapper = _is_wrapper(module)
-        copy = object.__new__(_Through if wrapper else type(module))
+        copy: nn.Module = object.__new__(_Through if wrapper else _class_of_copies(type(module)))
         self.made[id(module)] = copy
         entries = copy.__dict__
         entries.update(module.__dict__)
@@ -102,17 +117,24 @@ class _Copies:
             entries["training"] = False
         if "_compiled_call_impl" in entries:  # what `module.compile()` made calls the module itself
             entries["_compiled_call_impl"] = None
+        if isinstance(module, nn.RNNBase):  # it writes into this list when a weight is set
+            entries["_flat_weights"] = list(module._flat_weights)
         children = entries["_modules"]
         for name, child in children.items():
             if child is not None:
                 children[name] = self.of_module(child, evaluate=evaluate)
+        # Methods that a user has made hooks belong to other modules, too.
+        self.waiting += [entries[table] for table in USERS_HOOKS if entries[table]]
         # torch's own layers name no modules but their children, unless somebody has put them there.
         if not type(module).__module__.startswith("torch.nn.modules.") or "forward" in entries:
             self.waiting.append(entries)
+            for name in _slots(type(module)):
+                if hasattr(module, name):
+                    object.__setattr__(copy, name, getattr(module, name))
         return copy
 
     def of_value(self, value: Any) -> Any:
-        """The value with copies in place of modules, in lists and the like, methods and closures too.
+        """The value with copies in place of modules, in containers, objects, methods and closures too.
 
         A list of its own blocks, or a `forward` that was replaced, would run the modules themselves.
         """
@@ -121,12 +143,28 @@ class _Copies:
             return value
         if isinstance(value, nn.Module):
             return self.of_module(value, evaluate=False)
-        if kind is list or kind is tuple:
+        if (known := self.made.get(id(value))) is not None:
+            return known
+        self.kept.append(value)
+        self.made[id(value)] = value  # until it is known: a container may hold itself
+        self.made[id(value)] = self._of_new_value(value, kind)
+        return self.made[id(value)]
+
+    def _of_new_value(self, value: Any, kind: type) -> Any:
+        if isinstance(value, dict):
+            if PLAIN_TYPES.issuperset(map(type, value.values())) and PLAIN_TYPES.issuperset(map(type, value)):
+                return value
+            inside = [*value, *value.values()]
+            parts = [self.of_value(each) for each in inside]
+            pairs = zip(parts[: len(value)], parts[len(value) :], strict=True)
+            return value if _same(parts, inside) else _filled(value, dict(pairs))
+        if isinstance(value, (list, tuple, set, frozenset)):
+            if PLAIN_TYPES.issuperset(map(type, value)):
+                return value
             parts = [self.of_value(each) for each in value]
-            return value if _same(parts, value) else kind(parts)
-        if kind is dict:
-            parts = [self.of_value(each) for each in value.values()]
-            return value if _same(parts, value.values()) else dict(zip(value, parts, strict=True))
+            if _same(parts, value):
+                return value
+            return kind(*parts) if hasattr(value, "_fields") else kind(parts)  # a named tuple, or another
         if kind is MethodType:
             owner = self.of_value(value.__self__)
             return value if owner is value.__self__ else MethodType(value.__func__, owner)
@@ -134,29 +172,105 @@ class _Copies:
             inside = [value.func, value.args, value.keywords]
             parts = [self.of_value(each) for each in inside]
             return value if _same(parts, inside) else functools.partial(parts[0], *parts[1], **parts[2])
-        if kind is FunctionType and value.__closure__:
-            return self._of_closure(value)
-        return value
+        if kind is weakref.ref:
+            target = value()
+            copy = None if target is None else self.of_value(target)
+            return value if copy is target else weakref.ref(copy)
+        if kind is FunctionType:
+            return self._of_function(value)
+        return self._of_object(value, kind)
 
-    def _of_closure(self, function: FunctionType) -> FunctionType:
-        assert function.__closure__ is not None
-        if (known := self.made.get(id(function))) is not None:
-            return known  # type: ignore[no-any-return]
-        self.made[id(function)] = function  # a closure may hold itself
-        inside = [cell.cell_contents for cell in function.__closure__ if _is_filled(cell)]
+    def _of_function(self, function: FunctionType) -> FunctionType:
+        cells = function.__closure__ or ()
+        inside = [function.__defaults__, function.__kwdefaults__]
+        inside += [cell.cell_contents for cell in cells if _is_filled(cell)]
         parts = [self.of_value(each) for each in inside]
         if _same(parts, inside):
             return function
-        contents = iter(parts)
-        cells = tuple(
-            type(cell)(next(contents)) if _is_filled(cell) else cell for cell in function.__closure__
-        )
+        contents = iter(parts[2:])
+        closure = tuple(CellType(next(contents)) if _is_filled(cell) else cell for cell in cells)
         copy = FunctionType(
-            function.__code__, function.__globals__, function.__name__, function.__defaults__, cells
+            function.__code__, function.__globals__, function.__name__, parts[0], closure or None
         )
-        copy.__kwdefaults__ = function.__kwdefaults__
-        self.made[id(function)] = copy
+        copy.__kwdefaults__ = parts[1]
         return copy
+
+    def _of_object(self, value: Any, kind: type) -> Any:
+        """An object that holds modules in its attributes; others are shared.
+
+        Objects inside of objects are not looked at: a logger alone leads to a thousand.
+        """
+        entries = getattr(value, "__dict__", None)
+        if (
+            self.inside_object
+            or type(entries) is not dict
+            or kind.__module__.startswith(("torch", "logging"))
+        ):
+            return value
+        self.inside_object = True
+        parts = [self.of_value(each) for each in entries.values()]
+        self.inside_object = False
+        if _same(parts, entries.values()):
+            return value
+        copy: Any = object.__new__(kind)
+        copy.__dict__.update(zip(entries, parts, strict=True))
+        return copy
+
+
+def _class_of_copies(kind: type[nn.Module]) -> type[nn.Module]:
+    """The class, or one like it whose objects can be dropped: a `__del__` would close what the model uses."""
+    if not hasattr(kind, "__del__"):
+        return kind
+    names = {name: getattr(kind, name) for name in ("__module__", "__qualname__", "__doc__")}
+    return type(kind.__name__, (kind,), {**names, "__del__": lambda self: None})
+
+
+def _slots(kind: type) -> list[str]:
+    """The attributes of its objects that are not in their `__dict__`."""
+    found: list[str] = []
+    for each in kind.__mro__:
+        slots = each.__dict__.get("__slots__", ())
+        found += [slots] if isinstance(slots, str) else slots
+    return [name for name in found if name not in ("__dict__", "__weakref__")]
+
+
+def _filled(like: dict[Any, Any], entries: dict[Any, Any]) -> dict[Any, Any]:
+    """A dict of the same kind with these entries."""
+    if type(like) is dict:
+        return entries
+    copy = like.copy()
+    copy.clear()
+    copy.update(entries)
+    return copy
+
+
+@contextmanager
+def none_called(model: nn.Module) -> Iterator[None]:
+    """Raise if a module of the model itself is called in this block, in which only a copy should run."""
+    copied = set(_Copies().of_everything(model))
+    own = {id(each): name for name, each in model.named_modules() if id(each) in copied}
+    called, thread = [], threading.get_ident()
+
+    def note(module: nn.Module, _: Any) -> None:
+        if threading.get_ident() == thread and id(module) in own:
+            called.append(own[id(module)])
+
+    handle = register_module_forward_pre_hook(note)
+    failure: ModelError | None = None
+    try:
+        yield
+    except ModelError as error:  # it may be a consequence
+        failure = error
+    finally:
+        handle.remove()
+    if called:
+        raise ModelError(
+            f"the model calls its part {called[0]!r} through something that is no attribute, container, "
+            "method or closure (a global variable?), so that no copy of it can be run in its place: call it "
+            "as self.NAME in `forward`"
+        ) from failure
+    if failure is not None:
+        raise failure
 
 
 def _is_wrapper(module: nn.Module) -> bool:

@@ -8,7 +8,8 @@ these differs are all bytes compared: a model that was moved, or loaded with its
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import hashlib
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 
 import torch
@@ -31,7 +32,7 @@ class Watch:
         living: names of buffers that predictions change, and that are not looked at.
     """
 
-    def __init__(self, model: nn.Module, known: Fingerprint, living: frozenset[str] = frozenset()) -> None:
+    def __init__(self, model: nn.Module, known: Fingerprint, living: Collection[str] = ()) -> None:
         self.model, self.fingerprint, self.living = model, known, living
         # (table, name, what it holds) of all modules, parameters and buffers, and how many there are.
         self._entries: list[tuple[Mapping[str, object], str, object]] = []
@@ -47,6 +48,8 @@ class Watch:
         for name, tensor in tensors.items():
             self._views.setdefault((tensor.device, tensor.dtype), {})[name] = _some_entries(tensor)
         self._values = [torch.cat([*views.values()]) for views in self._views.values()]
+        saved = model.state_dict().keys()  # what the fingerprint is of
+        self._others = {name: _digest(each) for name, each in tensors.items() if name not in saved}
 
     @torch.no_grad()
     def unchanged(self) -> bool:
@@ -83,12 +86,17 @@ class Watch:
     def _changed(self, now: Watch) -> list[str]:
         """The names of the tensors that have other values, or are new, or are gone."""
         before, after = self._samples(), now._samples()
-        differ = [name for name in {**before, **after} if not _agree(before.get(name), after.get(name))]
+        others = [name for name, each in self._others.items() if now._others.get(name) != each]
         if now.fingerprint == self.fingerprint:
-            saved = self.model.state_dict().keys()
-            return [name for name in differ if name not in saved]
-        converted = any(before[name].dtype != after[name].dtype for name in before if name in after)
-        return differ if differ or converted else ["other entries than those that were looked at"]
+            return [name for name in others if not _converted(before[name], after.get(name))]
+        differ = [name for name in {**before, **after} if not _agree(before.get(name), after.get(name))]
+        if differ:
+            return differ
+        dtypes = {name: each.dtype for name, each in before.items() if each.dtype != after[name].dtype}
+        # Of a conversion that rounds, the entries that are looked at are all that can be compared.
+        rounds = any(after[name].dtype.itemsize < dtype.itemsize for name, dtype in dtypes.items())
+        same = dtypes and (rounds or fingerprint(self.model, dtypes).weights == self.fingerprint.weights)
+        return [] if same else ["entries other than those that were looked at before"]
 
     def _samples(self) -> dict[str, Tensor]:
         """The entries of each tensor that are looked at, as they were."""
@@ -102,27 +110,36 @@ class Watch:
 def watched(model: nn.Module) -> Iterator[set[str]]:
     """While the model is only run: afterwards the set holds the names of the buffers that running it changes.
 
-    Raises if a parameter has changed: somebody trains the model at the same time.
+    Raises if a parameter has other entries: somebody trains the model at the same time.
     """
     living: set[str] = set()
-    before = _copies_of_entries(model)
+    before = _states(model)
     yield living
-    after = _copies_of_entries(model)
-    changed = {name for name in before if not _agree(before[name], after.get(name))}
-    if trained := [name for name, _ in model.named_parameters() if name in changed]:
+    after = _states(model)
+    written = {name for name, state in before.items() if name not in after or after[name][0] != state[0]}
+    changed = {
+        name for name, state in before.items() if name in after and not _agree(state[1], after[name][1])
+    }
+    parameters = dict(model.named_parameters())
+    if trained := [name for name in parameters if name in changed]:
         raise ModelError(
             f"the model's {trained[0]!r} has changed while it was fitted: `fit` again, when it is trained"
         )
-    living |= changed
+    living |= (written | changed) - parameters.keys()
 
 
-def _copies_of_entries(model: nn.Module) -> dict[str, Tensor]:
-    return {name: _some_entries(tensor).clone() for name, tensor in _named_tensors(model)}
+def _states(model: nn.Module) -> dict[str, tuple[tuple[int, int], Tensor]]:
+    return {
+        name: ((_version(tensor), tensor.data_ptr()), _some_entries(tensor).clone())
+        for name, tensor in _named_tensors(model)
+    }
 
 
 def _named_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    yield from model.named_parameters()
-    yield from model.named_buffers()
+    """The parameters and buffers, but not those without entries to look at: sparse ones, and on "meta"."""
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if tensor.layout == torch.strided and not tensor.is_meta:
+            yield name, tensor
 
 
 def _version(tensor: Tensor) -> int:
@@ -142,12 +159,23 @@ def _some_entries(tensor: Tensor) -> Tensor:
     return flat[:: max(1, len(flat) // ENTRIES)][:ENTRIES]
 
 
+def _digest(tensor: Tensor) -> str:
+    flat = tensor.detach().cpu().contiguous().reshape(-1)
+    return hashlib.sha256(flat.view(torch.uint8).numpy().data if flat.numel() else b"").hexdigest()
+
+
+def _converted(before: Tensor, after: Tensor | None) -> bool:
+    """Whether a tensor has another dtype now, and the same numbers up to rounding."""
+    return after is not None and after.dtype != before.dtype and _agree(before, after)
+
+
 def _agree(before: Tensor | None, after: Tensor | None) -> bool:
     """Whether both hold the same numbers, up to the rounding of a conversion between dtypes."""
     if before is None or after is None or before.shape != after.shape:
         return False
     if before.dtype == after.dtype:
-        return torch.equal(before.cpu(), after.cpu())
+        a, b = before.cpu(), after.cpu()
+        return bool(((a == b) | (a.isnan() & b.isnan())).all())
     if not (before.is_floating_point() and after.is_floating_point()):
         return False
     coarse = max(torch.finfo(before.dtype).eps, torch.finfo(after.dtype).eps)
