@@ -44,7 +44,10 @@ TESTS = {
     "likelihood.py": ["tests/test_likelihood.py", *LAST_LAYER],
     "logits.py": ["tests/test_logits.py", "tests/test_predictive.py"],
     "predictive.py": ["tests/test_predictive.py", "tests/test_extremes.py"],
-    "prior.py": ["tests/test_prior.py", "tests/tuning/test_tune.py", "tests/test_errors.py"],
+    "prior.py": [
+        *("tests/test_prior.py", "tests/tuning/test_tune.py", "tests/test_errors.py"),
+        "tests/tuning/test_all_layers_tuning.py",
+    ],
     "posterior.py": [
         *("tests/model/test_unusual_outputs.py", "tests/test_temperature.py", "tests/test_changed_models.py"),
         *(*LAST_LAYER, *ALL_LAYERS, "tests/tuning/test_tune.py"),
