@@ -14,6 +14,7 @@ import reference
 from bitbayes.data import digits, digits_lenet, validation_split
 from bitbayes.errors import ArgumentError
 from bitbayes.reproduction.data import two_moons
+from bitbayes.tuning import calibrated
 from bitbayes.tuning.search import COARSE_NATS, stride
 from classifiers import drawn, points, relu_mlp, trained
 from reference import KAPPA
@@ -351,3 +352,13 @@ def test_a_number_that_is_not_finite_leaves_all_as_they_were(monkeypatch):
     with pytest.raises(ArgumentError, match="residual_variance=nan"):
         bayes.tune([(x, y)])
     assert (bayes.prior_variance, bayes.temperature, bayes.residual_variance) == (1.0, 1.0, 0.0)
+
+
+@pytest.mark.parametrize("place", [-2.1, -0.3, 0.0, 0.1, 1.9])
+def test_a_descent_finds_its_minimum_on_either_side(place):
+    descent = calibrated._Descent(0.0)
+    for _ in range(calibrated.MAX_STEPS):
+        for t in descent.wanted():
+            descent.seen[t] = (t - place) ** 2
+    # The vertex of a parabola is exact, and is left alone where it is nearer than the smallest step.
+    assert descent.best() == pytest.approx(place, abs=calibrated.SMALLEST_STEP)
