@@ -52,7 +52,10 @@ TESTS = {
         *("tests/model/test_unusual_outputs.py", "tests/test_temperature.py", "tests/test_changed_models.py"),
         *(*LAST_LAYER, *ALL_LAYERS, "tests/tuning/test_tune.py"),
     ],
-    "last_layer.py": ["tests/test_last_layer.py", *LAST_LAYER, "tests/tuning/test_tune.py"],
+    "last_layer.py": [
+        *("tests/test_last_layer.py", *LAST_LAYER, "tests/tuning/test_tune.py"),
+        "tests/structures/test_wide_priors.py",
+    ],
     "all_layers.py": [
         *("tests/all_layers", *ALL_LAYERS[:1], "tests/model/test_unusual_outputs.py"),
         "tests/tuning/test_all_layers_tuning.py",
@@ -64,6 +67,7 @@ TESTS = {
     ],
     "model/private_copy.py": ["tests/model/test_private_copy.py", "tests/test_compiled_models.py"],
     "model/watch.py": ["tests/test_changed_models.py"],
+    "model/fingerprint.py": ["tests/model/test_fingerprint.py", "tests/test_changed_models.py"],
     "model": [
         *("tests/model", *ALL_LAYERS[1:], "tests/test_errors.py"),
         *("tests/all_layers/test_fitting.py", "tests/all_layers/test_extremes.py", "tests/test_extremes.py"),
