@@ -310,3 +310,12 @@ def test_changes_between_the_entries_that_are_looked_at_are_noticed(change, dtyp
     change(bayes)
     with pytest.raises(ModelError, match="changed since"):
         bayes.predict_proba(x.to(dtype or x.dtype))
+
+
+def test_a_conversion_between_dtypes_of_one_size_is_none_of_the_weights():
+    x, y = points()
+    model = nn.Linear(4, 3).half()
+    bayes = bb.Laplace(model, prior_variance=1.0).fit([(x.half(), y)])
+    expected = bayes.predict_proba(x.half())
+    found = bayes.predict_proba(x.to(model.bfloat16().weight.dtype))
+    torch.testing.assert_close(found, expected, rtol=0, atol=0.05)

@@ -94,7 +94,7 @@ class Watch:
             return differ
         dtypes = {name: each.dtype for name, each in before.items() if each.dtype != after[name].dtype}
         # Of a conversion that rounds, the entries that are looked at are all that can be compared.
-        rounds = any(after[name].dtype.itemsize < dtype.itemsize for name, dtype in dtypes.items())
+        rounds = any(after[name].dtype.itemsize <= dtype.itemsize for name, dtype in dtypes.items())
         same = dtypes and (rounds or fingerprint(self.model, dtypes).weights == self.fingerprint.weights)
         return [] if same else ["entries other than those that were looked at before"]
 
