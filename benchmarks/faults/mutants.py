@@ -46,7 +46,7 @@ TESTS = {
     "predictive.py": ["tests/test_predictive.py", "tests/test_extremes.py"],
     "prior.py": [
         *("tests/test_prior.py", "tests/tuning/test_tune.py", "tests/test_errors.py"),
-        "tests/tuning/test_all_layers_tuning.py",
+        "tests/all_layers/test_layer_priors.py",
     ],
     "posterior.py": [
         *("tests/model/test_unusual_outputs.py", "tests/test_temperature.py", "tests/test_changed_models.py"),
@@ -74,7 +74,10 @@ TESTS = {
     ],
     "residual": ["tests/residual", "tests/rays/test_ray_residual.py"],
     "tuning/calibrated.py": ["tests/tuning/test_calibrated.py"],
-    "tuning": ["tests/tuning/test_tune.py", "tests/tuning/test_search.py", "tests/tuning/test_noise.py"],
+    "tuning": [
+        *("tests/tuning/test_tune.py", "tests/tuning/test_search.py", "tests/tuning/test_noise.py"),
+        "tests/tuning/test_residual_tuning.py",
+    ],
     "rays/all_layers.py": ["tests/rays/test_all_layers_rays.py"],
     "rays/all_layers_bounds.py": ["tests/rays/test_all_layers_bounds.py", "tests/rays/test_tight_bounds.py"],
     "rays/bounds.py": [
