@@ -59,7 +59,10 @@ def compiled_in_place():
     [
         lambda: Around(torch.compile(relu_mlp(), backend="eager")),
         compiled_in_place,
-        lambda: Around(ElsewhereParallel(relu_mlp())),
+        pytest.param(
+            lambda: Around(ElsewhereParallel(relu_mlp())),
+            marks=pytest.mark.skipif(torch.cuda.is_available(), reason="it would move its network there"),
+        ),
     ],
 )
 @pytest.mark.parametrize("layers", ["last", "all"])
