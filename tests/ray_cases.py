@@ -2,12 +2,14 @@
 
 import torch
 from torch import nn
+from torch.func import jacrev
 from torch.nn import functional
 
 import bitbayes as bb
 from bitbayes.model import find_head, forward, private_copy
 from bitbayes.networks import MLP
 from bitbayes.rays import final_region
+from reference import logit_hessians
 
 
 class Residual(nn.Module):
@@ -126,3 +128,30 @@ def agrees(bayes, x, delta=1e9):
     assert limit.confidence.shape == limit.label.shape == (len(x),)
     torch.testing.assert_close(limit.confidence, probs.amax(1), rtol=0, atol=1e-5)
     torch.testing.assert_close(probs.gather(1, limit.label[:, None])[:, 0], probs.amax(1), rtol=0, atol=1e-5)
+
+
+def slopes(model, x):
+    """u (k, D) as a function of the parameters: W₃D₂W₂D₁W₁, with the units that are on at 1e9·x."""
+    masks, value = [], 1e9 * x
+    for layer in model:
+        value = layer(value)
+        if isinstance(layer, nn.ReLU):
+            masks.append((value > 0).to(x))
+
+    def product(parameters):
+        first, second, third = (parameters[f"{i}.weight"] for i in (0, 2, 4))
+        return third @ (masks[1][:, None] * second) @ (masks[0][:, None] * first)
+
+    return product
+
+
+def kron_factors(model, x, labels):
+    """Σ φ̃φ̃ᵀ and Σ gᵀΛg of each linear layer of a sequence, by plain derivatives."""
+    value, hessians = x, logit_hessians(model(x).detach(), labels)
+    for number, layer in enumerate(model):
+        if isinstance(layer, nn.Linear):
+            wide = torch.cat([value, torch.ones_like(value[:, :1])], 1)
+            rest = nn.Sequential(*list(model)[number + 1 :])
+            outputs = [jacrev(rest)(each) for each in layer(value)]  # (k, o) for each point
+            yield wide.T @ wide, sum(g.T @ h @ g for g, h in zip(outputs, hessians, strict=True)).detach()
+        value = layer(value).detach()

@@ -4,15 +4,14 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import nn
 from torch.func import functional_call, jacrev
 
 import bitbayes as bb
 import dense
 from bitbayes.errors import ArgumentError
 from bitbayes.networks import MLP
-from ray_cases import laplace
-from reference import KAPPA, logit_hessians
+from ray_cases import kron_factors, laplace, slopes
+from reference import KAPPA
 
 CASES = [(1, "probit"), (1, "quadrature"), (2, "pairwise"), (2, "probit"), (4, "pairwise"), (4, "probit")]
 CASES += [(4, "meanfield")]
@@ -28,37 +27,13 @@ def fitted(k, structure, method, prior_variance=PRIOR, seed=0, inputs=3):
     return bb.Laplace(model, layers="all", **options).fit([(x, labels)]), x, labels
 
 
-def slopes(model, x):
-    """u (k, D) as a function of the parameters: W₃D₂W₂D₁W₁, with the units that are on at 1e9·x."""
-    masks, value = [], 1e9 * x
-    for layer in model:
-        value = layer(value)
-        if isinstance(layer, nn.ReLU):
-            masks.append((value > 0).to(x))
-
-    def product(parameters):
-        first, second, third = (parameters[f"{i}.weight"] for i in (0, 2, 4))
-        return third @ (masks[1][:, None] * second) @ (masks[0][:, None] * first)
-
-    return product
-
-
 def largest_precision(structure, model, x, labels):
     """λ_max(H + I/σ₀²), by dense matrices."""
     if structure != "kron":
         sigma = dense.covariance(structure, model, x, labels, PRIOR)
         return 1 / torch.linalg.eigvalsh(sigma)[0]
-    largest, value = torch.tensor(0.0), x
-    hessians = logit_hessians(model(x).detach(), labels)
-    for number, layer in enumerate(model):
-        if isinstance(layer, nn.Linear):
-            wide = torch.cat([value, torch.ones_like(value[:, :1])], 1)
-            rest = nn.Sequential(*list(model)[number + 1 :])
-            outputs = [jacrev(rest)(each) for each in layer(value)]  # (k, o) for each point
-            b = sum(g.T @ h @ g for g, h in zip(outputs, hessians, strict=True))
-            product = torch.linalg.eigvalsh(b)[-1] * torch.linalg.eigvalsh(wide.T @ wide)[-1]
-            largest = max(largest, product)
-        value = layer(value).detach()
+    factors = kron_factors(model, x, labels)
+    largest = max(torch.linalg.eigvalsh(b)[-1] * torch.linalg.eigvalsh(a)[-1] for a, b in factors)
     return largest / len(x) + 1 / PRIOR
 
 

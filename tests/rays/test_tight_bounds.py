@@ -14,9 +14,9 @@ from bitbayes.model import DenseJacobian, differentiate
 from bitbayes.networks import MLP
 from bitbayes.prior import Prior
 from bitbayes.rays.all_layers_bounds import head_bound
-from ray_cases import laplace
+from ray_cases import kron_factors, laplace, slopes
 from reference import CASES as STRUCTURES
-from reference import KAPPA, covariance, logit_hessians, options
+from reference import KAPPA, covariance, options
 
 METHODS = [(1, "probit"), (1, "quadrature"), (2, "pairwise"), (2, "meanfield"), (2, "probit")]
 METHODS += [(4, "pairwise"), (4, "probit"), (4, "meanfield")]
@@ -207,35 +207,13 @@ def dense_covariance(structure, model, x, labels):
     """Σ (P, P) in the order of `named_parameters`."""
     if structure != "kron":
         return dense.covariance(structure, model, x, labels, PRIOR)
-    blocks, value = [], x
-    hessians = logit_hessians(model(x).detach(), labels)
-    for number, layer in enumerate(model):
-        if isinstance(layer, nn.Linear):
-            wide = torch.cat([value, torch.ones_like(value[:, :1])], 1)
-            rest = nn.Sequential(*list(model)[number + 1 :])
-            outputs = [jacrev(rest)(each) for each in layer(value)]  # (k, o) for each point
-            b = sum(g.T @ h @ g for g, h in zip(outputs, hessians, strict=True)).detach()
-            h = torch.kron(b, wide.T @ wide) / len(x)
-            order = torch.arange(len(h)).reshape(len(b), -1)  # each output's weights, then its bias
-            order = torch.cat([order[:, :-1].flatten(), order[:, -1]])
-            blocks.append(torch.linalg.inv(h + torch.eye(len(h)) / PRIOR)[order][:, order])
-        value = layer(value).detach()
+    blocks = []
+    for a, b in kron_factors(model, x, labels):
+        h = torch.kron(b, a) / len(x)
+        order = torch.arange(len(h)).reshape(len(b), -1)  # each output's weights, then its bias
+        order = torch.cat([order[:, :-1].flatten(), order[:, -1]])
+        blocks.append(torch.linalg.inv(h + torch.eye(len(h)) / PRIOR)[order][:, order])
     return torch.block_diag(*blocks)
-
-
-def slopes(model, ray):
-    """u (k, D) as a function of the parameters, with the units that are on far out."""
-    masks, value = [], 1e9 * ray
-    for layer in model:
-        value = layer(value)
-        if isinstance(layer, nn.ReLU):
-            masks.append((value > 0).to(ray))
-
-    def product(own):
-        first, second, third = (own[f"{i}.weight"] for i in (0, 2, 4))
-        return third @ (masks[1][:, None] * second) @ (masks[0][:, None] * first)
-
-    return product
 
 
 def given_others(sigma, model):

@@ -16,7 +16,7 @@ from torch import Tensor
 from bitbayes.errors import FileError
 from bitbayes.fitting import Fitted
 from bitbayes.io.strict_json import parse_json
-from bitbayes.io.tensor_file import TensorFile, read_tensors, write_tensors
+from bitbayes.io.tensor_file import SAVE_AGAIN, TensorFile, read_tensors, write_tensors
 from bitbayes.likelihood import likelihood_for
 from bitbayes.model import Fingerprint, Head, TrainableLayers
 from bitbayes.residual import InputMoments
@@ -24,7 +24,6 @@ from bitbayes.structures import CURVATURES
 from bitbayes.tensors import TensorBundle
 
 FORMAT = 4
-ADVICE = "take another copy of it, or fit again and save again"
 
 
 def write(
@@ -70,7 +69,7 @@ def read(
     path: str | PathLike[str], model: Fingerprint, device: torch.device
 ) -> tuple[dict[str, Any], dict[str, Any], Fitted]:
     """The options, the numbers and what was fitted; raises if the file is not whole, or another model's."""
-    file = read_tensors(Path(path), ADVICE)
+    file = read_tensors(Path(path), SAVE_AGAIN)
     if "bitbayes" not in file.metadata:
         raise FileError(f"{path} is a safetensors file, but was not written by bitbayes (`Laplace.save`)")
     try:
@@ -83,7 +82,7 @@ def read(
     except FileError:
         raise
     except Exception as error:  # of many types: a header with a right digest may still say anything
-        raise FileError(f"{path} has a damaged header ({error!r}); {ADVICE}") from error
+        raise FileError(f"{path} has a damaged header ({error!r}); {SAVE_AGAIN}") from error
 
 
 def _check_header(
@@ -95,8 +94,7 @@ def _check_header(
         raise FileError(
             f"{path} has format {header['format']}, and this version of bitbayes reads {FORMAT}: {todo}"
         )
-    if not file.checked:
-        raise FileError(f"{path} is damaged: it has lost its digest; {ADVICE}")
+    file.require_digest(path)
     saved = Fingerprint(**header["fingerprint"])
     if saved.architecture != model.architecture:
         raise FileError(
@@ -106,7 +104,7 @@ def _check_header(
         raise FileError(f"{path} was fitted on a model with other weights: load those, or fit again")
     expected = [f"{part}/{field.name}" for part, kind in _parts(header).items() for field in fields(kind)]
     if sorted(expected) != sorted(file.tensors):
-        raise FileError(f"{path} does not hold the tensors its header promises; {ADVICE}")
+        raise FileError(f"{path} does not hold the tensors its header promises; {SAVE_AGAIN}")
 
 
 def _fitted(header: dict[str, Any], tensors: dict[str, Tensor]) -> Fitted:

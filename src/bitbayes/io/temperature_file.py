@@ -7,12 +7,11 @@ from pathlib import Path
 
 from bitbayes.errors import FileError
 from bitbayes.io.strict_json import parse_json
-from bitbayes.io.tensor_file import read_tensors, write_tensors
+from bitbayes.io.tensor_file import SAVE_AGAIN, read_tensors, write_tensors
 from bitbayes.model import Fingerprint
 
 KEY = "bitbayes temperature"
 FORMAT = 1
-ADVICE = "take another copy of it, or fit again and save again"
 
 
 def write(path: str | PathLike[str], temperature: float, model: Fingerprint) -> None:
@@ -29,7 +28,7 @@ def write(path: str | PathLike[str], temperature: float, model: Fingerprint) -> 
 
 def read(path: str | PathLike[str], model: Fingerprint) -> float:
     """The temperature; raises if the file is not whole, or another model's."""
-    file = read_tensors(Path(path), ADVICE)
+    file = read_tensors(Path(path), SAVE_AGAIN)
     if KEY not in file.metadata:
         raise FileError(f"{path} is a safetensors file, but was not written by `TemperatureScaling.save`")
     try:
@@ -37,11 +36,10 @@ def read(path: str | PathLike[str], model: Fingerprint) -> float:
         version, saved = header["format"], Fingerprint(**header["fingerprint"])
         temperature = float(header["temperature"])
     except Exception as error:  # of many types: a header may say anything
-        raise FileError(f"{path} has a damaged header ({error!r}); {ADVICE}") from error
+        raise FileError(f"{path} has a damaged header ({error!r}); {SAVE_AGAIN}") from error
     if version != FORMAT:
         raise FileError(f"{path} has format {version}, and this version of bitbayes reads {FORMAT}")
-    if not file.checked:
-        raise FileError(f"{path} is damaged: it has lost its digest; {ADVICE}")
+    file.require_digest(path)
     if saved != model:
         raise FileError(f"{path} was fitted on another model, or on other weights: load those, or fit again")
     return temperature

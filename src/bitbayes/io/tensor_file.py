@@ -8,6 +8,7 @@ import hashlib
 import json
 import re
 import struct
+from os import PathLike
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,6 +25,10 @@ BLANK = "0" * 64
 DIGEST = re.compile(rb'"%s":"([0-9a-f]{64})"' % DIGEST_KEY.encode())
 
 
+# What to do about a damaged file that `save` wrote.
+SAVE_AGAIN = "take another copy of it, or fit again and save again"
+
+
 class TensorFile(NamedTuple):
     """What a safetensors file holds."""
 
@@ -31,6 +36,11 @@ class TensorFile(NamedTuple):
     metadata: dict[str, str]
     digest: str  # of the bytes that were read
     checked: bool  # False if the file holds no digest, and so may have been changed
+
+    def require_digest(self, path: str | PathLike[str]) -> None:
+        """Raise if the file, which was written with a digest, has none."""
+        if not self.checked:
+            raise FileError(f"{path} is damaged: it has lost its digest; {SAVE_AGAIN}")
 
 
 def write_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> str:

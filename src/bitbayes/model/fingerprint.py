@@ -36,7 +36,11 @@ def fingerprint(model: nn.Module, dtypes: Mapping[str, torch.dtype] | None = Non
             continue
         tensor = tensor if dtypes is None else tensor.to(dtypes.get(name, tensor.dtype))
         architecture.update(f"{name}:{tuple(tensor.shape)}:{tensor.dtype}\n".encode())
-        flat = tensor.detach().cpu().contiguous().reshape(-1)
-        # The bytes are hashed, because numpy has no bfloat16.
-        weights.update(flat.view(torch.uint8).numpy().data if flat.numel() else b"")
+        weights.update(tensor_bytes(tensor))
     return Fingerprint(architecture.hexdigest(), weights.hexdigest())
+
+
+def tensor_bytes(tensor: Tensor) -> bytes | memoryview:
+    """The bytes of a tensor, row by row; not its numbers, because numpy has no bfloat16."""
+    flat = tensor.detach().cpu().contiguous().reshape(-1)
+    return flat.view(torch.uint8).numpy().data if flat.numel() else b""

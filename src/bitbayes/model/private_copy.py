@@ -8,7 +8,7 @@ put on a copy, which is made for one use and dropped.
 import functools
 import threading
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from types import CellType, FunctionType, MethodType
 from typing import Any
@@ -90,11 +90,6 @@ class _Copies:
                 if type(value) not in PLAIN_TYPES and name not in TABLES:
                     entries[name] = self.of_value(value)
         return copy
-
-    def of_everything(self, model: nn.Module) -> Iterable[int]:
-        """The ids of the modules that have copies."""
-        self.of_model(model)
-        return self.made
 
     def of_module(self, module: nn.Module, *, evaluate: bool) -> nn.Module:
         """The copy of a module and its children."""
@@ -247,8 +242,9 @@ def _filled(like: dict[Any, Any], entries: dict[Any, Any]) -> dict[Any, Any]:
 @contextmanager
 def none_called(model: nn.Module) -> Iterator[None]:
     """Raise if a module of the model itself is called in this block, in which only a copy should run."""
-    copied = set(_Copies().of_everything(model))
-    own = {id(each): name for name, each in model.named_modules() if id(each) in copied}
+    copies = _Copies()
+    copies.of_model(model)
+    own = {id(each): name for name, each in model.named_modules() if id(each) in copies.made}
     called, thread = [], threading.get_ident()
 
     def note(module: nn.Module, _: Any) -> None:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from bitbayes.errors import ModelError
-from bitbayes.model.fingerprint import Fingerprint, fingerprint
+from bitbayes.model.fingerprint import Fingerprint, fingerprint, tensor_bytes
 
 # Entries of each tensor that are compared: a step of an optimiser changes almost all.
 ENTRIES = 16
@@ -49,7 +49,11 @@ class Watch:
             self._views.setdefault((tensor.device, tensor.dtype), {})[name] = _some_entries(tensor)
         self._values = [torch.cat([*views.values()]) for views in self._views.values()]
         saved = model.state_dict().keys()  # what the fingerprint is of
-        self._others = {name: _digest(each) for name, each in tensors.items() if name not in saved}
+        self._others = {
+            name: hashlib.sha256(tensor_bytes(each)).digest()
+            for name, each in tensors.items()
+            if name not in saved
+        }
 
     @torch.no_grad()
     def unchanged(self) -> bool:
@@ -157,11 +161,6 @@ def _some_entries(tensor: Tensor) -> Tensor:
     else:
         flat = tensor[(slice(0, 1),) * tensor.dim()].view(-1)
     return flat[:: max(1, len(flat) // ENTRIES)][:ENTRIES]
-
-
-def _digest(tensor: Tensor) -> str:
-    flat = tensor.detach().cpu().contiguous().reshape(-1)
-    return hashlib.sha256(flat.view(torch.uint8).numpy().data if flat.numel() else b"").hexdigest()
 
 
 def _converted(before: Tensor, after: Tensor | None) -> bool:
