@@ -39,6 +39,9 @@ MARKERS = {
     "dkl-batch": "D",
     "dkl": "P",
 }
+for _key in ("dla-linear", "kfla-linear", "max-logit", "gen", "mahalanobis", "knn", "vim"):
+    COLOURS.setdefault(_key, "#646464")
+    MARKERS.setdefault(_key, "o")
 HOLLOW = {"color": "#333333", "markerfacecolor": "none"}
 
 # A decorator of functions that draw.
