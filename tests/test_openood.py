@@ -151,6 +151,8 @@ def test_a_network_that_was_trained_further_is_fitted_again():
     postprocessor.setup(net, loaders["id"], loaders["ood"])
     with torch.no_grad():
         net[2].weight.mul_(2)
+    with pytest.raises(ModelError, match="the model has changed since it was fitted"):
+        postprocessor.postprocess(net, sets["test"][0])
     postprocessor.setup(net, loaders["id"], loaders["ood"])
     _, confidence = postprocessor.postprocess(net, sets["test"][0])
     torch.testing.assert_close(confidence, by_hand(net, sets).score(sets["test"][0]), rtol=ROUNDING, atol=0)

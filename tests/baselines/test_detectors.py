@@ -190,13 +190,28 @@ def test_directions_without_variance_do_not_count():
     torch.testing.assert_close(wider.score(odd), expected, rtol=CONDITIONED, atol=0)
 
 
+def test_features_that_depend_on_each_other_have_a_pseudo_inverse():
+    """Eigenvalues that are zero but for rounding, of either sign, do not count."""
+    features, labels, weight, _ = case()
+    mixed = torch.randn(6, 10, dtype=torch.float64)
+    features, weight, points = features @ mixed, weight @ mixed, new_features(10)
+    means = torch.stack([features[labels == c].mean(0) for c in range(3)])
+    within = features - means[labels]
+    covariance = within.T @ within / len(within)
+    precision = torch.linalg.pinv(covariance, rtol=1e-10, hermitian=True)
+    gaps = points[:, None] - means  # (n, k, d)
+    expected = -torch.einsum("nkd, de, nke -> nk", gaps, precision, gaps).amin(1)
+    found = Mahalanobis.fit(features, labels, weight).score(points)
+    torch.testing.assert_close(found, expected, rtol=CONDITIONED, atol=0)
+
+
 def test_classes_without_a_training_point_do_not_count():
+    """Nor does their mean, which is none: points at 0 are not nearer to anything."""
     features, labels, weight, _ = case(3)
-    more = torch.cat([weight, weight])
-    expected = Mahalanobis.fit(features, labels, weight).score(features)
-    torch.testing.assert_close(Mahalanobis.fit(features, labels, more).score(features), expected)
-    shifted = Mahalanobis.fit(features, 2 * labels + 1, more)
-    torch.testing.assert_close(shifted.score(features), expected)
+    more, points = torch.cat([weight, weight]), 0.01 * new_features()
+    expected = Mahalanobis.fit(features, labels, weight).score(points)
+    torch.testing.assert_close(Mahalanobis.fit(features, labels, more).score(points), expected)
+    torch.testing.assert_close(Mahalanobis.fit(features, 2 * labels + 1, more).score(points), expected)
 
 
 def test_a_feature_of_zeros_is_at_distance_one():
