@@ -48,14 +48,19 @@ class Detector(TensorBundle):
     @torch.no_grad()
     def score(self, features: Tensor) -> Tensor:
         """One number a row, (n,), of features (n, d): larger = more like the training data."""
+        _check_features(features, "the features", self.width)
         own = self.tensors().values()
         like = next(iter(own))
-        _check_features(features, "the features")
         # In no method a row's intermediate results are longer than the longest side of what was fitted.
         longest = max(max(each.shape, default=1) for each in own)
         rows = max(1, STEP_NUMBERS // longest)
         parts = (features[start : start + rows] for start in range(0, max(1, len(features)), rows))
         return torch.cat([self._score(part.to(like.device).to(like.dtype)) for part in parts])
+
+    @property
+    def width(self) -> int:
+        """The number of features d."""
+        raise NotImplementedError
 
     @classmethod
     def _fit(cls, features: Tensor, labels: Tensor, weight: Tensor, bias: Tensor) -> Self:
@@ -75,9 +80,15 @@ def steps(features: Tensor) -> Iterator[tuple[slice, Tensor]]:
         yield part, precise(features[part])
 
 
-def _check_features(features: Tensor, what: str) -> None:
-    if not isinstance(features, Tensor) or not features.is_floating_point() or features.dim() != 2:
-        raise DataError(f"{what} are {_shown(features)}: expected a tensor of real numbers, (n, d)")
+def _check_features(features: Tensor, what: str, width: int | None = None) -> None:
+    if (
+        not isinstance(features, Tensor)
+        or not features.is_floating_point()
+        or features.dim() != 2
+        or features.shape[1] != (width or features.shape[1])
+    ):
+        expected = f"a tensor of real numbers, (n, {width or 'd'})"
+        raise DataError(f"{what} are {_shown(features)}: expected {expected}")
     if not bool(features.isfinite().all()):
         raise DataError(f"{what} are not finite: leave out the rows in which the network overflows")
 

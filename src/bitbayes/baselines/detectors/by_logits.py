@@ -16,6 +16,10 @@ class LogitDetector(Detector):
     weight: Tensor
     bias: Tensor
 
+    @property
+    def width(self) -> int:
+        return self.weight.shape[1]
+
     @classmethod
     def _fit(cls, features: Tensor, labels: Tensor, weight: Tensor, bias: Tensor) -> Self:
         return cls(weight, bias)

@@ -19,6 +19,10 @@ class KNN(Detector):
     title: ClassVar[str] = "KNN (k = 50)"
     k: ClassVar[int] = 50
 
+    @property
+    def width(self) -> int:
+        return self.directions.shape[1]
+
     @classmethod
     def _fit(cls, features: Tensor, labels: Tensor, weight: Tensor, bias: Tensor) -> Self:
         if len(features) < cls.k:

@@ -25,6 +25,10 @@ class Mahalanobis(Detector):
 
     title: ClassVar[str] = "Mahalanobis"
 
+    @property
+    def width(self) -> int:
+        return len(self.origin)
+
     @classmethod
     def _fit(cls, features: Tensor, labels: Tensor, weight: Tensor, bias: Tensor) -> Self:
         totals = torch.zeros_like(weight)  # (k, d)
