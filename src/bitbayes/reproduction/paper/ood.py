@@ -121,31 +121,35 @@ def show(values: dict[str, Any], report: Report, paper: PaperScores, title: str,
         title: the title of the table.
         remarks: more notes for below the tables.
     """
-    rows = [
-        (
-            where,
-            method["title"],
-            *(
-                format_mean_std(found.get(key, []))
-                if found or method["key"] not in values["not_run"]
-                else "not run"
-                for key in ("mmc", "auroc", "fpr95")
-            ),
-            format_paper(theirs.get("mmc")),
-            format_paper(theirs.get("aur")),
-        )
-        for where, method, found, theirs in iterate_cells(values, paper)
-    ]
     report.write_table(
         f"{title}: {values['problem']}",
         HEADER,
-        rows,
+        table_rows(values, paper),
         calibration_table(values),
         SCORES_NOTE,
         *choice_notes(values),
         *remarks,
     )
     report.write_picture(lambda: draw_scores(values, paper))
+
+
+def table_rows(values: dict[str, Any], paper: PaperScores) -> Iterator[tuple[str, ...]]:
+    """Yield a row for each set and method. The best mean AUROC on a set is bold."""
+    means = {
+        where: {key: statistics.fmean(each["auroc"]) for key, each in found.items() if each.get("auroc")}
+        for where, found in values["scores_percent"].items()
+    }
+    for where, method, found, theirs in iterate_cells(values, paper):
+        key = method["key"]
+        if key in values["not_run"]:
+            cells = ["not run"] * 3
+        elif found:
+            cells = [format_mean_std(found.get(name, [])) for name in ("mmc", "auroc", "fpr95")]
+            if key in means[where] and means[where][key] == max(means[where].values()):
+                cells[1] = f"**{cells[1]}**"
+        else:
+            continue  # a detector has no confidence, and some methods are not attacked
+        yield where, method["title"], *cells, *(format_paper(theirs.get(name)) for name in ("mmc", "aur"))
 
 
 def calibration_table(values: dict[str, Any]) -> str:
