@@ -15,6 +15,7 @@ from bitbayes.logits import LogitGaussian
 from bitbayes.model import (
     Batch,
     Inputs,
+    LateChecks,
     Watch,
     as_logits,
     call,
@@ -197,11 +198,14 @@ class WeightPosterior(ABC):
             self._moved = {**kept, place: made}
         return made
 
-    def _with_checked_labels(self, batch: BatchT) -> BatchT:
-        """The batch with labels as the likelihood takes them, if it has any; raises if they are not such."""
+    def _with_checked_labels(self, batch: BatchT, checks: LateChecks | None = None) -> BatchT:
+        """The batch with labels as the likelihood takes them, if it has any; raises if they are not such.
+
+        `checks`: their values are looked at late.
+        """
         if batch.labels is None:
             return batch
-        return replace(batch, labels=checked_labels(batch, self.fitted.likelihood, self.outputs))
+        return replace(batch, labels=checked_labels(batch, self.fitted.likelihood, self.outputs, checks))
 
     @abstractmethod
     def _decompose(self, name: str, curvature: Curvature) -> WeightGaussian: ...
