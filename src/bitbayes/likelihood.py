@@ -6,7 +6,6 @@ sum to zero (the columns of `contrasts(k)`), and nothing ever has to be subtract
 One logit is its own contrast: k = c = 1, Λ = p(1 − p).
 """
 
-import math
 from typing import Protocol
 
 import torch
@@ -102,8 +101,8 @@ class Categorical:
     ) -> Tensor:
         """Labels as (n,) class indices in 0 … k − 1. `shape`: (n, k).
 
-        `checks`: their values are looked at late. What is returned lies in that range whatever was given: on a
-        GPU an index outside of it would end the program.
+        `checks`: their values are looked at late. What is returned lies in that range whatever was given: on
+        a GPU an index outside of it would end the program.
         """
         k = shape[1]
         if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
@@ -134,11 +133,9 @@ class Categorical:
         >>> bool(t.sum(0).abs().max() < 1e-15), torch.allclose(t.T @ t, torch.eye(2).double())
         (True, True)
         """
-        columns = torch.zeros(k, k - 1, dtype=torch.float64)
-        for j in range(1, k):
-            columns[:j, j - 1] = 1 / math.sqrt(j * (j + 1))
-            columns[j, j - 1] = -j / math.sqrt(j * (j + 1))
-        return columns
+        j = torch.arange(1, k, dtype=torch.float64)
+        columns = torch.ones(k, k - 1, dtype=torch.float64).triu() - torch.diag(j, -1)[:, :-1]
+        return columns / (j * (j + 1)).sqrt()
 
     def curvature(self, logits: Tensor) -> Tensor:
         """Λₙ in contrasts, (n, k − 1, k − 1)."""

@@ -22,6 +22,7 @@ from bitbayes.model import (
     check_finite,
     finite,
     private_copy,
+    require,
 )
 from bitbayes.precision import working
 from bitbayes.predictive import average_networks
@@ -63,15 +64,20 @@ class WeightPosterior(ABC):
         self._decomposed: dict[str, WeightGaussian] | None = None
         self._moved: dict[tuple[torch.device, torch.dtype], dict[str, WeightGaussian]] = {}
 
-    def check_unchanged(self, model: nn.Module) -> None:
-        """Raise if this is no longer the model that was fitted, or if its weights have changed since."""
+    def check_unchanged(self, model: nn.Module, checks: LateChecks | None = None) -> None:
+        """Raise if this is no longer the model that was fitted, or if its weights have changed since.
+
+        `checks`: the weights' values are looked at late.
+        """
         if model is not self.model:
             raise ModelError(
                 "`model` has been replaced since `fit`, and the Gaussian is over the weights of the one "
                 "before: make a new Laplace for the new one"
             )
-        if not self._watch.unchanged():
-            self._watch = self._watch.renewed()
+        require(self._watch.unchanged(), self._renew_watch, checks)
+
+    def _renew_watch(self) -> None:
+        self._watch = self._watch.renewed()
 
     def __getstate__(self) -> dict[str, Any]:
         # A watch is on these very tensors: a copy, or what is unpickled, needs one of its own.

@@ -114,7 +114,7 @@ def bridge(gaussian: LogitGaussian) -> Tensor:
     mean = mean * torch.maximum(gaussian.floor, excess).rsqrt()[:, None]
     ratio = mean + torch.logsumexp(-mean, dim=1, keepdim=True) - 2 * math.log(k)
     if k > 2:
-        ratio = torch.logaddexp(ratio, ratio.new_tensor(math.log(1 - 2 / k)))
+        ratio = torch.logaddexp(ratio, ratio.new_full((), math.log(1 - 2 / k)))
     # A common factor of the variances does not change the mean, so no variance underflows here.
     relative = variances / variances.amax(1, keepdim=True).clamp_min(torch.finfo(variances.dtype).tiny)
     return (ratio - relative.clamp_min(torch.finfo(variances.dtype).tiny).log()).log_softmax(1)

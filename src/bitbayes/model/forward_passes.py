@@ -33,8 +33,8 @@ def forward_passes(
 ) -> Iterator[FeatureBatch]:
     """Each batch with its features and logits.
 
-    `checks` raise where these are not finite, or not the head's own. A caller may add to them what it expects of
-    the batch.
+    `checks` raise where these are not finite, or not the head's own. A caller may add to them what it expects
+    of the batch.
     """
     network = private_copy(model)
     for batch in batches:

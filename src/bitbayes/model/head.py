@@ -52,8 +52,8 @@ def forward(
 ) -> tuple[Tensor, Tensor, tuple[int, ...]]:
     """One forward pass: features (n, d), logits (n, k), and the shape of the model's output.
 
-    `checks`: these raise if the logits are not the output of the head. This depends on values, so it cannot be
-    traced: leave it out in a module that is to be exported or compiled.
+    `checks`: these raise if the logits are not the output of the head. This depends on values, so it cannot
+    be traced: leave it out in a module that is to be exported or compiled.
     """
     calls: list[tuple[Tensor, Tensor]] = []
     with call_hooks({head.name: head.module(model)}, lambda _, *call: calls.append(call)):

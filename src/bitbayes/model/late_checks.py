@@ -1,8 +1,8 @@
 """Checks of values whose outcome is looked at late.
 
-Whether a batch is finite is known on its device. To read it from there at once is to wait until the device has
-finished the batch, and then the device waits for the next one. So the outcome is copied behind the work for the
-batch, and looked at when the next batch is under way.
+Whether a batch is finite is known on its device. To read it from there at once is to wait until the device
+has finished the batch, and then the device waits for the next one. So the outcome is copied behind the work
+for the batch, and looked at when the next batch is under way.
 """
 
 from collections import deque
