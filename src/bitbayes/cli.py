@@ -192,9 +192,9 @@ def reproduce(
 ) -> None:
     """Make tables and figures of the paper from data, with the paper's numbers beside them.
 
-    NAME is one of toy, linear-regions, bounded-logit, default, table1, table2, table3,
-    confidence-vs-scale, rotated-mnist, adversarial, histograms, ece, acet, oe, dkl,
-    or all. The toys and --train digits need no data folder.
+    NAME is one of toy, linear-regions, bounded-logit, default, trade-off, table1, table2,
+    table3, confidence-vs-scale, rotated-mnist, adversarial, histograms, ece, acet, oe,
+    dkl, or all. The toys and --train digits need no data folder.
 
     Each writes numbers (JSON), a table (Markdown) and a picture (PNG, PDF) to
     OUTPUT/NAME. Networks are trained once and kept in the cache; a stopped

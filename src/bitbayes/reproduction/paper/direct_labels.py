@@ -1,5 +1,6 @@
 """Write names beside the points of a picture, where they cover neither each other nor a line."""
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -8,11 +9,11 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.transforms import Bbox
 
-# In points, of which an inch has 72.
-DISTANCES = (8, 12, 18, 26, 36, 48, 62, 78)
-MARK_RADIUS, LINE_RADIUS = 5.0, 1.5
-LONGEST_WITHOUT_LEADER = 8.0
+# How far from its mark a text is tried, and how far it may be without a line to it, in points (1/72 inch).
+DISTANCES = (3, 7, 13, 21, 31, 43, 57, 73)
+FAR_FROM_MARK = 4.0
 DIRECTIONS = 24
+LINE_RADIUS = 1.5
 # What it costs to leave the axes, to cover a thing, and to lead a line across one, in points of distance.
 OUTSIDE, COVERED, CROSSED = 1e6, 1e3, 100.0
 
@@ -24,111 +25,110 @@ class Label(NamedTuple):
     x: float
     y: float
     style: dict[str, Any]  # of the text
-    optional: bool = False  # left out where there is no room beside its point
+    radius: float = 4.5  # of the mark at the point, in points
+    optional: bool = False  # left out where there is no room beside its mark
 
 
-class _Place(NamedTuple):
-    """A point in pixels."""
+class _Mark(NamedTuple):
+    """In pixels."""
 
     x: float
     y: float
+    radius: float
+
+    def box(self) -> Bbox:
+        return Bbox.from_bounds(self.x - self.radius, self.y - self.radius, 2 * self.radius, 2 * self.radius)
+
+    def nearest(self, box: Bbox) -> tuple[float, float]:
+        """The point of a box that is nearest to the centre."""
+        return min(max(self.x, box.x0), box.x1), min(max(self.y, box.y0), box.y1)
+
+    def gap(self, box: Bbox) -> float:
+        return max(0.0, math.dist(self.nearest(box), self[:2]) - self.radius)
 
 
 def place_labels(axes: Axes, labels: Sequence[Label], line: tuple[Sequence[float], Sequence[float]]) -> None:
-    """Write each label as near to its point as there is room. The first labels choose first.
+    """Write each label as near to its mark as there is room. The first labels choose first.
 
-    A thin line leads to the point from a label that is not beside it. Call this last: neither the limits of
+    A thin line leads to the mark from a label that is not beside it. Call this last: neither the limits of
     the axes nor what is around them may change afterwards.
 
     Args:
-        axes: with all points and lines drawn.
-        labels: the labels. They cover no point of another label.
+        axes: with all marks and lines drawn.
+        labels: the labels. They cover no mark of another label.
         line: x and y of a line that labels do not cover.
     """
     figure = axes.get_figure(root=True)
     assert figure is not None
-    renderer = FigureCanvasAgg(figure).get_renderer()
+    renderer = FigureCanvasAgg(figure).get_renderer()  # type: ignore[no-untyped-call]
     figure.draw_without_rendering()  # settles where the axes are
     point = figure.dpi / 72
     frame = axes.get_window_extent(renderer)
-    places = [_Place(*axes.transData.transform((each.x, each.y))) for each in labels]
-    taken = [_box_around(place, MARK_RADIUS * point) for place in places]
-    taken += [_box_around(place, LINE_RADIUS * point) for place in _along(axes, line, 3 * point)]
-    for label, place in zip(labels, places, strict=True):
+    centres = axes.transData.transform([(each.x, each.y) for each in labels])
+    marks = [_Mark(x, y, each.radius * point) for each, (x, y) in zip(labels, centres, strict=True)]
+    taken = [mark.box() for mark in marks] + list(_line_boxes(axes, line, point))
+    for label, mark in zip(labels, marks, strict=True):
         text = axes.annotate(
             label.text, (label.x, label.y), (0, 0), textcoords="offset points", va="bottom", **label.style
         )
         text.set_in_layout(False)
         size = text.get_window_extent(renderer)
-        boxes = list(_candidates(place, size.width, size.height, point))
-        costs = [_cost(box, place, taken, frame, point) for box in boxes]
-        least = min(costs)
-        box = boxes[costs.index(least)]
-        beside = least <= LONGEST_WITHOUT_LEADER
-        if beside or not label.optional:
-            taken += [box, *_leader(box, place, point)]
-            text.set_position(((box.x0 - place.x) / point, (box.y0 - place.y) / point))
-            if not beside:
-                _draw_leader(axes, box, label)
-        else:
+        boxes = list(_candidates(mark, size.width, size.height, point))
+        costs = [_cost(box, mark, taken, frame, point) for box in boxes]
+        box = boxes[costs.index(min(costs))]
+        beside = min(costs) <= FAR_FROM_MARK
+        if label.optional and not beside:
             text.remove()
+            continue
+        taken += [box, *_leader(box, mark, point)]
+        text.set_position(((box.x0 - mark.x) / point, (box.y0 - mark.y) / point))
+        if mark.gap(box) > FAR_FROM_MARK * point:
+            _draw_leader(axes, box, mark, label)
 
 
-def _candidates(place: _Place, width: float, height: float, point: float) -> Iterator[Bbox]:
-    """Boxes of a text in each direction from a place, at each distance."""
+def _candidates(mark: _Mark, width: float, height: float, point: float) -> Iterator[Bbox]:
+    """Boxes of a text at each distance from a mark, in each direction."""
     for distance in DISTANCES:
+        reach = mark.radius + distance * point
         for step in range(DIRECTIONS):
             angle = 2 * math.pi * step / DIRECTIONS
             right, up = math.cos(angle), math.sin(angle)
-            # A text on the right starts at the distance, one on the left ends there, one above is centred.
-            x = place.x + point * distance * right + (right - 1) / 2 * width
-            y = place.y + point * distance * up + (up - 1) / 2 * height
+            # A text on the right starts at the reach, one on the left ends there, one above is centred.
+            x = mark.x + reach * right + (right - 1) / 2 * width
+            y = mark.y + reach * up + (up - 1) / 2 * height
             yield Bbox.from_bounds(x, y, width, height)
 
 
-def _cost(box: Bbox, place: _Place, taken: list[Bbox], frame: Bbox, point: float) -> float:
+def _cost(box: Bbox, mark: _Mark, taken: list[Bbox], frame: Bbox, point: float) -> float:
     """The distance in points, and much more for whatever is covered."""
     outside = not (frame.x0 <= box.x0 and box.x1 <= frame.x1 and frame.y0 <= box.y0 and box.y1 <= frame.y1)
-    crossed = sum(each.count_overlaps(taken) for each in _leader(box, place, point))
-    nearest = _nearest_point(box, place)
-    distance = math.dist(nearest, place) / point
-    return OUTSIDE * outside + COVERED * box.count_overlaps(taken) + CROSSED * crossed + distance
+    crossed = sum(each.count_overlaps(taken) for each in _leader(box, mark, point))
+    return OUTSIDE * outside + COVERED * box.count_overlaps(taken) + CROSSED * crossed + mark.gap(box) / point
 
 
-def _leader(box: Bbox, place: _Place, point: float) -> list[Bbox]:
-    """Small boxes along the line from a text to the mark at a place."""
-    start = _nearest_point(box, place)
-    length = math.dist(start, place)
-    steps = int((length - 1.5 * MARK_RADIUS * point) / (2 * point))
-    shares = [2 * point * step / length for step in range(1, steps)]
-    along = (
-        _Place(start.x + share * (place.x - start.x), start.y + share * (place.y - start.y))
-        for share in shares
-    )
-    return [_box_around(each, 0.5 * point) for each in along]
+def _leader(box: Bbox, mark: _Mark, point: float) -> list[Bbox]:
+    """Small boxes along the line that leads from a text to its mark, if it needs one."""
+    x, y = mark.nearest(box)
+    gap, length = mark.gap(box), math.dist((x, y), mark[:2])
+    if gap <= FAR_FROM_MARK * point:
+        return []
+    # Neither the text nor the mark, which are taken, counts as crossed.
+    ways = [2 * point * step / length for step in range(1, int(gap / (2 * point)))]
+    return [_Mark(x + way * (mark.x - x), y + way * (mark.y - y), 0.5 * point).box() for way in ways]
 
 
-def _draw_leader(axes: Axes, box: Bbox, label: Label) -> None:
-    place = _Place(*axes.transData.transform((label.x, label.y)))
-    start = axes.transData.inverted().transform(_nearest_point(box, place))
-    style = {"arrowstyle": "-", "color": label.style["color"], "linewidth": 0.7}
-    line = axes.annotate("", (label.x, label.y), start, arrowprops=style | {"shrinkA": 0, "shrinkB": MARK_RADIUS})
+def _draw_leader(axes: Axes, box: Bbox, mark: _Mark, label: Label) -> None:
+    start = tuple(axes.transData.inverted().transform(mark.nearest(box)))
+    style = {"arrowstyle": "-", "color": label.style["color"], "linewidth": 0.7, "shrinkA": 0}
+    line = axes.annotate("", (label.x, label.y), start, arrowprops=style | {"shrinkB": label.radius})
     line.set_in_layout(False)
 
 
-def _nearest_point(box: Bbox, place: _Place) -> _Place:
-    """The point of a box that is nearest to a place."""
-    return _Place(min(max(place.x, box.x0), box.x1), min(max(place.y, box.y0), box.y1))
-
-
-def _box_around(place: _Place, radius: float) -> Bbox:
-    return Bbox.from_extents(place.x - radius, place.y - radius, place.x + radius, place.y + radius)
-
-
-def _along(axes: Axes, line: tuple[Sequence[float], Sequence[float]], step: float) -> Iterator[_Place]:
-    """Places along a line, at most a step apart."""
+def _line_boxes(axes: Axes, line: tuple[Sequence[float], Sequence[float]], point: float) -> Iterator[Bbox]:
+    """Boxes along a line, close enough that no text fits between them."""
     corners = axes.transData.transform(list(zip(*line, strict=True)))
-    for (x0, y0), (x1, y1) in zip(corners[:-1], corners[1:], strict=True):
-        parts = max(1, math.ceil(math.dist((x0, y0), (x1, y1)) / step))
+    for (x0, y0), (x1, y1) in itertools.pairwise(corners):
+        parts = max(1, math.ceil(math.dist((x0, y0), (x1, y1)) / (2 * LINE_RADIUS * point)))
         for part in range(parts + 1):
-            yield _Place(x0 + (x1 - x0) * part / parts, y0 + (y1 - y0) * part / parts)
+            share = part / parts
+            yield _Mark(x0 + share * (x1 - x0), y0 + share * (y1 - y0), LINE_RADIUS * point).box()

@@ -9,6 +9,7 @@ import statistics
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Ellipse
@@ -62,6 +63,7 @@ MARKERS = {"plain": "o", "temperature": "^", "nll": "v", "evidence": "P", "ood":
 # They differ so that markers on top of each other stay visible.
 SIZES = {"plain": 11, "temperature": 9, "nll": 7, "evidence": 9, "ood": 8, "default": 18}
 TEXT_COLOUR, CURVE_COLOUR = "#333333", "#b5b5b5"
+LEAST_ECE = 0.01  # in %, because a logarithmic axis has no 0
 # The prior variances that are named along the curve.
 NAMED_VARIANCES = (1e-2, 1.0, 1e2)
 # The ways to choose the prior variance of the curve.
@@ -159,7 +161,9 @@ def _measure_choices(
             )
         found[objective] = _rate(last, [(test.features, test_labels)], features)
 
-    images = {name: list(points.images.split(POINTS_PER_BATCH)) for name, points in sets.outliers().items()}
+    images = {
+        name: list(torch.split(points.images, POINTS_PER_BATCH)) for name, points in sets.outliers().items()
+    }
     whole.tune(_batches(validation.images, validation_labels), progress=False)
     found["default"] = _rate(whole, _batches(test.images, test_labels), images)
     return found
@@ -195,7 +199,7 @@ def _rate_scaled(scaled: bb.TemperatureScaling, test: Tensor, labels: Tensor, se
 
 
 def _batches(x: Tensor, labels: Tensor) -> list[tuple[Tensor, Tensor]]:
-    return list(zip(x.split(POINTS_PER_BATCH), labels.split(POINTS_PER_BATCH), strict=True))
+    return list(zip(*(torch.split(each, POINTS_PER_BATCH) for each in (x, labels)), strict=True))
 
 
 # ---- the table
@@ -218,12 +222,12 @@ def show(values: dict[str, Any], report: Report) -> None:
     report.write_picture(lambda: draw(values))
     if report.stem in PROBLEMS:  # other settings have names of their own, and are not part of it
         every = Report(report.name, "all", report.options)
-        measured = _measured(report)
-        every.write_picture(lambda: draw_all(measured))
+        found = read_measured(report)
+        every.write_picture(lambda: draw_all(found))
         report.written += every.written
 
 
-def _measured(report: Report) -> list[dict[str, Any]]:
+def read_measured(report: Report) -> list[dict[str, Any]]:
     """The numbers of all data sets that are in the folder, in the order of the problems."""
     found = [Report(report.name, stem, report.options) for stem in PROBLEMS]
     return [each.read_numbers() for each in found if (each.folder / f"{each.stem}.json").exists()]
@@ -279,11 +283,13 @@ def _auroc(found: Quantities) -> float:
 
 
 def _ece(found: Quantities) -> float:
-    return float(100 * found["ece"])
+    return max(LEAST_ECE, float(100 * found["ece"]))
 
 
 PANELS = (
-    Panel("Far from the data", f"← better        Mean confidence on noise × {FAR}, %", 0, (-6, 106), _confidence),
+    Panel(
+        "Far from the data", f"← better        Mean confidence on noise × {FAR}, %", 0, (-6, 106), _confidence
+    ),
     Panel("Other images", "Mean AUROC against the test data, %        better →", 1, None, _auroc),
 )
 ECE_LABEL = "← better    ECE on test data, %"  # turned by 90°, the arrow points down
@@ -328,10 +334,14 @@ def _plot(axes: Axes, values: dict[str, Any], panel: Panel, size: float) -> None
     for key in reversed(TITLES):
         x, y = _mean(values, key, panel.quantity), _mean(values, key, _ece)
         axes.plot([x], [y], **_style(key, size), label=NAMES[key])
-    axes.plot(*_curve(values, panel), color=CURVE_COLOUR, linewidth=2, zorder=1, label="σ₀² from 10⁻⁶ to 10¹⁰")
+    axes.plot(
+        *_curve(values, panel), color=CURVE_COLOUR, linewidth=2, zorder=1, label="σ₀² from 10⁻⁶ to 10¹⁰"
+    )
     axes.margins(0.07, 0.1)
     axes.set_xlim(panel.limits)
-    corner = Ellipse((panel.best, 0), 0.9, 0.9, transform=axes.transAxes, color=COLOURS["default"], alpha=0.08)
+    corner = Ellipse(
+        (panel.best, 0), 0.9, 0.9, transform=axes.transAxes, color=COLOURS["default"], alpha=0.08
+    )
     axes.add_patch(corner).set(zorder=0, linewidth=0)
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.yaxis.set_major_formatter("{x:g}")
@@ -361,11 +371,13 @@ def _labels(values: dict[str, Any], panel: Panel) -> list[Label]:
     for key in reversed(TITLES):
         bold = {"fontweight": "bold", "fontsize": 12} if key == "default" else {}
         x, y = _mean(values, key, panel.quantity), _mean(values, key, _ece)
-        found.append(Label(NAMES[key], x, y, {"color": COLOURS[key], **bold}))
+        found.append(Label(NAMES[key], x, y, {"color": COLOURS[key], **bold}, SIZES[key] / 2))
     for variance in NAMED_VARIANCES:
         point = _nearest(values, variance)
         style = {"color": TEXT_COLOUR, "fontsize": 8}
-        found.append(Label(f"σ₀² = {variance:g}", panel.quantity(point), _ece(point), style, optional=True))
+        found.append(
+            Label(f"σ₀² = {variance:g}", panel.quantity(point), _ece(point), style, 3, optional=True)
+        )
     return found
 
 
