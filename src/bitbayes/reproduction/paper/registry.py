@@ -19,6 +19,7 @@ NAMES = (
     "linear-regions",
     "bounded-logit",
     "default",
+    "trade-off",
     "table2",
     "openood",
     "confidence-vs-scale",
