@@ -194,7 +194,6 @@ def reproduce(
     NAME is one of toy, linear-regions, bounded-logit, default, table1, table2, table3,
     openood, trade-off, confidence-vs-scale, rotated-mnist, adversarial, histograms, ece,
     acet, oe, dkl, or all. The toys and --train digits need no data folder.
-    dkl, or all. The toys and --train digits need no data folder.
 
     Each writes numbers (JSON), a table (Markdown) and a picture (PNG, PDF) to
     OUTPUT/NAME. Networks are trained once and kept in the cache; a stopped
