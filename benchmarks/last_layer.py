@@ -1,9 +1,10 @@
 """Last layer: fit, predict and tune as ratios to a plain forward pass, beside laplace-torch where installed.
 
-    python benchmarks/last_layer.py [--images 10000] [--peer] [--device cuda] [--resnet]
+    python benchmarks/last_layer.py [--images 10000] [--batch 128] [--peer]
+    python benchmarks/last_layer.py --device cuda --resnet --images 100000 --batch 1000 [--classes 100]
     python benchmarks/last_layer.py --memory        # d = 2048, k = 1000: megabytes above the model's own
 
-The paper's LeNet (3.3 million parameters) or a ResNet-18, batches of 128, two threads. "The default" is what
+The paper's LeNet (3.3 million parameters) or a ResNet-18, two threads. "The default" is what
 `bb.Laplace(model).fit(data).tune(data)` does, and its predictions, residual included. Each number is a median
 over ten blocks of the data; a plain pass over the same block is timed before and after each.
 """
@@ -58,7 +59,7 @@ def peer(model: nn.Module, data: Batches) -> list[tuple[str, float]]:
     from torch.utils.data import DataLoader, TensorDataset
 
     block = data.blocks(BLOCKS)[0]
-    loader = DataLoader(TensorDataset(block.images, block.labels), batch_size=128)
+    loader = DataLoader(TensorDataset(block.images, block.labels), batch_size=block.size)
     rows = []
     for structure in ("kron", "diag"):
         other = laplace.Laplace(
@@ -101,6 +102,8 @@ def memory() -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--images", type=int, default=10_000)
+    parser.add_argument("--batch", type=int, default=128, help="images in a batch")
+    parser.add_argument("--classes", type=int, default=10)
     parser.add_argument("--peer", action="store_true", help="laplace-torch beside it")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--resnet", action="store_true", help="a ResNet-18 and images of 3 × 32 × 32")
@@ -111,10 +114,11 @@ def main() -> None:
     if options.memory:
         return memory()
     torch.manual_seed(0)
-    model = (bb.networks.resnet18() if options.resnet else bb.networks.LeNet()).eval().to(options.device)
+    network = bb.networks.resnet18 if options.resnet else bb.networks.LeNet
+    model = network(classes=options.classes).eval().to(options.device)
     shape = (3, 32, 32) if options.resnet else (1, 28, 28)
-    images, labels = torch.rand(options.images, *shape), torch.randint(0, 10, (options.images,))
-    data = Batches(images.to(options.device), labels.to(options.device))
+    images, labels = torch.rand(options.images, *shape), torch.randint(0, options.classes, (options.images,))
+    data = Batches(images.to(options.device), labels.to(options.device), options.batch)
     once = seconds(lambda: [model(batch) for batch, _ in data])
     print(f"plain forward pass: {1e3 * once / options.images:.2f} ms an image")
     for name, value in ours(model, data) + (peer(model, data) if options.peer else []):

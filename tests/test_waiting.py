@@ -3,6 +3,7 @@
 On a CPU nobody waits. So the operations that would wait on a GPU are counted.
 """
 
+import warnings
 from collections import Counter
 
 import pytest
@@ -69,16 +70,12 @@ def waits(counts):
     return {name: number for name, number in counts.items() if name in {*READS, *SENDS, "cpu"}}
 
 
-def problem(k):
+def prepared(k, residual, device="cpu"):
+    """A Laplace with all its numbers set, and five batches."""
     torch.manual_seed(0)
-    model = bb.networks.resnet18(width=8).eval()
-    model.head = nn.Linear(model.head.in_features, k)
-    x = torch.rand(5, 4, 3, 32, 32)
-    return model, list(zip(x, torch.arange(20).reshape(5, 4) % k, strict=True))
-
-
-def prepared(k, residual):
-    model, data = problem(k)
+    model = bb.networks.resnet18(classes=k, width=8).eval().to(device)
+    x, y = torch.rand(5, 4, 3, 32, 32, device=device), torch.arange(20, device=device).reshape(5, 4)
+    data = list(zip(x, y % max(k, 2), strict=True))
     bayes = bb.Laplace(model, prior_variance=10.0, residual=residual).fit(data)
     bayes.temperature = 0.8
     if residual:
@@ -106,11 +103,27 @@ JOBS = {
 @pytest.mark.parametrize("k", [10, 100, 1])
 def test_nothing_is_read_back_for_each_batch(k, residual, job):
     bayes, data = prepared(k, residual)
-    if k == 1:
-        data = [(x, y % 2) for x, y in data]
     counts = per_batch(lambda some: JOBS[job](bayes, some), data)
     assert counts["convolution"] >= 20  # the network's own: batches were counted
     assert waits(counts) == {}
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch tells of waiting on a GPU alone")
+@pytest.mark.parametrize("job", JOBS)
+def test_a_gpu_is_waited_for_as_often_for_many_batches_as_for_few(job):
+    bayes, data = prepared(10, "auto", "cuda")
+
+    def told(some):
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                JOBS[job](bayes, some)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        return sum("synchroniz" in str(each.message).lower() for each in caught)
+
+    assert told(data[:2]) == told(data)
 
 
 # The numbers of now: they may fall.

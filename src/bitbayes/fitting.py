@@ -27,6 +27,7 @@ from bitbayes.model import (
     find_head,
     find_layers,
     fingerprint,
+    fingerprinted,
     forward_passes,
     grouped,
     labelled_batches,
@@ -161,7 +162,7 @@ def fit_last_layer(
         for batch in forward_passes(model, head, totals.with_inputs(model, options, batches), checks):
             yield batch.features, batch.logits, checked_labels(batch, likelihood, head.outputs, checks)
 
-    with checks:
+    with fingerprinted(model) as known, checks:
         for features, logits, labels in grouped(points(), FIT_BYTES):
             totals.add_points(logits, labels, likelihood)
             features = with_bias(features.to(working(features.dtype)), head.bias)
@@ -170,7 +171,7 @@ def fit_last_layer(
     layer = head.module(model)
     # Not its parameters: a weight norm has others, of which it makes the weight.
     norm = _squared_norm([layer.weight] if layer.bias is None else [layer.weight, layer.bias])
-    return _fitted(model, head, likelihood, totals, {head.name: norm}, options)
+    return _fitted(head, likelihood, totals, {head.name: norm}, options, known())
 
 
 @torch.inference_mode(False)
@@ -214,7 +215,8 @@ def fit_all_layers(
     }
     if structure == "full":
         norms = {WHOLE_NETWORK: sum(norms.values())}
-    return _fitted(model, TrainableLayers(outputs, layers), likelihood, totals, norms, options)
+    weights = TrainableLayers(outputs, layers)
+    return _fitted(weights, likelihood, totals, norms, options, fingerprint(model))
 
 
 def _previewed(model: nn.Module, loader: Iterable[Any], options: Options) -> PreviewedLoader:
@@ -226,12 +228,12 @@ def _previewed(model: nn.Module, loader: Iterable[Any], options: Options) -> Pre
 
 
 def _fitted(
-    model: nn.Module,
     weights: Head | TrainableLayers,
     likelihood: Likelihood,
     totals: _Totals,
     squared_norms: dict[str, float],
     options: Options,
+    known: Fingerprint,
 ) -> Fitted:
     sums = totals.curvature, squared_norms, totals.count, float(totals.loss)
     moments = totals.input_moments
@@ -239,7 +241,7 @@ def _fitted(
         if options.residual_asked:
             raise DataError("the fourth powers of the training inputs overflow float64: scale them down")
         moments = None
-    return Fitted(weights, likelihood, *sums, fingerprint(model), moments)
+    return Fitted(weights, likelihood, *sums, known, moments)
 
 
 def _check_overflow(curvature: dict[str, Curvature], dtype: torch.dtype) -> None:

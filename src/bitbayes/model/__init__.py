@@ -13,7 +13,7 @@ from bitbayes.model.batches import (
     row_count,
 )
 from bitbayes.model.derivatives import LayerRecord, differentiate
-from bitbayes.model.fingerprint import Fingerprint, fingerprint
+from bitbayes.model.fingerprint import Fingerprint, fingerprint, fingerprinted
 from bitbayes.model.forward_passes import FeatureBatch, check_finite, finite, forward_passes, grouped
 from bitbayes.model.head import Head, as_logits, call, find_head, forward
 from bitbayes.model.late_checks import LateChecks, require
@@ -50,6 +50,7 @@ __all__ = [
     "find_head",
     "find_layers",
     "fingerprint",
+    "fingerprinted",
     "finite",
     "forward",
     "forward_passes",
