@@ -263,6 +263,14 @@ def test_the_pictures_show_each_choice_where_its_numbers_are(values, tmp_path):
             assert lines[name].tolist() == [pytest.approx(point)]
 
 
+@pytest.mark.parametrize("sets", [1, 2, 5])
+def test_no_text_is_cut_off(sets, values):
+    for figure in (trade_off.draw(values), trade_off.draw_all([values] * sets)):
+        figure.draw_without_rendering()
+        used, (width, height) = figure.get_tightbbox(), figure.get_size_inches()
+        assert used.x0 >= 0 and used.y0 >= 0 and used.x1 <= width and used.y1 <= height
+
+
 def test_a_perfect_calibration_can_be_drawn(values):
     perfect = copy.deepcopy(values)
     for trial in perfect["trials"]:

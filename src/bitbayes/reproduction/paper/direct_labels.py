@@ -5,17 +5,23 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+import torch
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.transforms import Bbox
+from matplotlib.text import Annotation
+from torch import Tensor
 
 # How far from its mark a text is tried, and how far it may be without a line to it, in points (1/72 inch).
 DISTANCES = (3, 7, 13, 21, 31, 43, 57, 73)
-FAR_FROM_MARK = 4.0
+FAR_FROM_MARK = 7.5
 DIRECTIONS = 24
 LINE_RADIUS = 1.5
 # What it costs to leave the axes, to cover a thing, and to lead a line across one, in points of distance.
-OUTSIDE, COVERED, CROSSED = 1e6, 1e3, 100.0
+OUTSIDE, COVERED, CROSSED = 1e6, 1e4, 100.0
+ROUNDS = 3
+
+# Left, bottom, right and top, in points.
+Box = tuple[float, float, float, float]
 
 
 class Label(NamedTuple):
@@ -30,21 +36,41 @@ class Label(NamedTuple):
 
 
 class _Mark(NamedTuple):
-    """In pixels."""
+    """In points."""
 
     x: float
     y: float
     radius: float
 
-    def box(self) -> Bbox:
-        return Bbox.from_bounds(self.x - self.radius, self.y - self.radius, 2 * self.radius, 2 * self.radius)
+    def box(self) -> Box:
+        return self.x - self.radius, self.y - self.radius, self.x + self.radius, self.y + self.radius
 
-    def nearest(self, box: Bbox) -> tuple[float, float]:
+    def nearest(self, box: Box) -> tuple[float, float]:
         """The point of a box that is nearest to the centre."""
-        return min(max(self.x, box.x0), box.x1), min(max(self.y, box.y0), box.y1)
+        left, bottom, right, top = box
+        return min(max(self.x, left), right), min(max(self.y, bottom), top)
 
-    def gap(self, box: Bbox) -> float:
+    def gap(self, box: Box) -> float:
         return max(0.0, math.dist(self.nearest(box), self[:2]) - self.radius)
+
+
+class _Candidates:
+    """The places that a text may take, with what each costs by itself, and the line that leads from it."""
+
+    def __init__(self, mark: _Mark, width: float, height: float, frame: Box) -> None:
+        self.boxes = list(_boxes_around(mark, width, height))
+        self.leaders = [_leader(box, mark) for box in self.boxes]
+        self.own = torch.tensor([mark.gap(box) + OUTSIDE * _leaves(box, frame) for box in self.boxes])
+        flat = [(place, box) for place, leader in enumerate(self.leaders) for box in leader]
+        self.owners = torch.tensor([place for place, _ in flat], dtype=torch.long)
+        self.leader_boxes = [box for _, box in flat]
+
+    def best(self, taken: list[Box]) -> tuple[int, float]:
+        """The number of the best place, and its cost."""
+        crossed = torch.zeros(len(self.boxes))
+        crossed.index_add_(0, self.owners, _count_overlaps(self.leader_boxes, taken))
+        costs = self.own + COVERED * _count_overlaps(self.boxes, taken) + CROSSED * crossed
+        return int(costs.argmin()), float(costs.min())
 
 
 def place_labels(axes: Axes, labels: Sequence[Label], line: tuple[Sequence[float], Sequence[float]]) -> None:
@@ -62,73 +88,96 @@ def place_labels(axes: Axes, labels: Sequence[Label], line: tuple[Sequence[float
     assert figure is not None
     renderer = FigureCanvasAgg(figure).get_renderer()  # type: ignore[no-untyped-call]
     figure.draw_without_rendering()  # settles where the axes are
-    point = figure.dpi / 72
-    frame = axes.get_window_extent(renderer)
-    centres = axes.transData.transform([(each.x, each.y) for each in labels])
-    marks = [_Mark(x, y, each.radius * point) for each, (x, y) in zip(labels, centres, strict=True)]
-    taken = [mark.box() for mark in marks] + list(_line_boxes(axes, line, point))
-    for label, mark in zip(labels, marks, strict=True):
-        text = axes.annotate(
-            label.text, (label.x, label.y), (0, 0), textcoords="offset points", va="bottom", **label.style
-        )
-        text.set_in_layout(False)
+    pixels = figure.dpi / 72  # in a point
+    extent = axes.get_window_extent(renderer)
+    frame = extent.x0 / pixels, extent.y0 / pixels, extent.x1 / pixels, extent.y1 / pixels
+    centres = axes.transData.transform([(each.x, each.y) for each in labels]) / pixels
+    marks = [_Mark(x, y, each.radius) for each, (x, y) in zip(labels, centres, strict=True)]
+    corners = axes.transData.transform(list(zip(*line, strict=True))) / pixels
+    texts = [_write(axes, label) for label in labels]
+    candidates = []
+    for text, mark in zip(texts, marks, strict=True):
         size = text.get_window_extent(renderer)
-        boxes = list(_candidates(mark, size.width, size.height, point))
-        costs = [_cost(box, mark, taken, frame, point) for box in boxes]
-        box = boxes[costs.index(min(costs))]
-        beside = min(costs) <= FAR_FROM_MARK
-        if label.optional and not beside:
+        candidates.append(_Candidates(mark, size.width / pixels, size.height / pixels, frame))
+    places = _choose(labels, candidates, [*(mark.box() for mark in marks), *_boxes_along(corners.tolist())])
+    for this, (label, text, mark) in enumerate(zip(labels, texts, marks, strict=True)):
+        if this not in places:
             text.remove()
             continue
-        taken += [box, *_leader(box, mark, point)]
-        text.set_position(((box.x0 - mark.x) / point, (box.y0 - mark.y) / point))
-        if mark.gap(box) > FAR_FROM_MARK * point:
-            _draw_leader(axes, box, mark, label)
+        box = candidates[this].boxes[places[this]]
+        text.set_position((box[0] - mark.x, box[1] - mark.y))
+        if mark.gap(box) > FAR_FROM_MARK:
+            x, y = mark.nearest(box)
+            _draw_leader(axes, label, (x - mark.x, y - mark.y))
 
 
-def _candidates(mark: _Mark, width: float, height: float, point: float) -> Iterator[Bbox]:
+def _choose(labels: Sequence[Label], candidates: list[_Candidates], fixed: list[Box]) -> dict[int, int]:
+    """The number of the place of each label, without those that are left out."""
+    places: dict[int, int] = {}
+    # In later rounds a label makes room for those that chose after it.
+    for this, label in [*enumerate(labels)] * ROUNDS:
+        others = [(candidates[other], place) for other, place in places.items() if other != this]
+        texts = [each.boxes[place] for each, place in others]
+        leaders = itertools.chain(*(each.leaders[place] for each, place in others))
+        place, cost = candidates[this].best([*fixed, *texts, *leaders])
+        places[this] = place
+        if label.optional and cost > FAR_FROM_MARK:
+            del places[this]
+    return places
+
+
+def _boxes_around(mark: _Mark, width: float, height: float) -> Iterator[Box]:
     """Boxes of a text at each distance from a mark, in each direction."""
     for distance in DISTANCES:
-        reach = mark.radius + distance * point
         for step in range(DIRECTIONS):
             angle = 2 * math.pi * step / DIRECTIONS
             right, up = math.cos(angle), math.sin(angle)
-            # A text on the right starts at the reach, one on the left ends there, one above is centred.
-            x = mark.x + reach * right + (right - 1) / 2 * width
-            y = mark.y + reach * up + (up - 1) / 2 * height
-            yield Bbox.from_bounds(x, y, width, height)
+            # A text on the right starts at the distance, one on the left ends there, one above is centred.
+            x = mark.x + (mark.radius + distance) * right + (right - 1) / 2 * width
+            y = mark.y + (mark.radius + distance) * up + (up - 1) / 2 * height
+            yield x, y, x + width, y + height
 
 
-def _cost(box: Bbox, mark: _Mark, taken: list[Bbox], frame: Bbox, point: float) -> float:
-    """The distance in points, and much more for whatever is covered."""
-    outside = not (frame.x0 <= box.x0 and box.x1 <= frame.x1 and frame.y0 <= box.y0 and box.y1 <= frame.y1)
-    crossed = sum(each.count_overlaps(taken) for each in _leader(box, mark, point))
-    return OUTSIDE * outside + COVERED * box.count_overlaps(taken) + CROSSED * crossed + mark.gap(box) / point
-
-
-def _leader(box: Bbox, mark: _Mark, point: float) -> list[Bbox]:
+def _leader(box: Box, mark: _Mark) -> list[Box]:
     """Small boxes along the line that leads from a text to its mark, if it needs one."""
-    x, y = mark.nearest(box)
-    gap, length = mark.gap(box), math.dist((x, y), mark[:2])
-    if gap <= FAR_FROM_MARK * point:
+    (x, y), gap = mark.nearest(box), mark.gap(box)
+    if gap <= FAR_FROM_MARK:
         return []
     # Neither the text nor the mark, which are taken, counts as crossed.
-    ways = [2 * point * step / length for step in range(1, int(gap / (2 * point)))]
-    return [_Mark(x + way * (mark.x - x), y + way * (mark.y - y), 0.5 * point).box() for way in ways]
+    ways = [2 * step / (gap + mark.radius) for step in range(1, int(gap / 2))]
+    return [_Mark(x + way * (mark.x - x), y + way * (mark.y - y), 0.5).box() for way in ways]
 
 
-def _draw_leader(axes: Axes, box: Bbox, mark: _Mark, label: Label) -> None:
-    start = tuple(axes.transData.inverted().transform(mark.nearest(box)))
-    style = {"arrowstyle": "-", "color": label.style["color"], "linewidth": 0.7, "shrinkA": 0}
-    line = axes.annotate("", (label.x, label.y), start, arrowprops=style | {"shrinkB": label.radius})
-    line.set_in_layout(False)
-
-
-def _line_boxes(axes: Axes, line: tuple[Sequence[float], Sequence[float]], point: float) -> Iterator[Bbox]:
+def _boxes_along(corners: list[tuple[float, float]]) -> Iterator[Box]:
     """Boxes along a line, close enough that no text fits between them."""
-    corners = axes.transData.transform(list(zip(*line, strict=True)))
     for (x0, y0), (x1, y1) in itertools.pairwise(corners):
-        parts = max(1, math.ceil(math.dist((x0, y0), (x1, y1)) / (2 * LINE_RADIUS * point)))
-        for part in range(parts + 1):
-            share = part / parts
-            yield _Mark(x0 + share * (x1 - x0), y0 + share * (y1 - y0), LINE_RADIUS * point).box()
+        parts = max(1, math.ceil(math.dist((x0, y0), (x1, y1)) / (2 * LINE_RADIUS)))
+        for share in (part / parts for part in range(parts + 1)):
+            yield _Mark(x0 + share * (x1 - x0), y0 + share * (y1 - y0), LINE_RADIUS).box()
+
+
+def _count_overlaps(boxes: list[Box], taken: list[Box]) -> Tensor:
+    """How many of the taken boxes each box overlaps."""
+    ours, theirs = torch.tensor(boxes).reshape(-1, 1, 4), torch.tensor(taken).reshape(1, -1, 4)
+    apart = (ours[..., :2] >= theirs[..., 2:]) | (ours[..., 2:] <= theirs[..., :2])  # to either side
+    return (~apart.any(2)).sum(1).float()
+
+
+def _leaves(box: Box, frame: Box) -> bool:
+    return box[0] < frame[0] or box[1] < frame[1] or box[2] > frame[2] or box[3] > frame[3]
+
+
+def _write(axes: Axes, label: Label) -> Annotation:
+    """The text of a label, not yet at its place."""
+    where = label.x, label.y
+    text = axes.annotate(label.text, where, (0, 0), textcoords="offset points", va="bottom", **label.style)
+    text.set_in_layout(False)
+    return text
+
+
+def _draw_leader(axes: Axes, label: Label, start: tuple[float, float]) -> None:
+    """Draw a line to the mark from a point beside it, in points."""
+    style = {"arrowstyle": "-", "color": label.style["color"], "linewidth": 0.7, "shrinkA": 0}
+    style |= {"shrinkB": label.radius}
+    line = axes.annotate("", (label.x, label.y), start, textcoords="offset points", arrowprops=style)
+    line.set_in_layout(False)

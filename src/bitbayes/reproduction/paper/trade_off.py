@@ -315,13 +315,14 @@ def draw(values: dict[str, Any]) -> Figure:
 @styled
 def draw_all(measured: list[dict[str, Any]]) -> Figure:
     """Draw a column of panels for each data set, with one legend for all."""
-    figure = Figure(figsize=(max(2, len(measured)) * 1.9, 5.0), layout="constrained")
+    figure = Figure(figsize=(9.5, 5.0), layout="constrained")
     all_axes = figure.subplots(2, len(measured), squeeze=False, sharey=True)
     for row, panel in zip(all_axes, PANELS, strict=True):
         for axes, values in zip(row, measured, strict=True):
             _plot(axes, values, panel, 0.8)
             axes.set_title(values["problem"] if panel is PANELS[0] else "")
-        row[len(row) // 2].set_xlabel(f"{panel.title}:   {panel.label}")
+        # Below the middle panel, or between the two in the middle.
+        row[len(row) // 2].set_xlabel(f"{panel.title}:   {panel.label}", x=0.5 if len(row) % 2 else 0)
         row[0].set_ylabel(ECE_LABEL.replace(" on test data", ""))
     handles, names = all_axes[0, 0].get_legend_handles_labels()
     figure.legend(handles, names, loc="outside upper center", ncols=4)
@@ -335,7 +336,11 @@ def _plot(axes: Axes, values: dict[str, Any], panel: Panel, size: float) -> None
         x, y = _mean(values, key, panel.quantity), _mean(values, key, _ece)
         axes.plot([x], [y], **_style(key, size), label=NAMES[key])
     axes.plot(
-        *_curve(values, panel), color=CURVE_COLOUR, linewidth=2, zorder=1, label="σ₀² from 10⁻⁶ to 10¹⁰"
+        *_curve(values, panel),
+        color=CURVE_COLOUR,
+        linewidth=2,
+        zorder=1,
+        label="last layer, σ₀² from 10⁻⁶ to 10¹⁰",
     )
     axes.margins(0.07, 0.1)
     axes.set_xlim(panel.limits)
