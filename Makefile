@@ -60,6 +60,7 @@ $(LOWEST)/.installed: pyproject.toml constraints-lowest.txt
 $(VENV)/.peers: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps \
 		laplace-torch curvlinops-for-pytorch backpack-for-pytorch einops einconv opt_einsum tqdm asdfghjkl unfoldNd \
+		pytorch-ood \
 		|| echo "peers not installed: the tests that compare with them will be skipped"
 	touch $@
 

@@ -3,7 +3,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from bitbayes import metrics, outliers
+from bitbayes import baselines, metrics, outliers
 from bitbayes._version import __version__
 from bitbayes.baselines import TemperatureScaling
 from bitbayes.errors import BitbayesError
@@ -13,10 +13,11 @@ from bitbayes.options import Fisher
 from bitbayes.uncertainty import Uncertainty
 
 if TYPE_CHECKING:
-    from bitbayes import data, networks, paper, training
+    from bitbayes import data, networks, openood, paper, training
 
-# What re-runs the paper is a third of the code and needed by few: it is imported when it is asked for.
-_LOADED_WHEN_ASKED_FOR = ("data", "networks", "paper", "training")
+# What re-runs the paper is a third of the code and needed by few, and `openood` loads all of OpenOOD where it
+# is installed: these are imported when they are asked for.
+_LOADED_WHEN_ASKED_FOR = ("data", "networks", "openood", "paper", "training")
 
 __all__ = [
     "BitbayesError",
@@ -26,9 +27,11 @@ __all__ = [
     "TemperatureScaling",
     "Uncertainty",
     "__version__",
+    "baselines",
     "data",
     "metrics",
     "networks",
+    "openood",
     "outliers",
     "paper",
     "training",

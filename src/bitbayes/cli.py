@@ -17,8 +17,7 @@ from bitbayes.auditing import audit as run_audit
 from bitbayes.auditing.words import METHOD_TITLES, printable, write_chosen
 from bitbayes.errors import BitbayesError
 from bitbayes.io.whole_file import check_writable, write_text
-from bitbayes.reproduction.paper import NAMES as PAPER_NAMES
-from bitbayes.reproduction.paper import Options
+from bitbayes.reproduction.paper import Options, all_names
 from bitbayes.reproduction.paper import reproduce as run_reproduce
 
 LARGEST_SEED = 2**32 - 1  # the largest that numpy takes; torch takes larger ones
@@ -193,8 +192,8 @@ def reproduce(
     """Make tables and figures of the paper from data, with the paper's numbers beside them.
 
     NAME is one of toy, linear-regions, bounded-logit, default, table1, table2, table3,
-    confidence-vs-scale, rotated-mnist, adversarial, histograms, ece, acet, oe, dkl,
-    or all. The toys and --train digits need no data folder.
+    openood, trade-off, confidence-vs-scale, rotated-mnist, adversarial, histograms, ece,
+    acet, oe, dkl, or all. The toys and --train digits need no data folder.
 
     Each writes numbers (JSON), a table (Markdown) and a picture (PNG, PDF) to
     OUTPUT/NAME. Networks are trained once and kept in the cache; a stopped
@@ -202,7 +201,7 @@ def reproduce(
     """
     where = _parse_device(device)
     options = Options(train, data, trials, where, output, cache, quick, redraw, epochs, seed)
-    chosen = PAPER_NAMES if "all" in names else names
+    chosen = all_names(train) if "all" in names else names
 
     def print_files(name: str, files: list[Path]) -> None:
         for file in files:

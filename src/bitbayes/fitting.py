@@ -18,6 +18,7 @@ from bitbayes.model import (
     Fingerprint,
     Head,
     Inputs,
+    LateChecks,
     Layer,
     PreviewedLoader,
     TrainableLayers,
@@ -107,12 +108,12 @@ class _Totals:
 
     curvature: dict[str, Curvature]
     count: int = 0
-    loss: float = 0.0
+    loss: Tensor | float = 0.0
     input_moments: InputMoments | None = None
 
     def add_points(self, logits: Tensor, labels: Tensor, likelihood: Likelihood) -> None:
         self.count += len(labels)
-        self.loss += float(likelihood.losses(logits.double(), labels).sum())
+        self.loss = self.loss + likelihood.losses(logits.double(), labels).sum()
 
     def add_curvature(self, curvature: dict[str, Curvature]) -> None:
         for name, more in curvature.items():
@@ -153,17 +154,18 @@ def fit_last_layer(
     auto = "full" if head.outputs == 1 else "kron"
     kind = CURVATURES[auto if options.structure == "auto" else options.structure]
     _check_size(kind, head)
-    totals = _Totals({})
+    totals, checks = _Totals({}), LateChecks()
 
     def points() -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         batches = labelled_batches(track(loader, "fitting", progress), model_device(model))
-        for batch in forward_passes(model, head, totals.with_inputs(model, options, batches)):
-            yield batch.features, batch.logits, checked_labels(batch, likelihood, head.outputs)
+        for batch in forward_passes(model, head, totals.with_inputs(model, options, batches), checks):
+            yield batch.features, batch.logits, checked_labels(batch, likelihood, head.outputs, checks)
 
-    for features, logits, labels in grouped(points(), FIT_BYTES):
-        totals.add_points(logits, labels, likelihood)
-        features = with_bias(features.to(working(features.dtype)), head.bias)
-        totals.add_curvature({head.name: kind.of_features(features, logits, likelihood)})
+    with checks:
+        for features, logits, labels in grouped(points(), FIT_BYTES):
+            totals.add_points(logits, labels, likelihood)
+            features = with_bias(features.to(working(features.dtype)), head.bias)
+            totals.add_curvature({head.name: kind.of_features(features, logits, likelihood)})
     _check_overflow(totals.curvature, working(features.dtype))
     layer = head.module(model)
     # Not its parameters: a weight norm has others, of which it makes the weight.
@@ -231,7 +233,7 @@ def _fitted(
     squared_norms: dict[str, float],
     options: Options,
 ) -> Fitted:
-    sums = totals.curvature, squared_norms, totals.count, totals.loss
+    sums = totals.curvature, squared_norms, totals.count, float(totals.loss)
     moments = totals.input_moments
     if moments is not None and not moments.finite:  # a model may clip what is enormous
         if options.residual_asked:

@@ -31,6 +31,7 @@ from bitbayes.model import (
     Batch,
     Data,
     Inputs,
+    LateChecks,
     check_data,
     check_loader,
     find_layers,
@@ -290,7 +291,15 @@ class Laplace(nn.Module):
         Differentiable in x; over all layers only through the mean of the logits, not through their variance.
         """
         self._warn_if_untuned()
-        posterior, method = self._current_posterior(), self._method(None)
+        if torch.compiler.is_compiling():  # a trace has other tensors in place of the model's
+            return self._drop_in_logits(x)
+        with LateChecks() as checks:
+            self._fitted_posterior().check_unchanged(self.model, checks)
+            checks.end_batch()  # its outcome is on its way before the network runs
+            return self._drop_in_logits(x)
+
+    def _drop_in_logits(self, x: Any) -> Tensor:
+        posterior, method = self._fitted_posterior(), self._method(None)
         if method == "weights":
             (batch,) = input_batches(x, model_device(self.model))
             draws = posterior.sample(NETWORKS, self._prior, None)

@@ -16,6 +16,7 @@ from bitbayes.model import (
     FeatureBatch,
     Head,
     Inputs,
+    LateChecks,
     forward,
     forward_passes,
     input_batches,
@@ -95,7 +96,9 @@ class LastLayer(WeightPosterior):
         return self._family(features, logits, prior).at(prior), shape
 
     def logits(self, x: Inputs, prior: Prior) -> LogitGaussian:
-        (batch,) = forward_passes(self.model, self.head, input_batches(x, model_device(self.model)))
+        with LateChecks() as checks:
+            batches = input_batches(x, model_device(self.model))
+            (batch,) = forward_passes(self.model, self.head, batches, checks)
         return self._family(batch.features, batch.logits, prior).at(prior)
 
     def gaussians(self, batches: Iterable[Batch], prior: Prior, rows: int) -> BatchGaussians:
@@ -157,9 +160,10 @@ class LastLayer(WeightPosterior):
     def _families(
         self, batches: Iterable[Batch], rows: int, prior: Prior | None = None
     ) -> Iterator[tuple[FeatureBatch, HeadFamily]]:
-        for batch in forward_passes(self.model, self.head, batches):
-            for part in self._with_checked_labels(batch).split(rows):
-                yield part, self._family(part.features, part.logits, prior)
+        with LateChecks() as checks:
+            for batch in forward_passes(self.model, self.head, batches, checks):
+                for part in self._with_checked_labels(batch, checks).split(rows):
+                    yield part, self._family(part.features, part.logits, prior)
 
     def _family(self, features: Tensor, logits: Tensor, prior: Prior | None = None) -> HeadFamily:
         """For this prior alone, or for any: only the wide ones need products in float64."""

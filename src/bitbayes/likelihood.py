@@ -6,7 +6,6 @@ sum to zero (the columns of `contrasts(k)`), and nothing ever has to be subtract
 One logit is its own contrast: k = c = 1, Λ = p(1 − p).
 """
 
-import math
 from typing import Protocol
 
 import torch
@@ -14,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from bitbayes.errors import DataError
-from bitbayes.model import Batch
+from bitbayes.model import Batch, LateChecks, require
 
 
 class Likelihood(Protocol):
@@ -23,7 +22,9 @@ class Likelihood(Protocol):
     @property
     def name(self) -> str: ...
 
-    def check(self, labels: Tensor, shape: tuple[int, int], where: str) -> Tensor: ...
+    def check(
+        self, labels: Tensor, shape: tuple[int, int], where: str, checks: LateChecks | None = None
+    ) -> Tensor: ...
     def losses(self, logits: Tensor, labels: Tensor) -> Tensor: ...
     def contrasts(self, k: int) -> Tensor: ...
     def curvature(self, logits: Tensor) -> Tensor: ...
@@ -39,13 +40,21 @@ class Bernoulli:
 
     name = "bernoulli"
 
-    def check(self, labels: Tensor, shape: tuple[int, int], where: str) -> Tensor:
-        """Labels as (n,) in {0, 1}; integers, booleans and floats are taken. `shape`: (n, 1)."""
+    def check(
+        self, labels: Tensor, shape: tuple[int, int], where: str, checks: LateChecks | None = None
+    ) -> Tensor:
+        """Labels as (n,) in {0, 1}; integers, booleans and floats are taken. `shape`: (n, 1).
+
+        `checks`: their values are looked at late.
+        """
         labels = _flat(labels, shape, where)
-        if labels.is_complex() or not bool(((labels == 0) | (labels == 1)).all()):
+
+        def refuse() -> None:
             raise DataError(
                 f"{where}: the labels are {_show(labels)}; a network with one logit needs 0 and 1"
             )
+
+        require(not labels.is_complex() and ((labels == 0) | (labels == 1)).all(), refuse, checks)
         return labels.long()
 
     def losses(self, logits: Tensor, labels: Tensor) -> Tensor:
@@ -87,21 +96,31 @@ class Categorical:
 
     name = "categorical"
 
-    def check(self, labels: Tensor, shape: tuple[int, int], where: str) -> Tensor:
-        """Labels as (n,) class indices in 0 … k − 1. `shape`: (n, k)."""
+    def check(
+        self, labels: Tensor, shape: tuple[int, int], where: str, checks: LateChecks | None = None
+    ) -> Tensor:
+        """Labels as (n,) class indices in 0 … k − 1. `shape`: (n, k).
+
+        `checks`: their values are looked at late. What is returned lies in that range whatever was given: on
+        a GPU an index outside of it would end the program.
+        """
         k = shape[1]
         if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
             raise DataError(
                 f"{where}: the labels are of type {labels.dtype}; expected class indices, "
                 f"integers from 0 to {k - 1}"
             )
-        labels = _flat(labels, shape, where)
-        if bool(((labels < 0) | (labels >= k)).any()):
+        labels = _flat(labels, shape, where).long()
+
+        def refuse() -> None:
             raise DataError(
                 f"{where}: the labels are {_show(labels)}; the network has {k} logits, so they must "
                 f"lie from 0 to {k - 1}"
             )
-        return labels.long()
+
+        inside = labels.clamp(0, k - 1)
+        require((inside == labels).all(), refuse, checks)
+        return inside
 
     def losses(self, logits: Tensor, labels: Tensor) -> Tensor:
         """−log p(yₙ | fₙ), (n,)."""
@@ -114,11 +133,9 @@ class Categorical:
         >>> bool(t.sum(0).abs().max() < 1e-15), torch.allclose(t.T @ t, torch.eye(2).double())
         (True, True)
         """
-        columns = torch.zeros(k, k - 1, dtype=torch.float64)
-        for j in range(1, k):
-            columns[:j, j - 1] = 1 / math.sqrt(j * (j + 1))
-            columns[j, j - 1] = -j / math.sqrt(j * (j + 1))
-        return columns
+        j = torch.arange(1, k, dtype=torch.float64)
+        columns = torch.ones(k, k - 1, dtype=torch.float64).triu() - torch.diag(j, -1)[:, :-1]
+        return columns / (j * (j + 1)).sqrt()
 
     def curvature(self, logits: Tensor) -> Tensor:
         """Λₙ in contrasts, (n, k − 1, k − 1)."""
@@ -181,10 +198,15 @@ def likelihood_for(outputs: int) -> Likelihood:
     return Bernoulli() if outputs == 1 else Categorical()
 
 
-def checked_labels(batch: Batch, likelihood: Likelihood, outputs: int) -> Tensor:
-    """The labels of a batch as the likelihood takes them, (n,); raises if they are not such."""
+def checked_labels(
+    batch: Batch, likelihood: Likelihood, outputs: int, checks: LateChecks | None = None
+) -> Tensor:
+    """The labels of a batch as the likelihood takes them, (n,); raises if they are not such.
+
+    `checks`: their values are looked at late.
+    """
     assert batch.labels is not None  # it comes from `labelled_batches`
-    return likelihood.check(batch.labels, (len(batch), outputs), batch.name)
+    return likelihood.check(batch.labels, (len(batch), outputs), batch.name, checks)
 
 
 def _flat(labels: Tensor, shape: tuple[int, int], where: str) -> Tensor:

@@ -15,12 +15,14 @@ from bitbayes.logits import LogitGaussian
 from bitbayes.model import (
     Batch,
     Inputs,
+    LateChecks,
     Watch,
     as_logits,
     call,
     check_finite,
     finite,
     private_copy,
+    require,
 )
 from bitbayes.precision import working
 from bitbayes.predictive import average_networks
@@ -62,15 +64,20 @@ class WeightPosterior(ABC):
         self._decomposed: dict[str, WeightGaussian] | None = None
         self._moved: dict[tuple[torch.device, torch.dtype], dict[str, WeightGaussian]] = {}
 
-    def check_unchanged(self, model: nn.Module) -> None:
-        """Raise if this is no longer the model that was fitted, or if its weights have changed since."""
+    def check_unchanged(self, model: nn.Module, checks: LateChecks | None = None) -> None:
+        """Raise if this is no longer the model that was fitted, or if its weights have changed since.
+
+        `checks`: the weights' values are looked at late.
+        """
         if model is not self.model:
             raise ModelError(
                 "`model` has been replaced since `fit`, and the Gaussian is over the weights of the one "
                 "before: make a new Laplace for the new one"
             )
-        if not self._watch.unchanged():
-            self._watch = self._watch.renewed()
+        require(self._watch.unchanged(), self._renew_watch, checks)
+
+    def _renew_watch(self) -> None:
+        self._watch = self._watch.renewed()
 
     def __getstate__(self) -> dict[str, Any]:
         # A watch is on these very tensors: a copy, or what is unpickled, needs one of its own.
@@ -197,11 +204,14 @@ class WeightPosterior(ABC):
             self._moved = {**kept, place: made}
         return made
 
-    def _with_checked_labels(self, batch: BatchT) -> BatchT:
-        """The batch with labels as the likelihood takes them, if it has any; raises if they are not such."""
+    def _with_checked_labels(self, batch: BatchT, checks: LateChecks | None = None) -> BatchT:
+        """The batch with labels as the likelihood takes them, if it has any; raises if they are not such.
+
+        `checks`: their values are looked at late.
+        """
         if batch.labels is None:
             return batch
-        return replace(batch, labels=checked_labels(batch, self.fitted.likelihood, self.outputs))
+        return replace(batch, labels=checked_labels(batch, self.fitted.likelihood, self.outputs, checks))
 
     @abstractmethod
     def _decompose(self, name: str, curvature: Curvature) -> WeightGaussian: ...

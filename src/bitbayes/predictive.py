@@ -8,6 +8,7 @@ far from the data is reached and not inf/inf.
 
 import math
 from collections.abc import Callable
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -52,14 +53,26 @@ def pairwise(gaussian: LogitGaussian) -> Tensor:
 def _few_pairs(gaussian: LogitGaussian, largest: float) -> Tensor:
     """Σⱼ exp(−zᵢⱼ), (n, k), from each pair i < j once: tuning spends its time on these exponentials."""
     mean, floor = gaussian.scaled_mean, gaussian.floor[:, None]
-    k = mean.shape[1]
-    identity = torch.eye(k, dtype=mean.dtype, device=mean.device)
-    first, second = torch.triu_indices(k, k, 1, device=mean.device)
-    ahead, behind = identity[first], identity[second]  # (pairs, k)
+    # What is made while a graph is traced belongs to that graph, and must not be kept.
+    pairs = _pairs.__wrapped__ if torch.compiler.is_compiling() else _pairs
+    first, second, ahead, behind, gaps = pairs(mean.shape[1], mean.dtype, mean.device)
     spread = torch.add(floor, gaussian.scaled_pair_variances(first, second), alpha=KAPPA)
-    z = (mean @ (ahead - behind).T * spread.rsqrt()).clamp(-largest, largest)  # (n, pairs)
+    z = (mean @ gaps * spread.rsqrt()).clamp(-largest, largest)  # (n, pairs)
     # Not the reciprocal of exp(z): its derivative has the square, which overflows from half of `largest` on.
     return 1 + torch.addmm(z.exp() @ behind, z.neg().exp(), ahead)
+
+
+@lru_cache(maxsize=8)
+def _pairs(k: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, ...]:
+    """The classes i and j of all pairs i < j, their rows of the identity (pairs, k), and the gaps of these.
+
+    They are kept, because a GPU takes as many steps to make them as to use them.
+    """
+    with torch.inference_mode(False):  # what is kept may be differentiated through later
+        identity = torch.eye(k, dtype=dtype, device=device)
+        first, second = torch.triu_indices(k, k, 1, device=device)
+        ahead, behind = identity[first], identity[second]
+        return first, second, ahead, behind, (ahead - behind).T
 
 
 def _many_pairs(gaussian: LogitGaussian, largest: float) -> Tensor:
@@ -114,7 +127,7 @@ def bridge(gaussian: LogitGaussian) -> Tensor:
     mean = mean * torch.maximum(gaussian.floor, excess).rsqrt()[:, None]
     ratio = mean + torch.logsumexp(-mean, dim=1, keepdim=True) - 2 * math.log(k)
     if k > 2:
-        ratio = torch.logaddexp(ratio, ratio.new_tensor(math.log(1 - 2 / k)))
+        ratio = torch.logaddexp(ratio, ratio.new_full((), math.log(1 - 2 / k)))
     # A common factor of the variances does not change the mean, so no variance underflows here.
     relative = variances / variances.amax(1, keepdim=True).clamp_min(torch.finfo(variances.dtype).tiny)
     return (ratio - relative.clamp_min(torch.finfo(variances.dtype).tiny).log()).log_softmax(1)

@@ -1,13 +1,17 @@
-"""What the paper compares with: temperature scaling, and deep kernel learning (the extra `dkl`)."""
+"""What people would choose instead: temperature scaling, detectors of outliers, and deep kernel learning.
+
+Deep kernel learning, which the paper compares with, needs the extra `dkl`.
+"""
 
 from typing import TYPE_CHECKING, Any
 
+from bitbayes.baselines import detectors
 from bitbayes.baselines.temperature import TemperatureScaling
 
 if TYPE_CHECKING:
     from bitbayes.reproduction.deep_kernel import DeepKernel
 
-__all__ = ["DeepKernel", "TemperatureScaling"]
+__all__ = ["DeepKernel", "TemperatureScaling", "detectors"]
 
 
 def __getattr__(name: str) -> Any:

@@ -16,6 +16,7 @@ from bitbayes.model.derivatives import LayerRecord, differentiate
 from bitbayes.model.fingerprint import Fingerprint, fingerprint
 from bitbayes.model.forward_passes import FeatureBatch, check_finite, finite, forward_passes, grouped
 from bitbayes.model.head import Head, as_logits, call, find_head, forward
+from bitbayes.model.late_checks import LateChecks, require
 from bitbayes.model.layer_jacobians import DenseJacobian, LayerJacobian, MatrixJacobian, from_pairs
 from bitbayes.model.layers import Layer, TrainableLayers, find_layers, tied_to
 from bitbayes.model.memory import points_at_once
@@ -32,6 +33,7 @@ __all__ = [
     "Fingerprint",
     "Head",
     "Inputs",
+    "LateChecks",
     "Layer",
     "LayerJacobian",
     "LayerRecord",
@@ -59,6 +61,7 @@ __all__ = [
     "none_called",
     "points_at_once",
     "private_copy",
+    "require",
     "row_count",
     "tied_to",
     "unwrapped",

@@ -1,15 +1,19 @@
 """Running a model over data: features and logits of each batch, checked, in eval mode, without gradients."""
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from bitbayes.errors import DataError
-from bitbayes.model.batches import Batch
+from bitbayes.model.batches import Batch, Inputs
 from bitbayes.model.head import Head, forward
+from bitbayes.model.late_checks import LateChecks
 from bitbayes.model.private_copy import private_copy
+from bitbayes.precision import working
 
 
 @dataclass(frozen=True)
@@ -24,13 +28,21 @@ class FeatureBatch(Batch):
 
 
 @torch.no_grad()
-def forward_passes(model: nn.Module, head: Head, batches: Iterable[Batch]) -> Iterator[FeatureBatch]:
-    """Each batch with its features and logits; raises where these are not finite, or not the head's own."""
+def forward_passes(
+    model: nn.Module, head: Head, batches: Iterable[Batch], checks: LateChecks
+) -> Iterator[FeatureBatch]:
+    """Each batch with its features and logits.
+
+    `checks` raise where these are not finite, or not the head's own. A caller may add to them what it expects
+    of the batch.
+    """
     network = private_copy(model)
     for batch in batches:
-        features, logits, _ = forward(network, head, batch.inputs, check=True)
-        check_finite(batch, features, logits, model)
+        features, logits, _ = forward(network, head, batch.inputs, checks)
+        look_closer = partial(check_finite, batch, features, logits, model)
+        checks.add(_finite_sum(batch.inputs, features, logits), look_closer)
         yield FeatureBatch(**vars(batch), features=features, logits=logits)
+        checks.end_batch()
 
 
 def grouped(parts: Iterable[tuple[Tensor, ...]], size: int) -> Iterator[tuple[Tensor, ...]]:
@@ -74,5 +86,25 @@ def check_finite(batch: Batch, features: Tensor, logits: Tensor, model: nn.Modul
 
 def finite(tensor: Tensor) -> bool:
     """Whether every number of the tensor is finite."""
-    # A sum is not finite if a term is not: one pass, no mask. Where the sum itself overflows, look closely.
-    return bool(tensor.sum().isfinite()) or bool(tensor.isfinite().all())
+    return bool(_finite_sum(tensor)) or bool(tensor.isfinite().all())
+
+
+def _finite_sum(*values: Inputs) -> Tensor:
+    """Whether the sum of all numbers is finite, (): it is not if a term is not. It may overflow by itself.
+
+    One pass, and no mask.
+    """
+    tensors = [
+        each for value in values for each in ([value] if isinstance(value, Tensor) else value.values())
+    ]
+    numbers = [each for each in tensors if isinstance(each, Tensor) and not _integers(each)]
+    # Half precision in float32, because a sum of thousands of its numbers would overflow.
+    sums = [each.sum(dtype=working(each.dtype)) for each in numbers]
+    total = sums[-1] if sums else torch.zeros(())
+    for more in sums[:-1]:
+        total = total + more.to(total.device)
+    return total.abs() < math.inf
+
+
+def _integers(tensor: Tensor) -> bool:
+    return not (tensor.is_floating_point() or tensor.is_complex())

@@ -7,6 +7,7 @@ output. No naming convention is needed: `fc`, `head`, `classifier`, `score` and 
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from torch import Tensor, nn
 from torch.func import functional_call
@@ -15,6 +16,7 @@ from torch.nn import functional
 from bitbayes.errors import ModelError
 from bitbayes.model.batches import Inputs
 from bitbayes.model.hooks import call_hooks
+from bitbayes.model.late_checks import LateChecks
 from bitbayes.precision import precise
 
 # The error that W·x + b may have in bfloat16, where W, x and the sum are each off by up to 2⁻⁸.
@@ -46,12 +48,12 @@ class Head:
 
 
 def forward(
-    model: nn.Module, head: Head, inputs: Inputs, *, check: bool = False
+    model: nn.Module, head: Head, inputs: Inputs, checks: LateChecks | None = None
 ) -> tuple[Tensor, Tensor, tuple[int, ...]]:
     """One forward pass: features (n, d), logits (n, k), and the shape of the model's output.
 
-    `check`: raise if the logits are not the output of the head. This depends on values, so it cannot be
-    traced: leave it out in a module that is to be exported or compiled.
+    `checks`: these raise if the logits are not the output of the head. This depends on values, so it cannot
+    be traced: leave it out in a module that is to be exported or compiled.
     """
     calls: list[tuple[Tensor, Tensor]] = []
     with call_hooks({head.name: head.module(model)}, lambda _, *call: calls.append(call)):
@@ -64,12 +66,16 @@ def forward(
             f"the head {head.name!r} sees features of shape {tuple(features.shape)}: expected (n, d). Give "
             "the model a batch: one point is x[None]"
         )
-    if check and not _equal_values(result, output):
-        raise ModelError(
-            f"the model's output is not the output of its linear layer {head.name!r} at every input: what "
-            "comes after that layer changes it. Give the part that returns plain logits"
-        )
+    if checks is not None:
+        checks.add(_equal_values(result, output), partial(_refuse_output, head))
     return features, output.reshape(features.shape[0], head.outputs), tuple(output.shape)
+
+
+def _refuse_output(head: Head) -> None:
+    raise ModelError(
+        f"the model's output is not the output of its linear layer {head.name!r} at every input: what "
+        "comes after that layer changes it. Give the part that returns plain logits"
+    )
 
 
 def call(model: nn.Module, inputs: Inputs, tensors: dict[str, Tensor] | None = None) -> Tensor:
@@ -167,12 +173,19 @@ def _check_linear(name: str, layer: nn.Linear, features: Tensor, result: Tensor)
         )
 
 
-def _equal_values(result: Tensor, output: Tensor) -> bool:
-    """Whether both hold the same numbers in the same order, whatever their shapes."""
+def _equal_values(result: Tensor, output: Tensor) -> bool | Tensor:
+    """Whether both hold the same numbers in the same order, whatever their shapes.
+
+    A tensor () where their values decide.
+    """
+    if result is output:
+        return True
     if result.numel() != output.numel():
         return False
     a, b = result.detach().flatten(), output.detach().flatten()
-    return bool(((a == b) | (a.isnan() & b.isnan())).all())
+    if a.data_ptr() == b.data_ptr() and a.dtype == b.dtype and a.stride() == b.stride():
+        return True  # the same numbers in memory, in another shape
+    return ((a == b) | (a.isnan() & b.isnan())).all()
 
 
 def _describe_modules(model: nn.Module, most: int = 12) -> str:

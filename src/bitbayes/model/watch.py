@@ -21,6 +21,8 @@ from bitbayes.model.fingerprint import Fingerprint, fingerprint, tensor_bytes
 # Entries of each tensor that are compared: a step of an optimiser changes almost all.
 ENTRIES = 16
 SHOWN_NAMES = 3
+# Views of tensors, by name; those of one device and dtype together, so that one operation takes them all.
+Views = dict[tuple[torch.device, torch.dtype], dict[str, Tensor]]
 
 
 class Watch:
@@ -43,10 +45,8 @@ class Watch:
                 self._sizes.append((table, len(table)))
         tensors = {name: each for name, each in _named_tensors(model) if name not in living}
         self._counters = [(each, _version(each), each.data_ptr()) for each in tensors.values()]
-        # By device and dtype, so that one operation puts many together: views, and what they showed.
-        self._views: dict[tuple[torch.device, torch.dtype], dict[str, Tensor]] = {}
-        for name, tensor in tensors.items():
-            self._views.setdefault((tensor.device, tensor.dtype), {})[name] = _some_entries(tensor)
+        # Views, and what they showed.
+        self._views = _views(tensors)
         self._values = [torch.cat([*views.values()]) for views in self._views.values()]
         saved = model.state_dict().keys()  # what the fingerprint is of
         self._others = {
@@ -56,8 +56,11 @@ class Watch:
         }
 
     @torch.no_grad()
-    def unchanged(self) -> bool:
-        """Whether nothing has changed, by a cheap look. If not, `renewed` looks closer."""
+    def unchanged(self) -> bool | Tensor:
+        """Whether nothing has changed, by a cheap look: a tensor () where values decide.
+
+        If not, `renewed` looks closer.
+        """
         return (
             all(table.get(name) is value for table, name, value in self._entries)
             and all(len(table) == size for table, size in self._sizes)
@@ -65,11 +68,14 @@ class Watch:
                 _version(tensor) == version and tensor.data_ptr() == place
                 for tensor, version, place in self._counters
             )
-            and all(
-                torch.equal(torch.cat([*views.values()]), values)
-                for views, values in zip(self._views.values(), self._values, strict=True)
-            )
+            and self._same_entries()
         )
+
+    def _same_entries(self) -> bool | Tensor:
+        """Whether the entries that are looked at are the same as before."""
+        pairs = zip(self._views.values(), self._values, strict=True)
+        flags = [(torch.cat([*views.values()]) == values).all() for views, values in pairs]
+        return torch.stack([flag.to(flags[0].device) for flag in flags]).all() if flags else True
 
     @torch.no_grad()
     def renewed(self) -> Watch:
@@ -104,10 +110,7 @@ class Watch:
 
     def _samples(self) -> dict[str, Tensor]:
         """The entries of each tensor that are looked at, as they were."""
-        found: dict[str, Tensor] = {}
-        for views, values in zip(self._views.values(), self._values, strict=True):
-            found |= zip(views, torch.split(values, [len(each) for each in views.values()]), strict=True)
-        return found
+        return _by_name(self._views, self._values)
 
 
 @contextmanager
@@ -133,10 +136,26 @@ def watched(model: nn.Module) -> Iterator[set[str]]:
 
 
 def _states(model: nn.Module) -> dict[str, tuple[tuple[int, int], Tensor]]:
-    return {
-        name: ((_version(tensor), tensor.data_ptr()), _some_entries(tensor).clone())
-        for name, tensor in _named_tensors(model)
-    }
+    tensors = dict(_named_tensors(model))
+    views = _views(tensors)
+    entries = _by_name(views, [torch.cat([*each.values()]).cpu() for each in views.values()])
+    return {name: ((_version(tensor), tensor.data_ptr()), entries[name]) for name, tensor in tensors.items()}
+
+
+def _views(tensors: Mapping[str, Tensor]) -> Views:
+    """Views of some entries of each tensor."""
+    views: Views = {}
+    for name, tensor in tensors.items():
+        views.setdefault((tensor.device, tensor.dtype), {})[name] = _some_entries(tensor)
+    return views
+
+
+def _by_name(views: Views, values: list[Tensor]) -> dict[str, Tensor]:
+    """The entries of each tensor, of what the views of each place showed one after the other."""
+    found: dict[str, Tensor] = {}
+    for each, shown in zip(views.values(), values, strict=True):
+        found |= zip(each, torch.split(shown, [len(view) for view in each.values()]), strict=True)
+    return found
 
 
 def _named_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
@@ -174,7 +193,7 @@ def _agree(before: Tensor | None, after: Tensor | None) -> bool:
         return False
     if before.dtype == after.dtype:
         a, b = before.cpu(), after.cpu()
-        return bool(((a == b) | (a.isnan() & b.isnan())).all())
+        return torch.equal(a, b) or bool(((a == b) | (a.isnan() & b.isnan())).all())
     if not (before.is_floating_point() and after.is_floating_point()):
         return False
     coarse = max(torch.finfo(before.dtype).eps, torch.finfo(after.dtype).eps)

@@ -16,6 +16,7 @@ from bitbayes.likelihood import Categorical, checked_labels
 from bitbayes.model import (
     Head,
     Inputs,
+    LateChecks,
     check_loader,
     find_head,
     forward,
@@ -158,11 +159,12 @@ class DeepKernel(nn.Module):
         if samples < 1:
             raise ArgumentError(f"samples={samples}: draw at least one")
         batches = input_batches(x, model_device(self.model))
-        parts = [
-            self.probabilities(rows, self.bounds, samples, generator)
-            for batch in forward_passes(self.model, self.head, batches)
-            for rows in torch.split(batch.features, FEATURES_PER_BATCH)
-        ]
+        with LateChecks() as checks:
+            parts = [
+                self.probabilities(rows, self.bounds, samples, generator)
+                for batch in forward_passes(self.model, self.head, batches, checks)
+                for rows in torch.split(batch.features, FEATURES_PER_BATCH)
+            ]
         return torch.cat(parts)
 
     def features(self, x: Inputs) -> Tensor:

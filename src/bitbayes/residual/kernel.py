@@ -50,7 +50,7 @@ class InputMoments(TensorBundle):
         gaps = rows - mean
         squares = gaps.square()
         powers = squares, squares * gaps, squares.square()
-        return cls(torch.tensor(float(len(rows))).to(rows), mean, *(each.sum(0) for each in powers))
+        return cls(rows.new_full((), len(rows)), mean, *(each.sum(0) for each in powers))
 
     def __add__(self, other: InputMoments) -> InputMoments:
         if self.mean.shape != other.mean.shape:

@@ -18,8 +18,8 @@ from bitbayes.model.hooks import recorded_inputs
 from bitbayes.precision import precise, working
 from bitbayes.residual.kernel import InputMoments, Kernel, as_rows
 
-# Numbers of which the moments are taken at once.
-MOMENT_NUMBERS = 2**20
+# Numbers of which the moments are taken at once. To a GPU it is the number of steps that costs the most.
+MOMENT_NUMBERS, GPU_MOMENT_NUMBERS = 2**20, 2**24
 
 
 def levels(model: nn.Module, layers: tuple[str, ...], inputs: Inputs) -> list[Tensor]:
@@ -42,7 +42,8 @@ def moments_of(model: nn.Module, layers: tuple[str, ...], inputs: Inputs) -> Inp
     found = [as_rows(level) for level in levels(model, layers, inputs)]
     rows = found[0] if len(found) == 1 else torch.cat(found, dim=1)
     # A few rows at a time: the sums take some copies of them in float64.
-    parts = torch.split(rows, max(1, MOMENT_NUMBERS // max(1, rows.shape[1])))
+    numbers = GPU_MOMENT_NUMBERS if rows.device.type == "cuda" else MOMENT_NUMBERS
+    parts = torch.split(rows, max(1, numbers // max(1, rows.shape[1])))
     first, *others = (InputMoments.of(precise(part)) for part in parts)
     return sum(others, first)
 

@@ -49,7 +49,7 @@ class KronCurvature(Curvature):
         features = precise(features)
         inputs = features.T @ features
         outputs = likelihood.total_curvature(precise(logits))
-        return cls(outputs, inputs, inputs.new_tensor(float(len(features))))
+        return cls(outputs, inputs, inputs.new_full((), len(features)))
 
     @classmethod
     def of_jacobian(cls, jacobian: LayerJacobian) -> Self:
@@ -58,7 +58,7 @@ class KronCurvature(Curvature):
         return cls(
             _second_moments(jacobian.gradients.transpose(0, 1).flatten(1, 2)),
             _second_moments(jacobian.inputs.transpose(0, 1)),
-            jacobian.inputs.new_tensor(n * positions, dtype=torch.float64),
+            jacobian.inputs.new_full((), n * positions, dtype=torch.float64),
         )
 
     def head_gaussian(self, head: Head, contrasts: Tensor | None, *, paper: bool) -> KronGaussian:

@@ -96,7 +96,8 @@ class _Curve:
 
     def costs(self, variances: list[float]) -> Tensor:
         """What each of these prior variances costs at its best temperature, (c,); all found side by side."""
-        self.neutral |= {each: -self._log_shrinkage(each) for each in variances}
+        shrinkages = torch.stack([self._log_shrinkage(each) for each in variances]).tolist()
+        self.neutral |= {each: -found for each, found in zip(variances, shrinkages, strict=True)}
         known = {each: t - self.neutral[each] for each, t in self.log_temperatures.items()}
         # The temperature relative to T₀ hardly depends on the prior variance.
         start = known[min(known)] if known else self._first_look(min(variances))
@@ -128,15 +129,15 @@ class _Curve:
         shrinkage = (-self.neutral[variance] - math.log(TYPICAL_SHRINKAGE)) / SHRINKAGE_WIDTH
         return (temperature**2 + shrinkage**2) / (2 * self.count)
 
-    def _log_shrinkage(self, variance: float) -> float:
-        """log √(1 + κ·Var(fᵢ − fⱼ)) of the median point."""
+    def _log_shrinkage(self, variance: float) -> Tensor:
+        """log √(1 + κ·Var(fᵢ − fⱼ)) of the median point, ()."""
         spreads = []
         for points in self.points:
             gaussian = points.family.at(Prior(variance))
             with without_autocast(gaussian.scale.device):
                 spread = precise(gaussian.scaled_mean_pair_variance())
             spreads.append(1 + KAPPA * spread * precise(gaussian.scale).square())
-        return float(torch.cat(spreads).median().log()) / 2
+        return torch.cat(spreads).median().log() / 2
 
 
 class _Descent:

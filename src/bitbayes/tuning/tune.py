@@ -20,6 +20,7 @@ from bitbayes.model import (
     model_device,
 )
 from bitbayes.posterior import LogitFamily, WeightPosterior
+from bitbayes.precision import precise
 from bitbayes.prior import Prior, variance_grid
 from bitbayes.progress import track
 from bitbayes.residual import Residual, deviations
@@ -164,7 +165,7 @@ def mean_costs(
     groups: list[Points], candidates: list[Candidate], method: str, cost: Callable[..., Tensor]
 ) -> Tensor:
     """For each candidate the mean of cost(logits, labels) over all points, (c,) in float64."""
-    totals, count = torch.zeros(len(candidates), dtype=torch.float64), 0
+    totals = []
     for points in groups:
         sums = []
         for start in range(0, len(candidates), CANDIDATES_AT_ONCE):
@@ -172,9 +173,9 @@ def mean_costs(
             logits = _predict(points.gaussians(some), method)
             labels = () if points.labels is None else (points.labels.repeat(len(some)),)
             sums.append(cost(logits, *labels).reshape(len(some), -1).sum(1))
-        totals += torch.cat(sums).cpu().double()
-        count += len(points.family)
-    return totals / count
+        totals.append(precise(torch.cat(sums)))
+    # Read back from the device once, at the end.
+    return torch.stack(totals).sum(0).cpu() / sum(len(points.family) for points in groups)
 
 
 def _predict(gaussians: list[LogitGaussian], method: str) -> Tensor:

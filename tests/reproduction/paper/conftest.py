@@ -37,6 +37,7 @@ def tiny(options=None):
         test=test,
         outliers={"Fashion-MNIST": Outliers(outside, "FMNIST")},
         load_exposure_images=lambda: outside[:20],
+        exposure_title="made images",
         validation_points=30,
         noise_points=30,
         tuning_points=20,

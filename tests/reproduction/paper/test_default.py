@@ -1,18 +1,14 @@
 """The table of the default: its numbers are those of the public API, and it says what falls short."""
 
 import copy
-import io
 
-import numpy as np
 import pytest
-import torch
 
 import bitbayes as bb
 from bitbayes import metrics
 from bitbayes.reproduction.data import scale_pixels
 from bitbayes.reproduction.paper import Options, default
 from bitbayes.reproduction.paper.methods import BatchLoader
-from bitbayes.reproduction.paper.problem import PROBLEMS
 from bitbayes.reproduction.paper.report import Report
 
 NUMBERS = ("prior_variance", "temperature", "residual_variance", "residual_threshold")
@@ -225,46 +221,3 @@ def test_the_table_says_whether_all_of_it_holds(accuracy, says, tmp_path):
     (text,) = [path.read_text() for path in report.written if path.suffix == ".md"]
     assert says in text and "Not run: bitbayes, all layers (made up)." in text and "nan" not in text
     assert "Temperature scaling: temperature 1.5" in text
-
-
-# ---- colour images
-
-
-def write_packed(path, labels):
-    image = pytest.importorskip("PIL.Image")
-    pixels = np.random.default_rng(len(str(path))).integers(0, 256, (len(labels), 32, 32, 3), dtype=np.uint8)
-    file = io.BytesIO()
-    image.fromarray(pixels.reshape(-1, 32, 3)).save(file, "WEBP", lossless=True)
-    content = np.frombuffer(file.getvalue(), dtype=np.uint8)
-    path.parent.mkdir(exist_ok=True)
-    np.savez(path, webp=content, sizes=[len(content)], labels=np.array(labels, np.uint8), bits=np.array(8))
-    return torch.from_numpy(pixels.transpose(0, 3, 1, 2).copy())
-
-
-@pytest.mark.parametrize(
-    "name, classes, outliers, exposure",
-    [
-        ("cifar10", 10, ["SVHN", "LSUN (packed scenes)", "CIFAR-100"], "cifar100"),
-        ("cifar100", 100, ["SVHN", "LSUN (packed scenes)", "CIFAR-10"], "cifar10"),
-        ("svhn", 10, ["CIFAR-10", "LSUN (packed scenes)"], "cifar100"),
-    ],
-)
-def test_problems_of_colour_images_are_read_from_packed_files(name, classes, outliers, exposure, tmp_path):
-    written = {}
-    for place, each in enumerate(("cifar10", "cifar100", "svhn", "lsun")):
-        for split, count in (("train", 4 + place), ("test", 3 + place)):
-            if (each, split) != ("lsun", "train"):
-                labels = np.arange(count) % 10
-                written[each, split] = write_packed(tmp_path / each / f"{split}_00.npz", labels)
-    problem = PROBLEMS[name](Options(train=name, data=tmp_path))
-    assert problem.classes == classes and problem.name == name
-    assert torch.equal(problem.train.images, written[name, "train"])
-    assert torch.equal(problem.test.images, written[name, "test"])
-    assert problem.test.labels.tolist() == list(range(len(written[name, "test"])))
-    assert list(problem.outliers) == outliers
-    titles = {"SVHN": "svhn", "LSUN (packed scenes)": "lsun", "CIFAR-10": "cifar10", "CIFAR-100": "cifar100"}
-    for title, found in problem.outliers.items():
-        assert torch.equal(found.images, written[titles[title], "test"])
-    assert torch.equal(problem.load_exposure_images(), written[exposure, "train"])
-    logits = problem.make_network(classes).eval()(scale_pixels(problem.test.images))
-    assert logits.shape == (len(problem.test.images), classes)

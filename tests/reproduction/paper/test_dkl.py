@@ -85,15 +85,15 @@ def test_a_batch_is_scaled_by_its_own_range(options):
         values.data.normal_()  # trained for a moment, it hardly looks at the features
     points = Points(images, images.flatten(1))
     by_batch, frozen = TrainedKernel(kernel, 45), TrainedKernel(kernel)
-    found = by_batch.predict_proba(points, {}, 7)
-    assert found.equal(by_batch.predict_proba(points, {}, 7))
-    assert not found.equal(by_batch.predict_proba(points, {}, 8))
+    found = by_batch.rate(points, {}, 7).probs
+    assert found.equal(by_batch.rate(points, {}, 7).probs)
+    assert not found.equal(by_batch.rate(points, {}, 8).probs)
     # With the first batch's range as the frozen one, its rows are predicted alike.
     features = kernel.features(images[:45])
     kernel.bounds.copy_(torch.stack([features.min(), features.max()]))
-    assert torch.allclose(frozen.predict_proba(points[:45], {}, 7), found[:45], atol=1e-6)
+    assert torch.allclose(frozen.rate(points[:45], {}, 7).probs, found[:45], atol=1e-6)
     kernel.bounds.mul_(0.5)
-    assert not torch.allclose(frozen.predict_proba(points[:45], {}, 7), found[:45], atol=1e-3)
+    assert not torch.allclose(frozen.rate(points[:45], {}, 7).probs, found[:45], atol=1e-3)
 
 
 def test_a_quick_run_is_told_apart(options):

@@ -5,20 +5,23 @@ import torch
 from torch import nn
 
 import bitbayes as bb
+from bitbayes.baselines.detectors import DETECTORS
 from bitbayes.errors import ArgumentError
 from bitbayes.reproduction.paper.ece import paper_code_ece
 from bitbayes.reproduction.paper.methods import (
     BINARY,
     MULTICLASS,
     BatchLoader,
+    Default,
+    Detector,
     LastLayer,
+    Linearised,
     MethodEntry,
-    PlusResidual,
+    Points,
+    SampledNetworks,
     Temperature,
-    WeightSamples,
-    WithResidual,
-    minimise_on_grid,
 )
+from bitbayes.reproduction.paper.methods.all_layers import minimise_on_grid
 from bitbayes.reproduction.paper.session import most_confused_classes
 from bitbayes.reproduction.paper.study import Study, choice_notes
 
@@ -57,70 +60,103 @@ def test_the_last_layer_on_features_is_that_of_the_whole_network(study, network,
     # Sums in another order differ by the rounding of float32.
     expected = whole.predict_proba(points.images)
     chosen = {"prior_variance": 3.0}
-    assert torch.allclose(method.predict_proba(points, chosen, 0), expected, atol=1e-5)
+    assert torch.allclose(method.rate(points, chosen, 0).probs, expected, atol=1e-5)
     assert torch.allclose(method.as_module(chosen)(points.images).softmax(1), expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("method", [WithResidual(), PlusResidual()])
-def test_each_trial_has_the_residual_that_was_chosen_in_it(study, network, method):
-    problem = study.problem
-    method.fit(network, problem.train.images, None, problem.train.labels)
-    first = {"prior_variance": 2.0, "residual_variance": 3.0, "residual_threshold": 0.5}
-    expected = bb.Laplace(network.whole, prior_variance=2.0, residual=True)
+def fit(method, study):
+    problem, network = study.problem, study.network
+    train = network.extract_features(problem.train.images)
+    method.fit(network, problem.train.images, train, problem.train.labels)
+    return method
+
+
+def test_each_trial_has_the_numbers_that_the_default_chose_in_it(study, network):
+    problem, method = study.problem, fit(Default(), study)
+    expected = bb.Laplace(network.whole)
     expected.fit(BatchLoader(problem.train.images, problem.train.labels), progress=False)
-    expected.residual_variance, expected.residual_threshold = 3.0, 0.5
-    chosen = method.tune(
-        study.test[:30], problem.test.labels[:30], network.extract_features(study.draw_noise(0))
-    )
-    assert set(chosen) == set(first)
-    found = method.predict_proba(study.test, first, 0)  # though other numbers were chosen after these
-    assert torch.allclose(found, expected.predict_proba(study.test.images), atol=1e-6)
-    assert torch.allclose(method.as_module(first)(study.test.images).softmax(1), found, atol=1e-6)
+    rows, _ = study.split(0)
+    first = method.tune(study.test, rows, study.tuning_noise)
+    method.tune(study.test, study.split(1)[0], study.tuning_noise)  # whose numbers are not used
+    expected.tune([(study.test.images[rows], problem.test.labels[rows])], progress=False)
+    found = method.rate(study.test, first, 0)
+    assert torch.allclose(found.probs, expected.predict_proba(study.test.images), atol=1e-4)
+    assert torch.allclose(found.own_score, expected.score(study.test.images), atol=1e-3)
+    logits = method.as_module(first)(study.test.images)
+    assert torch.allclose(logits.softmax(1), found.probs, atol=1e-5)
 
 
+@pytest.mark.parametrize("objective", ["ood", "calibrated"])
 @pytest.mark.filterwarnings("ignore::bitbayes.errors.EdgeWarning")
-def test_then_the_residual(study, network):
-    """The prior variance of ours without a residual, and the residual that the likelihood allows."""
-    problem, noise = study.problem, network.extract_features(study.draw_noise(0))
-    validation, labels = study.test[:30], problem.test.labels[:30]
-    ours, both = LastLayer(), PlusResidual()
-    for method in (ours, both):
-        method.fit(
-            network,
-            problem.train.images,
-            network.extract_features(problem.train.images),
-            problem.train.labels,
+def test_the_linearised_network_is_that_of_the_public_api(study, network, objective):
+    problem, method = study.problem, fit(Linearised(objective, structure="kron", residual=False), study)
+    expected = bb.Laplace(network.whole, layers="all", structure="kron", residual=False)
+    expected.fit(BatchLoader(problem.train.images, problem.train.labels), progress=False)
+    rows, _ = study.split(0)
+    chosen = method.tune(study.test, rows, study.tuning_noise)
+    validation = [(study.test.images[rows], problem.test.labels[rows])]
+    outliers = study.tuning_noise.images if objective == "ood" else None
+    expected.tune(validation, objective=objective, outliers=outliers, progress=False)
+    assert chosen["prior_variance"] == expected.prior_variance
+    # Sums of float32 in another order move the vertex of a parabola by 1e-4 at most.
+    assert chosen["temperature"] == pytest.approx(expected.temperature, rel=1e-3)
+    expected.temperature = chosen["temperature"]
+    found = method.rate(study.test, chosen, 0)
+    assert torch.allclose(found.probs, expected.predict_proba(study.test.images), atol=1e-4)
+    own = expected.score(study.test.images) if objective == "calibrated" else found.probs.amax(1)
+    assert torch.allclose(found.own_score, own, atol=1e-3)
+
+
+def test_posteriors_over_all_layers_are_shared_and_refused_for_many_classes(study):
+    options = {"structure": "diag", "curvature": "paper"}
+    sampled, linear = SampledNetworks(20, **options), Linearised("ood", residual=False, **options)
+    assert fit(sampled, study).bayes is fit(linear, study).bayes
+    study.network.head.out_features = 100
+    with pytest.raises(ArgumentError, match="99 passes back"):
+        fit(linear, study)
+
+
+def test_methods_that_are_tuned_once_have_the_first_trials_numbers_and_are_rated_once(study, monkeypatch):
+    study.entries = {key: MULTICLASS[key] for key in ("plain", "ours", "dla", "knn")}
+    splits, rated = [], []
+    for key, method in study.methods.items():
+        monkeypatch.setattr(
+            method, "tune", lambda test, rows, noise, key=key: splits.append(key) or {"by": rows}
         )
-    found = both.tune(validation, labels, noise)
-    assert found["prior_variance"] == ours.tune(validation, labels, noise)["prior_variance"]
-    by_nll = bb.Laplace(network.whole, residual=True)
-    by_nll.fit(BatchLoader(problem.train.images, problem.train.labels), progress=False)
-    by_nll.tune([(validation.images, labels)], objective="nll", progress=False)
-    assert found["residual_variance"] == by_nll.residual_variance
-    assert found["residual_threshold"] == by_nll.residual_threshold
+        monkeypatch.setattr(method, "rate", lambda points, chosen, seed, key=key: rated.append((key, seed)))
+    assert [trial["ours"]["by"].tolist() for trial in study.chosen] == [
+        study.split(trial)[0].tolist() for trial in range(3)
+    ]
+    assert all(trial["dla"] is study.chosen[0]["dla"] for trial in study.chosen)
+    assert [splits.count(key) for key in ("plain", "ours", "dla", "knn")] == [3, 3, 1, 1]
+    for trial in range(3):
+        for key in ("ours", "dla"):
+            study.rate(key, study.test, trial)
+    assert rated == [("ours", 0), ("dla", 0), ("ours", 1), ("ours", 2)]
+
+
+def test_a_detector_sees_the_training_features(study, network):
+    method, train = fit(Detector("knn"), study), network.extract_features(study.problem.train.images)
+    found = method.rate(study.test, {}, 0)
+    labels = study.problem.train.labels
+    knn = DETECTORS["knn"].fit(train.features, labels, network.head.weight, network.head.bias)
+    assert found.probs is None and found.own_score.equal(knn.score(study.test.features))
 
 
 def test_temperature_is_that_of_the_library(study, network):
-    method = Temperature()
-    method.fit(network, study.problem.train.images, None, study.problem.train.labels)
-    points, labels = study.test, study.problem.test.labels
-    scaled = bb.TemperatureScaling(network.whole).fit([(points.images, labels)], progress=False)
-    chosen = method.tune(points, labels, points)
+    method, points, everything = fit(Temperature(), study), study.test, torch.arange(90)
+    scaled = bb.TemperatureScaling(network.whole).fit([(points.images, points.labels)], progress=False)
+    chosen = method.tune(points, everything, points)
     assert chosen == {"temperature": pytest.approx(scaled.temperature, rel=1e-4)}
-    assert torch.allclose(
-        method.predict_proba(points, chosen, 0), scaled.predict_proba(points.images), atol=1e-5
-    )
+    expected = scaled.predict_proba(points.images)
+    assert torch.allclose(method.rate(points, chosen, 0).probs, expected, atol=1e-5)
 
 
 def test_sampled_networks_are_averaged(study, network, fresh):
-    problem = study.problem
-    method = WeightSamples(20, layers="all", structure="diag", predictive="weights")
-    method.fit(network, problem.train.images, None, problem.train.labels)
-    chosen = method.tune(
-        study.test[:30], problem.test.labels[:30], study.network.extract_features(study.draw_noise(0))
-    )
+    method = fit(SampledNetworks(20, structure="diag"), study)
+    chosen = method.tune(study.test, torch.arange(30), study.tuning_noise)
     assert 1e-9 < chosen["prior_variance"] < 1e3
-    found = method.predict_proba(study.test, chosen, seed=4)
+    found = method.rate(study.test, chosen, seed=4).probs
     method.bayes.prior_variance = chosen["prior_variance"]
     draws = method.bayes.sample(20, generator=torch.Generator().manual_seed(4))
     total = torch.zeros(90, 3)
@@ -130,11 +166,10 @@ def test_sampled_networks_are_averaged(study, network, fresh):
         with torch.no_grad():
             total += copy(study.test.images).softmax(1) / 20
     assert torch.allclose(found, total, atol=1e-6)
-    assert not torch.equal(found, method.predict_proba(study.test, chosen, seed=5))
+    assert not torch.equal(found, method.rate(study.test, chosen, seed=5).probs)
     images = study.test.images[:7].requires_grad_()
     attacked = method.as_module(chosen)(images)
-    with torch.no_grad():
-        expected = method.predict_proba(study.test[:7], chosen, seed=0)
+    expected = method.rate(Points(images.detach(), images.detach()), chosen, seed=0).probs
     assert torch.allclose(attacked.exp(), expected, atol=1e-6)
     attacked.amax().backward()
     assert images.grad.abs().sum() > 0

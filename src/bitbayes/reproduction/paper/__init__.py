@@ -8,6 +8,6 @@ Each table or figure has one module. On the command line, `bitbayes reproduce NA
 """
 
 from bitbayes.reproduction.paper.options import Options
-from bitbayes.reproduction.paper.registry import NAMES, reproduce
+from bitbayes.reproduction.paper.registry import NAMES, all_names, reproduce
 
-__all__ = ["NAMES", "Options", "reproduce"]
+__all__ = ["NAMES", "Options", "all_names", "reproduce"]

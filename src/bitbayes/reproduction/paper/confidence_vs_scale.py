@@ -20,9 +20,9 @@ from bitbayes.reproduction.paper.report import Report
 from bitbayes.reproduction.paper.session import Session
 from bitbayes.reproduction.paper.study import Study, choice_notes
 
-DELTAS = range(21)
-# Sampled networks are left out: at 21 scales they would take most of the time and show nothing new.
-METHODS_SHOWN = ("plain", "temperature", "llla", "ours", "ours-residual")
+# Posteriors over all layers are left out: they would take most of the time and show nothing new.
+DELTAS_SHOWN = (0, 1, 2, 5, 10, 20, 30, 100, 200)  # in the table
+METHODS_SHOWN = ("plain", "temperature", "llla", "ours", "default")
 
 
 def measure(session: Session) -> dict[str, Any]:
@@ -34,13 +34,16 @@ def measure_curves(study: Study) -> dict[str, Any]:
     """Return mean and standard deviation over the test points at each δ, averaged over trials."""
     keys = [key for key in METHODS_SHOWN if key in study.methods]
     found: dict[str, dict[str, list[float]]] = {key: {"mean": [], "std": []} for key in keys}
-    for delta in track(DELTAS, f"scaling ({study.problem.name})", study.progress):
+    deltas = study.problem.deltas
+    for delta in track(deltas, f"scaling ({study.problem.name})", study.progress):
         points = study.network.extract_features(delta * scale_pixels(study.problem.test.images))
         for key in keys:
             moments = []
             for trial in range(study.trials):
                 _, rows = study.split(trial)
-                confidence = study.predict_proba(key, points[rows], trial).amax(1).double()
+                probs = study.rate(key, points, trial).rows(rows).probs
+                assert probs is not None
+                confidence = probs.amax(1).double()
                 moments.append(torch.stack([confidence.mean(), confidence.std()]).cpu())
             mean, std = torch.stack(moments).mean(0).tolist()
             found[key]["mean"].append(100 * mean)
@@ -50,7 +53,7 @@ def measure_curves(study: Study) -> dict[str, Any]:
         "paper_problem": study.problem.paper_name.removeprefix("Binary-"),
         "classes": max(2, study.problem.classes),
         **study.describe(*keys),
-        "delta": list(DELTAS),
+        "delta": list(deltas),
         "confidence_percent": found,
     }
 
@@ -60,8 +63,9 @@ def show(values: dict[str, Any], report: Report) -> None:
     for kind, each in _kinds(values):
         for key, curve in each["confidence_percent"].items():
             paper = dict(_paper_curve(kind, each, key))
-            for delta in (0, 1, 2, 5, 10, 20):
-                at = each["delta"].index(delta)
+            for at, delta in enumerate(each["delta"]):
+                if delta not in DELTAS_SHOWN:
+                    continue
                 theirs = f"{100 * paper[delta]:.1f}" if delta in paper else "–"
                 ours = f"{curve['mean'][at]:.1f} ± {curve['std'][at]:.1f}"
                 rows.append((kind, each["methods"][key]["title"], str(delta), ours, theirs))

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -17,17 +16,17 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 import bitbayes as bb
-from bitbayes import metrics, predictive, uncertainty
+from bitbayes import metrics
 from bitbayes.progress import track
 from bitbayes.reproduction.data import scale_pixels
 from bitbayes.reproduction.paper import methods
 from bitbayes.reproduction.paper.dots import Block, Cell, Panel, draw_blocks
+from bitbayes.reproduction.paper.methods import Rated
 from bitbayes.reproduction.paper.pictures import styled
 from bitbayes.reproduction.paper.report import Report, format_mean_std
 from bitbayes.reproduction.paper.session import Session
 from bitbayes.reproduction.paper.study import Study
-from bitbayes.tuning.calibrated import calibrate
-from bitbayes.tuning.tune import Candidate, Points, validation_points
+from bitbayes.tuning.tune import Points
 
 FAR = 2000
 # Over all layers: the most classes, and the most points of each set of outliers. The work for a point grows
@@ -69,45 +68,29 @@ PROMISES = (
 )
 
 
-class Rated(NamedTuple):
-    """Probabilities (n, k) of some points, and the numbers (n,) by which they are told from outliers."""
+class Kept(NamedTuple):
+    """A fitted Laplace, and for each set of images the Gaussians over its logits."""
 
-    probs: Tensor
-    scores: dict[str, Tensor]
-
-
-@dataclass(frozen=True)
-class Gaussians:
-    """A fitted Laplace, and for each set of images the Gaussians over its logits, for any prior."""
-
-    bayes: bb.Laplace
+    gaussians: methods.Gaussians
     sets: dict[str, Points]
 
     @classmethod
-    def of(cls, bayes: bb.Laplace, sets: dict[str, Tensor], labels: Tensor) -> Gaussians:
-        """Pass all sets; "test" has these labels, and the labels of the others are never looked at."""
-        found = {}
-        for name, images in sets.items():
-            own = labels if name == "test" else torch.zeros_like(labels[:1]).expand(len(images))
-            loader = methods.BatchLoader(images, own)
-            parts = validation_points(bayes._fitted_posterior(), bayes._known_residual(), loader, False)
-            found[name] = Points.joined(parts)
-        return cls(bayes, found)
+    def of(cls, bayes: bb.Laplace, sets: dict[str, Tensor], labels: Tensor) -> Kept:
+        """Pass all sets. "test" has these labels."""
+        gaussians = methods.Gaussians(bayes)
+        found = {name: gaussians.of(each, labels if name == "test" else None) for name, each in sets.items()}
+        return cls(gaussians, found)
 
-    def choose(self, rows: Tensor) -> Candidate:
-        """The numbers that `tune` chooses on these rows of the test set."""
-        posterior = self.bayes._fitted_posterior()
-        losses, grid = posterior.fitted.likelihood.losses, posterior.candidates()
-        return calibrate([self.sets["test"].rows(rows)], self.bayes._method(None), losses, grid)
+    def choose(self, rows: Tensor) -> methods.Hyperparameters:
+        """Return the numbers that `tune` chooses on these rows of the test set."""
+        return self.gaussians.choose(self.sets["test"].rows(rows))
 
-    def rate(self, name: str, chosen: Candidate, rows: Tensor | None = None) -> Rated:
-        """The predictions for a set, or for some rows of it."""
+    def rate(self, name: str, chosen: methods.Hyperparameters, rows: Tensor | None = None) -> Rated:
+        """Rate a set, or some rows of it."""
         points = self.sets[name]
         if rows is not None:  # a set may hold only the first of the images that the rows count
             points = points.rows(rows[rows < len(points.family)])
-        (gaussian,) = points.gaussians([chosen])
-        probs = predictive.predict(gaussian, self.bayes._method(None)).softmax(1)
-        return Rated(probs, {"score": uncertainty.score(gaussian), **_of_probabilities(probs)})
+        return self.gaussians.rate(points, chosen)
 
 
 def measure(session: Session) -> dict[str, Any]:
@@ -128,12 +111,11 @@ def measure(session: Session) -> dict[str, Any]:
         validation, test = study.split(trial)
         rows = {"test": test, f"Test × {FAR}": test}
         chosen: dict[str, dict[str, float]] = {key: study.chosen[trial][key] for key in JUDGED}
-        numbers = {key: each.choose(validation) for key, each in fitted.items()}
-        chosen |= {key: each._asdict() for key, each in numbers.items()}
+        chosen |= {key: each.choose(validation) for key, each in fitted.items()}
         labels, found = problem.test.labels[test], {}
         for key in ("plain", *JUDGED, *fitted):
             rated = {
-                name: fitted[key].rate(name, numbers[key], rows.get(name))
+                name: fitted[key].rate(name, chosen[key], rows.get(name))
                 if key in fitted
                 else _rate(study, key, chosen.get(key, {}), features[name], rows.get(name))
                 for name in sets
@@ -152,44 +134,36 @@ def measure(session: Session) -> dict[str, Any]:
     }
 
 
-def _fit(study: Study, sets: dict[str, Tensor]) -> tuple[dict[str, Gaussians], dict[str, str]]:
+def _fit(study: Study, sets: dict[str, Tensor]) -> tuple[dict[str, Kept], dict[str, str]]:
     """The last layer and all layers, fitted and passed over all sets; and why one of them was not."""
     images, labels = study.problem.train
     test_labels = study.problem.test.labels
     last = bb.Laplace(study.network.whole).fit(methods.BatchLoader(images, labels), progress=False)
-    found = {"default": Gaussians.of(last, sets, test_labels)}
+    found = {"default": Kept.of(last, sets, test_labels)}
     if study.problem.classes > ALL_LAYERS_CLASSES:
         why = f"{study.problem.classes - 1} passes back for each image take too long"
         return found, {"default-all": why}
     every = bb.Laplace(study.network.whole, layers="all")
     every.fit(methods.BatchLoader(images, labels), progress=study.progress)
     fewer = {name: each if name == "test" else each[:ALL_LAYERS_POINTS] for name, each in sets.items()}
-    return found | {"default-all": Gaussians.of(every, fewer, test_labels)}, {}
+    return found | {"default-all": Kept.of(every, fewer, test_labels)}, {}
 
 
 @torch.no_grad()
 def _rate(study: Study, key: str, chosen: dict[str, float], features: Tensor, rows: Tensor | None) -> Rated:
     """The plain network, temperature scaling, or the paper's objective."""
     features = features if rows is None else features[rows[rows < len(features)]]
-    logits = study.network.head(features)
+    rated = study.methods[key].rate(methods.Points(features, features), chosen, 0)  # they look at no images
     if key == "plain":
-        extra = {"energy": logits.logsumexp(1), "maximum logit": logits.amax(1)}
-        return Rated(logits.softmax(1), {**_of_probabilities(logits.softmax(1)), **extra})
-    points = methods.Points(features, features)  # neither method looks at images
-    probs = study.methods[key].predict_proba(points, chosen, 0)
-    if key == "temperature":
-        return Rated(probs, _of_probabilities(probs))
-    bayes = study.methods[key].bayes  # type: ignore[attr-defined]
-    return Rated(probs, {"score": bayes.score(features), **_of_probabilities(probs)})
-
-
-def _of_probabilities(probs: Tensor) -> dict[str, Tensor]:
-    return {"largest probability": probs.amax(1), "entropy": -torch.special.entr(probs).sum(1)}
+        logits = study.network.head(features)
+        rated.scores.update({"energy": logits.logsumexp(1), "maximum logit": logits.amax(1)})
+    return rated
 
 
 def _summary(rated: dict[str, Rated], labels: Tensor) -> dict[str, Any]:
     """The metrics on the test set, and on each set of outliers by each score."""
     probs, inside = rated["test"]
+    assert probs is not None
     return {
         "accuracy": metrics.accuracy(probs, labels),
         "nll": metrics.nll(probs, labels),
@@ -198,7 +172,7 @@ def _summary(rated: dict[str, Rated], labels: Tensor) -> dict[str, Any]:
         "mmc": metrics.mmc(probs),
         "outliers": {
             name: {
-                "mmc": metrics.mmc(each.probs),
+                "mmc": metrics.mmc(each.probs),  # type: ignore[arg-type]
                 "auroc": {score: metrics.auroc(inside[score], each.scores[score]) for score in inside},
                 "fpr95": {score: metrics.fpr95(inside[score], each.scores[score]) for score in inside},
             }

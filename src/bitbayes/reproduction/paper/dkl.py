@@ -1,7 +1,7 @@
 """Deep kernel learning, beside the plain network and Laplace approximations of that network."""
 
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,22 +11,23 @@ from torch import Tensor, nn
 from bitbayes.reproduction.deep_kernel import PREDICTION_DRAWS, DeepKernel
 from bitbayes.reproduction.paper import ood
 from bitbayes.reproduction.paper.methods import (
-    IMAGES_PER_BATCH,
     MULTICLASS,
     Hyperparameters,
     MethodEntry,
     Network,
     Points,
+    Rated,
+    rate_by_probabilities,
 )
 from bitbayes.reproduction.paper.numbers import paper_scores
 from bitbayes.reproduction.paper.problem import Problem
-from bitbayes.reproduction.paper.report import Report, format_mean_std
+from bitbayes.reproduction.paper.report import Report
 from bitbayes.reproduction.paper.session import Session
 from bitbayes.reproduction.paper.study import Study
 from bitbayes.reproduction.training.cache import hash_tensors, load_or_train
 from bitbayes.reproduction.training.train import shuffled_batches
 
-OTHER_METHODS = ("plain", "llla", "ours")
+OTHER_METHODS = ("plain", "llla", "ours", "default")
 
 
 class TrainedKernel:
@@ -37,27 +38,28 @@ class TrainedKernel:
     training, and scaled by it.
     """
 
+    tuned_once = True
+
     def __init__(self, kernel: DeepKernel, batch_size: int | None = None) -> None:
         self.kernel, self.batch_size = kernel, batch_size
 
-    def fit(self, network: Network, images: Tensor, train: Points | None, labels: Tensor) -> None:
+    def fit(self, network: Network, images: Tensor, train: Points, labels: Tensor) -> None:
         pass
 
-    def tune(self, validation: Points, labels: Tensor, noise: Points) -> Hyperparameters:
+    def tune(self, test: Points, rows: Tensor, noise: Points) -> Hyperparameters:
         return {}
 
     @torch.no_grad()
-    def predict_proba(self, inputs: Points, chosen: Hyperparameters, seed: int) -> Tensor:
-        generator = torch.Generator(inputs.images.device).manual_seed(seed)
+    def rate(self, points: Points, chosen: Hyperparameters, seed: int) -> Rated:
+        generator = torch.Generator(points.images.device).manual_seed(seed)
         if self.batch_size is None:
-            batches = list(torch.split(inputs.images, IMAGES_PER_BATCH))
-            return self.kernel.predict_proba(batches, generator=generator)
+            return rate_by_probabilities(self.kernel.predict_proba(points.batches(), generator=generator))
         parts = []
-        for images in torch.split(inputs.images, self.batch_size):
+        for images in torch.split(points.images, self.batch_size):
             features = self.kernel.features(images)
             bounds = torch.stack([features.amin(), features.amax()])
             parts.append(self.kernel.probabilities(features, bounds, PREDICTION_DRAWS, generator))
-        return torch.cat(parts)
+        return rate_by_probabilities(torch.cat(parts))
 
     def as_module(self, chosen: Hyperparameters) -> nn.Module:
         return self.kernel
@@ -81,8 +83,9 @@ class ShuffledLoader:
 def load_or_train_kernel(session: Session) -> tuple[DeepKernel, dict[str, Any]]:
     """Return the deep kernel and the record of its training, from the cache or trained now."""
     problem, options = session.problem, session.options
+    recipe = replace(problem.recipe, epochs=problem.kernel_epochs or problem.recipe.epochs)
     settings = {
-        "recipe": asdict(problem.recipe),
+        "recipe": asdict(recipe),
         "objective": "dkl",
         "seed": options.seed,
         "images": len(problem.train.images),
@@ -92,7 +95,7 @@ def load_or_train_kernel(session: Session) -> tuple[DeepKernel, dict[str, Any]]:
     def run(kernel: DeepKernel, checkpoint_file: Path) -> list[float]:
         kernel.fit(
             ShuffledLoader(problem, options.seed),
-            recipe=problem.recipe,
+            recipe=recipe,
             seed=options.seed,
             checkpoint_file=checkpoint_file,
             progress=options.progress,
@@ -101,7 +104,7 @@ def load_or_train_kernel(session: Session) -> tuple[DeepKernel, dict[str, Any]]:
 
     return load_or_train(
         options.cache,
-        session.network_name(problem, "dkl"),
+        session.network_name(problem, "dkl", recipe.epochs),
         lambda: DeepKernel(problem.make_network(problem.classes)),
         settings,
         problem.train.images.device,
@@ -127,7 +130,7 @@ def measure(session: Session) -> dict[str, Any]:
 
 
 def show(values: dict[str, Any], report: Report) -> None:
-    ood.show(values, report, dkl_paper_scores, "Deep kernel learning", table_notes(values))
+    ood.show(values, report, dkl_paper_scores, "Deep kernel learning", *training_notes(values["training"]))
 
 
 def dkl_paper_scores(train: str, test: str | None, method: str | None) -> dict[str, Any]:
@@ -137,15 +140,9 @@ def dkl_paper_scores(train: str, test: str | None, method: str | None) -> dict[s
     return paper_scores("table2", train, test, method)
 
 
-def table_notes(values: dict[str, Any]) -> list[str]:
-    """Return notes on the accuracy, on the training, and on the two rows of DKL."""
-    training, inside = values["training"], values["scores_percent"][values["problem"]]
-    accuracy = "; ".join(
-        f"{values['methods'][key]['title']}: {format_mean_std(found['accuracy'], 2)}"
-        for key, found in inside.items()
-    )
+def training_notes(training: dict[str, Any]) -> list[str]:
+    """Return notes on the training, and on the two rows of DKL."""
     return [
-        f"Accuracy on the test set, %: {accuracy}.",
         f"DKL was trained from scratch on {training['images']:,} images (epochs: {training['epochs']}) in "
         f"{training['seconds']:.0f} s on {training['device']}; the other methods share the plain network.",
         "*Each batch's range*: features of test points are scaled by their range in each batch, as in the "

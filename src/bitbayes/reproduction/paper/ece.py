@@ -15,7 +15,7 @@ from bitbayes.reproduction.paper.numbers import paper_numbers
 from bitbayes.reproduction.paper.pictures import styled
 from bitbayes.reproduction.paper.report import Report, format_mean_std, format_paper
 from bitbayes.reproduction.paper.session import Session
-from bitbayes.reproduction.paper.study import choice_notes
+from bitbayes.reproduction.paper.study import Study, choice_notes
 
 NETWORK_TITLES = {"plain": "Plain", "acet": "ACET", "oe": "Outlier exposure"}
 PAPER_NETWORKS = {"plain": "MAP", "acet": "ACET", "oe": "OE"}
@@ -37,24 +37,36 @@ def paper_code_ece(probs: Tensor, labels: Tensor) -> float:
 
 
 def measure(session: Session) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for objective in NETWORK_TITLES:
-        study = session.study(objective)
-        scores: dict[str, dict[str, list[float]]] = {key: {} for key in study.methods}
-        for trial in track(range(study.trials), f"calibration ({objective})", study.progress):
-            _, rows = study.split(trial)
-            labels = study.problem.test.labels[rows].cpu()
-            for key in study.methods:
-                probs = study.predict_proba(key, study.test[rows], trial).cpu()
-                for name, value in (
-                    ("ece", metrics.ece(probs, labels)),
-                    ("papers_ece", paper_code_ece(probs, labels)),
-                    ("nll", metrics.nll(probs, labels) / 100),
-                    ("dropped", float((probs.amax(1) >= 0.99).double().mean())),
-                ):
-                    scores[key].setdefault(name, []).append(100 * value)
-        found[objective] = {**study.describe(), "scores": scores}
-    return {"problem": session.problem.title, "paper_problem": session.problem.paper_name, "networks": found}
+    return {
+        "problem": session.problem.title,
+        "paper_problem": session.problem.paper_name,
+        "networks": {objective: measure_network(session.study(objective)) for objective in NETWORK_TITLES},
+    }
+
+
+def measure_network(study: Study) -> dict[str, Any]:
+    """Return the calibration of the methods that give probabilities, in every trial."""
+    scores: dict[str, dict[str, list[float]]] = {}
+    for trial in track(range(study.trials), f"calibration ({study.problem.name})", study.progress):
+        _, rows = study.split(trial)
+        labels = study.problem.test.labels[rows].cpu()
+        for key in study.methods:
+            probs = study.rate(key, study.test, trial).rows(rows).probs
+            if probs is None:
+                continue
+            probs = probs.cpu()
+            for name, value in (
+                ("ece", 100 * metrics.ece(probs, labels)),
+                ("papers_ece", 100 * paper_code_ece(probs, labels)),
+                ("nll", metrics.nll(probs, labels)),
+                ("brier", metrics.brier(probs, labels)),
+                ("dropped", 100 * float((probs.amax(1) >= 0.99).double().mean())),
+            ):
+                scores.setdefault(key, {}).setdefault(name, []).append(value)
+    return {
+        **study.describe(*(key for key in study.entries if key in scores or key in study.not_run)),
+        "scores": scores,
+    }
 
 
 def paper_ece(objective: str, method: str | None, problem: str) -> list[float] | None:
@@ -72,9 +84,9 @@ def show(values: dict[str, Any], report: Report) -> None:
             paper = paper_ece(objective, method["paper"], values["paper_problem"])
             cells = (
                 [format_mean_std(scores[name], 2) for name in ("ece", "papers_ece", "dropped")]
-                + [format_mean_std(scores["nll"], 4)]
+                + [format_mean_std(scores[name], 4) for name in ("nll", "brier")]
                 if scores
-                else ["not run"] * 4
+                else ["not run"] * 5
             )
             rows.append((NETWORK_TITLES[objective], method["title"], *cells, format_paper(paper)))
     header = (
@@ -84,12 +96,13 @@ def show(values: dict[str, Any], report: Report) -> None:
         "ECE as in the paper's code, %",
         "Points it drops, %",
         "NLL, nats",
+        "Brier score",
         "Paper's ECE",
     )
     note = (
         "The paper's code leaves out every point of confidence 0.99 or more. On a network that is right and "
-        "sure of nearly all points its value is the miscalibration of the few others. The outlier-exposure "
-        "network was trained with letters and tuned on noise × 10, as in the table `oe`."
+        "sure of nearly all points its value is the miscalibration of the few others. The networks are those "
+        "of the tables `acet` and `oe`."
     )
     chosen = [
         f"{NETWORK_TITLES[objective]} network. {text}"

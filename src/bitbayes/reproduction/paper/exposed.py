@@ -1,11 +1,11 @@
 """The tables `acet` and `oe`: the methods on networks that were trained to be unsure about outliers."""
 
-from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
 from bitbayes.reproduction.paper import adversarial, ood
 from bitbayes.reproduction.paper.numbers import paper_scores
+from bitbayes.reproduction.paper.problem import Problem
 from bitbayes.reproduction.paper.report import Report
 from bitbayes.reproduction.paper.session import Session
 
@@ -15,20 +15,26 @@ TABLE_TITLES = {"acet": "Trained with ACET", "oe": "Trained with outlier exposur
 def measure(objective: str, session: Session) -> dict[str, Any]:
     study = session.study(objective)
     noise = ood.noise_set(study, ood.MULTICLASS_NOISE_SCALE)
-    return ood.measure(study, ood.image_sets(study) | noise | adversarial.attacked_sets(study))
+    found = ood.measure(study, ood.image_sets(study) | noise | adversarial.attacked_sets(study))
+    return found | {"training": training_note(objective, session.problem)}
 
 
 def show(objective: str, values: dict[str, Any], report: Report) -> None:
-    exposure = [exposure_note(values["scores_percent"])] if objective == "oe" else []
-    remarks = [*ood.table_notes(values), *exposure]
-    ood.show(values, report, partial(paper_scores, objective), TABLE_TITLES[objective], remarks)
+    paper = partial(paper_scores, objective)
+    ood.show(values, report, paper, TABLE_TITLES[objective], values["training"])
 
 
-def exposure_note(sets: Iterable[str]) -> str:
-    """Return a note that names the outliers of the training. `sets` are the names of the outlier sets."""
-    name = next((each for each in sets if "etters" in each), "letters")
-    packed = " (of the packed sets: vowels, of another source than the test letters)" if "sub" in name else ""
+def training_note(objective: str, problem: Problem) -> str:
+    """Return a note on how the network was trained."""
+    recipe = problem.fine_tuning.get(objective)
+    how = (
+        "The network was trained from scratch"
+        if recipe is None
+        else f"The plain network was trained for {recipe.epochs} more epochs"
+    )
+    if objective == "acet":
+        return f"{how} with attacked noise."
     return (
-        f"The outliers that the network was trained with: {name}, its training split{packed}. "
-        "The noise on which methods choose goes up to 10, as in the paper's code."
+        f"{how} with outliers: {problem.exposure_title}. The noise on which methods choose goes up to 10, as "
+        "in the paper's code."
     )

@@ -27,21 +27,24 @@ def measure_histograms(study: Study, delta: int) -> dict[str, Any]:
     """Return the fraction of the points in each bin of confidence, in the first trial."""
     _, rows = study.split(0)
     images = scale_pixels(study.problem.test.images[rows])
-    near, far = study.test[rows], study.network.extract_features(delta * images)
+    far = study.network.extract_features(delta * images)
     low = 1 / max(2, study.problem.classes)
     found = {}
     for key in study.methods:
-        inside, outside = (study.predict_proba(key, points, 0) for points in (near, far))
+        inside, outside = (study.rate(key, study.test, 0).rows(rows), study.rate(key, far, 0))
+        if inside.probs is None or outside.probs is None:
+            continue
         shares = [
             torch.histc(probs.amax(1).double().cpu(), HISTOGRAM_BINS, low, 1).div(len(probs)).tolist()
-            for probs in (inside, outside)
+            for probs in (inside.probs, outside.probs)
         ]
-        found[key] = {"inside": shares[0], "far": shares[1], "auroc": 100 * auroc(inside, outside)}
+        separated = 100 * auroc(inside.own_score, outside.own_score)
+        found[key] = {"inside": shares[0], "far": shares[1], "auroc": separated}
     return {
         "problem": study.problem.title,
         "delta": delta,
         "low": low,
-        **study.describe(),
+        **study.describe(*(key for key in study.entries if key in found)),
         "shares": found,
     }
 

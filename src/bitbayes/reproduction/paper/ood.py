@@ -1,82 +1,103 @@
 """Outlier detection, as in the paper's tables: mean maximum confidence (MMC) and AUROC on each set."""
 
+import statistics
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from matplotlib.figure import Figure
+from torch import Tensor
 
 from bitbayes import metrics
 from bitbayes.progress import track
 from bitbayes.reproduction.paper.dots import Block, Cell, Panel, draw_blocks
-from bitbayes.reproduction.paper.methods import Points
+from bitbayes.reproduction.paper.methods import Points, Rated
 from bitbayes.reproduction.paper.pictures import styled
-from bitbayes.reproduction.paper.report import Report, format_mean_std, format_paper
+from bitbayes.reproduction.paper.report import Report, format_mean_std, format_paper, markdown_table
 from bitbayes.reproduction.paper.study import Study, choice_notes
 
 # The noise of tables 1 and 2 is uniform on [0, 1], times this.
 BINARY_NOISE_SCALE, MULTICLASS_NOISE_SCALE = 100, 2000
 # Returns the paper's numbers for a training set, a test set and a method: see `numbers.paper_scores`.
 PaperScores = Callable[[str, str | None, str | None], dict[str, Any]]
-HEADER = ("Test set", "Method", "MMC, %", "AUROC, %", "Paper's MMC", "Paper's AUROC")
+HEADER = ("Test set", "Method", "MMC, %", "AUROC, %", "FPR95, %", "Paper's MMC", "Paper's AUROC")
+CALIBRATION = {"accuracy": 2, "changed": 2, "nll": 4, "brier": 4, "ece": 2}  # digits
+CALIBRATION_HEADER = ("Method", "Accuracy, %", "Labels changed, %", "NLL, nats", "Brier score", "ECE, %")
+SCORES_NOTE = (
+    "AUROC and FPR95: outliers are told from test images by the largest probability, as in the paper; for "
+    "bitbayes and *last layer, paper's objective* by `score`, for detectors by their own score. MMC is the "
+    "mean of the largest probability."
+)
 
 
 @dataclass(frozen=True)
 class OutlierSet:
-    """A set of outliers."""
+    """A set of outliers. It is the same in all trials."""
 
-    draw: Callable[[int], Points]  # takes the number of the trial
-    paper_row: str | None  # their row in the paper's tables
+    points: Points
+    paper_row: str | None  # its row in the paper's tables
 
 
-# Values of each trial, by set, method and quantity.
+# Values of each trial, by set, method and quantity. All are in %, but for `nll` (in nats) and `brier`.
 Scores = dict[str, dict[str, dict[str, list[float]]]]
 
 
 def image_sets(study: Study) -> dict[str, OutlierSet]:
     """Return the problem's own sets of images that belong to no class."""
-    sets = {}
-    for name, outliers in study.problem.outliers.items():
-        points = study.network.extract_features(outliers.images)
-        sets[name] = OutlierSet(lambda trial, points=points: points, outliers.paper_row)  # type: ignore[misc]
-    return sets
+    return {
+        name: OutlierSet(study.network.extract_features(outliers.images), outliers.paper_row)
+        for name, outliers in study.problem.outliers.items()
+    }
 
 
 def noise_set(study: Study, scale: int) -> dict[str, OutlierSet]:
-    """Return scaled uniform noise. It is new in each trial, and not the noise on which methods are tuned."""
-
-    def draw(trial: int) -> Points:
-        return study.network.extract_features(scale * study.draw_noise(trial))
-
-    return {f"Noise × {scale}": OutlierSet(draw, f"Noise (delta={scale})")}
+    """Return scaled uniform noise. It is not the noise on which methods are tuned."""
+    points = study.network.extract_features(scale * study.draw_noise(0))
+    return {f"Noise × {scale}": OutlierSet(points, f"Noise (delta={scale})")}
 
 
 def evaluate(study: Study, sets: dict[str, OutlierSet]) -> Scores:
-    """Return the scores of every method on the test set and on each outlier set, in every trial, in %."""
+    """Return the scores of every method on the test set and on each outlier set, in every trial."""
     scores: Scores = {name: {key: {} for key in study.methods} for name in (study.problem.title, *sets)}
 
-    def add(where: str, method: str, **values: float) -> None:
+    def add(where: str, method: str, values: dict[str, float]) -> None:
         for key, value in values.items():
-            scores[where][method].setdefault(key, []).append(100 * value)
+            scores[where][method].setdefault(key, []).append(value)
 
     for trial in track(range(study.trials), f"predicting ({study.problem.name})", study.progress):
         _, rows = study.split(trial)
-        test, labels = study.test[rows], study.problem.test.labels[rows]
-        drawn = {name: outliers.draw(trial) for name, outliers in sets.items()}
-        plain = study.predict_proba("plain", test, trial).argmax(1)
+        labels = study.problem.test.labels[rows]
+        plain = study.rate("plain", study.test, trial).rows(rows)
         for method in study.methods:
-            inside = study.predict_proba(method, test, trial)
-            add(
-                study.problem.title,
-                method,
-                mmc=metrics.mmc(inside),
-                accuracy=metrics.accuracy(inside, labels),
-                changed=float((inside.argmax(1) != plain).double().mean()),
-            )
-            for name, points in drawn.items():
-                outside = study.predict_proba(method, points, trial)
-                add(name, method, mmc=metrics.mmc(outside), auroc=metrics.auroc(inside, outside))
+            inside = study.rate(method, study.test, trial).rows(rows)
+            add(study.problem.title, method, rate_labels(inside, plain, labels))
+            for name, outliers in sets.items():
+                add(name, method, tell_apart(inside, study.rate(method, outliers.points, trial)))
     return scores
+
+
+def rate_labels(rated: Rated, plain: Rated, labels: Tensor) -> dict[str, float]:
+    """Return confidence, accuracy and calibration on labelled points; nothing without probabilities."""
+    if rated.probs is None or plain.probs is None:
+        return {}
+    probs = rated.probs
+    return {
+        "mmc": 100 * metrics.mmc(probs),
+        "accuracy": 100 * metrics.accuracy(probs, labels),
+        "changed": 100 * float((probs.argmax(1) != plain.probs.argmax(1)).double().mean()),
+        "nll": metrics.nll(probs, labels),
+        "brier": metrics.brier(probs, labels),
+        "ece": 100 * metrics.ece(probs, labels),
+    }
+
+
+def tell_apart(inside: Rated, outside: Rated) -> dict[str, float]:
+    """Return how well a method's own score tells outliers from data, and its confidence on outliers."""
+    found = {
+        "auroc": 100 * metrics.auroc(inside.own_score, outside.own_score),
+        "fpr95": 100 * metrics.fpr95(inside.own_score, outside.own_score),
+    }
+    return found if outside.probs is None else {"mmc": 100 * metrics.mmc(outside.probs), **found}
 
 
 def measure(study: Study, sets: dict[str, OutlierSet]) -> dict[str, Any]:
@@ -91,29 +112,59 @@ def measure(study: Study, sets: dict[str, OutlierSet]) -> dict[str, Any]:
     }
 
 
-def show(values: dict[str, Any], report: Report, paper: PaperScores, title: str, remarks: list[str]) -> None:
-    """Write the table and the picture of what `measure` returned, with the paper's numbers beside ours.
+def show(values: dict[str, Any], report: Report, paper: PaperScores, title: str, *remarks: str) -> None:
+    """Write the tables and the picture of what `measure` returned, with the paper's numbers beside ours.
 
     Args:
         values: what `measure` returned.
         report: writes the files.
         paper: returns the paper's numbers.
         title: the title of the table.
-        remarks: the notes below the table.
+        remarks: more notes for below the tables.
     """
+    report.write_table(
+        f"{title}: {values['problem']}",
+        HEADER,
+        table_rows(values, paper),
+        calibration_table(values),
+        SCORES_NOTE,
+        *choice_notes(values),
+        *remarks,
+    )
+    report.write_picture(lambda: draw_scores(values, paper))
+
+
+def table_rows(values: dict[str, Any], paper: PaperScores) -> Iterator[tuple[str, ...]]:
+    """Yield a row for each set and method. The best mean AUROC on a set is bold."""
+    means = {
+        where: {key: statistics.fmean(each["auroc"]) for key, each in found.items() if each.get("auroc")}
+        for where, found in values["scores_percent"].items()
+    }
+    for where, method, found, theirs in iterate_cells(values, paper):
+        key = method["key"]
+        if key in values["not_run"]:
+            cells = ["not run"] * 3
+        elif found:
+            cells = [format_mean_std(found.get(name, [])) for name in ("mmc", "auroc", "fpr95")]
+            if key in means[where] and means[where][key] == max(means[where].values()):
+                cells[1] = f"**{cells[1]}**"
+        else:
+            continue  # a detector has no confidence, and some methods are not attacked
+        yield where, method["title"], *cells, *(format_paper(theirs.get(name)) for name in ("mmc", "aur"))
+
+
+def calibration_table(values: dict[str, Any]) -> str:
+    """Return a table of accuracy and calibration on the test set."""
+    inside = values["scores_percent"][values["problem"]]
     rows = [
         (
-            where,
-            method["title"],
-            format_mean_std(found["mmc"]) if found else "not run",
-            format_mean_std(found.get("auroc", [])) if found else "not run",
-            format_paper(theirs.get("mmc")),
-            format_paper(theirs.get("aur")),
+            values["methods"][key]["title"],
+            *(format_mean_std(found.get(name, []), digits) for name, digits in CALIBRATION.items()),
         )
-        for where, method, found, theirs in iterate_cells(values, paper)
+        for key, found in inside.items()
+        if found
     ]
-    report.write_table(f"{title}: {values['problem']}", HEADER, rows, *remarks)
-    report.write_picture(lambda: draw_scores(values, paper))
+    return "\n".join(markdown_table(CALIBRATION_HEADER, rows))
 
 
 def iterate_cells(
@@ -125,18 +176,6 @@ def iterate_cells(
         for key, method in values["methods"].items():
             theirs = paper(values["paper_problem"], row, method["paper"])
             yield where, {"key": key, **method}, found.get(key, {}), theirs
-
-
-def table_notes(values: dict[str, Any]) -> list[str]:
-    """Return notes on the accuracy, on what the methods chose, and on why some were not run."""
-    title = {key: method["title"] for key, method in values["methods"].items()}
-    inside = values["scores_percent"][values["problem"]]
-    accuracy = "; ".join(
-        f"{title[key]}: {format_mean_std(found['accuracy'], 2)}"
-        + (f" (labels changed: {format_mean_std(found['changed'], 2)})" if key != "plain" else "")
-        for key, found in inside.items()
-    )
-    return [f"Accuracy on the test set, %: {accuracy}.", *choice_notes(values)]
 
 
 @styled

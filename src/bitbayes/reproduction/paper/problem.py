@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import NamedTuple
 
@@ -43,12 +43,17 @@ class Problem:
     test: ImageSet
     outliers: dict[str, Outliers]
     load_exposure_images: Callable[[], Tensor]  # the outliers of outlier exposure
+    exposure_title: str
     validation_points: int  # taken from the test set in each trial
     noise_points: int
     tuning_points: int  # of validation points, and of noise, on which sampled networks are tuned
     recipe: Recipe
     make_network: Callable[[int], nn.Module]  # takes the number of logits
     classes: int = 10  # the number of logits: 1 for a binary problem
+    # How the plain network is trained further, by objective. Networks of other objectives start afresh.
+    fine_tuning: Mapping[str, Recipe] = field(default_factory=dict)
+    kernel_epochs: int | None = None  # of deep kernel learning. None: those of the recipe
+    deltas: Sequence[int] = range(21)  # by which test images are multiplied, in the figures of confidence
 
     def shrink(self, n: int) -> Problem:
         """Return the problem with at most n images in each set, and one epoch of training."""
@@ -61,6 +66,9 @@ class Problem:
             noise_points=min(n // 2, self.noise_points),
             tuning_points=n // 4,
             recipe=replace(self.recipe, epochs=1),
+            fine_tuning={key: replace(recipe, epochs=1) for key, recipe in self.fine_tuning.items()},
+            deltas=self.deltas[::5],
+            kernel_epochs=1,
         )
 
     def binary(self, first: int, second: int) -> Problem:
@@ -89,7 +97,8 @@ def make_problem(options: Options) -> Problem:
     if options.quick:
         problem = problem.shrink(60)
     if options.epochs is not None:
-        problem = replace(problem, recipe=replace(problem.recipe, epochs=options.epochs))
+        recipe = replace(problem.recipe, epochs=options.epochs)
+        problem = replace(problem, recipe=recipe, kernel_epochs=options.epochs)
     return problem
 
 
@@ -119,6 +128,8 @@ def _make_mnist(options: Options) -> Problem:
             "Fashion-MNIST": Outliers(_read(options, "fashion_mnist", "test").images, "FMNIST"),
         },
         load_exposure_images=lambda: _read(options, letters_set, "train").images,
+        exposure_title=f"{title}, its training split"
+        + (" (vowels, of another source than the test letters)" if letters_set == "letters" else ""),
         validation_points=2000,
         noise_points=2000,
         tuning_points=2000,
@@ -145,6 +156,7 @@ def _make_digits(options: Options) -> Problem:
             "Fashion-MNIST": Outliers(to_pixels(data.fashion_images[:400]), "FMNIST"),
         },
         load_exposure_images=lambda: to_pixels(data.letters_images[:500]),
+        exposure_title="500 other letters",
         validation_points=500,
         noise_points=400,
         tuning_points=100,
@@ -161,16 +173,21 @@ class _ColourProblem(NamedTuple):
     recipe: Recipe
     outliers: tuple[str, ...]  # other data sets
     exposure: str  # the data set of which outlier exposure takes the training images
+    deltas: range  # the paper's, for SVHN every tenth
 
 
 TITLES = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "svhn": "SVHN", "lsun": "LSUN (packed scenes)"}
 # The rows of the paper's tables. It does not test CIFAR-10 on CIFAR-100, nor the reverse.
 PAPER_ROWS = {"svhn": "SVHN", "lsun": "LSUN", "cifar10": "CIFAR10"}
 COLOUR_PROBLEMS = {
-    "cifar10": _ColourProblem("CIFAR-10", 10, CIFAR, ("svhn", "lsun", "cifar100"), "cifar100"),
-    "cifar100": _ColourProblem("CIFAR-100", 100, CIFAR, ("svhn", "lsun", "cifar10"), "cifar10"),
-    "svhn": _ColourProblem("SVHN", 10, SVHN, ("cifar10", "lsun"), "cifar100"),
+    "cifar10": _ColourProblem("CIFAR-10", 10, CIFAR, ("svhn", "lsun", "cifar100"), "cifar100", range(31)),
+    "cifar100": _ColourProblem("CIFAR-100", 100, CIFAR, ("svhn", "lsun", "cifar10"), "cifar10", range(31)),
+    "svhn": _ColourProblem("SVHN", 10, SVHN, ("cifar10", "lsun"), "cifar100", range(0, 201, 10)),
 }
+# From scratch, outlier exposure takes twice as long as plain training, and ACET some 30 times. The epochs of
+# outlier exposure are those of its authors' own fine-tuning.
+FINE_TUNING_EPOCHS = {"oe": 10, "acet": 2}
+FINE_TUNING_RATE = 0.01
 
 
 def _make_colour(name: str, options: Options) -> Problem:
@@ -187,12 +204,19 @@ def _make_colour(name: str, options: Options) -> Problem:
             for each in own.outliers
         },
         load_exposure_images=lambda: _read(options, own.exposure, "train").images,
+        exposure_title=f"the training images of {TITLES[own.exposure]} (the paper: 80 million tiny images)",
         validation_points=2000,
         noise_points=2000,
         tuning_points=2000,
         recipe=own.recipe,
-        make_network=resnet18,
+        make_network=partial(resnet18, width=4) if options.quick else resnet18,
         classes=own.classes,
+        fine_tuning={
+            objective: replace(own.recipe, learning_rate=FINE_TUNING_RATE, epochs=epochs)
+            for objective, epochs in FINE_TUNING_EPOCHS.items()
+        },
+        deltas=own.deltas,
+        kernel_epochs=30,
     )
 
 

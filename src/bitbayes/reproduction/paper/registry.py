@@ -19,7 +19,9 @@ NAMES = (
     "linear-regions",
     "bounded-logit",
     "default",
+    "trade-off",
     "table2",
+    "openood",
     "confidence-vs-scale",
     "rotated-mnist",
     "adversarial",
@@ -31,6 +33,19 @@ NAMES = (
     "ece",
     "dkl",
 )
+
+
+# The data sets that some of them are about.
+ONLY_FOR = {"openood": ("cifar10", "cifar100"), "rotated-mnist": ("digits", "mnist")}
+
+
+def all_names(train: str) -> list[str]:
+    """Return the names of all tables and figures that there are for a data set.
+
+    >>> "rotated-mnist" in all_names("mnist"), "rotated-mnist" in all_names("svhn")
+    (True, False)
+    """
+    return [name for name in NAMES if train in ONLY_FOR.get(name, (train,))]
 
 
 def reproduce(

@@ -79,10 +79,13 @@ class Report:
         self, title: str, header: Sequence[str], rows: Iterable[Sequence[str]], *notes: str
     ) -> None:
         """Write a Markdown table, with the command that made it above and the notes below."""
-        lines = [f"# {title}", "", f"Made by `{self.about['command']}` on {self.about['device']}.", ""]
+        made = (
+            f"Made by `{self.about['command']}` on {self.about['device']}, in {self.about['seconds']:.0f} s."
+        )
+        lines = [f"# {title}", "", made, ""]
         if self.about["quick"]:
             lines += ["**A quick run: these numbers show that the code runs, and nothing else.**", ""]
-        lines += [f"| {' | '.join(cells)} |" for cells in (header, ["---"] * len(header), *rows)]
+        lines += markdown_table(header, rows)
         lines += [text for note in notes for text in ("", note)]
         self._write_text("md", "\n".join(lines) + "\n")
 
@@ -105,6 +108,15 @@ class Report:
     def _write_text(self, suffix: str, text: str) -> None:
         write_text(self._path(suffix), text)
         self.written.append(self._path(suffix))
+
+
+def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """Return the lines of a Markdown table.
+
+    >>> markdown_table(["a", "b"], [["1", "2"]])
+    ['| a | b |', '| --- | --- |', '| 1 | 2 |']
+    """
+    return [f"| {' | '.join(cells)} |" for cells in (header, ["---"] * len(header), *rows)]
 
 
 def command(name: str, options: Options) -> str:

@@ -25,24 +25,26 @@ from bitbayes.reproduction.paper.session import Session
 from bitbayes.reproduction.paper.study import choice_notes
 
 ANGLES_DEGREES = range(0, 181, 15)
+METHODS_SHOWN = ("plain", "temperature", "llla", "dla", "kfla", "ours", "default")
 
 
 def measure(session: Session) -> dict[str, Any]:
     study = session.study("plain")
-    scores: dict[str, list[list[float]]] = {key: [] for key in study.methods}
+    scores: dict[str, list[list[float]]] = {key: [] for key in METHODS_SHOWN if key in study.methods}
     for angle in track(ANGLES_DEGREES, "rotating", study.progress):
         points = study.network.extract_features(rotate(scale_pixels(study.problem.test.images), angle))
-        for key in study.methods:
+        for key, angles in scores.items():
             trials = []
             for trial in range(study.trials):
                 _, rows = study.split(trial)
-                probabilities = study.predict_proba(key, points[rows], trial)
-                trials.append(brier(probabilities, study.problem.test.labels[rows]))
-            scores[key].append(trials)
+                probs = study.rate(key, points, trial).rows(rows).probs
+                assert probs is not None
+                trials.append(brier(probs, study.problem.test.labels[rows]))
+            angles.append(trials)
     return {
         "problem": study.problem.title,
         "angles": list(ANGLES_DEGREES),
-        **study.describe(),
+        **study.describe(*scores),
         "brier": scores,
     }
 

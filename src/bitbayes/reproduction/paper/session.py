@@ -34,10 +34,10 @@ class Session:
         network = self._load_or_train(problem, "plain")
         return Study(problem, network, self.options.trials, self.options.progress)
 
-    def network_name(self, problem: Problem, objective: str) -> str:
+    def network_name(self, problem: Problem, objective: str, epochs: int) -> str:
         """Return the name of a trained network in the cache."""
         quick = "-quick" if self.options.quick else ""
-        return f"{problem.name}-{objective}{quick}-{problem.recipe.epochs}-{self.options.seed}"
+        return f"{problem.name}-{objective}{quick}-{epochs}-{self.options.seed}"
 
     def _make_study(self, objective: str) -> Study:
         embedded = self.problem.name == "digits" and objective == "plain" and self.options.epochs is None
@@ -51,14 +51,17 @@ class Session:
         return Study(self.problem, network, self.options.trials, self.options.progress, scale)
 
     def _load_or_train(self, problem: Problem, objective: str) -> Network:
+        further = problem.fine_tuning.get(objective)
+        recipe = further or problem.recipe
         whole = trained(
             self.options.cache,
-            self.network_name(problem, objective),
+            self.network_name(problem, objective, recipe.epochs),
             lambda: problem.make_network(problem.classes),
             *problem.train,
-            recipe=problem.recipe,
+            recipe=recipe,
             objective=objective,
             outliers=problem.load_exposure_images() if objective == "oe" else None,
+            start=self.study("plain").network.whole if further else None,
             seed=self.options.seed,
             progress=self.options.progress,
         )

@@ -1,8 +1,11 @@
 """A trained network with the methods fitted to it, and their hyperparameters in each trial."""
 
 import math
+import time
+from collections import defaultdict
 from functools import cached_property
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -19,6 +22,7 @@ from bitbayes.reproduction.paper.methods import (
     MethodEntry,
     Network,
     Points,
+    Rated,
 )
 from bitbayes.reproduction.paper.problem import Problem
 
@@ -49,6 +53,9 @@ class Study:
         self.tuning_noise_scale = tuning_noise_scale
         self.entries: dict[str, MethodEntry] = dict(MULTICLASS if problem.classes > 1 else BINARY)
         self.not_run: dict[str, str] = {}
+        self.fit_seconds: dict[str, float] = {}
+        # Of methods that are tuned once. Sets that are no longer in use are forgotten.
+        self._rated: defaultdict[str, WeakKeyDictionary[Points, Rated]] = defaultdict(WeakKeyDictionary)
 
     @cached_property
     def methods(self) -> dict[str, Method]:
@@ -58,17 +65,26 @@ class Study:
         for name, entry in track(self.entries.items(), f"fitting ({problem.name})", self.progress):
             try:
                 method = entry.make(problem.tuning_points)
+                started = time.perf_counter()
                 method.fit(self.network, problem.train.images, train, problem.train.labels)
             except ArgumentError as error:
                 self.not_run[name] = str(error)
                 continue
+            self.network.synchronize()
+            self.fit_seconds[name] = time.perf_counter() - started
             fitted[name] = method
         return fitted
 
     @cached_property
     def test(self) -> Points:
         """The whole test set."""
-        return self.network.extract_features(self.problem.test.images)
+        return self.network.extract_features(*self.problem.test)
+
+    @cached_property
+    def tuning_noise(self) -> Points:
+        """The noise on which methods are tuned, in all trials. It is not that of the tables."""
+        noise = self.tuning_noise_scale * self.draw_noise(500)[: self.problem.validation_points]
+        return self.network.extract_features(noise)
 
     def split(self, trial: int) -> tuple[Tensor, Tensor]:
         """Return the rows of the test set that are validation points in a trial, and the other rows."""
@@ -88,14 +104,16 @@ class Study:
     @cached_property
     def chosen(self) -> list[dict[str, Hyperparameters]]:
         """The hyperparameters that each method chose, in each trial."""
-        chosen = []
+        chosen: list[dict[str, Hyperparameters]] = []
         for trial in track(range(self.trials), f"tuning ({self.problem.name})", self.progress):
             rows, _ = self.split(trial)
-            validation, labels = self.test[rows], self.problem.test.labels[rows]
-            noise = self.tuning_noise_scale * self.draw_noise(500 + trial)[: self.problem.validation_points]
-            outliers = self.network.extract_features(noise)
             chosen.append(
-                {name: method.tune(validation, labels, outliers) for name, method in self.methods.items()}
+                {
+                    name: chosen[0][name]
+                    if trial and method.tuned_once
+                    else method.tune(self.test, rows, self.tuning_noise)
+                    for name, method in self.methods.items()
+                }
             )
         return chosen
 
@@ -115,9 +133,15 @@ class Study:
             "chosen": [{key: trial[key] for key in fitted} for trial in self.chosen],
         }
 
-    def predict_proba(self, method: str, points: Points, trial: int) -> Tensor:
-        """Return probabilities (n, k) by a method with the hyperparameters that it chose in a trial."""
-        return self.methods[method].predict_proba(points, self.chosen[trial][method], trial)
+    def rate(self, method: str, points: Points, trial: int) -> Rated:
+        """Rate points by a method with the hyperparameters that it chose in a trial."""
+        fitted, chosen = self.methods[method], self.chosen[trial][method]
+        if not fitted.tuned_once:
+            return fitted.rate(points, chosen, trial)
+        kept = self._rated[method]
+        if points not in kept:
+            kept[points] = fitted.rate(points, chosen, 0)
+        return kept[points]
 
 
 def choice_notes(description: dict[str, Any]) -> list[str]:
@@ -130,7 +154,9 @@ def choice_notes(description: dict[str, Any]) -> list[str]:
     for key in title:
         trials = [trial.get(key, {}) for trial in description["chosen"]]
         ranges = [
-            f"{name.replace('_', ' ')} {_format_range([each[name] for each in trials])}" for name in trials[0]
+            f"{name.replace('_', ' ')} {_format_range([each[name] for each in trials])}"
+            for name, value in trials[0].items()
+            if value is not None
         ]
         choices += [f"{title[key]}: {', '.join(ranges)}"] if ranges else []
     when = " over the trials" if len(description["chosen"]) > 1 else ""

@@ -14,4 +14,4 @@ def measure(session: Session) -> dict[str, Any]:
 
 
 def show(values: dict[str, Any], report: Report) -> None:
-    ood.show(values, report, partial(paper_scores, "table1"), "Table 1, binary", ood.table_notes(values))
+    ood.show(values, report, partial(paper_scores, "table1"), "Table 1, binary")

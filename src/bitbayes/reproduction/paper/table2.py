@@ -15,4 +15,4 @@ def measure(session: Session) -> dict[str, Any]:
 
 
 def show(values: dict[str, Any], report: Report) -> None:
-    ood.show(values, report, partial(paper_scores, "table2"), "Table 2, multi-class", ood.table_notes(values))
+    ood.show(values, report, partial(paper_scores, "table2"), "Table 2, multi-class")

@@ -12,7 +12,6 @@ from bitbayes.reproduction.data import gaussians, two_moons
 from bitbayes.reproduction.networks import MLP
 from bitbayes.reproduction.paper.methods import (
     Hyperparameters,
-    get_hyperparameters,
     ignore_edge_warnings,
     probabilities,
 )
@@ -136,5 +135,11 @@ def fit_methods(toy: Toy, network: nn.Module) -> dict[str, FittedMethod]:
     return {
         "Plain": FittedMethod(plain, {}),
         "Temperature": FittedMethod(scaled.predict_proba, {"temperature": scaled.temperature}),
-        **{name: FittedMethod(each.predict_proba, get_hyperparameters(each)) for name, each in bayes.items()},
+        **{name: FittedMethod(each.predict_proba, _chosen(each)) for name, each in bayes.items()},
     }
+
+
+def _chosen(bayes: bb.Laplace) -> Hyperparameters:
+    """Return the prior variance and, with a residual, its two hyperparameters."""
+    names = ("residual_variance", "residual_threshold") if bayes.options.residual_asked else ()
+    return {name: getattr(bayes, name) for name in ("prior_variance", *names)}

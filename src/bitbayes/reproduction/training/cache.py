@@ -39,6 +39,7 @@ def trained(
     recipe: Recipe,
     objective: str = "plain",
     outliers: Tensor | None = None,
+    start: nn.Module | None = None,
     seed: int = 0,
     progress: bool | None = None,
 ) -> nn.Module:
@@ -57,6 +58,7 @@ def trained(
         recipe: as in `train`.
         objective: as in `train`.
         outliers: as in `train`.
+        start: a trained network of the same kind, from whose weights the training begins.
         seed: determines the initial weights, and all that it determines in `train`.
         progress: as in `train`.
     """
@@ -71,7 +73,12 @@ def trained(
         "data": hash_tensors(images, labels, *used_outliers),
     }
 
+    if start is not None:
+        settings["start"] = hash_tensors(*start.state_dict().values())
+
     def run(network: nn.Module, checkpoint_file: Path) -> list[float]:
+        if start is not None:
+            network.load_state_dict(start.state_dict())
         return train(
             network,
             images,

@@ -1,0 +1,31 @@
+"""Detectors of outliers that people would choose instead: scores of the last layer's features and logits.
+
+Each is fitted on the training data's features, their labels and the last layer, and scores features (n, d):
+one number a row, larger = more like the data.
+
+>>> import torch
+>>> from bitbayes.baselines.detectors import DETECTORS
+>>> _ = torch.manual_seed(0)
+>>> features, labels, layer = torch.randn(200, 8), torch.arange(200) % 3, torch.nn.Linear(8, 3)
+>>> detector = DETECTORS["mahalanobis"].fit(features, labels, layer.weight, layer.bias)
+>>> scores = detector.score(torch.stack([features[0], 100 * features[0]]))
+>>> detector.title, bool(scores[0] > scores[1])
+('Mahalanobis', True)
+"""
+
+from bitbayes.baselines.detectors.base import Detector
+from bitbayes.baselines.detectors.by_logits import GEN, Energy, MaxLogit
+from bitbayes.baselines.detectors.knn import KNN
+from bitbayes.baselines.detectors.mahalanobis import Mahalanobis
+from bitbayes.baselines.detectors.vim import ViM
+
+DETECTORS: dict[str, type[Detector]] = {
+    "max-logit": MaxLogit,
+    "energy": Energy,
+    "gen": GEN,
+    "mahalanobis": Mahalanobis,
+    "knn": KNN,
+    "vim": ViM,
+}
+
+__all__ = ["DETECTORS", "GEN", "KNN", "Detector", "Energy", "Mahalanobis", "MaxLogit", "ViM"]

@@ -1,0 +1,98 @@
+"""Checks of values whose outcome is looked at late.
+
+Whether a batch is finite is known on its device. To read it from there at once is to wait until the device
+has finished the batch, and then the device waits for the next one. So the outcome is copied behind the work
+for the batch, and looked at when the next batch is under way.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from types import TracebackType
+from typing import NamedTuple, Self
+
+import torch
+from torch import Tensor
+
+# How many batches may be under way whose checks have not been looked at.
+LAG = 1
+
+
+class _Sent(NamedTuple):
+    """Outcomes (m,) on their way to the CPU, when they have arrived, and what to call where one is False."""
+
+    outcomes: Tensor
+    arrived: torch.cuda.Event | None
+    otherwise: list[Callable[[], None]]
+
+
+class LateChecks:
+    """Checks that have all been looked at when this `with` block ends: before that, nothing may be returned.
+
+    The error of an earlier batch comes first, also where a later batch has raised one in the block.
+
+    >>> def refuse():
+    ...     raise ValueError("batch 0 is negative")
+    >>> with LateChecks() as checks:
+    ...     checks.add((torch.tensor([1.0, -1.0]) >= 0).all(), refuse)
+    Traceback (most recent call last):
+    ...
+    ValueError: batch 0 is negative
+    """
+
+    def __init__(self) -> None:
+        self._new: list[tuple[Tensor, Callable[[], None]]] = []
+        self._sent: deque[_Sent] = deque()
+
+    def add(self, ok: bool | Tensor, otherwise: Callable[[], None]) -> None:
+        """Call `otherwise`, which looks closer or raises, unless `ok`: a boolean, or a tensor () of one."""
+        if isinstance(ok, Tensor):
+            self._new.append((ok, otherwise))
+        elif not ok:
+            otherwise()
+
+    def end_batch(self) -> None:
+        """All work for a batch was given to its device: look at the checks of the batches before."""
+        self._send()
+        self._look(LAG)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        # Not where a generator is closed, or the user has interrupted the program.
+        if kind is None or issubclass(kind, Exception):
+            self._send()
+            self._look(0)
+
+    def _send(self) -> None:
+        if not self._new:
+            return
+        flags, otherwise = zip(*self._new, strict=True)
+        self._new = []
+        device = flags[0].device
+        outcomes = torch.stack([flag.to(device) for flag in flags])
+        arrived = None
+        if device.type == "cuda":  # the copy is under way, to pinned memory: the event says when it is there
+            outcomes = outcomes.to("cpu", non_blocking=True)
+            arrived = torch.cuda.current_stream(device).record_event()
+        self._sent.append(_Sent(outcomes, arrived, list(otherwise)))
+
+    def _look(self, keep: int) -> None:
+        """Look at the checks of all batches that were sent, but for the last ones."""
+        while len(self._sent) > keep:
+            outcomes, arrived, otherwise = self._sent.popleft()
+            if arrived is not None:
+                arrived.synchronize()
+            for ok, call in zip(outcomes.tolist(), otherwise, strict=True):
+                if not ok:
+                    call()
+
+
+def require(ok: bool | Tensor, otherwise: Callable[[], None], checks: LateChecks | None) -> None:
+    """Call `otherwise` unless `ok`: late if there are `checks`, and now if not."""
+    if checks is not None:
+        checks.add(ok, otherwise)
+    elif not ok:
+        otherwise()

@@ -1,0 +1,148 @@
+"""bitbayes as a post-processor of OpenOOD's evaluator (version 1.5).
+
+OpenOOD is no dependency. Its evaluator takes only what is a `BasePostprocessor`, so this class is a subclass
+where OpenOOD can be imported.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from operator import length_hint
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from bitbayes.errors import DataError, ModelError, NotFittedError
+from bitbayes.laplace import NUMBERS, Laplace
+from bitbayes.model import Fingerprint, Inputs, check_loader, fingerprint, unwrapped
+from bitbayes.progress import track
+
+if TYPE_CHECKING:
+    BasePostprocessor = object
+else:
+    try:
+        from openood.postprocessors import BasePostprocessor
+    except ImportError:
+        BasePostprocessor = object
+
+# What loaders are called. The evaluator says "train", some programs made of it say "main_train".
+TRAINING, VALIDATION = ("train", "main_train"), ("val",)
+INPUTS, LABELS = "data", "label"
+
+
+class LaplacePostprocessor(BasePostprocessor):
+    """`Laplace.score` as the confidence by which OpenOOD tells data from outliers.
+
+    `setup` fits a `Laplace` on the training data and tunes it on the validation data. It does not look at
+    outliers, so there is nothing for OpenOOD's search of hyperparameters to do: `APS_mode` is False.
+
+    Args:
+        config: OpenOOD's, which is kept and not looked at.
+        options: of the `Laplace`, such as `layers="all"`.
+
+    Attributes:
+        bayes: the `Laplace`, or None before `setup`.
+    """
+
+    APS_mode = False
+    hyperparam_search_done = True
+
+    def __init__(self, config: Any = None, **options: Any) -> None:
+        self.config = config
+        self.options = options
+        self.args_dict: dict[str, list[Any]] = {}
+        self.bayes: Laplace | None = None
+        self._fitted_to: Fingerprint | None = None
+
+    def setup(
+        self, net: nn.Module, id_loader_dict: Mapping[str, Iterable[Any]], ood_loader_dict: Any = None
+    ) -> None:
+        """Fit and tune, unless that was done for this network with the weights it has.
+
+        Args:
+            net: the classifier.
+            id_loader_dict: loaders "train" and "val" of batches {"data": …, "label": …}.
+            ood_loader_dict: not looked at.
+        """
+        bayes, now = Laplace(net, **self.options), fingerprint(unwrapped(net))
+        if self.bayes is not None and self.bayes.model is bayes.model and self._fitted_to == now:
+            return
+        training, validation = _pairs(id_loader_dict, TRAINING), _pairs(id_loader_dict, VALIDATION)
+        self.bayes, self._fitted_to = bayes.fit(training).tune(validation), now
+
+    @torch.no_grad()
+    def postprocess(self, net: nn.Module, data: Inputs) -> tuple[Tensor, Tensor]:
+        """The most probable labels (n,) and the scores (n,), of one forward pass, on the CPU."""
+        bayes = self._bayes_of(net)
+        _, probabilities, scores = zip(*bayes._predictions(bayes._batches(data)), strict=True)
+        return torch.cat(probabilities).argmax(1), torch.cat(scores)
+
+    def inference(
+        self, net: nn.Module, data_loader: Iterable[Any], progress: bool = True
+    ) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+        """Predictions, confidences and labels (n,) of all batches of a loader.
+
+        Args:
+            net: the classifier that was set up.
+            data_loader: yields batches {"data": …, "label": …}.
+            progress: whether to show a bar.
+        """
+        found: list[tuple[Tensor, Tensor, Tensor]] = []
+        for data, label in track(_Pairs(data_loader), "OpenOOD", progress):
+            found.append((*self.postprocess(net, data), label))
+        if not found:
+            raise DataError("the loader is empty: it yielded no batch")
+        predictions, confidences, labels = (
+            torch.cat([each.cpu() for each in column]).numpy() for column in zip(*found, strict=True)
+        )
+        return predictions.astype(np.int64), confidences, labels.astype(np.int64)
+
+    def set_hyperparam(self, hyperparam: list[Any]) -> None:
+        """Set the numbers that `tune` chooses, in the order of `get_hyperparam`."""
+        bayes = self._bayes()
+        for name, value in zip(NUMBERS, hyperparam, strict=True):
+            setattr(bayes, name, value)
+
+    def get_hyperparam(self) -> list[Any]:
+        """Prior variance, temperature, and the residual's variance and threshold."""
+        return [getattr(self._bayes(), name) for name in NUMBERS]
+
+    def _bayes(self) -> Laplace:
+        if self.bayes is None:
+            raise NotFittedError("this post-processor is not set up yet: call `setup` first")
+        return self.bayes
+
+    def _bayes_of(self, net: nn.Module) -> Laplace:
+        bayes = self._bayes()
+        if unwrapped(net) is not bayes.model:
+            raise ModelError("this post-processor was set up for another network: call `setup` with this one")
+        bayes._current_posterior()  # raises if the network has changed since
+        return bayes
+
+
+class _Pairs:
+    """OpenOOD's batches, mappings with many keys, as the pairs (inputs, labels) that `Laplace` takes."""
+
+    def __init__(self, loader: Iterable[Any]) -> None:
+        self.loader = check_loader(loader)
+
+    def __iter__(self) -> Iterator[tuple[Any, Any]]:
+        for number, batch in enumerate(self.loader):
+            if not isinstance(batch, Mapping) or INPUTS not in batch or LABELS not in batch:
+                keys = f"with the keys {sorted(batch)}" if isinstance(batch, Mapping) else "and no mapping"
+                raise DataError(
+                    f"batch {number} is a {type(batch).__name__} {keys}: expected OpenOOD's "
+                    f"{{{INPUTS!r}: inputs, {LABELS!r}: labels}}"
+                )
+            yield batch[INPUTS], batch[LABELS]
+
+    def __length_hint__(self) -> int:
+        return length_hint(self.loader)
+
+
+def _pairs(loaders: Mapping[str, Iterable[Any]], names: tuple[str, ...]) -> _Pairs:
+    for name in names:
+        if name in loaders:
+            return _Pairs(loaders[name])
+    raise DataError(f"id_loader_dict has the keys {sorted(loaders)}: expected {names[0]!r} among them")

@@ -1,0 +1,165 @@
+"""Nothing is read back from the device for each batch: a GPU would wait for the CPU, and the CPU for it.
+
+On a CPU nobody waits. So the operations that would wait on a GPU are counted.
+"""
+
+from collections import Counter
+
+import pytest
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import bitbayes as bb
+from bitbayes.tuning.tune import validation_points
+
+# Operations that read a value back, or need one to know the size of what they return.
+READS = {"_local_scalar_dense", "equal", "is_nonzero", "item", "nonzero", "masked_select", "unique_dim"}
+READS |= {"_unique", "_unique2", "unique_consecutive"}
+# A value of Python's that becomes a tensor is sent to the device, for which the CPU waits too.
+SENDS = {"lift_fresh", "lift_fresh_copy"}
+# What moves no numbers, or only asks for a dtype.
+FREE = {"alias", "as_strided", "detach", "expand", "permute", "promote_types", "select", "slice", "split"}
+FREE |= {"split_with_sizes", "squeeze", "t", "transpose", "unbind", "unsqueeze", "view", "_unsafe_view"}
+
+
+class Operations(TorchDispatchMode):
+    def __init__(self):
+        super().__init__()
+        self.counts = Counter()
+
+    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+        self.counts[operation.overloadpacket.__name__] += 1
+        if operation.overloadpacket.__name__ == "index" and any(
+            each is not None and each.dtype == torch.bool for each in args[1]
+        ):
+            self.counts["nonzero"] += 1  # a mask: on a GPU its true entries are counted first
+        return operation(*args, **(kwargs or {}))
+
+
+class Copies(TorchFunctionMode):
+    """Copies to the CPU, which are no operations where all tensors are there already."""
+
+    def __init__(self):
+        super().__init__()
+        self.counts = Counter()
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        name = getattr(function, "__name__", "")
+        # Not `to(device)`, which is the CPU only here.
+        if name in ("cpu", "numpy") or (name == "to" and args[1:2] == ("cpu",)):
+            self.counts["cpu"] += 1
+        return function(*args, **(kwargs or {}))
+
+
+def count(job, data):
+    with Operations() as operations, Copies() as copies:
+        job(data)
+    return operations.counts + copies.counts
+
+
+def per_batch(job, data):
+    """How often each operation is called for one batch more; `data` has five batches."""
+    few, many = count(job, data[:2]), count(job, data)
+    return {name: (many[name] - few[name]) / 3 for name in many if many[name] != few[name]}
+
+
+def waits(counts):
+    return {name: number for name, number in counts.items() if name in {*READS, *SENDS, "cpu"}}
+
+
+def problem(k):
+    torch.manual_seed(0)
+    model = bb.networks.resnet18(width=8).eval()
+    model.head = nn.Linear(model.head.in_features, k)
+    x = torch.rand(5, 4, 3, 32, 32)
+    return model, list(zip(x, torch.arange(20).reshape(5, 4) % k, strict=True))
+
+
+def prepared(k, residual):
+    model, data = problem(k)
+    bayes = bb.Laplace(model, prior_variance=10.0, residual=residual).fit(data)
+    bayes.temperature = 0.8
+    if residual:
+        bayes.residual_variance, bayes.residual_threshold = 1.0, 0.1
+    bayes.predict_proba(data[:1])  # what is made once is made now
+    return bayes, data
+
+
+def tuning_pass(bayes, data):
+    with torch.no_grad():
+        validation_points(bayes._posterior, bayes._known_residual(), data, False)
+
+
+JOBS = {
+    "fit": lambda bayes, data: bb.Laplace(bayes.model, residual=bayes.residual).fit(data),
+    "the pass of tune": tuning_pass,
+    "predict_proba": lambda bayes, data: bayes.predict_proba(data),
+    "score": lambda bayes, data: bayes.score(data),
+    "the drop-in": lambda bayes, data: [bayes(x) for x, _ in data],
+}
+
+
+@pytest.mark.parametrize("job", JOBS)
+@pytest.mark.parametrize("residual", ["auto", False])
+@pytest.mark.parametrize("k", [10, 100, 1])
+def test_nothing_is_read_back_for_each_batch(k, residual, job):
+    bayes, data = prepared(k, residual)
+    if k == 1:
+        data = [(x, y % 2) for x, y in data]
+    counts = per_batch(lambda some: JOBS[job](bayes, some), data)
+    assert counts["convolution"] >= 20  # the network's own: batches were counted
+    assert waits(counts) == {}
+
+
+# The numbers of now: they may fall.
+MOST = {"fit": 75, "the pass of tune": 40, "predict_proba": 75, "score": 70, "the drop-in": 75}
+
+
+@pytest.mark.parametrize("job", JOBS)
+@pytest.mark.parametrize("k", [10, 100])
+def test_operations_for_each_batch_stay_few(k, job):
+    bayes, data = prepared(k, "auto")
+    with torch.no_grad():
+        own = count(bayes.model, data[0][0])
+    counts = per_batch(lambda some: JOBS[job](bayes, some), data)
+    more = {name: number - own[name] for name, number in counts.items() if name not in FREE}
+    assert 0 < sum(more.values()) <= MOST[job]
+
+
+def test_a_tuning_reads_back_as_often_for_many_batches_as_for_few(monkeypatch):
+    """Costs are read back once for all groups of points, however many there are."""
+    bayes, data = prepared(10, "auto")
+    costs = bb.tuning.tune.mean_costs
+    monkeypatch.setattr(type(bayes._posterior), "rows_per_step", 4)  # a group for each batch
+    candidates = [bb.tuning.Candidate(1.0), bb.tuning.Candidate(10.0)]
+    losses = bayes._posterior.fitted.likelihood.losses
+
+    def job(some):
+        with torch.no_grad():
+            found = validation_points(bayes._posterior, None, some, False)
+            assert len(found) == len(some)
+            costs(found, candidates, "pairwise", losses)
+
+    assert waits(per_batch(job, data)) == {}
+
+
+def test_half_precision_is_summed_in_float32():
+    """Images of 3,072 numbers near 20 have a sum beyond the largest of float16, 65,504."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(3072, 8), nn.ReLU(), nn.Linear(8, 3)).half()
+    with torch.no_grad():
+        model[1].weight /= 100
+    data = [(torch.rand(4, 3, 32, 32).half() + 20, torch.arange(4) % 3) for _ in range(5)]
+    bayes = bb.Laplace(model, prior_variance=1.0).fit(data)
+    bayes.predict_proba(data[:1])
+    assert waits(per_batch(bayes.predict_proba, data)) == {}
+
+
+@pytest.mark.parametrize(
+    "read", [lambda t: bool(t.sum() > 0), lambda t: t.nonzero(), lambda t: t[t > 0], lambda t: t.cpu()]
+)
+def test_what_is_read_back_is_counted(read):
+    data = [torch.randn(3) for _ in range(5)]
+    assert sum(waits(per_batch(lambda some: [read(each) for each in some], data)).values()) >= 1
