@@ -1,5 +1,6 @@
 """Figure 3: absolute logit and confidence of two moons' test points along δ·x, with their limits."""
 
+import math
 from typing import Any
 
 import torch
@@ -8,9 +9,15 @@ from torch import Tensor
 
 import bitbayes as bb
 from bitbayes.reproduction.data import two_moons
-from bitbayes.reproduction.paper.curves import plot_band, plot_paper_curve
+from bitbayes.reproduction.paper.curves import (
+    DOTTED_LINE,
+    add_legend,
+    label_end,
+    plot_band,
+    plot_paper_curve,
+)
 from bitbayes.reproduction.paper.numbers import paper_numbers
-from bitbayes.reproduction.paper.pictures import COLOURS, make_panels, styled
+from bitbayes.reproduction.paper.pictures import make_panels, styled
 from bitbayes.reproduction.paper.report import Report
 from bitbayes.reproduction.paper.session import Session
 from bitbayes.reproduction.paper.toys import fit_laplace, make_moons, train_toy
@@ -75,23 +82,20 @@ def show(values: dict[str, Any], report: Report) -> None:
 
 @styled
 def draw(values: dict[str, Any]) -> Figure:
-    """Draw mean ± 3 std. Dashed lines are the paper's mean, dotted lines the computed limit."""
-    figure, (row,) = make_panels(1, 4, 2.4, 2.6)
+    """Draw mean ± std, and the number at the largest δ. Dotted lines are the computed limit."""
+    figure, (row,) = make_panels(1, 4, 2.7)
     plots = [(name, key) for name in ("abs_logit", "confidence") for key in METHOD_TITLES]
     for axes, (name, key) in zip(row, plots, strict=True):
         curve = values["curves"][key][name]
-        plot_band(axes, key, values["delta"], curve["mean"], curve["std"], METHOD_TITLES[key])
-        plot_paper_curve(axes, key, paper_numbers("bounded-logit")[name][PAPER_METHODS[key]])
+        limits = (0.0, math.inf) if name == "abs_logit" else (0.5, 1.0)
+        plot_band(axes, key, values["delta"], curve["mean"], curve["std"], limits)
+        plot_paper_curve(axes, paper_numbers("bounded-logit")[name][PAPER_METHODS[key]])
+        digits = ".3g" if name == "abs_logit" else ".3f"
+        label_end(axes, key, values["delta"], curve["mean"], format(curve["mean"][-1], digits))
         if key == "llla":
-            axes.axhline(values["limit"][name], color=COLOURS[key], linestyle=":", linewidth=1.2)
-        if name == "confidence":
-            axes.set_ylim(0.45, 1.05)
-        axes.set(xlabel="δ", title=f"{METHOD_TITLES[key]}: {'|z|' if name == 'abs_logit' else 'confidence'}")
-    grey: dict[str, Any] = {"color": "#333333"}
-    keys = [
-        row[0].fill_between([], [], alpha=0.15, label="± 3 std over test points", **grey),
-        *row[0].plot([], [], linestyle="--", linewidth=1.1, label="the paper's mean", **grey),
-        *row[0].plot([], [], linestyle=":", linewidth=1.2, label="computed limit", **grey),
-    ]
-    figure.legend(handles=keys, loc="outside lower center", ncols=3)
+            axes.plot([DELTAS[0], DELTAS[-1]], [values["limit"][name]] * 2, **DOTTED_LINE)
+        axes.set_ylim(*((0, None) if name == "abs_logit" else (0.48, 1.02)))
+        quantity = "absolute logit |z|" if name == "abs_logit" else "confidence"
+        axes.set(xlabel="δ", title=f"{METHOD_TITLES[key]}:\n{quantity}")
+    add_legend(figure, row[0], "computed limit")
     return figure

@@ -7,9 +7,15 @@ from matplotlib.figure import Figure
 
 from bitbayes.progress import track
 from bitbayes.reproduction.data import scale_pixels
-from bitbayes.reproduction.paper.curves import plot_band, plot_paper_curve
+from bitbayes.reproduction.paper.curves import (
+    DOTTED_LINE,
+    add_legend,
+    label_end,
+    plot_band,
+    plot_paper_curve,
+)
 from bitbayes.reproduction.paper.numbers import paper_numbers
-from bitbayes.reproduction.paper.pictures import make_panels, styled
+from bitbayes.reproduction.paper.pictures import PAGE_WIDTH, choose_columns, make_panels, styled, wrap_title
 from bitbayes.reproduction.paper.report import Report
 from bitbayes.reproduction.paper.session import Session
 from bitbayes.reproduction.paper.study import Study, choice_notes
@@ -82,24 +88,30 @@ def _paper_curve(kind: str, each: dict[str, Any], key: str) -> list[tuple[float,
 
 @styled
 def draw(values: dict[str, Any]) -> Figure:
-    """Draw a row for each problem and a panel for each method: mean ± 3 std. Dashed lines are the paper's."""
+    """Draw a panel for each problem and method: mean ± std, and the number at the largest δ."""
     kinds = _kinds(values)
-    columns = max(len(each["confidence_percent"]) for _, each in kinds)
-    figure, axes = make_panels(2, columns, 2.2, 2.0, sharex=True, sharey=True)
-    for row, (kind, each) in zip(axes, kinds, strict=True):
-        for panel, (key, curve) in zip(row, each["confidence_percent"].items(), strict=False):
-            plot_band(panel, key, each["delta"], curve["mean"], curve["std"], each["methods"][key]["title"])
-            plot_paper_curve(panel, key, _paper_curve(kind, each, key), 100)
-            panel.axhline(100 / each["classes"], color="#333333", linestyle=":", linewidth=1)
-            panel.set(title=each["methods"][key]["title"], ylim=(0, 104))
-        row[0].set_ylabel(f"{kind}\nConfidence, %")
-    for panel in axes[-1]:
-        panel.set_xlabel("δ")
-    first = axes[0][0]
-    keys = [
-        first.fill_between([], [], color="#333333", alpha=0.15, label="± 3 std over test points"),
-        *first.plot([], [], color="#333333", linestyle="--", linewidth=1.1, label="the paper's mean"),
-        *first.plot([], [], color="#333333", linestyle=":", linewidth=1, label="1 / number of classes"),
-    ]
-    figure.legend(handles=keys, loc="outside lower center", ncols=3)
+    columns = choose_columns(max(len(each["confidence_percent"]) for _, each in kinds))
+    lines = [(kind, each, keys) for kind, each in kinds for keys in _split_evenly(each, columns)]
+    figure, axes = make_panels(len(lines), columns, 2.05, sharex=True, sharey="row")
+    for row, (kind, each, keys) in zip(axes, lines, strict=True):
+        for panel in row[len(keys) :]:
+            panel.set_axis_off()
+        chance = 100 / each["classes"]
+        for panel, key in zip(row, keys, strict=False):
+            curve = each["confidence_percent"][key]
+            panel.axhline(chance, **DOTTED_LINE)
+            plot_band(panel, key, each["delta"], curve["mean"], curve["std"], (chance, 100))
+            plot_paper_curve(panel, _paper_curve(kind, each, key), 100)
+            label_end(panel, key, each["delta"], curve["mean"], f"{curve['mean'][-1]:.0f}")
+            panel.set_title(wrap_title(each["methods"][key]["title"], PAGE_WIDTH / columns - 0.3))
+            panel.tick_params(labelbottom=True)
+            panel.set(xlabel="δ", ylim=(chance - 4, 104))
+        row[0].set_ylabel(f"{kind.capitalize()}:\nconfidence, %")
+    add_legend(figure, axes[0][0], "1 / number of classes")
     return figure
+
+
+def _split_evenly(each: dict[str, Any], columns: int) -> list[list[str]]:
+    """Return the methods of each row of panels."""
+    keys = list(each["confidence_percent"])
+    return [keys[start : start + columns] for start in range(0, len(keys), columns)]

@@ -20,8 +20,9 @@ from bitbayes import metrics
 from bitbayes.progress import track
 from bitbayes.reproduction.data import scale_pixels
 from bitbayes.reproduction.paper import methods
+from bitbayes.reproduction.paper.dots import Block, Cell, Panel, draw_blocks
 from bitbayes.reproduction.paper.methods import Rated
-from bitbayes.reproduction.paper.pictures import label_rows, make_panels, marker_style, styled
+from bitbayes.reproduction.paper.pictures import styled
 from bitbayes.reproduction.paper.report import Report, format_mean_std
 from bitbayes.reproduction.paper.session import Session
 from bitbayes.reproduction.paper.study import Study
@@ -48,6 +49,8 @@ SCORES = {
     "default": ("score", "largest probability", "entropy"),
     "default-all": ("score", "largest probability", "entropy"),
 }
+# Scores of the plain network that are drawn as rows of their own.
+DETECTORS = {"energy": "energy", "max-logit": "maximum logit"}
 QUANTITIES = {
     "accuracy": ("Accuracy, %", 100, 2),
     "nll": ("NLL", 1, 4),
@@ -290,30 +293,38 @@ def _choices(values: dict[str, Any]) -> str:
 
 @styled
 def draw(values: dict[str, Any]) -> Figure:
-    """AUROC and mean confidence on each set of outliers, by method."""
-    names = values["sets"]
-    marks = [
-        ("plain", "largest probability", "Plain, largest probability"),
-        ("temperature", "largest probability", "Temperature scaling"),
-        ("energy", "energy", "Plain, energy"),
-        ("ours", "score", "Paper's objective"),
-        ("default", "score", "bitbayes (default)"),
-    ]
-    if "default-all" in values["trials"][0]["methods"]:
-        marks.append(("default-all", "score", "bitbayes, all layers"))
-    figure, ((left, right),) = make_panels(1, 2, 4.2, 1.2 + 0.62 * len(names), sharey=True)
-    for place, (style, score, title) in enumerate(marks):
-        key = "plain" if style == "energy" else style
-        y = [len(names) - i + 0.3 - 0.6 * place / (len(marks) - 1) for i in range(len(names))]
-        auroc = [statistics.fmean(_of_outliers(values, key, name, "auroc", score)) for name in names]
-        left.plot(auroc, y, **marker_style(style), label=title, clip_on=False)
-        if style != "energy":
-            confidence = [statistics.fmean(_of_outliers(values, key, name, "mmc")) for name in names]
-            right.plot(confidence, y, **marker_style(style), clip_on=False)
-    right.axvline(100 / max(2, values["classes"]), color="#888888", linewidth=0.8, linestyle=":")
-    left.set(xlabel="AUROC, %")
-    right.set(xlabel="Mean confidence, % (dotted: 1/k)")
-    label_rows(left, right, names)
-    figure.suptitle(values["problem"])
-    figure.legend(loc="outside lower center", ncols=3)
-    return figure
+    """Draw AUROC and mean confidence, a row for each method and a column for each set of outliers.
+
+    Two detectors by the plain network's logits have rows of their own.
+    """
+    found = values["trials"][0]["methods"]
+    # By row: the method, the score that tells outliers, and the title.
+    rows = {key: (key, SCORES[key][0], TITLES[key]) for key in found if key in SCORES}
+    rows |= {
+        key: ("plain", score, f"Plain network, {score}")
+        for key, score in DETECTORS.items()
+        if score in SCORES["plain"]
+    }
+    auroc = {
+        name: {key: Cell(_of_outliers(values, of, name, "auroc", by)) for key, (of, by, _) in rows.items()}
+        for name in values["sets"]
+    }
+    confidence = {
+        name: {key: Cell(_of_outliers(values, key, name, "mmc")) for key in rows if key not in DETECTORS}
+        for name in values["sets"]
+    }
+    chance = 100 / max(2, values["classes"])
+    return draw_blocks(
+        {key: title for key, (_, _, title) in rows.items()},
+        [
+            Block(
+                f"{values['problem']}: AUROC, %",
+                [Panel(name, cells, best=max) for name, cells in auroc.items()],
+            ),
+            Block(
+                "Mean confidence, %",
+                [Panel(name, cells, dotted=chance) for name, cells in confidence.items()],
+            ),
+        ],
+        dotted="1 / number of classes",
+    )

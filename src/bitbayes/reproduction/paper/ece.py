@@ -3,7 +3,6 @@
 The expected calibration error is computed twice: as it is defined, and as the paper's code computes it.
 """
 
-import statistics
 from typing import Any
 
 from matplotlib.figure import Figure
@@ -11,8 +10,9 @@ from torch import Tensor
 
 from bitbayes import metrics
 from bitbayes.progress import track
+from bitbayes.reproduction.paper.dots import Block, Cell, Panel, draw_blocks
 from bitbayes.reproduction.paper.numbers import paper_numbers
-from bitbayes.reproduction.paper.pictures import COLOURS, make_panels, styled
+from bitbayes.reproduction.paper.pictures import styled
 from bitbayes.reproduction.paper.report import Report, format_mean_std, format_paper
 from bitbayes.reproduction.paper.session import Session
 from bitbayes.reproduction.paper.study import Study, choice_notes
@@ -115,26 +115,24 @@ def show(values: dict[str, Any], report: Report) -> None:
 
 @styled
 def draw(values: dict[str, Any]) -> Figure:
-    """Draw the error as it is defined, as the paper's code computes it, and as the paper prints it."""
-    figure, (row,) = make_panels(1, len(values["networks"]), 3.0, 3.8, sharey=True)
-    for axes, (objective, found) in zip(row, values["networks"].items(), strict=True):
-        for x, (key, scores) in enumerate(found["scores"].items()):
-            method = found["methods"][key]
+    """Draw the error as it is defined, and as the paper's code computes it: the paper prints the latter."""
+    titles: dict[str, str] = {}
+    defined, computed = [], []
+    for objective, found in values["networks"].items():
+        titles |= {key: method["title"] for key, method in found["methods"].items()}
+        scores, name = found["scores"], f"{NETWORK_TITLES[objective]} network"
+        style: dict[str, Any] = {"least_span": 0.5, "number": "{:.2f}".format}
+        errors = {key: Cell(each["ece"]) for key, each in scores.items()}
+        defined.append(Panel(name, errors, best=min, **style))
+        cells = {}
+        for key, method in found["methods"].items():
             paper = paper_ece(objective, method["paper"], values["paper_problem"])
-            axes.bar(x - 0.2, statistics.fmean(scores["ece"]), 0.4, color=COLOURS[key])
-            axes.bar(
-                x + 0.2, statistics.fmean(scores["papers_ece"]), 0.4, facecolor="none", edgecolor=COLOURS[key]
-            )
-            if paper:
-                axes.plot([x + 0.2], [paper[0]], marker="x", color="#333333")
-        axes.set_xticks(range(len(found["scores"])))
-        titles = [found["methods"][key]["title"] for key in found["scores"]]
-        axes.set_xticklabels(titles, rotation=60, ha="right")
-        axes.set_title(f"{NETWORK_TITLES[objective]} network")
-    row[0].set_ylabel("ECE, %")
-    grey: dict[str, Any] = {"color": "#333333", "linestyle": "none"}
-    row[0].plot([], [], marker="s", label="as defined", **grey)
-    row[0].plot([], [], marker="s", markerfacecolor="none", label="as the paper's code computes it", **grey)
-    row[0].plot([], [], marker="x", label="as the paper prints it", **grey)
-    figure.legend(loc="outside lower center", ncols=3)
-    return figure
+            cells[key] = Cell(scores.get(key, {}).get("papers_ece", []), paper[0] if paper else None)
+        computed.append(Panel(name, cells, **style))
+    return draw_blocks(
+        titles,
+        [
+            Block("Expected calibration error, %, of all points", defined),
+            Block("As the paper's code computes it, %: without points of confidence 0.99 or more", computed),
+        ],
+    )

@@ -3,16 +3,18 @@
 from typing import Any
 
 import torch
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from bitbayes.metrics import auroc
 from bitbayes.reproduction.data import scale_pixels
-from bitbayes.reproduction.paper.pictures import COLOURS, make_panels, styled
+from bitbayes.reproduction.paper.pictures import COLOURS, TEXT_COLOUR, make_panels, styled
 from bitbayes.reproduction.paper.report import Report
 from bitbayes.reproduction.paper.session import Session
 from bitbayes.reproduction.paper.study import Study, choice_notes
 
 HISTOGRAM_BINS = 40
+ROW_HEIGHT = 0.68  # of the picture, in inches
 DELTA_BY_KIND = {"multi-class": 2000, "binary": 100}
 
 
@@ -70,23 +72,53 @@ def show(values: dict[str, Any], report: Report) -> None:
 
 @styled
 def draw(values: dict[str, Any]) -> Figure:
-    """Draw the test images' histogram filled, and that of the same images times δ as an outline."""
-    columns = max(len(values[kind]["shares"]) for kind in DELTA_BY_KIND)
-    figure, axes = make_panels(2, columns, 2.1, 2.0, sharey=True)
-    for row, kind in zip(axes, DELTA_BY_KIND, strict=True):
+    """Draw a row for each method and a column for each kind of problem.
+
+    The test images' histogram is filled, and that of the same images times δ is an outline.
+    """
+    keys = list(dict.fromkeys(key for kind in DELTA_BY_KIND for key in values[kind]["shares"]))
+    figure, rows = make_panels(len(keys), len(DELTA_BY_KIND), ROW_HEIGHT, sharex="col", sharey=True)
+    for column, kind in zip(zip(*rows, strict=True), DELTA_BY_KIND, strict=True):
         each = values[kind]
-        for panel in row[len(each["shares"]) :]:
-            panel.set_axis_off()
-        for panel, (key, shares) in zip(row, each["shares"].items(), strict=False):
-            width = (1 - each["low"]) / HISTOGRAM_BINS
-            edges = [each["low"] + width * b for b in range(HISTOGRAM_BINS + 1)]
-            panel.stairs(shares["inside"], edges, fill=True, color=COLOURS[key], alpha=0.45)
-            panel.stairs(shares["far"], edges, color="#333333", linewidth=1.2)
-            panel.set(title=each["methods"][key]["title"], xlim=(each["low"], 1), ylim=(0, 1))
-        row[0].set_ylabel(f"{kind}\nShare of points")
-    for panel in axes[0] + axes[1]:
-        panel.set_xlabel("Confidence")
-    axes[0][0].fill_between([], [], color="#8a8a8a", alpha=0.45, label="test images")
-    axes[0][0].plot([], [], color="#333333", label="the same, scaled (multi-class × 2000, binary × 100)")
-    figure.legend(loc="outside lower center", ncols=2)
+        for axes, key in zip(column, keys, strict=True):
+            if key in each["shares"]:
+                draw_histogram(axes, key, each)
+            else:
+                axes.set_axis_off()
+        heading = f"{each['problem']}: test images, and × {each['delta']}"
+        column[0].annotate(
+            heading,
+            (0.5, 1),
+            xycoords="axes fraction",
+            xytext=(0, 19),
+            textcoords="offset points",
+            ha="center",
+            fontsize=10,
+            fontweight="bold",
+        )
+        # The last method may be missing here: the axis is then below the last one that is drawn.
+        last = max(row for row, key in enumerate(keys) if key in each["shares"])
+        column[last].tick_params(labelbottom=True)
+        column[last].set_xlabel("Confidence, %")
+    axes = rows[0][0]
+    handles = [
+        axes.fill_between([], [], color=TEXT_COLOUR, alpha=0.5, linewidth=0, label="test images"),
+        *axes.plot([], [], color=TEXT_COLOUR, linewidth=1.2, label="the same, scaled"),
+        *axes.plot([], [], linestyle="none", label="height: the square root of the share of points"),
+    ]
+    figure.legend(handles=handles, loc="outside lower center", ncols=3)
     return figure
+
+
+def draw_histogram(axes: Axes, key: str, each: dict[str, Any]) -> None:
+    """Draw one method's histograms. By square roots, few points are visible beside a bin of nearly all."""
+    shares, low = each["shares"][key], 100 * each["low"]
+    width = (100 - low) / len(shares["inside"])
+    edges = [low + width * b for b in range(len(shares["inside"]) + 1)]
+    inside, far = ([share**0.5 for share in shares[name]] for name in ("inside", "far"))
+    axes.stairs(inside, edges, fill=True, color=COLOURS[key], alpha=0.5)
+    axes.stairs(far, edges, color=TEXT_COLOUR, linewidth=1.2, clip_on=False)
+    axes.set(xlim=(low, 100), ylim=(0, 1), yticks=[])
+    axes.spines["left"].set_visible(False)
+    axes.set_title(each["methods"][key]["title"], loc="left", pad=2)
+    axes.set_title(f"AUROC {shares['auroc']:.1f} %", loc="right", pad=2, fontsize=8.5)

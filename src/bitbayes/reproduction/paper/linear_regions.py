@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 import bitbayes as bb
-from bitbayes.reproduction.paper.pictures import make_panels, styled
+from bitbayes.reproduction.paper.pictures import COLOURS, TEXT_COLOUR, make_panels, styled
 from bitbayes.reproduction.paper.report import Report
 from bitbayes.reproduction.paper.session import Session
 from bitbayes.reproduction.paper.toys import make_moons, train_toy
@@ -15,6 +15,17 @@ from bitbayes.reproduction.paper.toys import make_moons, train_toy
 GRID_POINTS_PER_SIDE = 201
 NUMBER_OF_RAYS = 5
 MOST_CROSSINGS = 1000
+CROSSING: dict[str, Any] = {"color": TEXT_COLOUR, "marker": ".", "linestyle": "none", "markersize": 7}
+LAST_CROSSING: dict[str, Any] = CROSSING | {"marker": "*", "markersize": 12}
+CERTIFIED: dict[str, Any] = {
+    "color": COLOURS["default"],
+    "marker": "o",
+    "linestyle": "none",
+    "markersize": 15,
+    "markerfacecolor": "none",
+    "markeredgewidth": 1.8,
+}
+NUMBER_BOX: dict[str, Any] = {"boxstyle": "circle", "facecolor": "white", "edgecolor": TEXT_COLOUR}
 
 
 def measure(session: Session) -> dict[str, Any]:
@@ -98,13 +109,13 @@ def show(values: dict[str, Any], report: Report) -> None:
 
 @styled
 def draw(values: dict[str, Any]) -> Figure:
-    """Draw the linear regions in shades of grey, and rays with a dot at each crossing and a star at α."""
-    figure, ((axes,),) = make_panels(1, 1, 4.6, 4.4)
+    """Draw the linear regions in shades of grey with the rays, and beside them the crossings of each ray."""
+    figure, ((plane, along),) = make_panels(1, 2, 4.6, width_ratios=(1, 1.1))
     half = values["half_width"]
     region = torch.tensor(values["region"]).reshape(GRID_POINTS_PER_SIDE, GRID_POINTS_PER_SIDE)
     # Random shades, which are the same in every run, set neighbouring regions apart.
     shade = torch.rand(values["regions"], generator=torch.Generator().manual_seed(3))[region]
-    axes.imshow(
+    plane.imshow(
         shade.numpy(),
         extent=(-half, half, -half, half),
         origin="lower",
@@ -113,15 +124,25 @@ def draw(values: dict[str, Any]) -> Figure:
         vmax=3.5,
         interpolation="nearest",
     )
-    for (x, y), crossings in zip(values["directions"], values["crossings"], strict=True):
-        end = 1.3 * half
-        axes.plot([0, end * x], [0, end * y], color="#0072B2", linewidth=1.2)
-        axes.plot([d * x for d in crossings], [d * y for d in crossings], ".", color="#0072B2", markersize=4)
-        if crossings:
-            alpha = max(crossings)
-            axes.plot([alpha * x], [alpha * y], "*", color="#D55E00", markersize=11)
-    axes.plot([], [], ".", color="#0072B2", label="a unit changes its mind")
-    axes.plot([], [], "*", color="#D55E00", label="α: the last time")
-    axes.set(xlim=(-half, half), ylim=(-half, half), xlabel="x₁", ylabel="x₂")
-    figure.legend(loc="outside lower center", ncols=2)
+    columns = (values[key] for key in ("directions", "crossings", "alpha", "certified_alpha"))
+    for number, ((x, y), crossings, alpha, certified) in enumerate(zip(*columns, strict=True), start=1):
+        end, at = 2 * half, 0.9 * half / max(abs(x), abs(y))
+        plane.plot([0, end * x], [0, end * y], color=TEXT_COLOUR, linewidth=1.2)
+        plane.plot([alpha * x], [alpha * y], **LAST_CROSSING)
+        plane.text(at * x, at * y, f"{number}", ha="center", va="center", bbox=NUMBER_BOX)
+        start = crossings[0] / 2 if crossings else 1.0
+        along.plot([start, end], [number] * 2, color=TEXT_COLOUR, linewidth=1)
+        along.plot(crossings, [number] * len(crossings), **CROSSING)
+        along.plot([alpha], [number], **LAST_CROSSING)
+        along.plot([certified], [number], **CERTIFIED)
+    for style, text in (
+        (CROSSING, "a unit changes its mind"),
+        (LAST_CROSSING, "α: the last time"),
+        (CERTIFIED, "α by certify"),
+    ):
+        along.plot([], [], **style, label=text)
+    plane.set(xlim=(-half, half), ylim=(-half, half), xlabel="x₁", ylabel="x₂", title="The plane")
+    along.set(xscale="log", xlabel="δ", ylabel="Ray", title="Along each ray δ·x")
+    along.set(yticks=range(1, len(values["directions"]) + 1), ylim=(len(values["directions"]) + 0.5, 0.5))
+    figure.legend(loc="outside lower center", ncols=3)
     return figure

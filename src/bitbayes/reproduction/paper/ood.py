@@ -10,8 +10,9 @@ from torch import Tensor
 
 from bitbayes import metrics
 from bitbayes.progress import track
+from bitbayes.reproduction.paper.dots import Block, Cell, Panel, draw_blocks
 from bitbayes.reproduction.paper.methods import Points, Rated
-from bitbayes.reproduction.paper.pictures import HOLLOW, label_rows, make_panels, marker_style, styled
+from bitbayes.reproduction.paper.pictures import styled
 from bitbayes.reproduction.paper.report import Report, format_mean_std, format_paper, markdown_table
 from bitbayes.reproduction.paper.study import Study, choice_notes
 
@@ -179,27 +180,45 @@ def iterate_cells(
 
 @styled
 def draw_scores(values: dict[str, Any], paper: PaperScores) -> Figure:
-    """Draw MMC and AUROC of each set by method, with standard deviations. Hollow markers are the paper's."""
-    names, keys = list(values["scores_percent"]), list(values["methods"])
-    figure, ((left, right),) = make_panels(1, 2, 4.2, 1.2 + 0.9 * len(names), sharey=True)
-    for where, method, found, printed in iterate_cells(values, paper):
-        key = method["key"]
-        y = len(names) - names.index(where) + 0.36 - 0.72 * keys.index(key) / max(1, len(keys) - 1)
-        style = marker_style(key)
-        for axes, ours, theirs in ((left, "mmc", "mmc"), (right, "auroc", "aur")):
-            if found.get(ours):
-                mean, spread = statistics.fmean(found[ours]), statistics.pstdev(found[ours])
-                whisker = max(0.0, mean - spread), min(100.0, mean + spread)
-                axes.plot(whisker, [y, y], color=style["color"], linewidth=1.2)
-                axes.plot([mean], [y], **style, clip_on=False)
-            if printed.get(theirs):  # on top of ours, so that it is visible where both agree
-                hollow = {"markerfacecolor": "none", "markersize": 9, "zorder": 3}
-                axes.plot([printed[theirs][0]], [y], **(style | hollow), clip_on=False)
-    for key, method in values["methods"].items():
-        left.plot([], [], **marker_style(key), label=method["title"])
-    left.plot([], [], **(marker_style("plain") | HOLLOW), label="hollow: the paper's")
-    left.set(xlabel="Mean confidence (MMC), %, ± std over trials")
-    right.set(xlabel="AUROC, %, ± std over trials")
-    label_rows(left, right, names)
-    figure.legend(loc="outside lower center", ncols=4)
-    return figure
+    """Draw AUROC and MMC, a row for each method and a column for each set. The test set is the last column.
+
+    In place of an AUROC, the column of the test set has the accuracy.
+    """
+    inside = values["problem"]
+    columns = [name for name in values["scores_percent"] if name != inside] + [inside]
+    auroc: dict[str, dict[str, Cell]] = {name: {} for name in columns}
+    confidence: dict[str, dict[str, Cell]] = {name: {} for name in columns}
+    for where, method, found, theirs in iterate_cells(values, paper):
+        key, ranked = method["key"], "accuracy" if where == inside else "auroc"
+        auroc[where][key] = Cell(found.get(ranked, []), _printed_mean(theirs, "aur"))
+        confidence[where][key] = Cell(found.get("mmc", []), _printed_mean(theirs, "mmc"))
+    plain = auroc[inside].get("plain")
+    accuracy = plain.mean if plain and plain.values else None
+    return draw_blocks(
+        {key: method["title"] for key, method in values["methods"].items()},
+        [
+            Block(
+                "AUROC, %",
+                [
+                    Panel(f"{name}: accuracy", auroc[name])
+                    if name == inside
+                    else Panel(name, auroc[name], best=max)
+                    for name in columns
+                ],
+            ),
+            Block(
+                "Mean confidence (MMC), %",
+                # A calibrated network is as sure of the test set as it is often right.
+                [
+                    Panel(name, confidence[name], dotted=accuracy if name == inside else None)
+                    for name in columns
+                ],
+            ),
+        ],
+        dotted="accuracy of the plain network",
+    )
+
+
+def _printed_mean(theirs: dict[str, Any], quantity: str) -> float | None:
+    """Return the paper's mean, or None if it prints none."""
+    return theirs[quantity][0] if theirs.get(quantity) else None

@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 
 from bitbayes.errors import ArgumentError
 from bitbayes.reproduction.paper import ood
-from bitbayes.reproduction.paper.pictures import COLOURS, make_panels, styled
+from bitbayes.reproduction.paper.pictures import make_panels, marker_style, styled
 from bitbayes.reproduction.paper.report import Report, format_mean_std, markdown_table
 from bitbayes.reproduction.paper.session import Session
 from bitbayes.reproduction.paper.study import choice_notes
@@ -95,11 +95,11 @@ def rows_in_order(values: dict[str, Any]) -> list[Row]:
 def draw(values: dict[str, Any]) -> Figure:
     """Draw near and far AUROC, the best near one at the top. Crosses are published figures."""
     rows, published = rows_in_order(values)[::-1], PUBLISHED[values["train"]]
-    figure, (panels,) = make_panels(1, 2, 4.6, 1.0 + 0.24 * (len(rows) + len(published)), sharey=True)
+    figure, (panels,) = make_panels(1, 2, 1.0 + 0.24 * (len(rows) + len(published)), sharey=True)
     for place, axes in enumerate(panels):
         for y, row in enumerate(rows, start=len(published)):
             auroc = statistics.fmean(row.far_auroc if place else row.near_auroc)
-            axes.plot([auroc], [y], marker="o", color=COLOURS[row.key], linestyle="none")
+            axes.plot([auroc], [y], **marker_style(row.key))
         for y, pair in enumerate(published.values()):
             axes.plot([pair[place]], [y], marker="x", color="#777777", linestyle="none")
         axes.axhline(len(published) - 0.5, color="#bbbbbb", linewidth=0.6)

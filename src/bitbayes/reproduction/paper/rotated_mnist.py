@@ -1,5 +1,6 @@
 """Brier score on rotated test images, against the angle."""
 
+import math
 import statistics
 from typing import Any
 
@@ -9,9 +10,16 @@ from bitbayes.metrics import brier
 from bitbayes.outliers import rotate
 from bitbayes.progress import track
 from bitbayes.reproduction.data import scale_pixels
-from bitbayes.reproduction.paper.curves import plot_band, plot_paper_curve
+from bitbayes.reproduction.paper.curves import add_legend, plot_band, plot_paper_curve
 from bitbayes.reproduction.paper.numbers import paper_numbers
-from bitbayes.reproduction.paper.pictures import make_panels, styled
+from bitbayes.reproduction.paper.pictures import (
+    BACKGROUND_CURVE,
+    PAGE_WIDTH,
+    choose_columns,
+    make_panels,
+    styled,
+    wrap_title,
+)
 from bitbayes.reproduction.paper.report import Report, format_mean_std
 from bitbayes.reproduction.paper.session import Session
 from bitbayes.reproduction.paper.study import choice_notes
@@ -56,15 +64,26 @@ def show(values: dict[str, Any], report: Report) -> None:
 
 @styled
 def draw(values: dict[str, Any]) -> Figure:
-    """Draw our scores as solid lines and the paper's as dashed lines. Lower is better."""
-    figure, ((axes,),) = make_panels(1, 1, 5.6, 3.6)
-    for key, curve in values["brier"].items():
+    """Draw a panel for each method, with its worst score, and pale curves of all others. Lower is better."""
+    means = {key: [statistics.fmean(trials) for trials in curve] for key, curve in values["brier"].items()}
+    columns = choose_columns(len(means))
+    rows = math.ceil(len(means) / columns)
+    figure, axes = make_panels(rows, columns, 2.2, sharex=True, sharey=True)
+    panels = [panel for row in axes for panel in row]
+    for panel in panels[len(means) :]:
+        panel.set_axis_off()
+    angles = values["angles"]
+    for panel, (key, curve) in zip(panels, means.items(), strict=False):
         method = values["methods"][key]
-        plot_band(
-            axes, key, values["angles"], [statistics.fmean(trials) for trials in curve], None, method["title"]
-        )
-        plot_paper_curve(axes, key, paper_numbers("rotated-mnist").get(method["paper"]))
-    axes.set(xlabel="Rotation, degrees", ylabel="Brier score", xticks=values["angles"][::2], ylim=(0, None))
-    axes.plot([], [], color="#333333", linestyle="--", label="dashed: the paper's")
-    axes.legend(loc="lower right", fontsize=8)
+        for other in means.values():
+            panel.plot(angles, other, color=BACKGROUND_CURVE, linewidth=0.9)
+        plot_band(panel, key, angles, curve)
+        plot_paper_curve(panel, paper_numbers("rotated-mnist").get(method["paper"]))
+        panel.set_title(wrap_title(method["title"], PAGE_WIDTH / columns - 0.3))
+        panel.text(0.97, 0.04, f"worst {max(curve):.2f}", transform=panel.transAxes, ha="right")
+        panel.tick_params(labelbottom=True)
+        panel.set(xticks=[0, 90, 180], yticks=[0, 0.5, 1, 1.5], ylim=(0, None), xlabel="Rotation, degrees")
+    for row in axes:
+        row[0].set_ylabel("Brier score")
+    add_legend(figure, panels[0], None, band=False)
     return figure

@@ -1,5 +1,6 @@
 """Table 3: the time that each method needs to fit and to predict, beginning with the images."""
 
+import math
 import time
 from collections.abc import Callable
 from typing import Any
@@ -9,6 +10,7 @@ from matplotlib.figure import Figure
 
 import bitbayes as bb
 from bitbayes.reproduction.data import scale_pixels
+from bitbayes.reproduction.paper.dots import Block, Cell, Panel, draw_blocks
 from bitbayes.reproduction.paper.methods import (
     BatchLoader,
     Default,
@@ -24,7 +26,7 @@ from bitbayes.reproduction.paper.methods import (
     set_numbers,
 )
 from bitbayes.reproduction.paper.numbers import paper_numbers
-from bitbayes.reproduction.paper.pictures import COLOURS, make_panels, styled
+from bitbayes.reproduction.paper.pictures import styled
 from bitbayes.reproduction.paper.problem import ImageSet
 from bitbayes.reproduction.paper.report import Report
 from bitbayes.reproduction.paper.session import Session
@@ -161,20 +163,16 @@ def show(values: dict[str, Any], report: Report) -> None:
 
 @styled
 def draw(values: dict[str, Any]) -> Figure:
-    """Draw seconds on a logarithmic axis. Hollow markers are the paper's."""
-    figure, (row,) = make_panels(1, 2, 3.6, 2.6, sharey=True)
-    keys = list(values["seconds"])
-    for axes, stage in zip(row, ("inference", "prediction"), strict=True):
-        for y, key in enumerate(reversed(keys)):
-            method = values["methods"][key]
-            ours = values["seconds"][key][stage]
-            theirs = paper_numbers("table3")[stage].get(method["paper"], {}).get(values["paper_problem"])
-            if ours:
-                axes.plot([ours], [y], "o", color=COLOURS[key])
-            if theirs:
-                axes.plot([theirs], [y], "o", color=COLOURS[key], markerfacecolor="none")
-        axes.set(xscale="log", xlabel=f"{stage.capitalize()}, seconds (hollow: the paper's)")
-        axes.grid(axis="x", color="#dddddd", linewidth=0.6)
-    row[0].set_yticks(range(len(keys)))
-    row[0].set_yticklabels([values["methods"][key]["title"] for key in reversed(keys)])
-    return figure
+    """Draw seconds on logarithmic axes. Hollow markers are the paper's."""
+    panels = []
+    for stage in ("inference", "prediction"):
+        cells = {}
+        for key, found in values["seconds"].items():
+            paper = paper_numbers("table3")[stage].get(values["methods"][key]["paper"], {})
+            # A logarithmic axis has no place for 0.0, which the paper prints for times below 0.05 s.
+            theirs = paper.get(values["paper_problem"]) or None
+            cells[key] = Cell([found[stage]] if found[stage] else [], theirs)
+        limits = (0.0, math.inf)
+        panels.append(Panel(stage.capitalize(), cells, limits=limits, number="{:.3g}".format, log=True))
+    titles = {key: method["title"] for key, method in values["methods"].items()}
+    return draw_blocks(titles, [Block("Seconds", panels)])

@@ -6,7 +6,7 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from bitbayes.reproduction.paper.pictures import make_panels, styled
+from bitbayes.reproduction.paper.pictures import PAGE_WIDTH, make_panels, styled
 from bitbayes.reproduction.paper.report import Report
 from bitbayes.reproduction.paper.session import Session
 from bitbayes.reproduction.paper.study import choice_notes
@@ -16,6 +16,7 @@ GRID_POINTS_PER_SIDE = 51
 ZOOM = 8.0  # the width of the far view, in widths of the near view
 VIEWS = ("near", "far")
 CLASS_COLOURS = ("#d7191c", "#1b9e77", "#b04fc4", "#ff7f00")  # none of them is a colour of the map
+CLASS_MARKERS = ("o", "^", "s", "D")
 
 
 def measure(session: Session) -> dict[str, Any]:
@@ -117,9 +118,13 @@ def boundary_functions(confidence: Any, label: Any, classes: int) -> list[Any]:
 def draw(toy: dict[str, Any]) -> Figure:
     """Draw a column for each method, near the data and zoomed out. Black lines are decision boundaries."""
     names, shape = list(toy["maps"]), (GRID_POINTS_PER_SIDE, GRID_POINTS_PER_SIDE)
-    figure, axes = make_panels(2, len(names), 1.9, 1.8)
+    figure, axes = make_panels(2, len(names), 0.15 + (PAGE_WIDTH - 1.0) / len(names))
     low = 1 / toy["classes"]
-    x, y = zip(*toy["points"], strict=True)
+    # The points of each class, with a marker of their own for those who do not see the colours.
+    classes = [
+        [point for point, label in zip(toy["points"], toy["labels"], strict=True) if label == c]
+        for c in range(toy["classes"])
+    ]
     for row, view in zip(axes, VIEWS, strict=True):
         left, right, bottom, top = toy["extents"][view]
         across = torch.linspace(left, right, GRID_POINTS_PER_SIDE).tolist()
@@ -135,18 +140,20 @@ def draw(toy: dict[str, Any]) -> Figure:
                 vmax=1,
                 cmap="cividis",
                 interpolation="bilinear",
-                aspect="auto",
             )
             label = torch.tensor([int(c) for c in found["label"]]).reshape(shape).numpy()
             for level in boundary_functions(confidence.numpy(), label, toy["classes"]):
                 panel.contour(across, up, level, levels=[0.0], colors="black", linewidths=0.8)
-            size = 5 if view == "near" else 0.6
-            colours = [CLASS_COLOURS[label] for label in toy["labels"]]
-            panel.scatter(x, y, s=size, c=colours, edgecolors="white", linewidths=0.2)
+            few = len(toy["points"]) < 200
+            size, edge = ((8, 0.3) if few else (4, 0.1)) if view == "near" else (1, 0)
+            for points, colour, marker in zip(classes, CLASS_COLOURS, CLASS_MARKERS, strict=False):
+                x, y = zip(*points, strict=True)
+                panel.scatter(x, y, s=size, c=colour, marker=marker, edgecolors="white", linewidths=edge)
             panel.set(xticks=[], yticks=[], xlim=(left, right), ylim=(bottom, top))
             if view == "near":
                 panel.set_title(name)
         row[0].set_ylabel("near the data" if view == "near" else f"zoomed out, × {ZOOM:g}")
-    figure.colorbar(image, ax=[panel for row in axes for panel in row], label="Confidence", shrink=0.9)
+    panels = [panel for row in axes for panel in row]
+    figure.colorbar(image, ax=panels, label="Confidence", shrink=0.9, aspect=30, pad=0.01)
     figure.suptitle(toy["title"], fontsize=10)
     return figure

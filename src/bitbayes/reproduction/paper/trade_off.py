@@ -298,7 +298,7 @@ ECE_LABEL = "← better    ECE on test data, %"  # turned by 90°, the arrow poi
 @styled
 def draw(values: dict[str, Any]) -> Figure:
     """Draw the curve along the prior variance and the choices, with their names beside them."""
-    figure, (row,) = make_panels(1, 2, 4.5, 3.6, sharey=True)
+    figure, (row,) = make_panels(1, 2, 3.6, sharey=True)
     for axes, panel in zip(row, PANELS, strict=True):
         _plot(axes, values, panel, 1.0)
         named = [_nearest(values, variance) for variance in NAMED_VARIANCES]
