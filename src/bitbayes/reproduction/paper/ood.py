@@ -44,10 +44,8 @@ Scores = dict[str, dict[str, dict[str, list[float]]]]
 
 def image_sets(study: Study) -> dict[str, OutlierSet]:
     """Return the problem's own sets of images that belong to no class."""
-    return {
-        name: OutlierSet(study.network.extract_features(outliers.images), outliers.paper_row)
-        for name, outliers in study.problem.outliers.items()
-    }
+    rows = {name: each.paper_row for name, each in study.problem.outliers.items()}
+    return {name: OutlierSet(points, rows[name]) for name, points in study.outliers.items()}
 
 
 def noise_set(study: Study, scale: int) -> dict[str, OutlierSet]:

@@ -216,7 +216,7 @@ def _make_colour(name: str, options: Options) -> Problem:
             for objective, epochs in FINE_TUNING_EPOCHS.items()
         },
         deltas=own.deltas,
-        kernel_epochs=30,
+        kernel_epochs=15,
     )
 
 

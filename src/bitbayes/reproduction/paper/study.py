@@ -81,6 +81,12 @@ class Study:
         return self.network.extract_features(*self.problem.test)
 
     @cached_property
+    def outliers(self) -> dict[str, Points]:
+        """The problem's sets of images that belong to no class."""
+        extract = self.network.extract_features
+        return {name: extract(each.images) for name, each in self.problem.outliers.items()}
+
+    @cached_property
     def tuning_noise(self) -> Points:
         """The noise on which methods are tuned, in all trials. It is not that of the tables."""
         noise = self.tuning_noise_scale * self.draw_noise(500)[: self.problem.validation_points]

@@ -22,7 +22,7 @@ from bitbayes.reproduction.paper.methods.base import (
 )
 from bitbayes.reproduction.paper.methods.default import Default
 from bitbayes.reproduction.paper.methods.detectors import Detector
-from bitbayes.reproduction.paper.methods.entries import BINARY, MULTICLASS, MethodEntry
+from bitbayes.reproduction.paper.methods.entries import BINARY, LINEARISED, MULTICLASS, MethodEntry
 from bitbayes.reproduction.paper.methods.gaussians import Gaussians
 from bitbayes.reproduction.paper.methods.last_layer import LastLayer
 from bitbayes.reproduction.paper.methods.plain import Plain, Temperature
@@ -31,6 +31,7 @@ __all__ = [
     "BINARY",
     "IMAGES_PER_BATCH",
     "LARGEST_PROBABILITY",
+    "LINEARISED",
     "MULTICLASS",
     "Average",
     "BatchLoader",

@@ -49,6 +49,7 @@ MULTICLASS = {
     "default": MethodEntry("bitbayes (default)", None, lambda points: Default()),
     "default-all": MethodEntry("bitbayes, all layers", None, lambda points: Linearised("calibrated")),
 }
+LINEARISED = ("dla-linear", "kfla-linear", "default-all")
 MULTICLASS |= {
     name: MethodEntry(each.title, None, lambda points, name=name: Detector(name))  # type: ignore[misc]
     for name, each in DETECTORS.items()
