@@ -128,7 +128,13 @@ class DeepKernel(nn.Module):
         self.model.train()
         try:
             self.losses = train_epochs(
-                step, recipe, draw_batches, 1 / sum(sizes), checkpoint_file, "deep kernel learning", progress
+                step,
+                recipe,
+                draw_batches,
+                lambda epoch: (1 / sum(sizes),),
+                checkpoint_file,
+                "deep kernel learning",
+                progress,
             )
         finally:
             for module, mode in modes:

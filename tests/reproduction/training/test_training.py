@@ -93,19 +93,36 @@ def test_losses_are_their_formulas():
     x, outliers = x.double(), torch.rand(10, 1, 4, 4).double()
     log_p, outside = net(x).log_softmax(1), net(outliers).log_softmax(1)
     nll = -log_p[torch.arange(len(y)), y].mean()
-    assert math.isclose(plain(net, x, y, outliers[:0], 0.0).item(), nll.item(), rel_tol=1e-6)
+    assert math.isclose(plain(net, x, y, outliers[:0]).item(), nll.item(), rel_tol=1e-6)
     expected = nll - 0.5 * outside.mean(1).mean()
     assert math.isclose(outlier_exposure(net, x, y, outliers, 0.5).item(), expected.item(), rel_tol=1e-6)
-    attacked = net(confident_neighbours(net, outliers)).log_softmax(1).max(1).values.mean()
+    attacked = net(confident_neighbours(net, outliers, epsilon=0.2)).log_softmax(1).max(1).values.mean()
     expected = (nll + 2 * attacked) / 3
-    assert math.isclose(acet(net, x, y, outliers, 2.0).item(), expected.item(), rel_tol=1e-6)
+    assert math.isclose(acet(net, x, y, outliers, 2.0, 0.2).item(), expected.item(), rel_tol=1e-6)
+
+
+def test_an_attack_grows_to_its_radius(monkeypatch):
+    seen = []
+
+    def attack(network, x, *, epsilon):
+        seen.append(epsilon)
+        return x
+
+    monkeypatch.setattr("bitbayes.reproduction.training.objectives.confident_neighbours", attack)
+    x, y = problem()
+    recipe = Recipe(epochs=4, batch_size=len(x), crop=0)
+    train(network(), x, y, recipe=recipe, objective="acet", attack_ramp=3, progress=False)
+    assert seen == [0.1, 0.2, 0.3, 0.3]
+    seen.clear()
+    train(network(), x, y, recipe=recipe, objective="acet", progress=False)
+    assert seen == [0.3] * 4
 
 
 def test_one_logit_is_two_classes():
     net, (x, y) = network(1), problem(classes=2)
     f = net(x)[:, 0]
     expected = functional.softplus((1 - 2 * y) * f).mean()
-    assert torch.allclose(plain(net, x, y, x[:0], 0.0), expected)
+    assert torch.allclose(plain(net, x, y, x[:0]), expected)
 
 
 def test_the_attack_raises_confidence_and_stays_near():

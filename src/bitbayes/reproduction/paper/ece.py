@@ -84,7 +84,7 @@ def show(values: dict[str, Any], report: Report) -> None:
             paper = paper_ece(objective, method["paper"], values["paper_problem"])
             cells = (
                 [format_mean_std(scores[name], 2) for name in ("ece", "papers_ece", "dropped")]
-                + [format_mean_std(scores[name], 4) for name in ("nll", "brier")]
+                + [format_mean_std(scores.get(name, []), 4) for name in ("nll", "brier")]
                 if scores
                 else ["not run"] * 5
             )

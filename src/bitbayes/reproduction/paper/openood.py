@@ -7,7 +7,8 @@ from matplotlib.figure import Figure
 
 from bitbayes.errors import ArgumentError
 from bitbayes.reproduction.paper import ood
-from bitbayes.reproduction.paper.pictures import make_panels, marker_style, styled
+from bitbayes.reproduction.paper.dots import Best, Block, Cell, Panel, draw_blocks
+from bitbayes.reproduction.paper.pictures import styled
 from bitbayes.reproduction.paper.report import Report, format_mean_std, markdown_table
 from bitbayes.reproduction.paper.session import Session
 from bitbayes.reproduction.paper.study import choice_notes
@@ -93,19 +94,22 @@ def rows_in_order(values: dict[str, Any]) -> list[Row]:
 
 @styled
 def draw(values: dict[str, Any]) -> Figure:
-    """Draw near and far AUROC, the best near one at the top. Crosses are published figures."""
-    rows, published = rows_in_order(values)[::-1], PUBLISHED[values["train"]]
-    figure, (panels,) = make_panels(1, 2, 1.0 + 0.24 * (len(rows) + len(published)), sharey=True)
-    for place, axes in enumerate(panels):
-        for y, row in enumerate(rows, start=len(published)):
-            auroc = statistics.fmean(row.far_auroc if place else row.near_auroc)
-            axes.plot([auroc], [y], **marker_style(row.key))
-        for y, pair in enumerate(published.values()):
-            axes.plot([pair[place]], [y], marker="x", color="#777777", linestyle="none")
-        axes.axhline(len(published) - 0.5, color="#bbbbbb", linewidth=0.6)
-        axes.grid(axis="x", color="#e4e4e4")
-        axes.set(xlabel=f"AUROC, %: {', '.join(values['far' if place else 'near'])}")
-    titles = [f"{title} (published, other networks)" for title in published] + [row.title for row in rows]
-    panels[0].set_yticks(range(len(titles)), titles)
-    figure.suptitle(f"{values['problem']}: near (left) and far (right) outliers")
-    return figure
+    """Draw AUROC and FPR95, the best near AUROC at the top. Dotted: the best published AUROC."""
+    rows = rows_in_order(values)
+    near, far = (max(pair[i] for pair in PUBLISHED[values["train"]].values()) for i in (0, 1))
+    sets = {kind: ", ".join(values[kind]) for kind in ("near", "far")}
+
+    def panel(title: str, field: str, best: Best, dotted: float | None = None) -> Panel:
+        cells = {row.key: Cell(getattr(row, field)) for row in rows}
+        return Panel(title, cells, best=best, dotted=dotted)
+
+    panels = [
+        panel("AUROC, %: near", "near_auroc", max, near),
+        panel("FPR95, %: near", "near_fpr95", min),
+        panel("AUROC, %: far", "far_auroc", max, far),
+        panel("FPR95, %: far", "far_fpr95", min),
+    ]
+    heading = f"{values['problem']}. Near: {sets['near']}. Far: {sets['far']}."
+    return draw_blocks(
+        {row.key: row.title for row in rows}, [Block(heading, panels)], "the best published, other networks"
+    )

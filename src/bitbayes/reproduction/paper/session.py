@@ -66,6 +66,7 @@ class Session:
             objective=objective,
             outliers=problem.load_exposure_images() if objective == "oe" else None,
             start=self.study("plain").network.whole if further else None,
+            attack_ramp=problem.attack_ramp if further and objective == "acet" else 0,
             seed=self.options.seed,
             progress=self.options.progress,
         )

@@ -40,6 +40,7 @@ def trained(
     objective: str = "plain",
     outliers: Tensor | None = None,
     start: nn.Module | None = None,
+    attack_ramp: int = 0,
     seed: int = 0,
     progress: bool | None = None,
 ) -> nn.Module:
@@ -59,6 +60,7 @@ def trained(
         objective: as in `train`.
         outliers: as in `train`.
         start: a trained network of the same kind, from whose weights the training begins.
+        attack_ramp: as in `train`.
         seed: determines the initial weights, and all that it determines in `train`.
         progress: as in `train`.
     """
@@ -73,6 +75,8 @@ def trained(
         "data": hash_tensors(images, labels, *used_outliers),
     }
 
+    if attack_ramp:
+        settings["attack_ramp"] = attack_ramp
     if start is not None:
         settings["start"] = hash_tensors(*start.state_dict().values())
 
@@ -86,6 +90,7 @@ def trained(
             recipe=recipe,
             objective=objective,
             outliers=outliers,
+            attack_ramp=attack_ramp,
             seed=seed,
             checkpoint_file=checkpoint_file,
             progress=progress,

@@ -12,12 +12,13 @@ from bitbayes.outliers import Ascent, ascend, start_ascent
 from bitbayes.reproduction.training.compiled import CompiledOnFirstCall
 from bitbayes.reproduction.training.eval_mode import eval_mode
 
-# loss(network, x, y, outliers, strength) returns a scalar.
-Loss = Callable[[nn.Module, Tensor, Tensor, Tensor, float], Tensor]
+# loss(network, x, y, outliers, *settings) returns a scalar. The settings are numbers that may change with the
+# epoch: see `Objective.settings`.
+Loss = Callable[..., Tensor]
 
 
-def plain(network: nn.Module, x: Tensor, y: Tensor, outliers: Tensor, strength: float) -> Tensor:
-    """Mean −log p(y | x). The outliers and the strength are not used."""
+def plain(network: nn.Module, x: Tensor, y: Tensor, outliers: Tensor) -> Tensor:
+    """Mean −log p(y | x). The outliers are not used."""
     return label_loss(network(x), y)
 
 
@@ -27,12 +28,15 @@ def outlier_exposure(network: nn.Module, x: Tensor, y: Tensor, outliers: Tensor,
     return label_loss(logits, y) - strength * log_probabilities(outside).mean()
 
 
-def acet(network: nn.Module, x: Tensor, y: Tensor, outliers: Tensor, strength: float) -> Tensor:
+def acet(
+    network: nn.Module, x: Tensor, y: Tensor, outliers: Tensor, strength: float, epsilon: float
+) -> Tensor:
     """(plain + strength × mean maxᵢ log pᵢ on attacked outliers) / (1 + strength).
 
-    The attack is `confident_neighbours`. It starts at `outliers`, which are uniform noise.
+    The attack is `confident_neighbours`. It starts at `outliers`, which are uniform noise, and changes no
+    entry by more than `epsilon`.
     """
-    attacked = confident_neighbours(network, outliers)
+    attacked = confident_neighbours(network, outliers, epsilon=epsilon)
     logits, outside = network(torch.cat([x, attacked])).split([len(x), len(outliers)])
     overconfidence = log_probabilities(outside).amax(1).mean()
     return (label_loss(logits, y) + strength * overconfidence) / (1 + strength)
@@ -44,8 +48,20 @@ class Objective:
 
     loss: Loss
     strength: float = 0.0
+    epsilon: float | None = None  # the radius of an attack
     needs_noise: bool = False  # uniform noise
     needs_outliers: bool = False  # images that the user gives
+
+    def settings(self, epoch: int, ramp: int) -> tuple[float, ...]:
+        """Return the settings of the loss in an epoch, counted from 0. An attack grows for `ramp` epochs.
+
+        >>> OBJECTIVES["acet"].settings(0, ramp=3), OBJECTIVES["acet"].settings(5, ramp=3)
+        ((1.0, 0.1), (1.0, 0.3))
+        """
+        strength = (self.strength,) if self.strength else ()
+        if self.epsilon is None:
+            return strength
+        return *strength, round(self.epsilon * min(1.0, (epoch + 1) / max(1, ramp)), 6)
 
 
 OBJECTIVES = {
@@ -54,7 +70,7 @@ OBJECTIVES = {
     # Outliers have their full weight from the first step. In the code behind the paper's network they have a
     # thousandth of it in the first three epochs. After these, the attack here reached log p = 0, where the
     # loss has no gradient.
-    "acet": Objective(acet, strength=1.0, needs_noise=True),
+    "acet": Objective(acet, strength=1.0, epsilon=0.3, needs_noise=True),
 }
 
 

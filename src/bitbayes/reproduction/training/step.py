@@ -19,7 +19,7 @@ STEPS_BEFORE_CAPTURE = 3
 class TrainingStep:
     """`step(x, y, outliers)` updates the weights once and returns the loss, a tensor on the device.
 
-    A captured step keeps its learning rate and its loss's strength. Call `start_phase` to change them.
+    A captured step keeps its learning rate and its loss's settings. Call `start_phase` to change them.
     """
 
     def __init__(self, network: nn.Module, optimizer: torch.optim.Optimizer, loss: Loss) -> None:
@@ -30,12 +30,12 @@ class TrainingStep:
         if self.device.type == "cuda":
             self.side_stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
 
-    def start_phase(self, learning_rate: float, strength: float) -> None:
-        """Take the next steps with this learning rate and this strength of the loss.
+    def start_phase(self, learning_rate: float, settings: tuple[float, ...]) -> None:
+        """Take the next steps with this learning rate and these settings of the loss.
 
         The optimizer's groups of parameters may have a `learning_rate_factor`.
         """
-        self.strength, self.steps_taken = strength, 0
+        self.settings, self.steps_taken = settings, 0
         self.graph: torch.cuda.CUDAGraph | None = None
         for group in self.optimizer.param_groups:
             group["lr"] = group.get("learning_rate_factor", 1.0) * learning_rate
@@ -81,7 +81,7 @@ class TrainingStep:
         on_gpu = self.side_stream is not None
         # Without a cache: cached casts of the weights would not be valid in a later replay.
         with torch.autocast(self.device.type, torch.bfloat16, on_gpu, cache_enabled=False):
-            loss = self.loss(self.network, *batch, self.strength)
+            loss = self.loss(self.network, *batch, *self.settings)
         loss.backward()  # type: ignore[no-untyped-call]
         self.optimizer.step()
         return loss.detach()

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +26,7 @@ def train(
     recipe: Recipe = MNIST,
     objective: str = "plain",
     outliers: Tensor | None = None,
+    attack_ramp: int = 0,
     seed: int = 0,
     checkpoint_file: Path | None = None,
     progress: bool | None = None,
@@ -41,6 +43,8 @@ def train(
         recipe: optimizer, schedule and augmentation.
         objective: "plain", "oe" (outlier exposure, which needs `outliers`) or "acet".
         outliers: images of no class, (m, c, h, w), in the same form as `images`.
+        attack_ramp: the epochs in which ACET's attack grows to its full radius. A trained network is attacked
+            too easily at first: where the attack reaches log p = 0, the loss has no gradient.
         seed: determines the order of the images, the crops and the noise. On the same device, the same seed
             gives the same network if the device's kernels are deterministic.
         checkpoint_file: the run is saved to this file from time to time, and resumed from it if it exists.
@@ -74,7 +78,13 @@ def train(
     step = TrainingStep(network, recipe.make_optimizer(network), chosen.loss)
     network.train()
     losses = train_epochs(
-        step, recipe, draw_batches, chosen.strength, checkpoint_file, f"training ({objective})", progress
+        step,
+        recipe,
+        draw_batches,
+        lambda epoch: chosen.settings(epoch, attack_ramp),
+        checkpoint_file,
+        f"training ({objective})",
+        progress,
     )
     network.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
     network.eval()
@@ -85,7 +95,7 @@ def train_epochs(
     step: TrainingStep,
     recipe: Recipe,
     draw_batches: Callable[[int], Iterable[Batch]],
-    strength: float,
+    settings: Callable[[int], tuple[float, ...]],
     checkpoint_file: Path | None,
     description: str,
     progress: bool | None,
@@ -97,19 +107,18 @@ def train_epochs(
         recipe: gives the number of epochs and the learning rates.
         draw_batches: returns the batches of an epoch. They depend on the number of the epoch alone, so that a
             resumed run draws the same batches.
-        strength: the strength of the loss.
+        settings: returns the settings of the loss in an epoch.
         checkpoint_file: as in `train`.
         description: the text of the progress bar.
         progress: as in `train`.
     """
     started = checkpoint.start_time(checkpoint_file)
     losses = checkpoint.resume(checkpoint_file, step.network, step.optimizer)
-    learning_rate: float | None = None
+    phase: tuple[Any, ...] = ()
     with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True):
         for epoch in track(range(len(losses), recipe.epochs), description, progress):
-            if recipe.learning_rate_at(epoch) != learning_rate:
-                learning_rate = recipe.learning_rate_at(epoch)
-                step.start_phase(learning_rate, strength)
+            if phase != (phase := (recipe.learning_rate_at(epoch), settings(epoch))):
+                step.start_phase(*phase)
             total, count = torch.zeros((), device=step.device), 0
             for batch in draw_batches(epoch):
                 total += step(*batch)
