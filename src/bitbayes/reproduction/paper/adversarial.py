@@ -36,12 +36,12 @@ def measure(session: Session) -> dict[str, Any]:
     study = session.study("plain")
     values = ood.measure(study, attacked_sets(study))
     values["scores_percent"] |= evaluate_adaptive_attacks(study)
-    return values
+    return values | {"adaptive": ADAPTIVE_NOTE}
 
 
 def show(values: dict[str, Any], report: Report) -> None:
     paper = partial(paper_scores, "adversarial")
-    ood.show(values, report, paper, "Adversarial outliers", ADAPTIVE_NOTE)
+    ood.show(values, report, paper, "Adversarial outliers", values["adaptive"])
 
 
 def attack(study: Study, module: nn.Module, where: str, count: int) -> Points:
