@@ -26,7 +26,7 @@ class Likelihood(Protocol):
         self, labels: Tensor, shape: tuple[int, int], where: str, checks: LateChecks | None = None
     ) -> Tensor: ...
     def losses(self, logits: Tensor, labels: Tensor) -> Tensor: ...
-    def contrasts(self, k: int) -> Tensor: ...
+    def contrasts(self, k: int, device: torch.device | None = None) -> Tensor: ...
     def curvature(self, logits: Tensor) -> Tensor: ...
     def total_curvature(self, logits: Tensor) -> Tensor: ...
     def diagonal(self, logits: Tensor) -> Tensor: ...
@@ -61,8 +61,8 @@ class Bernoulli:
         """−log p(yₙ | fₙ), (n,)."""
         return functional.softplus((1 - 2 * labels) * logits[:, 0])
 
-    def contrasts(self, k: int) -> Tensor:
-        return torch.ones(1, 1, dtype=torch.float64)
+    def contrasts(self, k: int, device: torch.device | None = None) -> Tensor:
+        return torch.ones(1, 1, dtype=torch.float64, device=device)
 
     def curvature(self, logits: Tensor) -> Tensor:
         """Λₙ (n, 1, 1) = σ(f)σ(−f): no 1 − p, which is 0 long before it should be."""
@@ -126,15 +126,15 @@ class Categorical:
         """−log p(yₙ | fₙ), (n,)."""
         return functional.cross_entropy(logits, labels, reduction="none")
 
-    def contrasts(self, k: int) -> Tensor:
+    def contrasts(self, k: int, device: torch.device | None = None) -> Tensor:
         """(k, k − 1), orthonormal columns that sum to zero: column j is (1, …, 1, −j, 0, …)/√(j(j+1)).
 
         >>> t = Categorical().contrasts(3)
         >>> bool(t.sum(0).abs().max() < 1e-15), torch.allclose(t.T @ t, torch.eye(2).double())
         (True, True)
         """
-        j = torch.arange(1, k, dtype=torch.float64)
-        columns = torch.ones(k, k - 1, dtype=torch.float64).triu() - torch.diag(j, -1)[:, :-1]
+        j = torch.arange(1, k, dtype=torch.float64, device=device)
+        columns = torch.ones(k, k - 1, dtype=torch.float64, device=device).triu() - torch.diag(j, -1)[:, :-1]
         return columns / (j * (j + 1)).sqrt()
 
     def curvature(self, logits: Tensor) -> Tensor:
@@ -145,9 +145,9 @@ class Categorical:
         return torch.einsum("ia,ni,ib->nab", t, p, t) - mean[:, :, None] * mean[:, None, :]
 
     def total_curvature(self, logits: Tensor) -> Tensor:
-        """Σₙ Λₙ in contrasts, (k − 1, k − 1), without a matrix for each point."""
+        """Σₙ Λₙ in contrasts, (k − 1, k − 1), without a matrix for each point; of logits in float64."""
         p = logits.softmax(1)
-        t = self.contrasts(logits.shape[1]).to(p)
+        t = self.contrasts(logits.shape[1], p.device).to(p)  # not sent there: that would wait for the device
         mean = p @ t
         return t.T @ (p.sum(0)[:, None] * t) - mean.T @ mean
 

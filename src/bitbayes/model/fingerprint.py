@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -50,7 +50,7 @@ def fingerprinted(model: nn.Module) -> Iterator[Callable[[], Fingerprint]]:
         return
     before = _states(saved)
     with ThreadPoolExecutor(1) as other:
-        weights = other.submit(_digest, [tensor_bytes(tensor) for tensor in saved.values()])
+        weights = other.submit(_digest_aside, [*saved.values()], _streams_aside(saved.values()))
 
         def result() -> Fingerprint:
             if _states(_saved_tensors(model)) != before:  # running it has changed a buffer
@@ -58,6 +58,23 @@ def fingerprinted(model: nn.Module) -> Iterator[Callable[[], Fingerprint]]:
             return Fingerprint(_architecture(model, saved, {}), weights.result())
 
         yield result
+
+
+def _streams_aside(tensors: Iterable[Tensor]) -> list[torch.cuda.Stream]:
+    """A new stream for each GPU of the tensors, behind all work that was given to it so far."""
+    devices = {tensor.device for tensor in tensors if tensor.is_cuda}
+    streams = [torch.cuda.Stream(device) for device in devices]  # type: ignore[no-untyped-call]
+    for stream in streams:
+        stream.wait_stream(torch.cuda.current_stream(stream.device))
+    return streams
+
+
+def _digest_aside(tensors: list[Tensor], streams: list[torch.cuda.Stream]) -> str:
+    """The digest, whose copies to the CPU do not wait for the model's work, nor it for them."""
+    with ExitStack() as stack:
+        for stream in streams:
+            stack.enter_context(torch.cuda.stream(stream))
+        return _digest(map(tensor_bytes, tensors))
 
 
 def _saved_tensors(model: nn.Module) -> dict[str, Tensor]:
