@@ -98,8 +98,7 @@ def test_a_network_is_trained_further_with_outliers(data, tmp_path):
     assert record["start"] and record["recipe"]["learning_rate"] == 0.01
     text = (tmp_path / "oe/cifar100-quick.md").read_text()
     assert "trained for 1 more epochs with outliers: the training images of CIFAR-10" in text
-    assert "| DLA, linearised | not run | not run | not run |" in text
-    assert "99 passes back for each image take too long" in text
+    assert "linearised" not in text  # these are compared on the plain network alone
 
 
 def test_near_outliers_are_those_of_cifar_alone(options):
