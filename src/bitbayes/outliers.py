@@ -124,7 +124,9 @@ class Ascent(NamedTuple):
     high: Tensor  # (n, ...): the largest
 
 
-def start_ascent(x: Tensor, epsilon: float, step_size: float, bounds: tuple[float, float] | None) -> Ascent:
+def start_ascent(
+    x: Tensor, epsilon: float | Tensor, step_size: float, bounds: tuple[float, float] | None
+) -> Ascent:
     """Return the state before the first evaluation, at x (n, ...). See `pgd_confident` for the arguments."""
     low, high = x - epsilon, x + epsilon
     if bounds is not None:

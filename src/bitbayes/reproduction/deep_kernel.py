@@ -122,7 +122,9 @@ class DeepKernel(nn.Module):
                 noise = torch.randn(TRAINING_DRAWS, len(x), self.head.inputs, generator=generator, **kind)
                 yield x, y.reshape(-1).long(), noise
 
-        step = TrainingStep(self, self._optimizer(recipe), lambda _, *batch: self.loss(*batch))
+        step = TrainingStep(
+            self, self._optimizer(recipe), lambda _, *batch: self.loss(*batch, weight=1 / sum(sizes))
+        )
         step.capturable = len(set(sizes)) == 1
         modes = [(module, module.training) for module in self.model.modules()]
         self.model.train()
@@ -131,7 +133,6 @@ class DeepKernel(nn.Module):
                 step,
                 recipe,
                 draw_batches,
-                lambda epoch: (1 / sum(sizes),),
                 checkpoint_file,
                 "deep kernel learning",
                 progress,

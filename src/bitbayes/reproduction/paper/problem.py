@@ -52,7 +52,7 @@ class Problem:
     classes: int = 10  # the number of logits: 1 for a binary problem
     # How the plain network is trained further, by objective. Networks of other objectives start afresh.
     fine_tuning: Mapping[str, Recipe] = field(default_factory=dict)
-    attack_ramp: int = 3  # epochs of fine-tuning in which ACET's attack grows to its full radius
+    attack_ramp: float = 2.0  # epochs of fine-tuning in which ACET's attack grows to its full radius
     kernel_epochs: int | None = None  # of deep kernel learning. None: those of the recipe
     deltas: Sequence[int] = range(21)  # by which test images are multiplied, in the figures of confidence
 
@@ -187,7 +187,7 @@ COLOUR_PROBLEMS = {
 }
 # From scratch, outlier exposure takes twice as long as plain training, and ACET some 30 times. The epochs of
 # outlier exposure are those of its authors' own fine-tuning.
-FINE_TUNING_EPOCHS = {"oe": 10, "acet": 6}
+FINE_TUNING_EPOCHS = {"oe": 10, "acet": 4}
 FINE_TUNING_RATE = 0.01
 
 

@@ -40,7 +40,7 @@ def trained(
     objective: str = "plain",
     outliers: Tensor | None = None,
     start: nn.Module | None = None,
-    attack_ramp: int = 0,
+    attack_ramp: float = 0.0,
     seed: int = 0,
     progress: bool | None = None,
 ) -> nn.Module:

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,8 +14,7 @@ from bitbayes.outliers import Ascent, ascend, start_ascent
 from bitbayes.reproduction.training.compiled import CompiledOnFirstCall
 from bitbayes.reproduction.training.eval_mode import eval_mode
 
-# loss(network, x, y, outliers, *settings) returns a scalar. The settings are numbers that may change with the
-# epoch: see `Objective.settings`.
+# loss(network, x, y, outliers) returns a scalar. That of ACET takes the radius of its attack as well.
 Loss = Callable[..., Tensor]
 
 
@@ -22,19 +23,21 @@ def plain(network: nn.Module, x: Tensor, y: Tensor, outliers: Tensor) -> Tensor:
     return label_loss(network(x), y)
 
 
-def outlier_exposure(network: nn.Module, x: Tensor, y: Tensor, outliers: Tensor, strength: float) -> Tensor:
+def outlier_exposure(
+    network: nn.Module, x: Tensor, y: Tensor, outliers: Tensor, *, strength: float
+) -> Tensor:
     """plain − strength × the mean of log pᵢ over all outliers and classes i."""
     logits, outside = network(torch.cat([x, outliers])).split([len(x), len(outliers)])
     return label_loss(logits, y) - strength * log_probabilities(outside).mean()
 
 
 def acet(
-    network: nn.Module, x: Tensor, y: Tensor, outliers: Tensor, strength: float, epsilon: float
+    network: nn.Module, x: Tensor, y: Tensor, outliers: Tensor, epsilon: Tensor, *, strength: float
 ) -> Tensor:
     """(plain + strength × mean maxᵢ log pᵢ on attacked outliers) / (1 + strength).
 
     The attack is `confident_neighbours`. It starts at `outliers`, which are uniform noise, and changes no
-    entry by more than `epsilon`.
+    entry by more than `epsilon`, a tensor ().
     """
     attacked = confident_neighbours(network, outliers, epsilon=epsilon)
     logits, outside = network(torch.cat([x, attacked])).split([len(x), len(outliers)])
@@ -48,29 +51,32 @@ class Objective:
 
     loss: Loss
     strength: float = 0.0
-    epsilon: float | None = None  # the radius of an attack
+    epsilon: float | None = None  # the radius of its attack, if it has one
     needs_noise: bool = False  # uniform noise
     needs_outliers: bool = False  # images that the user gives
 
-    def settings(self, epoch: int, ramp: int) -> tuple[float, ...]:
-        """Return the settings of the loss in an epoch, counted from 0. An attack grows for `ramp` epochs.
+    @classmethod
+    def weighted(cls, loss: Loss, strength: float, **options: Any) -> "Objective":
+        return cls(partial(loss, strength=strength), strength, **options)
 
-        >>> OBJECTIVES["acet"].settings(0, ramp=3), OBJECTIVES["acet"].settings(5, ramp=3)
-        ((1.0, 0.1), (1.0, 0.3))
+    def radius(self, epochs: float, ramp: float) -> tuple[float, ...]:
+        """Return the radius of the attack, if there is one, after so many epochs. It grows for `ramp` epochs.
+
+        >>> OBJECTIVES["acet"].radius(1.0, ramp=3), OBJECTIVES["acet"].radius(5.0, ramp=3)
+        ((0.1,), (0.3,))
         """
-        strength = (self.strength,) if self.strength else ()
         if self.epsilon is None:
-            return strength
-        return *strength, round(self.epsilon * min(1.0, (epoch + 1) / max(1, ramp)), 6)
+            return ()
+        return (round(self.epsilon * min(1.0, epochs / ramp if ramp else 1.0), 9),)
 
 
 OBJECTIVES = {
     "plain": Objective(plain),
-    "oe": Objective(outlier_exposure, strength=0.5, needs_outliers=True),
+    "oe": Objective.weighted(outlier_exposure, 0.5, needs_outliers=True),
     # Outliers have their full weight from the first step. In the code behind the paper's network they have a
     # thousandth of it in the first three epochs. After these, the attack here reached log p = 0, where the
     # loss has no gradient.
-    "acet": Objective(acet, strength=1.0, epsilon=0.3, needs_noise=True),
+    "acet": Objective.weighted(acet, 1.0, epsilon=0.3, needs_noise=True),
 }
 
 
@@ -93,7 +99,7 @@ def log_probabilities(logits: Tensor) -> Tensor:
 
 
 def confident_neighbours(
-    network: nn.Module, x: Tensor, *, epsilon: float = 0.3, steps: int = 40, step_size: float = 0.1
+    network: nn.Module, x: Tensor, *, epsilon: float | Tensor = 0.3, steps: int = 40, step_size: float = 0.1
 ) -> Tensor:
     """Return points near x at which the network is as confident as ACET's attack can make it.
 

@@ -11,15 +11,15 @@ from torch import Tensor, nn
 
 from bitbayes.reproduction.training.objectives import Loss
 
-Batch = tuple[Tensor, Tensor, Tensor]
+Batch = tuple[Tensor, ...]
 # In the first steps, libraries choose their kernels and the optimizer creates its state.
 STEPS_BEFORE_CAPTURE = 3
 
 
 class TrainingStep:
-    """`step(x, y, outliers)` updates the weights once and returns the loss, a tensor on the device.
+    """`step(*batch)` updates the weights once and returns `loss(network, *batch)`, a tensor on the device.
 
-    A captured step keeps its learning rate and its loss's settings. Call `start_phase` to change them.
+    A captured step keeps its learning rate. Call `start_phase` to change it.
     """
 
     def __init__(self, network: nn.Module, optimizer: torch.optim.Optimizer, loss: Loss) -> None:
@@ -30,18 +30,17 @@ class TrainingStep:
         if self.device.type == "cuda":
             self.side_stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
 
-    def start_phase(self, learning_rate: float, settings: tuple[float, ...]) -> None:
-        """Take the next steps with this learning rate and these settings of the loss.
+    def start_phase(self, learning_rate: float) -> None:
+        """Take the next steps with this learning rate.
 
         The optimizer's groups of parameters may have a `learning_rate_factor`.
         """
-        self.settings, self.steps_taken = settings, 0
+        self.steps_taken = 0
         self.graph: torch.cuda.CUDAGraph | None = None
         for group in self.optimizer.param_groups:
             group["lr"] = group.get("learning_rate_factor", 1.0) * learning_rate
 
-    def __call__(self, x: Tensor, y: Tensor, outliers: Tensor) -> Tensor:
-        batch = x, y, outliers
+    def __call__(self, *batch: Tensor) -> Tensor:
         if self.side_stream is None or not self.capturable:
             return self._update(batch)
         if self.steps_taken < STEPS_BEFORE_CAPTURE:
@@ -61,8 +60,7 @@ class TrainingStep:
 
     def _capture(self, batch: Batch) -> bool:
         """Capture the step, and return whether that succeeded. Training without a graph is only slower."""
-        x, y, outliers = batch
-        self.graph_inputs = x.clone(), y.clone(), outliers.clone()
+        self.graph_inputs = tuple(each.clone() for each in batch)
         self.optimizer.zero_grad(set_to_none=True)
         graph = torch.cuda.CUDAGraph()
         try:
@@ -81,7 +79,7 @@ class TrainingStep:
         on_gpu = self.side_stream is not None
         # Without a cache: cached casts of the weights would not be valid in a later replay.
         with torch.autocast(self.device.type, torch.bfloat16, on_gpu, cache_enabled=False):
-            loss = self.loss(self.network, *batch, *self.settings)
+            loss = self.loss(self.network, *batch)
         loss.backward()  # type: ignore[no-untyped-call]
         self.optimizer.step()
         return loss.detach()

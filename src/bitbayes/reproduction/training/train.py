@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -26,7 +25,7 @@ def train(
     recipe: Recipe = MNIST,
     objective: str = "plain",
     outliers: Tensor | None = None,
-    attack_ramp: int = 0,
+    attack_ramp: float = 0.0,
     seed: int = 0,
     checkpoint_file: Path | None = None,
     progress: bool | None = None,
@@ -43,7 +42,7 @@ def train(
         recipe: optimizer, schedule and augmentation.
         objective: "plain", "oe" (outlier exposure, which needs `outliers`) or "acet".
         outliers: images of no class, (m, c, h, w), in the same form as `images`.
-        attack_ramp: the epochs in which ACET's attack grows to its full radius. A trained network is attacked
+        attack_ramp: the epochs in which ACET's attack grows from 0 to its full radius. A trained network is attacked
             too easily at first: where the attack reaches log p = 0, the loss has no gradient.
         seed: determines the order of the images, the crops and the noise. On the same device, the same seed
             gives the same network if the device's kernels are deterministic.
@@ -70,8 +69,10 @@ def train(
 
     def draw_batches(epoch: int) -> Iterator[Batch]:
         generator = torch.Generator(device).manual_seed(1_000_003 * seed + epoch)
-        for x, y in shuffled_batches(images, labels, recipe, generator):
-            yield x, y, _draw_outliers(x, outliers, chosen, generator)
+        steps = len(images) // min(recipe.batch_size, len(images))
+        for i, (x, y) in enumerate(shuffled_batches(images, labels, recipe, generator), start=1):
+            radius = (x.new_tensor(each) for each in chosen.radius(epoch + i / steps, attack_ramp))
+            yield x, y, _draw_outliers(x, outliers, chosen, generator), *radius
 
     if device.type == "cuda":  # its convolutions in bfloat16 are faster with the channels last
         network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -81,7 +82,6 @@ def train(
         step,
         recipe,
         draw_batches,
-        lambda epoch: chosen.settings(epoch, attack_ramp),
         checkpoint_file,
         f"training ({objective})",
         progress,
@@ -95,7 +95,6 @@ def train_epochs(
     step: TrainingStep,
     recipe: Recipe,
     draw_batches: Callable[[int], Iterable[Batch]],
-    settings: Callable[[int], tuple[float, ...]],
     checkpoint_file: Path | None,
     description: str,
     progress: bool | None,
@@ -107,18 +106,18 @@ def train_epochs(
         recipe: gives the number of epochs and the learning rates.
         draw_batches: returns the batches of an epoch. They depend on the number of the epoch alone, so that a
             resumed run draws the same batches.
-        settings: returns the settings of the loss in an epoch.
         checkpoint_file: as in `train`.
         description: the text of the progress bar.
         progress: as in `train`.
     """
     started = checkpoint.start_time(checkpoint_file)
     losses = checkpoint.resume(checkpoint_file, step.network, step.optimizer)
-    phase: tuple[Any, ...] = ()
+    learning_rate: float | None = None
     with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True):
         for epoch in track(range(len(losses), recipe.epochs), description, progress):
-            if phase != (phase := (recipe.learning_rate_at(epoch), settings(epoch))):
-                step.start_phase(*phase)
+            if recipe.learning_rate_at(epoch) != learning_rate:
+                learning_rate = recipe.learning_rate_at(epoch)
+                step.start_phase(learning_rate)
             total, count = torch.zeros((), device=step.device), 0
             for batch in draw_batches(epoch):
                 total += step(*batch)
