@@ -122,9 +122,12 @@ class DeepKernel(nn.Module):
                 noise = torch.randn(TRAINING_DRAWS, len(x), self.head.inputs, generator=generator, **kind)
                 yield x, y.reshape(-1).long(), noise
 
-        step = TrainingStep(
-            self, self._optimizer(recipe), lambda _, *batch: self.loss(*batch, weight=1 / sum(sizes))
-        )
+        weight = 1 / sum(sizes)
+
+        def loss(_: nn.Module, x: Tensor, y: Tensor, noise: Tensor) -> Tensor:
+            return self.loss(x, y, noise, weight)
+
+        step = TrainingStep(self, self._optimizer(recipe), loss)
         step.capturable = len(set(sizes)) == 1
         modes = [(module, module.training) for module in self.model.modules()]
         self.model.train()

@@ -42,8 +42,8 @@ def train(
         recipe: optimizer, schedule and augmentation.
         objective: "plain", "oe" (outlier exposure, which needs `outliers`) or "acet".
         outliers: images of no class, (m, c, h, w), in the same form as `images`.
-        attack_ramp: the epochs in which ACET's attack grows from 0 to its full radius. A trained network is attacked
-            too easily at first: where the attack reaches log p = 0, the loss has no gradient.
+        attack_ramp: the epochs in which ACET's attack grows from 0 to its full radius. A trained network is
+            attacked too easily at first: where the attack reaches log p = 0, the loss has no gradient.
         seed: determines the order of the images, the crops and the noise. On the same device, the same seed
             gives the same network if the device's kernels are deterministic.
         checkpoint_file: the run is saved to this file from time to time, and resumed from it if it exists.
