@@ -53,13 +53,18 @@ def pairwise(gaussian: LogitGaussian) -> Tensor:
 def _few_pairs(gaussian: LogitGaussian, largest: float) -> Tensor:
     """Σⱼ exp(−zᵢⱼ), (n, k), from each pair i < j once: tuning spends its time on these exponentials."""
     mean, floor = gaussian.scaled_mean, gaussian.floor[:, None]
-    # What is made while a graph is traced belongs to that graph, and must not be kept.
-    pairs = _pairs.__wrapped__ if torch.compiler.is_compiling() else _pairs
+    pairs = _pairs if _may_be_kept(mean) else _pairs.__wrapped__
     first, second, ahead, behind, gaps = pairs(mean.shape[1], mean.dtype, mean.device)
     spread = torch.add(floor, gaussian.scaled_pair_variances(first, second), alpha=KAPPA)
     z = (mean @ gaps * spread.rsqrt()).clamp(-largest, largest)  # (n, pairs)
     # Not the reciprocal of exp(z): its derivative has the square, which overflows from half of `largest` on.
     return 1 + torch.addmm(z.exp() @ behind, z.neg().exp(), ahead)
+
+
+def _may_be_kept(like: Tensor) -> bool:
+    """Whether tensors made now, beside this one, are real, and not part of a graph that is being made."""
+    capturing = like.is_cuda and torch.cuda.is_current_stream_capturing()
+    return type(like) is Tensor and not capturing and not torch.compiler.is_compiling()
 
 
 @lru_cache(maxsize=8)
@@ -72,7 +77,10 @@ def _pairs(k: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, ..
         identity = torch.eye(k, dtype=dtype, device=device)
         first, second = torch.triu_indices(k, k, 1, device=device)
         ahead, behind = identity[first], identity[second]
-        return first, second, ahead, behind, (ahead - behind).T
+        made = first, second, ahead, behind, (ahead - behind).T
+    if device.type == "cuda":  # other streams will use them too, and would not wait
+        torch.cuda.current_stream(device).synchronize()
+    return made
 
 
 def _many_pairs(gaussian: LogitGaussian, largest: float) -> Tensor:

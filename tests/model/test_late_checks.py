@@ -178,3 +178,22 @@ def test_what_is_known_at_once_is_raised_at_once():
         with pytest.raises(DataError, match="known"):
             checks.add(False, refuse)
         checks.add(True, refuse)
+
+
+@pytest.mark.parametrize("first", [0, 2])
+@pytest.mark.parametrize("job", JOBS)
+def test_of_several_bad_batches_the_first_is_named(job, first):
+    bayes, data = fitted(), batches()
+    for x, _ in data[first:]:
+        x[1, 2] = torch.nan
+    with pytest.raises(DataError, match=f"batch {first}"):
+        JOBS[job](bayes, data)
+
+
+@pytest.mark.parametrize("job", LABELLED)
+def test_labels_that_begin_at_one_are_named_in_their_first_batch(job):
+    bayes, data = fitted(), batches()
+    shifted = [(x, y + 1) for x, y in data]
+    first = next(i for i, (_, y) in enumerate(shifted) if int(y.max()) == 3)
+    with pytest.raises(DataError, match=f"batch {first}"):
+        LABELLED[job](bayes, shifted)

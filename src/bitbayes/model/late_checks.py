@@ -48,7 +48,8 @@ class LateChecks:
         if isinstance(ok, Tensor):
             self._new.append((ok, otherwise))
         elif not ok:
-            otherwise()
+            self._look(0)  # at the batches before, whose errors come first
+            self._call(otherwise)
 
     def end_batch(self) -> None:
         """All work for a batch was given to its device: look at the checks of the batches before."""
@@ -87,7 +88,15 @@ class LateChecks:
                 arrived.synchronize()
             for ok, call in zip(outcomes.tolist(), otherwise, strict=True):
                 if not ok:
-                    call()
+                    self._call(call)
+
+    def _call(self, otherwise: Callable[[], None]) -> None:
+        """Call it. If it raises, the checks of later batches count no more: its error is the first one."""
+        try:
+            otherwise()
+        except BaseException:
+            self._new, self._sent = [], deque()
+            raise
 
 
 def require(ok: bool | Tensor, otherwise: Callable[[], None], checks: LateChecks | None) -> None:

@@ -1,5 +1,7 @@
 """What the tables rest on: splits, methods on features, sampled networks, the confused pair."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
@@ -7,9 +9,11 @@ from torch import nn
 import bitbayes as bb
 from bitbayes.baselines.detectors import DETECTORS
 from bitbayes.errors import ArgumentError
+from bitbayes.reproduction.paper import adversarial, ood
 from bitbayes.reproduction.paper.ece import paper_code_ece
 from bitbayes.reproduction.paper.methods import (
     BINARY,
+    LINEARISED,
     MULTICLASS,
     BatchLoader,
     Default,
@@ -22,8 +26,9 @@ from bitbayes.reproduction.paper.methods import (
     Temperature,
 )
 from bitbayes.reproduction.paper.methods.all_layers import minimise_on_grid
-from bitbayes.reproduction.paper.session import most_confused_classes
+from bitbayes.reproduction.paper.session import Session, most_confused_classes
 from bitbayes.reproduction.paper.study import Study, choice_notes
+from bitbayes.reproduction.training import Recipe
 
 
 @pytest.fixture
@@ -256,3 +261,60 @@ def test_the_papers_five_methods_are_there():
         "KFLA",
     ]
     assert [e.paper_column for e in BINARY.values() if e.paper_column] == ["MAP", "Temp", "LLLA"]
+
+
+def test_methods_are_not_tuned_on_the_noise_of_the_tables(study):
+    tables = ood.noise_set(study, 2000)["Noise × 2000"].points.images / 2000
+    assert not torch.allclose(tables, study.tuning_noise.images)
+    wide = Study(study.problem, study.network, 1, False, tuning_noise_scale=10.0)
+    assert torch.allclose(wide.tuning_noise.images, 10 * study.tuning_noise.images)
+
+
+def test_linearised_networks_rate_the_first_thousand_outliers_and_all_labelled_points(study, monkeypatch):
+    monkeypatch.setattr("bitbayes.reproduction.paper.methods.all_layers.LINEARISED_POINTS", 7)
+    method = fit(Linearised("calibrated", structure="diag", residual=False), study)
+    chosen = method.tune(study.test, torch.arange(30), study.tuning_noise)
+    outliers = study.outliers["Fashion-MNIST"]
+    assert len(method.rate(outliers, chosen, 0).probs) == 7 < len(outliers)
+    assert len(method.rate(study.test, chosen, 0).probs) == len(study.test)
+
+
+def test_networks_of_other_objectives_and_seeds(options, monkeypatch):
+    """Which study a network gets, and what it is trained with."""
+    asked = []
+
+    def trained(folder, name, make, images, labels, **how):
+        asked.append((name, how))
+        return make()
+
+    monkeypatch.setattr("bitbayes.reproduction.paper.session.trained", trained)
+    session = Session(options)
+    further = Recipe(epochs=4)
+    session.__dict__["problem"] = replace(
+        session.problem, fine_tuning={"acet": further, "oe": further}, attack_ramp=2.0
+    )
+    plain, oe, acet = (session.study(each) for each in ("plain", "oe", "acet"))
+    assert (plain.tuning_noise_scale, oe.tuning_noise_scale, acet.tuning_noise_scale) == (1.0, 10.0, 1.0)
+    assert set(LINEARISED) < set(plain.entries) and not set(LINEARISED) & (
+        set(oe.entries) | set(acet.entries)
+    )
+    how = dict(asked)
+    assert how["tiny-plain-20-0"]["start"] is None and how["tiny-plain-20-0"]["attack_ramp"] == 0
+    assert how["tiny-oe-4-0"]["start"] is plain.network.whole and how["tiny-oe-4-0"]["attack_ramp"] == 0
+    assert how["tiny-acet-4-0"]["start"] is plain.network.whole and how["tiny-acet-4-0"]["attack_ramp"] == 2.0
+    assert how["tiny-acet-4-0"]["recipe"] is further
+    other = Session(replace(options, seed=1)).study("plain")
+    assert not set(LINEARISED) & set(other.entries)
+
+
+def test_the_number_of_attacked_points(study, monkeypatch):
+    seen = []
+    monkeypatch.setattr(adversarial, "pgd_confident", lambda module, x, bounds: seen.append(len(x)) or x)
+    monkeypatch.setattr(adversarial, "ADAPTIVE_POINTS", 11)
+    monkeypatch.setattr(adversarial, "ADAPTIVE_POINTS_OF_AVERAGES", 4)
+    study.entries = {key: MULTICLASS[key] for key in ("plain", "dla", "dla-linear", "knn")}
+    adversarial.attacked_sets(study)
+    assert seen == [30, 30]
+    seen.clear()
+    found = adversarial.evaluate_adaptive_attacks(study)
+    assert seen == [11, 11, 4, 4] and all(set(each) == {"plain", "dla"} for each in found.values())

@@ -198,6 +198,16 @@ def test_a_stopped_run_goes_on_where_it_stopped(tmp_path, monkeypatch):
     assert all(torch.equal(a, b) for a, b in zip(again.parameters(), whole.parameters(), strict=True))
 
 
+def test_training_begins_at_given_weights(tmp_path):
+    x, y = problem()
+    start, still = network(), Recipe(epochs=1, learning_rate=0.0, weight_decay=0.0, crop=0)
+    found = trained(tmp_path, "net", network, x, y, recipe=still, start=start, seed=5)
+    assert all(torch.equal(each, start.state_dict()[name]) for name, each in found.state_dict().items())
+    assert found is not start
+    with pytest.raises(FileError, match="start="):  # another beginning is another training
+        trained(tmp_path, "net", network, x, y, recipe=still, start=network(), seed=5)
+
+
 def test_the_cache_trains_once(tmp_path, monkeypatch):
     x, y = problem()
     first = trained(tmp_path, "net", network, x, y, recipe=SHORT)

@@ -25,8 +25,9 @@ CALIBRATION = {"accuracy": 2, "changed": 2, "nll": 4, "brier": 4, "ece": 2}  # d
 CALIBRATION_HEADER = ("Method", "Accuracy, %", "Labels changed, %", "NLL, nats", "Brier score", "ECE, %")
 SCORES_NOTE = (
     "AUROC and FPR95: outliers are told from test images by the largest probability, as in the paper; for "
-    "bitbayes and *last layer, paper's objective* by `score`, for detectors by their own score. MMC is the "
-    "mean of the largest probability."
+    "bitbayes and *last layer, paper's objective* by `score`, for detectors by their own score. Linearised "
+    "networks and *bitbayes, all layers* see the first 1,000 outliers of each set alone. MMC is the mean of "
+    "the largest probability."
 )
 
 

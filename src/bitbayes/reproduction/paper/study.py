@@ -1,7 +1,6 @@
 """A trained network with the methods fitted to it, and their hyperparameters in each trial."""
 
 import math
-import time
 from collections import defaultdict
 from functools import cached_property
 from typing import Any
@@ -53,7 +52,6 @@ class Study:
         self.tuning_noise_scale = tuning_noise_scale
         self.entries: dict[str, MethodEntry] = dict(MULTICLASS if problem.classes > 1 else BINARY)
         self.not_run: dict[str, str] = {}
-        self.fit_seconds: dict[str, float] = {}
         # Of methods that are tuned once. Sets that are no longer in use are forgotten.
         self._rated: defaultdict[str, WeakKeyDictionary[Points, Rated]] = defaultdict(WeakKeyDictionary)
 
@@ -65,13 +63,10 @@ class Study:
         for name, entry in track(self.entries.items(), f"fitting ({problem.name})", self.progress):
             try:
                 method = entry.make(problem.tuning_points)
-                started = time.perf_counter()
                 method.fit(self.network, problem.train.images, train, problem.train.labels)
             except ArgumentError as error:
                 self.not_run[name] = str(error)
                 continue
-            self.network.synchronize()
-            self.fit_seconds[name] = time.perf_counter() - started
             fitted[name] = method
         return fitted
 

@@ -153,7 +153,8 @@ def show(values: dict[str, Any], report: Report) -> None:
         f"the temperature on validation images). Prediction: {values['images']['test']:,} test images; for "
         "DLA and KFLA with drawing 20 networks. A forward pass is that of the plain network over the same "
         "images, all in batches of 1,000 on the device. The shortest of five runs, or one run if that took "
-        "over 5 s. The paper's times are from its own machine."
+        "over 5 s. Fits over all layers are timed once, when a table needs them. The paper's times are from "
+        "its own machine."
     )
     report.write_table(
         f"Table 3, wall-clock time: {values['problem']}", header, rows, note, *choice_notes(values)
