@@ -10,6 +10,7 @@ from bitbayes.errors import BitbayesError
 from bitbayes.laplace import Laplace
 from bitbayes.logits import LogitGaussian
 from bitbayes.options import Fisher
+from bitbayes.processes import process_group
 from bitbayes.uncertainty import Uncertainty
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ __all__ = [
     "openood",
     "outliers",
     "paper",
+    "process_group",
     "training",
 ]
 

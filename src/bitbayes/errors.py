@@ -29,6 +29,10 @@ class MissingFileError(FileError):
     """There is no such file; the message says where to get it."""
 
 
+class ProcessError(BitbayesError):
+    """Another process of the group failed, does not take part, or was asked for something else."""
+
+
 class EdgeWarning(UserWarning):
     """The best value of a search lies on the edge of the searched range."""
 

@@ -25,6 +25,7 @@ from bitbayes.errors import (
 )
 from bitbayes.fitting import Fitted, fit_all_layers, fit_last_layer
 from bitbayes.io import export, posterior_file
+from bitbayes.joint_fit import fit_together
 from bitbayes.last_layer import LastLayer
 from bitbayes.logits import LogitGaussian
 from bitbayes.model import (
@@ -40,11 +41,11 @@ from bitbayes.model import (
     labelled_batches,
     model_device,
     unwrapped,
-    watched,
 )
 from bitbayes.options import AUTO, Fisher, Options, frozen_option, positive_number, refuse_renamed
 from bitbayes.posterior import WeightPosterior
 from bitbayes.prior import Prior, check_variance, differentiable
+from bitbayes.processes import together
 from bitbayes.progress import track
 from bitbayes.rays import Certificate, Limit, RayGaussian
 from bitbayes.residual import Residual
@@ -185,9 +186,8 @@ class Laplace(nn.Module):
             progress: True, False, or None for a bar on terminals.
         """
         refuse_renamed(renamed)
-        with watched(self.model) as living:
-            fitted = FIT[self.layers](self.model, loader, self.options, progress)
-        self._set_posterior(replace(fitted, living=tuple(sorted(living))))
+        fit = partial(FIT[self.layers], self.model, loader, self.options, together().shown(progress))
+        self._set_posterior(fit_together("fit", self.model, self.options, fit))
         return self
 
     def update(self, loader: Iterable[Any], *, progress: bool | None = None, **renamed: Any) -> Self:
@@ -198,9 +198,9 @@ class Laplace(nn.Module):
             progress: True, False, or None for a bar on terminals.
         """
         refuse_renamed(renamed)
-        before = self._current_posterior().fitted
-        more = FIT[self.layers](self.model, loader, self.options, progress, before.count)
-        self._set_posterior(before + more)
+        before, shown = self._current_posterior().fitted, together().shown(progress)
+        fit = partial(FIT[self.layers], self.model, loader, self.options, shown, before.count)
+        self._set_posterior(before + fit_together("update", self.model, self.options, fit))
         return self
 
     def tune(
