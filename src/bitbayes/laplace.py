@@ -25,6 +25,7 @@ from bitbayes.errors import (
 )
 from bitbayes.fitting import Fitted, fit_all_layers, fit_last_layer
 from bitbayes.io import export, posterior_file
+from bitbayes.io.checkpoint import kept_in
 from bitbayes.joint_fit import fit_together
 from bitbayes.last_layer import LastLayer
 from bitbayes.logits import LogitGaussian
@@ -178,16 +179,29 @@ class Laplace(nn.Module):
 
     # ---- learning
 
-    def fit(self, loader: Iterable[Any], *, progress: bool | None = None, **renamed: Any) -> Self:
+    def fit(
+        self,
+        loader: Iterable[Any],
+        *,
+        checkpoint: str | PathLike[str] | None = None,
+        progress: bool | None = None,
+        **renamed: Any,
+    ) -> Self:
         """One forward pass over the training data; no gradients for the last layer. Again starts afresh.
+
+        Where a process group of torch.distributed is initialised, each process's loader has its own share of
+        the data, and all end with the same posterior. So it is with `update` and `tune`.
 
         Args:
             loader: yields (x, y), or mappings of tensors with a key "labels".
+            checkpoint: a folder. The sums are written to it twice a minute, and a fit that was interrupted
+                goes on from there. The loader must give the same batches in the same order again.
             progress: True, False, or None for a bar on terminals.
         """
         refuse_renamed(renamed)
         fit = partial(FIT[self.layers], self.model, loader, self.options, together().shown(progress))
-        self._set_posterior(fit_together("fit", self.model, self.options, fit))
+        with kept_in(checkpoint, self.model, self.options) as keeper:
+            self._set_posterior(fit_together("fit", self.model, self.options, partial(fit, keeper=keeper)))
         return self
 
     def update(self, loader: Iterable[Any], *, progress: bool | None = None, **renamed: Any) -> Self:
