@@ -9,6 +9,7 @@ from bitbayes.baselines import TemperatureScaling
 from bitbayes.errors import BitbayesError
 from bitbayes.laplace import Laplace
 from bitbayes.logits import LogitGaussian
+from bitbayes.merging import merge
 from bitbayes.options import Fisher
 from bitbayes.processes import process_group
 from bitbayes.uncertainty import Uncertainty
@@ -30,6 +31,7 @@ __all__ = [
     "__version__",
     "baselines",
     "data",
+    "merge",
     "metrics",
     "networks",
     "openood",

@@ -80,10 +80,7 @@ class Fitted:
 
     def __add__(self, more: Fitted) -> Fitted:
         """What both data sets give, for the same model, which may have moved to another device since."""
-        if more.fingerprint != self.fingerprint or more.weights != self.weights:
-            raise ModelError(
-                "the model, or what of it is frozen, has changed since `fit`: call `fit` again, on all data"
-            )
+        self._check_same_model(more)
         curvature = {
             name: self.curvature[name].to(_device(theirs)) + theirs for name, theirs in more.curvature.items()
         }
@@ -102,6 +99,43 @@ class Fitted:
             loss=self.loss + more.loss,
             input_moments=moments,
         )
+
+    def without(self, part: Fitted, most: float) -> Fitted:
+        """What the data give that are left when a part of them is taken out.
+
+        Raises a `DataError` if that part is all but 1/`most` of a sum: see `check_digits`.
+        """
+        self._check_same_model(part)
+        if part.count >= self.count:
+            raise DataError(
+                f"{part.count:,} points are to be taken out, of {self.count:,} that were fitted: none would "
+                "be left"
+            )
+        curvature = {
+            name: each.without(part.curvature[name].to(_device(each)), most)
+            for name, each in self.curvature.items()
+        }
+        moments = self.input_moments
+        if moments is not None:
+            if part.input_moments is None:
+                raise DataError(
+                    "what is to be taken out was fitted without a residual, and the whole with one: fit that "
+                    "part again with the same options"
+                )
+            moments = moments.without(part.input_moments.to(moments.mean.device), most)
+        return replace(
+            self,
+            curvature=curvature,
+            count=self.count - part.count,
+            loss=max(0.0, self.loss - part.loss),
+            input_moments=moments,
+        )
+
+    def _check_same_model(self, other: Fitted) -> None:
+        if other.fingerprint != self.fingerprint or other.weights != self.weights:
+            raise ModelError(
+                "the model, or what of it is frozen, has changed since `fit`: call `fit` again, on all data"
+            )
 
 
 def _device(curvature: Curvature) -> torch.device | None:

@@ -22,8 +22,9 @@ from bitbayes.model.layer_jacobians import DenseJacobian, LayerJacobian, MatrixJ
 from bitbayes.model.layers import Layer, TrainableLayers, find_layers, tied_to
 from bitbayes.model.memory import points_at_once
 from bitbayes.model.ordered import OrderedLoader
-from bitbayes.model.private_copy import none_called, private_copy, unwrapped
+from bitbayes.model.private_copy import none_called, private_copy
 from bitbayes.model.shares import own_points, without_repeats
+from bitbayes.model.unwrapped import unwrapped
 from bitbayes.model.verify_layers import verify_layers
 from bitbayes.model.watch import Watch, watched
 from bitbayes.model.working_precision import working_dtype
