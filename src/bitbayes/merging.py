@@ -46,11 +46,13 @@ def merge(
     >>> torch.allclose(again.predict_proba(x), first.predict_proba(x), atol=1e-9)
     True
     """
-    loaded = [_loaded(each, model, parts, without) for each in _listed(parts)]
-    if not loaded:
+    kept, out = _listed(parts), _listed(without)
+    if not kept:
         raise ArgumentError("there is nothing to merge: give at least one fitted Laplace, or its file")
-    taken = [_loaded(each, loaded[0].model, parts, without) for each in _listed(without)]
-    first, *others = loaded
+    if model is None:
+        model = next((each.model for each in kept + out if isinstance(each, Laplace)), None)
+    first, *others = (_loaded(each, model) for each in kept)
+    taken = [_loaded(each, model) for each in out]
     for other in others + taken:
         _check_mergeable(first, other)
     total = first._current_posterior().fitted
@@ -69,15 +71,11 @@ def _listed(parts: Part | Sequence[Part]) -> list[Part]:
     return [parts] if isinstance(parts, (Laplace, str, PathLike)) else list(parts)
 
 
-def _loaded(
-    part: Part, model: nn.Module | None, parts: Part | Sequence[Part], without: Part | Sequence[Part]
-) -> Laplace:
+def _loaded(part: Part, model: nn.Module | None) -> Laplace:
     if isinstance(part, Laplace):
         return part
     if not isinstance(part, (str, PathLike)):
         raise ArgumentError(f"{type(part).__name__} in the place of a fitted Laplace or the path of its file")
-    if model is None:
-        model = next((each.model for each in _listed(parts) if isinstance(each, Laplace)), None)
     if model is None:
         raise ArgumentError(
             "all parts are files: give the network that they belong to, merge(…, model=model)"
