@@ -109,8 +109,8 @@ class Checkpoint:
             raise FileError(f"{self.path} was written by another version of bitbayes; {REMOVE}")
         for what, now in self.belongs_to.items():
             if header[what] != now:
-                other = "options" if what == "options" else "model, or with other weights"
-                raise FileError(f"{self.path} is the checkpoint of a fit with another {other}; {REMOVE}")
+                other = "other options" if what == "options" else "another model, or with other weights"
+                raise FileError(f"{self.path} is the checkpoint of a fit with {other}; {REMOVE}")
         place = torch.device("cpu") if device.type == "mps" else device  # which has no float64
         tensors = {name: tensor.to(place) for name, tensor in file.tensors.items() if name != "generator"}
         curvature, moments = sums.from_tensors(tensors, header)
