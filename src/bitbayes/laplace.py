@@ -83,7 +83,8 @@ class Laplace(nn.Module):
 
     Args:
         model: a trained network; for "last" one whose output is one linear layer. It is never changed. The
-            network inside `torch.compile` or `nn.DataParallel` is taken.
+            network inside `torch.compile`, `DataParallel` or `DistributedDataParallel` is taken, and a plain
+            copy of one that FSDP has spread over processes.
         layers: "last", or "all": every parameter that requires a gradient. Freeze those that are certain.
         structure: what is kept of H: "full" (everything), "kron", "diag", for the last layer also "isotropic"
             (nothing: the paper's non-Bayesian baseline), or "auto": kron, but full for one logit of the last
