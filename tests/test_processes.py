@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch.distributed as dist
 
 import several
 import several_tasks
@@ -9,6 +10,9 @@ from bitbayes import processes
 from bitbayes.errors import ArgumentError
 from bitbayes.tuning.noise import NoiseLike
 
+pytestmark = pytest.mark.skipif(
+    not (dist.is_available() and dist.is_gloo_available()), reason="this torch has no Gloo"
+)
 CLOSE = 1e-9
 CASES = [({}, {}, split) for split in ("sampler", "uneven", "empty")]
 MORE = [

@@ -10,12 +10,11 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from bitbayes.errors import DataError, ModelError
+from bitbayes.errors import DataError, EmptyLoaderError, ModelError
 from bitbayes.likelihood import Likelihood, checked_labels, likelihood_for
 from bitbayes.logits import with_bias
 from bitbayes.model import (
     Batch,
-    EmptyLoaderError,
     Fingerprint,
     Head,
     Inputs,
@@ -329,7 +328,7 @@ def _fitted(
     known: Fingerprint,
 ) -> Fitted:
     if not totals.count:  # other processes have all the points that this one was given
-        raise EmptyLoaderError
+        raise EmptyLoaderError("the loader has no points but those that other processes have")
     sums = totals.curvature, squared_norms, totals.count, float(totals.loss)
     moments = totals.input_moments
     if moments is not None and not moments.finite:  # a model may clip what is enormous

@@ -14,9 +14,9 @@ from typing import TypeVar
 import torch
 from torch import nn
 
-from bitbayes.errors import DataError, ProcessError
+from bitbayes.errors import DataError, EmptyLoaderError, ProcessError
 from bitbayes.fitting import Fitted
-from bitbayes.model import EmptyLoaderError, model_device, watched
+from bitbayes.model import model_device, watched
 from bitbayes.options import Options
 from bitbayes.processes import Processes, together
 from bitbayes.structures import Curvature
@@ -88,7 +88,8 @@ def _check_other_points(processes: Processes, mine: Fitted | None, outlines: lis
         sums[processes.rank] = torch.tensor(_summary(mine), dtype=torch.float64)
     processes.add_(sums)
     for (a, ours), (b, theirs) in combinations(enumerate(sums), 2):
-        if ours[0] > 0 and bool(((ours - theirs).abs() <= SAME_POINTS * theirs.abs()).all()):
+        # Where nothing is lost, there is nothing to tell them by: the loss comes second.
+        if ours[:2].all() and bool(((ours - theirs).abs() <= SAME_POINTS * theirs.abs()).all()):
             raise DataError(
                 f"process {a} and process {b} have read the same {int(ours[0]):,} points, which would count "
                 "twice: give each process's loader its own share (a DistributedSampler), or let each fit by "
@@ -97,7 +98,10 @@ def _check_other_points(processes: Processes, mine: Fitted | None, outlines: lis
 
 
 def _summary(fitted: Fitted) -> list[float]:
-    """A few numbers by which two sets of points can be told apart; none of them matters for an outline."""
+    """A few sums by which two sets of points can be told apart: count, loss, and the size of each tensor.
+
+    Of an outline, which has no numbers, it is as long.
+    """
     tensors = [each for curvature in fitted.curvature.values() for each in curvature.tensors().values()]
     sizes = [0.0 if each.is_meta else float(each.abs().sum()) for each in tensors]
     return [fitted.count, fitted.loss, *sizes]

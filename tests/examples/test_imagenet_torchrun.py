@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 from PIL import Image
 from torch.utils.data import DataLoader
 
@@ -43,6 +44,7 @@ def images(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(not (dist.is_available() and dist.is_gloo_available()), reason="this torch has no Gloo")
 def test_two_processes_save_what_one_would_fit(images, monkeypatch):
     here = images.parent
     path = os.pathsep.join([str(here), str(ROOT / "src")])

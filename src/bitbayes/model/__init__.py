@@ -3,7 +3,6 @@
 from bitbayes.model.batches import (
     Batch,
     Data,
-    EmptyLoaderError,
     Inputs,
     PreviewedLoader,
     check_data,
@@ -33,7 +32,6 @@ __all__ = [
     "Batch",
     "Data",
     "DenseJacobian",
-    "EmptyLoaderError",
     "FeatureBatch",
     "Fingerprint",
     "Head",

@@ -8,7 +8,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from bitbayes.errors import DataError
+from bitbayes.errors import DataError, EmptyLoaderError
 
 Inputs = Tensor | Mapping[str, Tensor]
 Data = Inputs | Iterable[Any]
@@ -21,13 +21,6 @@ SEVERAL_INPUTS = (
     "Give several inputs of a model as a mapping by their names, "
     "such as {'input_ids': ids, 'attention_mask': mask}"
 )
-
-
-class EmptyLoaderError(DataError):
-    """A loader has no points. Where several processes share the data, one of them may have none."""
-
-    def __init__(self, message: str = EMPTY) -> None:
-        super().__init__(message)
 
 
 @dataclass(frozen=True)
@@ -80,7 +73,7 @@ def labelled_batches(loader: Iterable[Any], device: torch.device, before: int = 
         inputs, labels = _split(batch, number)
         yield Batch(move(inputs, device), labels.to(device), f"batch {number}")
     if number < 0:
-        raise EmptyLoaderError
+        raise EmptyLoaderError(EMPTY)
 
 
 def input_batches(data: Data, device: torch.device) -> Iterator[Batch]:
@@ -106,7 +99,7 @@ def input_batches(data: Data, device: torch.device) -> Iterator[Batch]:
             )
         yield Batch(move(_without_labels(inputs), device), None, f"batch {number}")
     if number < 0:
-        raise EmptyLoaderError
+        raise EmptyLoaderError(EMPTY)
 
 
 def check_data(data: Any) -> None:
@@ -137,7 +130,7 @@ class PreviewedLoader:
         try:
             self.batch = next(self.iterator)
         except StopIteration:
-            raise EmptyLoaderError from None
+            raise EmptyLoaderError(EMPTY) from None
         inputs, _ = _split(self.batch, 0)
         # The shapes of a mapping's tensors depend on each other: only a plain tensor is cut.
         self.preview = move(inputs[:PREVIEW_ROWS] if isinstance(inputs, Tensor) else inputs, device)

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from bitbayes import predictive
+from bitbayes.errors import EmptyLoaderError
 from bitbayes.logits import LogitGaussian
 from bitbayes.model import (
     Batch,
     Data,
-    EmptyLoaderError,
     check_data,
     check_loader,
     input_batches,
