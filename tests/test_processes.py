@@ -155,3 +155,24 @@ def test_noise_that_others_draw_is_left_out_in_parts(monkeypatch):
     (share,) = NoiseLike.share([NoiseLike.of(x[:11]), NoiseLike.of(x[11:])], 1)
     (whole,) = NoiseLike.of(x)
     assert torch.equal(share, whole[11:])
+
+
+@pytest.mark.parametrize(
+    "backends, device, expected",
+    [
+        ("cpu:gloo,cuda:gloo", "cpu", "cpu"),
+        ("cpu:gloo,cuda:gloo", "meta", "cpu"),
+        ("cpu:gloo,cuda:nccl", "cpu", "cpu"),
+        ("cuda:nccl", "cpu", "cuda:1"),
+        ("meta:other", "meta", "meta"),
+    ],
+)
+def test_tensors_are_sent_from_where_the_group_can(backends, device, expected, monkeypatch):
+    """A device without a GPU can only say where it would send from."""
+    monkeypatch.setattr(dist, "get_backend_config", lambda group: backends)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    moved = []
+    monkeypatch.setattr(torch.Tensor, "to", lambda self, place: moved.append(str(place)) or self)
+    tensor = torch.zeros(3, device=device)
+    processes.Processes(None, 0, 2)._sendable(tensor)
+    assert (moved or [device])[0] == expected
