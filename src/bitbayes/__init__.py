@@ -9,7 +9,9 @@ from bitbayes.baselines import TemperatureScaling
 from bitbayes.errors import BitbayesError
 from bitbayes.laplace import Laplace
 from bitbayes.logits import LogitGaussian
+from bitbayes.merging import merge
 from bitbayes.options import Fisher
+from bitbayes.processes import process_group
 from bitbayes.uncertainty import Uncertainty
 
 if TYPE_CHECKING:
@@ -29,11 +31,13 @@ __all__ = [
     "__version__",
     "baselines",
     "data",
+    "merge",
     "metrics",
     "networks",
     "openood",
     "outliers",
     "paper",
+    "process_group",
     "training",
 ]
 

@@ -17,6 +17,10 @@ class DataError(BitbayesError):
     """A loader, a batch or an input is empty, of the wrong kind, or not finite."""
 
 
+class EmptyLoaderError(DataError):
+    """A loader has no points. Where several processes share the data, some of them may have none."""
+
+
 class NotFittedError(BitbayesError):
     """Something was asked that needs `fit` first."""
 
@@ -27,6 +31,10 @@ class FileError(BitbayesError):
 
 class MissingFileError(FileError):
     """There is no such file; the message says where to get it."""
+
+
+class ProcessError(BitbayesError):
+    """Another process of the group failed, does not take part, or was asked for something else."""
 
 
 class EdgeWarning(UserWarning):

@@ -25,6 +25,8 @@ from bitbayes.errors import (
 )
 from bitbayes.fitting import Fitted, fit_all_layers, fit_last_layer
 from bitbayes.io import export, posterior_file
+from bitbayes.io.checkpoint import kept_in
+from bitbayes.joint_fit import fit_together
 from bitbayes.last_layer import LastLayer
 from bitbayes.logits import LogitGaussian
 from bitbayes.model import (
@@ -40,11 +42,11 @@ from bitbayes.model import (
     labelled_batches,
     model_device,
     unwrapped,
-    watched,
 )
 from bitbayes.options import AUTO, Fisher, Options, frozen_option, positive_number, refuse_renamed
 from bitbayes.posterior import WeightPosterior
 from bitbayes.prior import Prior, check_variance, differentiable
+from bitbayes.processes import together
 from bitbayes.progress import track
 from bitbayes.rays import Certificate, Limit, RayGaussian
 from bitbayes.residual import Residual
@@ -81,7 +83,8 @@ class Laplace(nn.Module):
 
     Args:
         model: a trained network; for "last" one whose output is one linear layer. It is never changed. The
-            network inside `torch.compile` or `nn.DataParallel` is taken.
+            network inside `torch.compile`, `DataParallel` or `DistributedDataParallel` is taken, and a plain
+            copy of one that FSDP has spread over processes.
         layers: "last", or "all": every parameter that requires a gradient. Freeze those that are certain.
         structure: what is kept of H: "full" (everything), "kron", "diag", for the last layer also "isotropic"
             (nothing: the paper's non-Bayesian baseline), or "auto": kron, but full for one logit of the last
@@ -177,17 +180,29 @@ class Laplace(nn.Module):
 
     # ---- learning
 
-    def fit(self, loader: Iterable[Any], *, progress: bool | None = None, **renamed: Any) -> Self:
+    def fit(
+        self,
+        loader: Iterable[Any],
+        *,
+        checkpoint: str | PathLike[str] | None = None,
+        progress: bool | None = None,
+        **renamed: Any,
+    ) -> Self:
         """One forward pass over the training data; no gradients for the last layer. Again starts afresh.
+
+        Where a process group of torch.distributed is initialised, each process's loader has its own share of
+        the data, and all end with the same posterior. So it is with `update` and `tune`.
 
         Args:
             loader: yields (x, y), or mappings of tensors with a key "labels".
+            checkpoint: a folder. The sums are written to it twice a minute, and a fit that was interrupted
+                goes on from there. The loader must give the same batches in the same order again.
             progress: True, False, or None for a bar on terminals.
         """
         refuse_renamed(renamed)
-        with watched(self.model) as living:
-            fitted = FIT[self.layers](self.model, loader, self.options, progress)
-        self._set_posterior(replace(fitted, living=tuple(sorted(living))))
+        fit = partial(FIT[self.layers], self.model, loader, self.options, together().shown(progress))
+        with kept_in(checkpoint, self.model, self.options) as keeper:
+            self._set_posterior(fit_together("fit", self.model, self.options, partial(fit, keeper=keeper)))
         return self
 
     def update(self, loader: Iterable[Any], *, progress: bool | None = None, **renamed: Any) -> Self:
@@ -198,9 +213,9 @@ class Laplace(nn.Module):
             progress: True, False, or None for a bar on terminals.
         """
         refuse_renamed(renamed)
-        before = self._current_posterior().fitted
-        more = FIT[self.layers](self.model, loader, self.options, progress, before.count)
-        self._set_posterior(before + more)
+        before, shown = self._current_posterior().fitted, together().shown(progress)
+        fit = partial(FIT[self.layers], self.model, loader, self.options, shown, before.count)
+        self._set_posterior(before + fit_together("update", self.model, self.options, fit))
         return self
 
     def tune(

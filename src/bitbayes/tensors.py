@@ -6,7 +6,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from bitbayes.errors import ModelError
+from bitbayes.errors import DataError, ModelError
 
 
 @dataclass(frozen=True)
@@ -29,4 +29,16 @@ class TensorBundle:
             return self
         raise ModelError(
             "a Laplace must have predicted something before it is traced: call it once, or `export`"
+        )
+
+
+def check_digits(whole: Tensor, left: Tensor, most: float) -> None:
+    """Raise where a difference of sums of squares is less than 1/`most` of the sum it was taken from.
+
+    The rounding errors of the whole sum are all that is left there, or what was taken out was not part of it.
+    """
+    if bool((left * most < whole).any()) or bool((left < 0).any()):
+        raise DataError(
+            f"these data cannot be taken out: they make up all but 1/{most:,.0f} of a sum, so that only "
+            "rounding errors would be left, or they are not part of what was fitted. Fit again without them"
         )

@@ -20,7 +20,10 @@ from bitbayes.model.late_checks import LateChecks, require
 from bitbayes.model.layer_jacobians import DenseJacobian, LayerJacobian, MatrixJacobian, from_pairs
 from bitbayes.model.layers import Layer, TrainableLayers, find_layers, tied_to
 from bitbayes.model.memory import points_at_once
-from bitbayes.model.private_copy import none_called, private_copy, unwrapped
+from bitbayes.model.ordered import OrderedLoader
+from bitbayes.model.private_copy import none_called, private_copy
+from bitbayes.model.shares import own_points, without_repeats
+from bitbayes.model.unwrapped import unwrapped
 from bitbayes.model.verify_layers import verify_layers
 from bitbayes.model.watch import Watch, watched
 from bitbayes.model.working_precision import working_dtype
@@ -38,6 +41,7 @@ __all__ = [
     "LayerJacobian",
     "LayerRecord",
     "MatrixJacobian",
+    "OrderedLoader",
     "PreviewedLoader",
     "TrainableLayers",
     "Watch",
@@ -60,6 +64,7 @@ __all__ = [
     "labelled_batches",
     "model_device",
     "none_called",
+    "own_points",
     "points_at_once",
     "private_copy",
     "require",
@@ -68,5 +73,6 @@ __all__ = [
     "unwrapped",
     "verify_layers",
     "watched",
+    "without_repeats",
     "working_dtype",
 ]

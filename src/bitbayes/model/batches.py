@@ -8,7 +8,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from bitbayes.errors import DataError
+from bitbayes.errors import DataError, EmptyLoaderError
 
 Inputs = Tensor | Mapping[str, Tensor]
 Data = Inputs | Iterable[Any]
@@ -63,14 +63,17 @@ def model_device(model: nn.Module) -> torch.device:
     return next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
 
 
-def labelled_batches(loader: Iterable[Any], device: torch.device) -> Iterator[Batch]:
-    """The batches of a loader, moved to `device`. Raises on a batch without labels and on an empty loader."""
-    number = -1
-    for number, batch in enumerate(loader):
+def labelled_batches(loader: Iterable[Any], device: torch.device, before: int = 0) -> Iterator[Batch]:
+    """The batches of a loader, moved to `device`. Raises on a batch without labels and on an empty loader.
+
+    `before`: how many batches of the loader were left out, for their names.
+    """
+    number = before - 1
+    for number, batch in enumerate(loader, before):
         inputs, labels = _split(batch, number)
         yield Batch(move(inputs, device), labels.to(device), f"batch {number}")
     if number < 0:
-        raise DataError(EMPTY)
+        raise EmptyLoaderError(EMPTY)
 
 
 def input_batches(data: Data, device: torch.device) -> Iterator[Batch]:
@@ -96,7 +99,7 @@ def input_batches(data: Data, device: torch.device) -> Iterator[Batch]:
             )
         yield Batch(move(_without_labels(inputs), device), None, f"batch {number}")
     if number < 0:
-        raise DataError(EMPTY)
+        raise EmptyLoaderError(EMPTY)
 
 
 def check_data(data: Any) -> None:
@@ -116,21 +119,25 @@ def check_data(data: Any) -> None:
 
 
 class PreviewedLoader:
-    """A loader whose first inputs, the `preview`, can be looked at before it is gone through once."""
+    """A loader whose first inputs, the `preview`, can be looked at before it is gone through once.
 
-    def __init__(self, loader: Iterable[Any], device: torch.device) -> None:
-        self.loader = check_loader(loader)
+    `only_preview`: whether its first batch is for the preview alone.
+    """
+
+    def __init__(self, loader: Iterable[Any], device: torch.device, *, only_preview: bool = False) -> None:
+        self.loader, self.only_preview = check_loader(loader), only_preview
         self.iterator = iter(self.loader)
         try:
             self.batch = next(self.iterator)
         except StopIteration:
-            raise DataError(EMPTY) from None
+            raise EmptyLoaderError(EMPTY) from None
         inputs, _ = _split(self.batch, 0)
         # The shapes of a mapping's tensors depend on each other: only a plain tensor is cut.
         self.preview = move(inputs[:PREVIEW_ROWS] if isinstance(inputs, Tensor) else inputs, device)
 
     def __iter__(self) -> Iterator[Any]:
-        yield self.batch
+        if not self.only_preview:
+            yield self.batch
         yield from self.iterator
 
     def __length_hint__(self) -> int:

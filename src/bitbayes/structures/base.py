@@ -13,7 +13,7 @@ from bitbayes.likelihood import Likelihood
 from bitbayes.logits import CovarianceFactors
 from bitbayes.model import Head, Layer, LayerJacobian
 from bitbayes.precision import precise
-from bitbayes.tensors import TensorBundle
+from bitbayes.tensors import TensorBundle, check_digits
 
 # The prior's precision τ = 1/σ₀²; a tensor where the evidence is differentiated in it.
 Precision = float | Tensor
@@ -57,6 +57,22 @@ class Curvature(TensorBundle):
     def __add__(self, other: Self) -> Self:
         others = other.tensors()
         return replace(self, **{name: value + others[name] for name, value in self.tensors().items()})
+
+    def without(self, part: Self, most: float) -> Self:
+        """The curvature of the data that are left when a part of them is taken out.
+
+        Raises a `DataError` if that part is all but 1/`most` of a sum: see `check_digits`.
+        """
+        parts = part.tensors()
+        left = replace(self, **{name: value - parts[name] for name, value in self.tensors().items()})
+        whole = self.squares()
+        for name, value in left.squares().items():
+            check_digits(whole[name], value, most)
+        return left
+
+    def squares(self) -> dict[str, Tensor]:
+        """Those of the sums that are over squares, and that rounding errors are relative to: all of them."""
+        return self.tensors()
 
     def add_(self, other: Self) -> None:
         """Add in place. Only for a total that nobody else holds: a curvature is a value otherwise."""

@@ -62,6 +62,9 @@ class FullCurvature(Curvature):
         rows = precise(jacobian.dense().flatten(0, 1))  # (n·c, P)
         return cls(rows.T @ rows)
 
+    def squares(self) -> dict[str, Tensor]:
+        return {"hessian": self.hessian.diagonal()}
+
     def head_gaussian(self, head: Head, contrasts: Tensor | None, *, paper: bool) -> FullHeadGaussian:
         values, vectors = eigen(self.hessian)
         assert contrasts is not None

@@ -61,6 +61,10 @@ class KronCurvature(Curvature):
             jacobian.inputs.new_full((), n * positions, dtype=torch.float64),
         )
 
+    def squares(self) -> dict[str, Tensor]:
+        outputs, inputs = (each.diagonal(dim1=-2, dim2=-1) for each in (self.outputs, self.inputs))
+        return {"outputs": outputs, "inputs": inputs, "count": self.count}
+
     def head_gaussian(self, head: Head, contrasts: Tensor | None, *, paper: bool) -> KronGaussian:
         assert contrasts is not None
         k, c = contrasts.shape

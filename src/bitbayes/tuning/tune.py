@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from bitbayes import predictive
+from bitbayes.errors import EmptyLoaderError
 from bitbayes.logits import LogitGaussian
 from bitbayes.model import (
     Batch,
@@ -18,10 +19,13 @@ from bitbayes.model import (
     input_batches,
     labelled_batches,
     model_device,
+    own_points,
+    without_repeats,
 )
 from bitbayes.posterior import LogitFamily, WeightPosterior
 from bitbayes.precision import precise
 from bitbayes.prior import Prior, variance_grid
+from bitbayes.processes import together
 from bitbayes.progress import track
 from bitbayes.residual import Residual, deviations
 from bitbayes.tuning.noise import NoiseLike
@@ -34,6 +38,8 @@ CANDIDATES_AT_ONCE = 5
 INSIDE = 0.99
 # How much of the negative log-likelihood on validation data the residual may cost.
 RESIDUAL_PRICE = 0.005
+# Some points, and noise like each process's.
+Shares = tuple[list["Points"], list[NoiseLike]]
 # Seven a decade.
 RESIDUAL_VARIANCES = variance_grid(113)
 SEED = 0
@@ -130,7 +136,8 @@ def tune_on_data(
         progress: whether to show a bar.
         choose_residual: whether the residual's numbers are chosen as well, and not kept.
     """
-    inside, outside = _one_pass(posterior, residual, objective, loader, outliers, progress)
+    task = f"tune({type(objective).__name__}, weight={objective.outlier_weight}, {method!r}) at {now}"
+    inside, outside = _one_pass(task, posterior, residual, objective, loader, outliers, progress)
 
     def costs(candidates: list[Candidate]) -> Tensor:
         total = mean_costs(inside, candidates, method, objective.data_cost)
@@ -145,7 +152,7 @@ def tune_on_data(
         best = search(grid, lambda some: costs([now._replace(prior_variance=each) for each in some]))
         return now._replace(prior_variance=best)
     roots = [points.root_kernel for points in inside if points.root_kernel is not None]
-    threshold = float(torch.cat(roots).square().quantile(INSIDE))
+    threshold = float(all_points(roots).square().quantile(INSIDE))
     temperature = now.temperature
     if objective.joint:
         prior_variance, variance = search_pairs(
@@ -164,7 +171,10 @@ def tune_on_data(
 def mean_costs(
     groups: list[Points], candidates: list[Candidate], method: str, cost: Callable[..., Tensor]
 ) -> Tensor:
-    """For each candidate the mean of cost(logits, labels) over all points, (c,) in float64."""
+    """For each candidate the mean of cost(logits, labels) over all points, (c,) in float64.
+
+    Over those of all processes, if there are several.
+    """
     totals = []
     for points in groups:
         sums = []
@@ -175,7 +185,24 @@ def mean_costs(
             sums.append(cost(logits, *labels).reshape(len(some), -1).sum(1))
         totals.append(precise(torch.cat(sums)))
     # Read back from the device once, at the end.
-    return torch.stack(totals).sum(0).cpu() / sum(len(points.family) for points in groups)
+    total = torch.stack(totals).sum(0).cpu() if totals else torch.zeros(len(candidates), dtype=torch.float64)
+    count = point_count(groups)
+    together().add_(total)
+    return total / count
+
+
+def point_count(groups: list[Points]) -> int:
+    """The number of points, those of all processes together."""
+    count = torch.tensor(sum(len(points.family) for points in groups))
+    together().add_(count)
+    return int(count)
+
+
+def all_points(parts: list[Tensor], *shape: int) -> Tensor:
+    """Numbers (n, *shape) of all points, those of all processes together, in float64."""
+    if parts:
+        return together().rows(precise(torch.cat(parts)))
+    return together().rows(torch.zeros(0, *shape, dtype=torch.float64))
 
 
 def _predict(gaussians: list[LogitGaussian], method: str) -> Tensor:
@@ -193,18 +220,41 @@ def _predict(gaussians: list[LogitGaussian], method: str) -> Tensor:
 def validation_points(
     posterior: WeightPosterior, residual: Residual | None, loader: Iterable[Any], progress: bool | None
 ) -> list[Points]:
-    """What tuning needs of validation data, after one pass."""
+    """What tuning needs of validation data, after one pass; of this process's share, if there are several."""
     return list(_points(posterior, residual, _validation_batches(posterior, loader, progress)))
+
+
+def shared_points(task: str, work: Callable[[], list[Points]], noise: Callable[[], NoiseLike]) -> Shares:
+    """This process's points, which may be none, and noise like the inputs of each process.
+
+    Raises if no process has points, and in all processes if one fails.
+    """
+    processes = together()
+
+    def share() -> list[Points]:
+        try:
+            return work()
+        except EmptyLoaderError:
+            if processes.alone:
+                raise
+            return []
+
+    points, found = processes.agree(task, share, lambda mine: (len(mine), noise().to(torch.device("cpu"))))
+    if not any(count for count, _ in found):
+        raise EmptyLoaderError("the loaders of all processes are empty: they yielded no batch")
+    return points, [each for _, each in found]
 
 
 def _validation_batches(
     posterior: WeightPosterior, loader: Iterable[Any], progress: bool | None
 ) -> Iterator[Batch]:
-    batches = track(check_loader(loader), "tuning: validation data", progress)
-    return labelled_batches(batches, model_device(posterior.model))
+    own = own_points(check_loader(loader))
+    batches = track(loader, "tuning: validation data", together().shown(progress))
+    return without_repeats(labelled_batches(batches, model_device(posterior.model)), own)
 
 
 def _one_pass(
+    task: str,
     posterior: WeightPosterior,
     residual: Residual | None,
     objective: Objective,
@@ -225,13 +275,21 @@ def _one_pass(
                 noise += NoiseLike.of(batch.inputs)
             yield batch
 
-    inside = list(_points(posterior, residual, validation()))
+    def work() -> list[Points]:
+        return list(_points(posterior, residual, validation()))
+
+    inside, every = shared_points(task, work, lambda: noise)
     if not objective.outlier_weight:
         return inside, []
-    data: Any = noise if outliers is None else outliers
-    if not isinstance(data, (Tensor, Mapping)):
-        data = track(data, "tuning: outliers", progress)
-    return inside, list(_points(posterior, residual, input_batches(data, device)))
+
+    def outside() -> list[Points]:
+        data: Any = NoiseLike.share(every, together().rank).to(device) if outliers is None else outliers
+        own = own_points(data)
+        if not isinstance(data, (Tensor, Mapping)):
+            data = track(data, "tuning: outliers", together().shown(progress))
+        return list(_points(posterior, residual, without_repeats(input_batches(data, device), own)))
+
+    return inside, shared_points(f"{task}, outliers", outside, NoiseLike)[0]
 
 
 def _points(

@@ -39,8 +39,8 @@ class Gaussians:
     def choose(self, points: Points) -> Hyperparameters:
         """Return the numbers that `tune` chooses on these points."""
         posterior = self.bayes._fitted_posterior()
-        losses, grid = posterior.fitted.likelihood.losses, posterior.candidates()
-        return dict(calibrate([points], self.bayes._method(None), losses, grid)._asdict())
+        likelihood, grid = posterior.fitted.likelihood, posterior.candidates()
+        return dict(calibrate([points], self.bayes._method(None), likelihood, grid)._asdict())
 
     def rate(self, points: Points, chosen: Hyperparameters) -> Rated:
         """Rate the points with these numbers."""
