@@ -154,8 +154,8 @@ def fit_last_layer(
     with none_called(model):
         head = find_head(network, loader.preview, options.head)
     likelihood = likelihood_for(head.outputs)
-    method_for(options.predictive, head.outputs)  # raises now rather than after the pass
     kind = CURVATURES[_structure(options, head)]
+    method_for(options.predictive, head.outputs, pairs=kind.knows_pairs)  # raises now, not after the pass
     _check_size(kind, head)
     _check_memory(kind, head, model_device(model))
     totals, checks = _Totals({}), LateChecks()

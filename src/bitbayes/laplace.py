@@ -707,7 +707,8 @@ class Laplace(nn.Module):
         method = method or self.predictive
         if method == "weights" and self.layers == "all":
             return method
-        return predictive.method_for(method, self._fitted_posterior().outputs)
+        posterior = self._fitted_posterior()
+        return predictive.method_for(method, posterior.outputs, pairs=posterior.knows_pairs)
 
     def _warn_if_untuned(self) -> None:
         """Say once that a prediction is made with a prior variance that nobody chose."""

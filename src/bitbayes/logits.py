@@ -10,6 +10,11 @@ from torch import Tensor
 
 from bitbayes.errors import ArgumentError
 
+WITHOUT_PAIRS = (
+    "structure='lowrank' knows the variances of the logits, and not how two of them vary together. Choose "
+    "'meanfield', 'probit' or 'bridge' to predict, and `score` to reject; or use structure='kron' or 'diag'"
+)
+
 
 class CovarianceFactors(NamedTuple):
     """The covariance of logits in factors: C = Q diag(w) Qᵀ + shift · 11ᵀ + independent · I.
@@ -158,11 +163,7 @@ class LogitGaussian:
         """The factors; raises where only variances are known."""
         if self.factors.table is None:
             return self.factors
-        raise ArgumentError(
-            "structure='lowrank' knows the variances of the logits, and not how two of them vary together: "
-            "choose 'meanfield', 'probit' or 'bridge' to predict and `score` to reject, or use "
-            "structure='kron' or 'diag'"
-        )
+        raise ArgumentError(WITHOUT_PAIRS)
 
     def scaled_variances(self) -> Tensor:
         """The diagonal of the covariance, (n, k), in units of scale², without the common shift's part."""

@@ -93,6 +93,11 @@ class WeightPosterior(ABC):
         return self.fitted.weights.outputs
 
     @property
+    def knows_pairs(self) -> bool:
+        """Whether it is known how two logits vary together, and not only how each of them does."""
+        return all(curvature.knows_pairs for curvature in self.fitted.curvature.values())
+
+    @property
     def names(self) -> tuple[str, ...]:
         """The names of the layers that can have a prior of their own."""
         return tuple(self.fitted.curvature)

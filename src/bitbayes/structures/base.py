@@ -26,6 +26,8 @@ class Curvature(TensorBundle):
     structure: ClassVar[str]
     # Whether `head_gaussian` takes contrasts, a matrix of k × c.
     in_contrasts: ClassVar[bool] = False
+    # Whether the Gaussian over logits says how two of them vary together.
+    knows_pairs: ClassVar[bool] = True
 
     @classmethod
     def largest_side(cls, outputs: int, width: int) -> int:

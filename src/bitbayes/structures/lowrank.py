@@ -54,6 +54,7 @@ class LowRankCurvature(Curvature):
     """
 
     structure = "lowrank"
+    knows_pairs = False
     sums: Tensor
     diagonal: Tensor
     directions: Tensor
