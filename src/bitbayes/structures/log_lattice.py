@@ -31,8 +31,18 @@ def interpolation(x: Tensor, points: list[float]) -> Tensor:
     places = ((x - points[0]) / STEP).clamp(0, len(points) - 1)
     first = (places.detach().floor() - (POINTS // 2 - 1)).clamp(0, len(points) - POINTS)
     steps = torch.arange(POINTS, dtype=x.dtype, device=x.device)
-    own = torch.eye(POINTS, dtype=torch.bool, device=x.device)
-    factors = ((places - first)[:, None, None] - steps) / (steps[:, None] - steps).masked_fill(own, 1)
-    weights = factors.masked_fill(own, 1).prod(2)  # (m, POINTS), Lagrange's polynomials
+    gaps = (places - first)[:, None] - steps  # (m, POINTS)
+    one = torch.ones_like(gaps[:, :1])
+    # Lagrange's polynomials: all gaps before a point, and all behind it.
+    before = torch.cat([one, gaps[:, :-1]], dim=1).cumprod(1)
+    behind = torch.cat([one, gaps.flip(1)[:, :-1]], dim=1).cumprod(1).flip(1)
+    weights = before * behind / _divisors().to(x)
     columns = first.long()[:, None] + steps.long()
     return weights.new_zeros(len(x), len(points)).scatter(1, columns, weights)
+
+
+def _divisors() -> Tensor:
+    """∏ of j − i over all i ≠ j, (POINTS,)."""
+    last = POINTS - 1
+    found = [(-1) ** (last - j) * math.factorial(j) * math.factorial(last - j) for j in range(POINTS)]
+    return torch.tensor(found, dtype=torch.float64)

@@ -32,7 +32,7 @@ from bitbayes.structures.log_lattice import interpolation, lattice
 from bitbayes.structures.sketch import compress
 
 # Directions of the sketch, and points that go into it at once. A point costs about 10·k·r operations.
-RANK = 128
+RANK = 64
 POINTS_AT_ONCE = 2 * RANK
 # The smallest τ that the table is for. Wider priors are taken to be this one.
 SMALLEST_PRECISION = 0.01 / LARGEST_VARIANCE
