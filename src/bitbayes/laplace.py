@@ -83,9 +83,9 @@ class Laplace(nn.Module):
         model: a trained network; for "last" one whose output is one linear layer. It is never changed. The
             network inside `torch.compile` or `nn.DataParallel` is taken.
         layers: "last", or "all": every parameter that requires a gradient. Freeze those that are certain.
-        structure: what is kept of H: "full" (everything), "kron", "diag", for the last layer also "isotropic"
-            (nothing: the paper's non-Bayesian baseline), or "auto": kron, but full for one logit of the last
-            layer.
+        structure: what is kept of H: "full" (everything), "kron", "diag", for the last layer also "lowrank"
+            (kron for many classes) and "isotropic" (nothing: the paper's non-Bayesian baseline), or "auto":
+            kron, but for the last layer full for one logit, and lowrank for more than 4,096.
         prior_variance: σ₀² > 0. It can be set at any time, and `tune` chooses it. Over all layers it may be a
             mapping from the name of each layer to its own. None is 1, and the first prediction warns if
             nothing was chosen until then.

@@ -108,7 +108,8 @@ class LowRankCurvature(Curvature):
             count=count,
         )
 
-    def __sub__(self, other: Self) -> Self:
+    def without(self, part: Self, most: float) -> Self:
+        """Raises: a sketch does not know what it would be without a part of its data."""
         raise ArgumentError(
             "structure='lowrank' keeps a sketch, from which no data can be taken out again: fit without "
             "these data, or use structure='diag' or 'kron'"
