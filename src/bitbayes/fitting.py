@@ -294,18 +294,23 @@ def _check_memory(kind: type[Curvature], head: Head, device: torch.device) -> No
         raise NotEnoughMemoryError(
             f"structure={kind.structure!r} needs about {needed / 1e9:,.1f} GB for this last layer of "
             f"{head.outputs:,} outputs and {head.width:,} features, and {free / 1e9:,.1f} GB are free on "
-            f"{device}: {_smaller(kind, head, free)}"
+            f"{device}: {_smaller(head, free)}"
         )
 
 
-def _smaller(kind: type[Curvature], head: Head, free: int) -> str:
+def _alternatives(head: Head) -> tuple[str, str]:
+    """Structures that need less than others for this head, the better one first."""
+    return "lowrank" if head.outputs > MANY_CLASSES else "kron", "diag"
+
+
+def _smaller(head: Head, free: int) -> str:
     """What to do instead."""
     fitting = [
         repr(name)
-        for name in ("kron", "lowrank", "diag")
+        for name in _alternatives(head)
         if CURVATURES[name].bytes_needed(head.outputs, head.width) <= free
     ]
-    other = f"use structure={' or '.join(fitting)}, or " if fitting and head.outputs > 1 else ""
+    other = f"use structure={' or '.join(fitting)}, or " if fitting else ""
     return f"{other}free some, or use another device"
 
 
@@ -313,7 +318,7 @@ def _check_size(kind: type[Curvature], head: Head) -> None:
     """Raise, before anything is allocated, if the structure needs a matrix that is too large to decompose."""
     if not _fits(kind, head):
         side = kind.largest_side(head.outputs, head.width)
-        smaller = (each for each in ("kron", "lowrank", "diag") if _fits(CURVATURES[each], head))
+        smaller = (each for each in _alternatives(head) if _fits(CURVATURES[each], head))
         raise ModelError(
             f"structure={kind.structure!r} needs a matrix of {side:,} × {side:,} for this last layer of "
             f"{head.outputs:,} outputs and {head.width:,} features, which takes {8 * side**2 / 1e9:,.1f} GB "
