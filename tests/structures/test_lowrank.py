@@ -180,6 +180,28 @@ def test_an_exported_graph_predicts_the_same(tmp_path, method):
     torch.testing.assert_close(graph(x).softmax(1), bayes.predict_proba(x), rtol=0, atol=1e-12)
 
 
+def test_onnxruntime_gives_the_same_numbers(tmp_path):
+    pytest.importorskip("onnxscript")
+    onnxruntime = pytest.importorskip("onnxruntime")
+    bayes, x, _ = reference.fitted(10, dtype=torch.float32, structure="lowrank", prior_variance=2.0)
+    bayes.export(tmp_path / "bayes.onnx", x[:2])
+    session = onnxruntime.InferenceSession(tmp_path / "bayes.onnx")
+    (found,) = session.run(None, {"x": x.numpy()})
+    torch.testing.assert_close(torch.from_numpy(found).softmax(1), bayes.predict_proba(x), rtol=0, atol=1e-6)
+
+
+@torch.inference_mode()
+def predicted_in_inference_mode(bayes, x):
+    return bayes.predict_proba(x)
+
+
+def test_the_drop_in_is_differentiable_after_predictions_in_inference_mode():
+    bayes, _, x, _ = both(10, prior_variance=2.0)
+    predicted_in_inference_mode(bayes, x)
+    x = x.clone().requires_grad_()
+    assert torch.autograd.gradcheck(bayes, (x[:2],))
+
+
 # ---- the rank does not suffice
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import operator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Self
 
@@ -147,6 +147,8 @@ class LowRankGaussian(WeightGaussian):
     input_vectors: Tensor
     table: Tensor
     log_determinants: Tensor
+    # The weights that covariances of the last prior were made with: an exported graph holds them as numbers.
+    _kept: dict[float, Tensor] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     @classmethod
     def of(cls, classes: ClassCurvature, values: Tensor, vectors: Tensor) -> Self:
@@ -201,7 +203,7 @@ class LowRankGaussian(WeightGaussian):
 
     def covariance(self, coordinates: Tensor, tau: Precision) -> CovarianceFactors:
         tau = max(float(tau), SMALLEST_PRECISION)
-        weights = coordinates @ (self._interpolation(tau) / tau).to(coordinates)  # (n, nodes)
+        weights = coordinates @ self._prior_weights(tau).to(coordinates)  # (n, nodes)
         shift = coordinates.sum(1) / (tau * len(self.table))
         return CovarianceFactors(weights, None, shift, table=self.table)
 
@@ -213,6 +215,16 @@ class LowRankGaussian(WeightGaussian):
         tau = max(float(tau), SMALLEST_PRECISION)
         variances = sets @ self._interpolation(tau).T / tau  # (s, D)
         return (vectors @ self.input_vectors) * variances.rsqrt()[:, None]
+
+    def _prior_weights(self, tau: float) -> Tensor:
+        """(D, nodes), in float64: from the table to σ₀²(I + ρB)⁻¹."""
+        if (made := self._kept.get(tau)) is None:
+            with torch.inference_mode(False):  # what is kept may be differentiated through later
+                made = self._interpolation(tau) / tau
+            if type(made) is Tensor:  # and not a symbol of a trace
+                self._kept.clear()
+                self._kept[tau] = made
+        return made
 
     def _interpolation(self, tau: Precision) -> Tensor:
         """(D, nodes), in float64: from values at the nodes to those at log(α/τ)."""
