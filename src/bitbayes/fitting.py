@@ -49,6 +49,8 @@ from bitbayes.structures import CURVATURES, WHOLE_NETWORK, Curvature, check_affo
 
 # Features wait until they are worth one matrix product. Bytes, not batches, so that memory is bounded.
 FIT_BYTES = 2**25
+# Numbers whose squares are summed at once.
+NORM_NUMBERS = 2**24
 # Up to so many classes "auto" keeps the whole Kronecker factor over the classes, at the price of their cube.
 MANY_CLASSES = 4096
 # The largest matrix that is decomposed, by its side: 3 GB, and some minutes on a good machine.
@@ -260,7 +262,9 @@ def _check_overflow(curvature: dict[str, Curvature], dtype: torch.dtype) -> None
 
 
 def _squared_norm(tensors: list[Tensor]) -> float:
-    return sum(float(tensor.double().square().sum()) for tensor in tensors)
+    # In parts: a head of 100,000 classes would take several gigabytes in float64.
+    parts = (part for tensor in tensors for part in torch.split(tensor.flatten(), NORM_NUMBERS))
+    return sum(float(part.double().square().sum()) for part in parts)
 
 
 def _directions(
