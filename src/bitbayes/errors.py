@@ -13,6 +13,10 @@ class ModelError(BitbayesError):
     """The network is not one that bitbayes can work on as asked."""
 
 
+class NotEnoughMemoryError(ModelError, MemoryError):
+    """What was asked for would not fit into memory; raised before any of it is allocated."""
+
+
 class DataError(BitbayesError):
     """A loader, a batch or an input is empty, of the wrong kind, or not finite."""
 

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from bitbayes.errors import DataError, EmptyLoaderError, ModelError
+from bitbayes.errors import DataError, EmptyLoaderError, ModelError, NotEnoughMemoryError
 from bitbayes.likelihood import Likelihood, checked_labels, likelihood_for
 from bitbayes.logits import with_bias
 from bitbayes.model import (
@@ -30,6 +30,7 @@ from bitbayes.model import (
     fingerprint,
     fingerprinted,
     forward_passes,
+    free_bytes,
     grouped,
     labelled_batches,
     model_device,
@@ -52,6 +53,10 @@ from bitbayes.structures import CURVATURES, WHOLE_NETWORK, Curvature, check_affo
 
 # Features wait until they are worth one matrix product. Bytes, not batches, so that memory is bounded.
 FIT_BYTES = 2**25
+# Numbers whose squares are summed at once.
+NORM_NUMBERS = 2**24
+# Up to so many classes "auto" keeps the whole Kronecker factor over the classes, at the price of their cube.
+MANY_CLASSES = 4096
 # The largest matrix that is decomposed, by its side: 3 GB, and some minutes on a good machine.
 LARGEST_SIDE = 20_000
 
@@ -218,10 +223,10 @@ def fit_last_layer(
     with none_called(model):
         head = find_head(network, loader.preview, options.head)
     likelihood = likelihood_for(head.outputs)
-    method_for(options.predictive, head.outputs)  # raises now rather than after the pass
-    auto = "full" if head.outputs == 1 else "kron"
-    kind = CURVATURES[auto if options.structure == "auto" else options.structure]
+    kind = CURVATURES[_structure(options, head)]
+    method_for(options.predictive, head.outputs, pairs=kind.knows_pairs)  # raises now, not after the pass
     _check_size(kind, head)
+    _check_memory(kind, head, model_device(model))
     checks = LateChecks()
 
     def points() -> Iterator[tuple[Tensor, Tensor, Tensor]]:
@@ -351,7 +356,9 @@ def _check_overflow(curvature: dict[str, Curvature], dtype: torch.dtype) -> None
 
 
 def _squared_norm(tensors: list[Tensor]) -> float:
-    return sum(float(tensor.double().square().sum()) for tensor in tensors)
+    # In parts: a head of 100,000 classes would take several gigabytes in float64.
+    parts = (part for tensor in tensors for part in torch.split(tensor.flatten(), NORM_NUMBERS))
+    return sum(float(part.double().square().sum()) for part in parts)
 
 
 def _directions(
@@ -370,11 +377,49 @@ def _directions(
     )
 
 
+def _structure(options: Options, head: Head) -> str:
+    """The name of the structure; "auto" follows from the size of the head."""
+    if options.structure != "auto":
+        if options.structure == "lowrank" and head.outputs == 1:
+            raise ModelError("structure='lowrank' is for many classes: use structure='full' for one logit")
+        return options.structure
+    if head.outputs == 1:
+        return "full"
+    return "kron" if head.outputs <= MANY_CLASSES or options.paper else "lowrank"
+
+
+def _check_memory(kind: type[Curvature], head: Head, device: torch.device) -> None:
+    """Raise, before anything is allocated, if it would not fit."""
+    needed, free = kind.bytes_needed(head.outputs, head.width), free_bytes(device)
+    if free is not None and needed > free:
+        raise NotEnoughMemoryError(
+            f"structure={kind.structure!r} needs about {needed / 1e9:,.1f} GB for this last layer of "
+            f"{head.outputs:,} outputs and {head.width:,} features, and {free / 1e9:,.1f} GB are free on "
+            f"{device}: {_smaller(head, free)}"
+        )
+
+
+def _alternatives(head: Head) -> tuple[str, str]:
+    """Structures that need less than others for this head, the better one first."""
+    return "lowrank" if head.outputs > MANY_CLASSES else "kron", "diag"
+
+
+def _smaller(head: Head, free: int) -> str:
+    """What to do instead."""
+    fitting = [
+        repr(name)
+        for name in _alternatives(head)
+        if CURVATURES[name].bytes_needed(head.outputs, head.width) <= free
+    ]
+    other = f"use structure={' or '.join(fitting)}, or " if fitting else ""
+    return f"{other}free some, or use another device"
+
+
 def _check_size(kind: type[Curvature], head: Head) -> None:
     """Raise, before anything is allocated, if the structure needs a matrix that is too large to decompose."""
     if not _fits(kind, head):
         side = kind.largest_side(head.outputs, head.width)
-        smaller = (each for each in ("kron", "diag") if _fits(CURVATURES[each], head))
+        smaller = (each for each in _alternatives(head) if _fits(CURVATURES[each], head))
         raise ModelError(
             f"structure={kind.structure!r} needs a matrix of {side:,} × {side:,} for this last layer of "
             f"{head.outputs:,} outputs and {head.width:,} features, which takes {8 * side**2 / 1e9:,.1f} GB "

@@ -86,9 +86,9 @@ class Laplace(nn.Module):
             network inside `torch.compile`, `DataParallel` or `DistributedDataParallel` is taken, and a plain
             copy of one that FSDP has spread over processes.
         layers: "last", or "all": every parameter that requires a gradient. Freeze those that are certain.
-        structure: what is kept of H: "full" (everything), "kron", "diag", for the last layer also "isotropic"
-            (nothing: the paper's non-Bayesian baseline), or "auto": kron, but full for one logit of the last
-            layer.
+        structure: what is kept of H: "full" (everything), "kron", "diag", for the last layer also "lowrank"
+            (kron for many classes) and "isotropic" (nothing: the paper's non-Bayesian baseline), or "auto":
+            kron, but for the last layer full for one logit, and lowrank for more than 4,096.
         prior_variance: σ₀² > 0. It can be set at any time, and `tune` chooses it. Over all layers it may be a
             mapping from the name of each layer to its own. None is 1, and the first prediction warns if
             nothing was chosen until then.
@@ -722,7 +722,8 @@ class Laplace(nn.Module):
         method = method or self.predictive
         if method == "weights" and self.layers == "all":
             return method
-        return predictive.method_for(method, self._fitted_posterior().outputs)
+        posterior = self._fitted_posterior()
+        return predictive.method_for(method, posterior.outputs, pairs=posterior.knows_pairs)
 
     def _warn_if_untuned(self) -> None:
         """Say once that a prediction is made with a prior variance that nobody chose."""

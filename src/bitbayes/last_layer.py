@@ -143,8 +143,7 @@ class LastLayer(WeightPosterior):
     # ---- inside
 
     def _decompose(self, name: str, curvature: Curvature) -> WeightGaussian:
-        k = self.head.outputs
-        needed = curvature.largest_side(k, self.head.width) > 0
+        k, needed = self.head.outputs, curvature.in_contrasts
         contrasts = self.fitted.likelihood.contrasts(k) if needed else None  # (k, c)
         return curvature.head_gaussian(self.head, contrasts, paper=self.paper)
 

@@ -93,6 +93,11 @@ class WeightPosterior(ABC):
         return self.fitted.weights.outputs
 
     @property
+    def knows_pairs(self) -> bool:
+        """Whether it is known how two logits vary together, and not only how each of them does."""
+        return all(curvature.knows_pairs for curvature in self.fitted.curvature.values())
+
+    @property
     def names(self) -> tuple[str, ...]:
         """The names of the layers that can have a prior of their own."""
         return tuple(self.fitted.curvature)
@@ -168,8 +173,7 @@ class WeightPosterior(ABC):
         total = torch.zeros((), dtype=torch.float64)
         for name in names:
             gaussian, tau = self.decomposed()[name], 1 / torch.as_tensor(prior.of(name), dtype=torch.float64)
-            count = gaussian.precisions(tau.detach()).numel()
-            fit = self.fitted.squared_norms[name] * tau - count * tau.log()
+            fit = self.fitted.squared_norms[name] * tau - gaussian.size * tau.log()
             total = total + (fit + gaussian.log_determinant(tau)) / 2
         return total
 

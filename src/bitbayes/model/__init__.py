@@ -19,7 +19,7 @@ from bitbayes.model.head import Head, as_logits, call, find_head, forward
 from bitbayes.model.late_checks import LateChecks, require
 from bitbayes.model.layer_jacobians import DenseJacobian, LayerJacobian, MatrixJacobian, from_pairs
 from bitbayes.model.layers import Layer, TrainableLayers, find_layers, tied_to
-from bitbayes.model.memory import points_at_once
+from bitbayes.model.memory import free_bytes, points_at_once
 from bitbayes.model.ordered import OrderedLoader
 from bitbayes.model.private_copy import none_called, private_copy
 from bitbayes.model.shares import own_points, without_repeats
@@ -58,6 +58,7 @@ __all__ = [
     "finite",
     "forward",
     "forward_passes",
+    "free_bytes",
     "from_pairs",
     "grouped",
     "input_batches",

@@ -46,7 +46,7 @@ def forward_passes(
 
 
 def grouped(parts: Iterable[tuple[Tensor, ...]], size: int) -> Iterator[tuple[Tensor, ...]]:
-    """Rows put together to larger parts, each as soon as its first tensors hold `size` bytes.
+    """Rows put together to larger parts, each as soon as its largest tensors hold `size` bytes.
 
     A matrix product over a thousand rows costs little more than one over a hundred.
 
@@ -57,7 +57,7 @@ def grouped(parts: Iterable[tuple[Tensor, ...]], size: int) -> Iterator[tuple[Te
     waiting: list[tuple[Tensor, ...]] = []
     for part in parts:
         waiting.append(part)
-        if sum(tensors[0].nbytes for tensors in waiting) >= size:
+        if sum(max(tensor.nbytes for tensor in tensors) for tensors in waiting) >= size:
             yield tuple(torch.cat(column) for column in zip(*waiting, strict=True))
             waiting = []
     if waiting:

@@ -21,6 +21,8 @@ from bitbayes.precision import precise
 
 # The error that W·x + b may have in bfloat16, where W, x and the sum are each off by up to 2⁻⁸.
 LINEAR_RELATIVE_ERROR = 2.0**-6
+# Outputs of a head whose weights are looked at together.
+OUTPUTS_AT_ONCE = 2**14
 
 
 @dataclass(frozen=True)
@@ -160,17 +162,25 @@ def _check_linear(name: str, layer: nn.Linear, features: Tensor, result: Tensor)
     """Raise if the layer does not compute W·x + b: a subclass or a hook may compute something else."""
     if not bool(result.isfinite().all()):
         return  # callers check this, and say what is not finite
-    x, weight = precise(features.detach()), precise(layer.weight.detach())
-    bias = precise(weight.new_zeros(len(weight)) if layer.bias is None else layer.bias.detach())
-    gap = (precise(result.detach()) - functional.linear(x, weight, bias)).abs()
-    # Relative to Σ |W||x| + |b|, because the terms may cancel. The tolerance is that of bfloat16 in every
-    # precision: a GPU may multiply float32 numbers with 8 bits. A different formula is off by much more.
-    size = functional.linear(x.abs(), weight.abs(), bias.abs())
-    if bool((gap > LINEAR_RELATIVE_ERROR * size).any()):
+    # Some outputs at a time: the weight of a head of 100,000 classes takes gigabytes in float64.
+    starts = range(0, len(layer.weight), OUTPUTS_AT_ONCE)
+    parts = (slice(start, start + OUTPUTS_AT_ONCE) for start in starts)
+    if not all(_computes_linear(layer, features, result, part) for part in parts):
         raise ModelError(
             f"the head {name!r} ({type(layer).__name__}) does not compute W·x + b of its own weights. Use "
             "layers='all', or give the model a plain nn.Linear"
         )
+
+
+def _computes_linear(layer: nn.Linear, features: Tensor, result: Tensor, part: slice) -> bool:
+    """Whether some of the results are W·x + b."""
+    x, weight = precise(features.detach()), precise(layer.weight.detach()[part])
+    bias = precise(weight.new_zeros(len(weight)) if layer.bias is None else layer.bias.detach()[part])
+    gap = (precise(result.detach()[..., part]) - functional.linear(x, weight, bias)).abs()
+    # Relative to Σ |W||x| + |b|, because the terms may cancel. The tolerance is that of bfloat16 in every
+    # precision: a GPU may multiply float32 numbers with 8 bits. A different formula is off by much more.
+    size = functional.linear(x.abs(), weight.abs(), bias.abs())
+    return not bool((gap > LINEAR_RELATIVE_ERROR * size).any())
 
 
 def _equal_values(result: Tensor, output: Tensor) -> bool | Tensor:

@@ -24,10 +24,19 @@ class Curvature(TensorBundle):
     """A sum over data with no prior in it: `a + b` is the curvature of both data sets."""
 
     structure: ClassVar[str]
+    # Whether `head_gaussian` takes contrasts, a matrix of k × c.
+    in_contrasts: ClassVar[bool] = False
+    # Whether the Gaussian over logits says how two of them vary together.
+    knows_pairs: ClassVar[bool] = True
 
     @classmethod
     def largest_side(cls, outputs: int, width: int) -> int:
         """The side of the largest matrix that a head of so many logits and features needs; 0 if none."""
+        return 0
+
+    @classmethod
+    def bytes_needed(cls, outputs: int, width: int) -> int:
+        """About the memory that `fit` and predictions take for such a head, beside features and logits."""
         return 0
 
     @classmethod
@@ -96,6 +105,11 @@ class WeightGaussian(TensorBundle):
     @property
     def dtype(self) -> torch.dtype:
         return next(iter(self.tensors().values())).dtype
+
+    @property
+    def size(self) -> int:
+        """The number of weights."""
+        return self.precisions(1.0).numel()
 
     def precisions(self, tau: Precision) -> Tensor:
         """The eigenvalues of H + τI, in a shape that `to_weights` takes."""

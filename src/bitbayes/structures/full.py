@@ -32,11 +32,16 @@ class FullCurvature(Curvature):
     """`hessian`: (c·D, c·D) over c contrasts of the logits and D features, or (P, P) over all parameters."""
 
     structure = "full"
+    in_contrasts = True
     hessian: Tensor
 
     @classmethod
     def largest_side(cls, outputs: int, width: int) -> int:
         return max(1, outputs - 1) * width
+
+    @classmethod
+    def bytes_needed(cls, outputs: int, width: int) -> int:
+        return 4 * 8 * cls.largest_side(outputs, width) ** 2
 
     @classmethod
     def of_features(cls, features: Tensor, logits: Tensor, likelihood: Likelihood) -> Self:

@@ -34,6 +34,7 @@ class KronCurvature(Curvature):
     """
 
     structure = "kron"
+    in_contrasts = True
     outputs: Tensor
     inputs: Tensor
     count: Tensor
@@ -41,6 +42,10 @@ class KronCurvature(Curvature):
     @classmethod
     def largest_side(cls, outputs: int, width: int) -> int:
         return max(outputs, width)
+
+    @classmethod
+    def bytes_needed(cls, outputs: int, width: int) -> int:
+        return 8 * (6 * outputs**2 + 4 * width**2)
 
     @classmethod
     def of_features(cls, features: Tensor, logits: Tensor, likelihood: Likelihood) -> Self:
