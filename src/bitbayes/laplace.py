@@ -291,14 +291,15 @@ class Laplace(nn.Module):
 
     # ---- predicting
 
-    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+    def forward(self, x: Any = None, /, *args: Any, **kwargs: Any) -> Tensor:
         """Drop-in logits, of the shape of the model's own: their softmax (sigmoid) is `predict_proba`.
 
         It takes what the model takes, or all of it in one mapping. Differentiable in x; over all layers only
         through the mean of the logits, not through their variance.
         """
         self._warn_if_untuned()
-        x = args[0] if len(args) == 1 and not kwargs else dict([*enumerate(args), *kwargs.items()])
+        if args or kwargs:
+            x = dict([*enumerate([*([] if x is None else [x]), *args]), *kwargs.items()])
         if torch.compiler.is_compiling():  # a trace has other tensors in place of the model's
             return self._drop_in_logits(x)
         with LateChecks() as checks:
@@ -799,7 +800,7 @@ class Laplace(nn.Module):
 
     def _complete(self, gaussian: LogitGaussian, root_kernel: Tensor | None) -> LogitGaussian:
         if root_kernel is not None:  # it is the same for all positions of an input
-            root_kernel = self._fitted_posterior().layout.for_points(root_kernel, len(gaussian.scale))
+            root_kernel = self._fitted_posterior().layout.for_points(root_kernel, gaussian.scale.shape[0])
         return self._numbers().complete(gaussian, root_kernel)
 
     def _numbers(self) -> Candidate:

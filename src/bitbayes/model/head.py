@@ -126,7 +126,7 @@ def forward(
     if checks is not None:
         checks.add(equal_values(result, output), partial(_refuse_output, head))
     features = rows_of(features, feature_axis(module))
-    return features, head.layout.rows(output, len(features), head.outputs), tuple(output.shape)
+    return features, head.layout.rows(output, features.shape[0], head.outputs), tuple(output.shape)
 
 
 def _refuse_output(head: Head, logits: Tensor | None = None) -> None:

@@ -62,9 +62,9 @@ class Layout:
 
     def for_points(self, values: Tensor, points: int) -> Tensor:
         """Values of inputs (n,), or of points (N,) already, for each point (N,)."""
-        if not self.positions or len(values) == points:
+        if not self.positions or values.shape[0] == points:
             return values
-        return values.repeat_interleave(points // len(values))
+        return values.repeat_interleave(points // values.shape[0])
 
     def together(self, parts: Iterable[tuple[tuple[int, ...], Tensor]]) -> Tensor:
         """What was made of all points, (N, c) or (N,), as (n, …), its columns where the model has classes.
