@@ -86,7 +86,7 @@ def find_carried(
 
 
 def _guesses(maps: Mapping[str, nn.Module], output: Tensor, name: str | None) -> list[tuple[str, ...]]:
-    """Maps with as many outputs as the model may have classes: the last one, the last two, and so on."""
+    """Maps with as many outputs as the model may have classes: each alone, the last two, the last three …"""
     # Not what is inside of an adapter.
     outer = [key for key in maps if not any(key.startswith(f"{other}.") for other in maps)]
     found: list[tuple[str, ...]] = []
@@ -96,7 +96,8 @@ def _guesses(maps: Mapping[str, nn.Module], output: Tensor, name: str | None) ->
         same = [key for key in outer if sizes(maps[key])[1] == k]
         if name in same:  # first
             same = [name, *(key for key in same if key != name)]
-        found += [tuple(reversed(same[:count])) for count in range(1, 1 + min(len(same), MOST_PARTS))]
+        found += [(key,) for key in same[:MOST_PARTS]]
+        found += [tuple(reversed(same[:count])) for count in range(2, 1 + min(len(same), MOST_PARTS))]
     return [parts for parts in found if name is None or name in parts]
 
 
