@@ -238,12 +238,34 @@ def test_a_convolution_that_looks_at_neighbours_is_no_head():
         bb.Laplace(model).fit([(IMAGES, torch.arange(16) % 3)])
 
 
-def test_limits_of_other_heads_are_refused():
-    model, x, y, _ = problem("averaged")
-    bayes = bb.Laplace(model, prior_variance=1.0).fit([(x, y)])
-    for use in (bayes.limit, bayes.bound, bayes.certify):
-        with pytest.raises(ModelError, match="'head\\+other' is another"):
-            use(x)
+class Rays(nn.Module):
+    """Two heads behind a ReLU: affine along every ray, from some point on."""
+
+    def __init__(self):
+        super().__init__()
+        self.body, self.head, self.other = nn.Linear(4, 8), nn.Linear(8, 3), nn.Linear(8, 3)
+
+    def forward(self, x):
+        features = self.body(x).relu()
+        return (self.head(features) + self.other(features)) / 2
+
+
+@pytest.mark.parametrize("layers", ["last", "all"])
+@pytest.mark.parametrize("kind", ["averaged", "convolution"])
+def test_limits_are_those_far_away(kind, layers):
+    """At δ = 1e7 the prediction is within some 1/δ of its limit."""
+    model, x = (Rays(), X) if kind == "averaged" else (pooled(nn.Conv2d(5, 3, 1)), IMAGES)
+    if kind == "convolution":
+        model[1] = nn.ReLU()
+    model, x = model.double(), x.double()
+    bayes = bb.Laplace(model, layers=layers, prior_variance=1.0, residual=False)
+    bayes.fit([(x, torch.arange(16) % 3)])
+    limit, certificate = bayes.limit(x), bayes.certify(x)
+    far = bayes.predict_proba(1e7 * x)
+    torch.testing.assert_close(limit.confidence, far.amax(1), rtol=0, atol=1e-6)
+    assert bool((limit.confidence <= bayes.bound(x) + 1e-12).all())
+    beyond = 2 * certificate.alpha.reshape(-1, *[1] * (x.dim() - 1)) * x
+    assert bool((bayes.predict_proba(beyond).amax(1) <= certificate.confidence + 1e-12).all())
 
 
 @pytest.mark.filterwarnings("ignore")  # torch's own, of quantisation's future

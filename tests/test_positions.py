@@ -276,7 +276,7 @@ def test_what_needs_one_output_for_each_input_says_so():
     model, x, y, _, _ = problem("pixels")
     bayes = bb.Laplace(model, prior_variance=1.0).fit([(x, y)])
     for use in (bayes.limit, bayes.certify, bayes.bound):
-        with pytest.raises(ModelError, match=r"\(n, k\).*'head' is another"):
+        with pytest.raises(ModelError, match=r"one row of logits.*has positions"):
             use(x)
     with pytest.raises(ModelError, match=r"expected \(n, k\); outputs with positions need layers='last'"):
         bb.Laplace(model, layers="all", structure="diag").fit([(x, y)])

@@ -82,8 +82,9 @@ class Laplace(nn.Module):
     to be linear in these: f(x) + J(x)(θ − θ*).
 
     Args:
-        model: a trained network; for "last" one whose output is one linear layer. It is never changed. The
-            network inside `torch.compile` or `nn.DataParallel` is taken.
+        model: a trained network; for "last" one whose logits are a linear map of features, one row for each
+            input or for each position of it (docs/models.md). It is never changed. The network inside
+            `torch.compile` or `nn.DataParallel` is taken.
         layers: "last", or "all": every parameter that requires a gradient. Freeze those that are certain.
         structure: what is kept of H: "full" (everything), "kron", "diag", for the last layer also "isotropic"
             (nothing: the paper's non-Bayesian baseline), or "auto": kron, but full for one logit of the last
@@ -187,7 +188,8 @@ class Laplace(nn.Module):
         """One forward pass over the training data; no gradients for the last layer. Again starts afresh.
 
         Args:
-            loader: yields (x, y), or mappings of tensors with a key "labels".
+            loader: yields (x, y), ((x1, x2), y), or mappings of tensors with a key "labels". Where the output
+                has positions, so have the labels; -100 does not count.
             progress: True, False, or None for a bar on terminals.
         """
         refuse_renamed(renamed)

@@ -142,10 +142,10 @@ class LastLayer(WeightPosterior):
     # ---- inside
 
     def _refuse_positions(self) -> None:
-        if not self.head.plain:
+        if self.layout.positions:
             raise ModelError(
-                f"what lies far away is known for one linear layer whose output, (n, k), is the model's, and "
-                f"the head {self.head.name!r} is another: limits, bounds and certificates need such a model"
+                "limits, bounds and certificates are about one row of logits for each input, and this "
+                "model's output has positions"
             )
 
     def _head_tensors(self) -> Iterator[Tensor]:

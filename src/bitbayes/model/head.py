@@ -64,11 +64,6 @@ class Head:
         """The number of features, including the constant feature 1 of the bias."""
         return self.inputs + self.bias
 
-    @property
-    def plain(self) -> bool:
-        """Whether it is a layer whose output, one row for each input, is the model's."""
-        return not self.parts and not self.layout.positions
-
     def module(self, model: nn.Module) -> nn.Linear:
         module = model.get_submodule(self.name)
         assert isinstance(module, nn.Linear)
