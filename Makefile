@@ -54,6 +54,11 @@ $(LOWEST)/.installed: pyproject.toml constraints-lowest.txt
 		-e ".[test,data]"
 	touch $@
 
+# The libraries whose models people have, and what these import to make one: 180 MB, half a minute. timm
+# asks for torchvision, too, for its image transforms, which no model uses.
+MODELS := transformers tokenizers regex pyyaml huggingface_hub httpx2 httpcore2 truststore anyio idna h11 click \
+	peft accelerate psutil timm
+
 # The peers that some tests compare with. Their metadata asks for torchvision, which no CPU build of
 # torch can load, so they come without their dependencies, beside the few they really use. A machine
 # that cannot get them skips those tests and says so.
@@ -62,6 +67,8 @@ $(VENV)/.peers: $(VENV)/.installed
 		laplace-torch curvlinops-for-pytorch backpack-for-pytorch einops einconv opt_einsum tqdm asdfghjkl unfoldNd \
 		pytorch-ood \
 		|| echo "peers not installed: the tests that compare with them will be skipped"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps $(MODELS) \
+		|| echo "transformers, peft or timm not installed: the tests of their models will be skipped"
 	touch $@
 
 clean:

@@ -223,8 +223,14 @@ def test_a_named_head_that_is_not_linear_raises():
     fit_raises(reference.network(2, dtype=torch.float32), "head='activation'.*'hidden'", head="activation")
 
 
-def test_a_model_with_logits_for_every_token_raises():
-    fit_raises(nn.Linear(3, 2), r"\(2, 5, 3\)", x=torch.randn(6, 5, 3))
+def test_labels_of_inputs_for_logits_of_every_token_raise():
+    fit_raises(nn.Linear(3, 2), r"shape \(6,\); expected \(6, 5\)", DataError, x=torch.randn(6, 5, 3))
+
+
+def test_an_axis_that_was_not_there_at_fit_raises():
+    bayes, x, _ = reference.fitted(2)
+    with pytest.raises(ModelError, match=r"sees features of shape \(30, 1, 4\): expected \(n, d\)"):
+        bayes.predict_proba(x[:, None])
 
 
 def test_a_model_that_returns_a_tuple_raises():

@@ -228,23 +228,33 @@ def fit_last_layer(
     _check_size(kind, head)
     _check_memory(kind, head, model_device(model))
     checks = LateChecks()
+    size = FIT_BYTES
+    if head.layout.positions:  # of features: where these are many, so are the logits
+        size = size * head.inputs // (head.inputs + head.outputs)
 
     def points() -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         batches = _batches(model, loader, own, totals, progress)
         for batch in forward_passes(model, head, totals.with_inputs(model, options, batches), checks):
-            yield batch.features, batch.logits, checked_labels(batch, likelihood, head.outputs, checks)
+            labels = checked_labels(batch, likelihood, head.outputs, checks)
+            if not head.layout.positions:
+                yield batch.features, batch.logits, labels
+                continue
+            # Positions are many: a batch of images may hold a million of them.
+            rows = max(1, size // (head.inputs * batch.features.element_size()))
+            columns = (torch.split(each, rows) for each in (batch.features, batch.logits, labels))
+            yield from zip(*columns, strict=True)
 
     with fingerprinted(model) as known, checks:
-        for features, logits, labels in grouped(points(), FIT_BYTES):
+        for features, logits, labels in grouped(points(), size):
             totals.add_points(logits, labels, likelihood)
             features = with_bias(features.to(working(features.dtype)), head.bias)
             totals.add_curvature({head.name: kind.of_features(features, logits, likelihood)})
             if keeper is not None:
                 keeper.keep_if_due(totals, checks.settle)
-    layer = head.module(model)
-    _check_overflow(totals.curvature, working(layer.weight.dtype))
-    # Not its parameters: a weight norm has others, of which it makes the weight.
-    norm = _squared_norm([layer.weight] if layer.bias is None else [layer.weight, layer.bias])
+    weights = head.weights(model)
+    _check_overflow(totals.curvature, working(weights.dtype))
+    # Not of its parameters: a weight norm and an adapter have others, of which they make the weight.
+    norm = _squared_norm([weights])
     return _fitted(head, likelihood, totals, {head.name: norm}, options, known())
 
 

@@ -2,9 +2,9 @@
 
 import sys
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from os import PathLike
 from typing import Any, Self
@@ -34,6 +34,7 @@ from bitbayes.model import (
     Data,
     Inputs,
     LateChecks,
+    Selector,
     check_data,
     check_loader,
     find_layers,
@@ -41,6 +42,7 @@ from bitbayes.model import (
     input_batches,
     labelled_batches,
     model_device,
+    selected,
     unwrapped,
 )
 from bitbayes.options import AUTO, Fisher, Options, frozen_option, positive_number, refuse_renamed
@@ -82,9 +84,10 @@ class Laplace(nn.Module):
     to be linear in these: f(x) + J(x)(θ − θ*).
 
     Args:
-        model: a trained network; for "last" one whose output is one linear layer. It is never changed. The
-            network inside `torch.compile`, `DataParallel` or `DistributedDataParallel` is taken, and a plain
-            copy of one that FSDP has spread over processes.
+        model: a trained network; for "last" one whose logits are a linear map of features, one row for each
+            input or for each position of it (docs/models.md). It is never changed. The network inside
+            `torch.compile`, `DataParallel` or `DistributedDataParallel` is taken, and a plain copy of one
+            that FSDP has spread over processes.
         layers: "last", or "all": every parameter that requires a gradient. Freeze those that are certain.
         structure: what is kept of H: "full" (everything), "kron", "diag", for the last layer also "lowrank"
             (kron for many classes) and "isotropic" (nothing: the paper's non-Bayesian baseline), or "auto":
@@ -103,6 +106,8 @@ class Laplace(nn.Module):
             inputs are floating-point numbers (or images in uint8) of one size, from the moment when
             `tune(objective="calibrated")` has chosen its two numbers. Names of layers: at the inputs of these
             layers too, at the price of another forward pass.
+        output: where the logits are in what the model returns, if that is neither a tensor nor has `logits`:
+            the name of an entry or attribute, or a function that takes what the model returns.
 
     Constructing computes nothing. What `fit` depends on cannot be changed afterwards.
 
@@ -118,8 +123,8 @@ class Laplace(nn.Module):
     1.00 0.91
     """
 
-    layers, structure, head, curvature, residual = map(
-        frozen_option, ("layers", "structure", "head", "curvature", "residual")
+    layers, structure, head, curvature, residual, output = map(
+        frozen_option, ("layers", "structure", "head", "curvature", "residual", "output")
     )
     # Every mean of a logit is divided by it before the average is taken; no variance is.
     temperature = positive_number("temperature")
@@ -142,14 +147,16 @@ class Laplace(nn.Module):
         head: str | None = None,
         curvature: str | Fisher = "exact",
         residual: bool | str | Sequence[str] = AUTO,
+        output: Selector | None = None,
         **renamed: Any,
     ) -> None:
         super().__init__()
         refuse_renamed(renamed)
         if not isinstance(model, nn.Module):
             raise ArgumentError(f"model is a {type(model).__name__}: expected a torch.nn.Module")
-        self.model = unwrapped(model)
-        given = {"layers": layers, "structure": structure, "predictive": predictive, "head": head}
+        self.model = selected(unwrapped(model), output)
+        given: dict[str, Any] = {"layers": layers, "structure": structure, "predictive": predictive}
+        given |= {"head": head, "output": output}
         self.options = Options.checked(self.model, curvature, residual, **given)
         self._posterior: WeightPosterior | None = None
         self.prior_variance = 1.0 if prior_variance is None else prior_variance
@@ -194,7 +201,8 @@ class Laplace(nn.Module):
         the data, and all end with the same posterior. So it is with `update` and `tune`.
 
         Args:
-            loader: yields (x, y), or mappings of tensors with a key "labels".
+            loader: yields (x, y), ((x1, x2), y), or mappings of tensors with a key "labels". Where the output
+                has positions, so have the labels; -100 does not count.
             checkpoint: a folder. The sums are written to it twice a minute, and a fit that was interrupted
                 goes on from there. The loader must give the same batches in the same order again.
             progress: True, False, or None for a bar on terminals.
@@ -300,12 +308,15 @@ class Laplace(nn.Module):
 
     # ---- predicting
 
-    def forward(self, x: Any) -> Tensor:
+    def forward(self, x: Any = None, /, *args: Any, **kwargs: Any) -> Tensor:
         """Drop-in logits, of the shape of the model's own: their softmax (sigmoid) is `predict_proba`.
 
-        Differentiable in x; over all layers only through the mean of the logits, not through their variance.
+        It takes what the model takes, or all of it in one mapping. Differentiable in x; over all layers only
+        through the mean of the logits, not through their variance.
         """
         self._warn_if_untuned()
+        if args or kwargs:
+            x = dict([*enumerate([*([] if x is None else [x]), *args]), *kwargs.items()])
         if torch.compiler.is_compiling():  # a trace has other tensors in place of the model's
             return self._drop_in_logits(x)
         with LateChecks() as checks:
@@ -323,11 +334,14 @@ class Laplace(nn.Module):
         residual = self._residual()
         root = None if residual is None else residual.root_kernel(x)
         gaussian, shape = posterior.forward(x, self._prior)
-        return predictive.predict(self._complete(gaussian, root), method).reshape(shape)
+        return posterior.layout.output(predictive.predict(self._complete(gaussian, root), method), shape)
 
     @torch.no_grad()
     def logits(self, x: Data) -> LogitGaussian:
-        """The Gaussian over the network's outputs at x (or a loader): mean (n, k), covariance (n, k, k)."""
+        """The Gaussian over the network's outputs at x (or a loader): mean (n, k), covariance (n, k, k).
+
+        Where the output has positions, n counts them all, one input's after the other's.
+        """
         self._warn_if_untuned()
         posterior = self._current_posterior()
         parts = ((posterior.logits(each.inputs, self._prior), each.root_kernel) for each in self._batches(x))
@@ -343,6 +357,8 @@ class Laplace(nn.Module):
         generator: torch.Generator | None = None,
     ) -> Tensor:
         """Probabilities (n, k), rows sum to one; (n, 2) for a network with one logit.
+
+        Where the output has positions they are of its shape, (n, t, k) or (n, k, h, w).
 
         Args:
             x: inputs, or a loader of them.
@@ -365,11 +381,14 @@ class Laplace(nn.Module):
         if method == "weights":
             draws = posterior.sample(samples or NETWORKS, self._prior, generator)
             batches = input_batches(x, model_device(self.model))  # no weights hold the residual
-            logits = (posterior.average_networks(each, draws, self.temperature)[0] for each in batches)
+            parts = ((each, posterior.average_networks(each, draws, self.temperature)[0]) for each in batches)
         else:
             predict = partial(predictive.predict, method=method, samples=samples, generator=generator)
-            logits = (predict(each) for _, each in self._gaussians(self._batches(x), samples))
-        return torch.cat([posterior.fitted.likelihood.log_probabilities(each).exp() for each in logits])
+            gaussians = self._gaussians(self._batches(x), samples)
+            parts = ((batch, predict(each)) for batch, each in gaussians)
+        log_probabilities = posterior.fitted.likelihood.log_probabilities
+        found = ((batch.positions, log_probabilities(each).exp()) for batch, each in parts)
+        return posterior.layout.together(found)
 
     @torch.no_grad()
     def sample(self, n: int, *, generator: torch.Generator | None = None) -> dict[str, Tensor]:
@@ -394,15 +413,17 @@ class Laplace(nn.Module):
         """log Σᵢ exp(m̃ᵢ/√(1 + π/8·c̃ᵢᵢ)), (n,), m̃ and c̃ the centred logits' means and variances.
 
         One number a row, larger = more like the data, for ranking and rejecting: `bayes.score(x) >= t`, with
-        t from `threshold`. It is of the Gaussian over the logits, whatever the predictive is; for one logit
+        t from `threshold`. Where the output has positions, one for each: (n, t) or (n, h, w). It is of the
+        Gaussian over the logits, whatever the predictive is; for one logit
         z = m/√(1 + π/8·v) it is that of the two logits ±z/2.
 
         Args:
             x: inputs, or a loader of them.
         """
         self._warn_if_untuned()
-        self._current_posterior()
-        return torch.cat([uncertainty.score(each) for _, each in self._gaussians(self._batches(x))])
+        layout = self._current_posterior().layout
+        gaussians = self._gaussians(self._batches(x))
+        return layout.together((batch.positions, uncertainty.score(each)) for batch, each in gaussians)
 
     @torch.no_grad()
     def threshold(self, val_loader: Data, *, accept: float = 0.95) -> float:
@@ -411,7 +432,8 @@ class Laplace(nn.Module):
         Accept what is like the data by `bayes.score(x) >= t`.
 
         Args:
-            val_loader: inputs that were not trained on, or a loader of them; labels are not looked at.
+            val_loader: inputs that were not trained on, or a loader of them; labels are not looked at, but
+                that positions with the label -100 are left out.
             accept: the share, above 0 and at most 1.
 
         >>> import bitbayes as bb
@@ -423,7 +445,10 @@ class Laplace(nn.Module):
         30
         """
         metrics.check_share(accept)
-        return metrics.threshold(self.score(val_loader), accept=accept)
+        self._warn_if_untuned()
+        self._current_posterior()
+        gaussians = self._gaussians(self._batches(val_loader, keep_labels=True))
+        return metrics.threshold(torch.cat([uncertainty.score(each) for _, each in gaussians]), accept=accept)
 
     @torch.no_grad()
     def uncertainty(
@@ -452,13 +477,18 @@ class Laplace(nn.Module):
             draws = posterior.sample(samples or NETWORKS, self._prior, generator)
             for batch in input_batches(x, model_device(self.model)):
                 outputs, _ = posterior.network_logits(batch, draws, self.temperature)
-                parts.append(uncertainty.of_draws(predictive.network_probabilities(outputs)))
+                parts.append(
+                    (batch.positions, uncertainty.of_draws(predictive.network_probabilities(outputs)))
+                )
         else:
             state = generator.get_state()
-            for _, gaussian in self._gaussians(self._batches(x), samples):
+            for batch, gaussian in self._gaussians(self._batches(x), samples):
                 generator.set_state(state)
-                parts.append(uncertainty.of_gaussian(gaussian, samples or predictive.SAMPLES, generator))
-        return Uncertainty(*(torch.cat(each) for each in zip(*parts, strict=True)))
+                found = uncertainty.of_gaussian(gaussian, samples or predictive.SAMPLES, generator)
+                parts.append((batch.positions, found))
+        together, sizes = posterior.layout.together, [each for each, _ in parts]
+        columns = zip(*(found for _, found in parts), strict=True)
+        return Uncertainty(*(together(zip(sizes, each, strict=True)) for each in columns))
 
     @torch.no_grad()
     def evaluate(
@@ -624,20 +654,23 @@ class Laplace(nn.Module):
             raise ModelError(
                 "the model has changed since `fit`, so no model would fit the file: call `fit` again"
             )
-        posterior_file.write(path, asdict(self.options), self._numbers()._asdict(), fitted)
+        posterior_file.write(path, self.options.as_json(), self._numbers()._asdict(), fitted)
 
     @classmethod
-    def load(cls, path: str | PathLike[str], model: nn.Module) -> Self:
+    def load(
+        cls, path: str | PathLike[str], model: nn.Module, *, output: Callable[[Any], Any] | None = None
+    ) -> Self:
         """Read what `save` wrote, for the same model, wherever that now lives.
 
         Args:
             path: the file.
             model: the network that was fitted, with the weights it had then.
+            output: the function that picks the logits, if it was fitted with one.
         """
         model = unwrapped(model)
         options, numbers, fitted = posterior_file.read(path, fingerprint(model), model_device(model))
         try:
-            bayes = cls(model, **Options.from_json(options))
+            bayes = cls(model, **Options.from_json(options, output))
             bayes._set_posterior(fitted)
             for name in NUMBERS:
                 setattr(bayes, name, numbers[name])
@@ -746,9 +779,15 @@ class Laplace(nn.Module):
         """The residual, if there is one in use."""
         return self._known_residual() if self.residual_variance > 0 else None
 
-    def _batches(self, x: Data) -> Iterator[Batch]:
-        """The batches of x, with the residual's kernel if there is a residual."""
-        return self._with_kernel(input_batches(x, model_device(self.model)))
+    def _batches(self, x: Data, *, keep_labels: bool = False) -> Iterator[Batch]:
+        """The batches of x, with the residual's kernel if there is a residual.
+
+        `keep_labels`: where the output has positions, of which they say whether these count.
+        """
+        positions = self._fitted_posterior().layout.positions
+        keep = keep_labels and positions
+        batches = input_batches(x, model_device(self.model), positions=positions, keep_labels=keep)
+        return self._with_kernel(batches)
 
     def _with_kernel(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         residual = self._residual()
@@ -778,6 +817,8 @@ class Laplace(nn.Module):
             yield labels, probs.cpu(), uncertainty.score(gaussian).cpu()
 
     def _complete(self, gaussian: LogitGaussian, root_kernel: Tensor | None) -> LogitGaussian:
+        if root_kernel is not None:  # it is the same for all positions of an input
+            root_kernel = self._fitted_posterior().layout.for_points(root_kernel, gaussian.scale.shape[0])
         return self._numbers().complete(gaussian, root_kernel)
 
     def _numbers(self) -> Candidate:

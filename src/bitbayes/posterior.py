@@ -16,6 +16,7 @@ from bitbayes.model import (
     Batch,
     Inputs,
     LateChecks,
+    Layout,
     Watch,
     as_logits,
     call,
@@ -98,6 +99,11 @@ class WeightPosterior(ABC):
         return all(curvature.knows_pairs for curvature in self.fitted.curvature.values())
 
     @property
+    def layout(self) -> Layout:
+        """Where the logits are in the model's output."""
+        return self.fitted.weights.layout
+
+    @property
     def names(self) -> tuple[str, ...]:
         """The names of the layers that can have a prior of their own."""
         return tuple(self.fitted.curvature)
@@ -159,6 +165,11 @@ class WeightPosterior(ABC):
     @abstractmethod
     def rows_per_step(self) -> int:
         """To how many points `families` are worth joining, so that a step of tuning has enough to do."""
+
+    @property
+    def most_points(self) -> int | None:
+        """How many points of validation data are kept, drawn from all; None is all of them."""
+        return None
 
     @abstractmethod
     def families(self, batches: Iterable[Batch]) -> Iterator[tuple[Batch, LogitFamily]]:

@@ -53,9 +53,14 @@ def write(module: nn.Module, path: Path, example: Inputs) -> None:
         module(example)  # computes what the first prediction caches, before the trace
         with _silence_exporter():
             program = _trace(module, example)
-            names = [*example] if isinstance(example, dict) else ["x"]
+            names = [_input_name(each) for each in example] if isinstance(example, dict) else ["x"]
             content = _pt2_bytes(program) if path.suffix == ".pt2" else _onnx_bytes(program, names)
     write_bytes(path, content)
+
+
+def _input_name(key: Any) -> str:
+    """Return the name of an input in the graph: its own, or one that is made of its place."""
+    return f"x{key}" if isinstance(key, int) else str(key)
 
 
 def _with_two_rows(example: Inputs) -> Inputs:

@@ -98,7 +98,7 @@ def _check_header(
 
 
 def _fitted(header: dict[str, Any], tensors: dict[str, Tensor]) -> Fitted:
-    weights = Head(**header["head"]) if "head" in header else TrainableLayers.read(header["layers"])
+    weights = Head.read(header["head"]) if "head" in header else TrainableLayers.read(header["layers"])
     likelihood = likelihood_for(weights.outputs)
     if likelihood.name != header["likelihood"]:
         raise ValueError(f"likelihood {header['likelihood']!r} for {weights.outputs} outputs")

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -12,13 +12,18 @@ from bitbayes.errors import DataError
 from bitbayes.model.batches import Batch, Inputs
 from bitbayes.model.head import Head, forward
 from bitbayes.model.late_checks import LateChecks
+from bitbayes.model.layout import IGNORED, Layout, position_labels, refuse_copied_labels
 from bitbayes.model.private_copy import private_copy
 from bitbayes.precision import working
 
 
 @dataclass(frozen=True)
 class FeatureBatch(Batch):
-    """A batch that has gone through the model: the last layer's `features` (n, d) and `logits` (n, k)."""
+    """A batch that has gone through the model: the last layer's `features` (n, d) and `logits` (n, k).
+
+    Where the output has positions, each is a point, with a row of its own. Those with the label -100 are left
+    out.
+    """
 
     features: Tensor
     logits: Tensor
@@ -37,12 +42,44 @@ def forward_passes(
     of the batch.
     """
     network = private_copy(model)
+    some = skipped = False
     for batch in batches:
-        features, logits, _ = forward(network, head, batch.inputs, checks)
-        look_closer = partial(check_finite, batch, features, logits, model)
-        checks.add(_finite_sum(batch.inputs, features, logits), look_closer)
-        yield FeatureBatch(**vars(batch), features=features, logits=logits)
+        features, logits, shape = forward(network, head, batch.inputs, checks)
+        points = FeatureBatch(**vars(batch), features=features, logits=logits)
+        if head.layout.positions:
+            if not some and not skipped:
+                refuse_copied_labels(batch)
+            points = _by_position(points, head.layout, shape)
+            if points.labels is not None and not len(points):
+                skipped = True
+                continue
+        some = True
+        look_closer = partial(check_finite, batch, points.features, points.logits, model)
+        checks.add(_finite_sum(batch.inputs, points.features, points.logits), look_closer)
+        yield points
         checks.end_batch()
+    if skipped and not some:
+        raise DataError(f"no position has a label: all labels are {IGNORED}")
+
+
+def _by_position(points: FeatureBatch, layout: Layout, shape: tuple[int, ...]) -> FeatureBatch:
+    """A row of everything for each position that counts; `shape`: that of the model's output."""
+    sizes = layout.position_sizes(shape)
+    root, labels = points.root_kernel, points.labels
+    if root is not None:
+        root = root.repeat_interleave(math.prod(sizes))
+    points = replace(points, root_kernel=root, positions=sizes)
+    if labels is None:
+        return points
+    labels = position_labels(labels, shape[0], sizes, points.name)
+    counts = labels != IGNORED  # (N,)
+    return replace(
+        points,
+        labels=labels[counts],
+        features=points.features[counts],
+        logits=points.logits[counts],
+        root_kernel=None if root is None else root[counts.to(root.device)],
+    )
 
 
 def grouped(parts: Iterable[tuple[Tensor, ...]], size: int) -> Iterator[tuple[Tensor, ...]]:

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from bitbayes.model.batches import Inputs
-from bitbayes.model.head import call
 from bitbayes.model.hooks import call_hooks
 from bitbayes.model.layers import Layer
+from bitbayes.model.output import call
 from bitbayes.model.working_precision import working_dtype
 
 # The memory that one call of `differentiate` may use. On a GPU it is a fraction of all memory, not of the

@@ -214,7 +214,7 @@ def as_rows(inputs: Inputs) -> Tensor:
 def _measured(inputs: Any) -> list[Tensor]:
     """The tensors of which the residual is made: those with a row of such numbers for each point."""
     if isinstance(inputs, Mapping):
-        values = [inputs[name] for name in sorted(inputs) if name not in LABELS]
+        values = [inputs[name] for name in sorted(inputs, key=str) if name not in LABELS]
     else:
         values = [inputs]
     found = [each for each in values if isinstance(each, Tensor) and each.dim()]

@@ -221,7 +221,7 @@ def validation_points(
     posterior: WeightPosterior, residual: Residual | None, loader: Iterable[Any], progress: bool | None
 ) -> list[Points]:
     """What tuning needs of validation data, after one pass; of this process's share, if there are several."""
-    return list(_points(posterior, residual, _validation_batches(posterior, loader, progress)))
+    return _kept(posterior, _points(posterior, residual, _validation_batches(posterior, loader, progress)))
 
 
 def shared_points(task: str, work: Callable[[], list[Points]], noise: Callable[[], NoiseLike]) -> Shares:
@@ -276,7 +276,7 @@ def _one_pass(
             yield batch
 
     def work() -> list[Points]:
-        return list(_points(posterior, residual, validation()))
+        return _kept(posterior, _points(posterior, residual, validation()))
 
     inside, every = shared_points(task, work, lambda: noise)
     if not objective.outlier_weight:
@@ -287,7 +287,8 @@ def _one_pass(
         own = own_points(data)
         if not isinstance(data, (Tensor, Mapping)):
             data = track(data, "tuning: outliers", together().shown(progress))
-        return list(_points(posterior, residual, without_repeats(input_batches(data, device), own)))
+        batches = input_batches(data, device, positions=posterior.layout.positions)
+        return _kept(posterior, _points(posterior, residual, without_repeats(batches, own)))
 
     return inside, shared_points(f"{task}, outliers", outside, NoiseLike)[0]
 
@@ -296,11 +297,45 @@ def _points(
     posterior: WeightPosterior, residual: Residual | None, batches: Iterable[Batch]
 ) -> Iterator[Points]:
     """What tuning needs of the batches after their forward pass; small ones are joined on the way."""
+    attached = residual.attached_to(batches) if residual else batches
+    parts = (
+        Points(family, batch.labels, batch.root_kernel) for batch, family in posterior.families(attached)
+    )
+    return _in_steps(parts, posterior.rows_per_step)
+
+
+def _in_steps(parts: Iterable[Points], rows: int) -> Iterator[Points]:
+    """The points in groups of at most that many rows, unless a part has more."""
     waiting: list[Points] = []
-    for batch, family in posterior.families(residual.attached_to(batches) if residual else batches):
-        if waiting and sum(len(each.family) for each in waiting) + len(family) > posterior.rows_per_step:
+    for part in parts:
+        if waiting and sum(len(each.family) for each in waiting) + len(part.family) > rows:
             yield Points.joined(waiting)
             waiting = []
-        waiting.append(Points(family, batch.labels, batch.root_kernel))
+        waiting.append(part)
     if waiting:
         yield Points.joined(waiting)
+
+
+def _kept(posterior: WeightPosterior, groups: Iterable[Points]) -> list[Points]:
+    """The points that tuning keeps: all or, where there are too many, as many drawn from all.
+
+    Each time there are too many, about half of them are dropped, and as many of those to come.
+    """
+    most = posterior.most_points
+    if most is None:
+        return list(groups)
+    generator, device, share = torch.Generator().manual_seed(SEED), model_device(posterior.model), 1.0
+
+    def drawn(points: Points, share: float) -> Points:
+        chosen = torch.rand(len(points.family), generator=generator) < share
+        return points.rows(chosen.nonzero()[:, 0].to(device))
+
+    kept: list[Points] = []
+    for points in groups:
+        kept.append(points if share == 1 else drawn(points, share))
+        while sum(len(each.family) for each in kept) > most:
+            share /= 2
+            kept = [drawn(each, 1 / 2) for each in kept]
+    if share == 1:
+        return kept
+    return list(_in_steps((each for each in kept if len(each.family)), posterior.rows_per_step))
