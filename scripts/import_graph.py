@@ -26,7 +26,7 @@ ROWS = (
     ("fitting",),
     ("posterior",),
     ("uncertainty", "metrics", "last_layer", "all_layers", "tuning", "io"),
-    ("laplace", "baselines", "openood"),
+    ("laplace", "baselines", "openood", "sklearn", "lightning", "transformers"),
     ("bitbayes",),  # the package itself: its public names
     ("reproduction",),
     ("data", "networks", "paper", "training", "auditing"),

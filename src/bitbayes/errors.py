@@ -29,6 +29,10 @@ class MissingFileError(FileError):
     """There is no such file; the message says where to get it."""
 
 
+class MissingPackageError(BitbayesError, ImportError):
+    """An optional package is not installed; the message says which."""
+
+
 class EdgeWarning(UserWarning):
     """The best value of a search lies on the edge of the searched range."""
 

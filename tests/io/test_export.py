@@ -396,20 +396,29 @@ def test_lengths_can_be_free(kind, tmp_path):
             assert_close(run(**words(rows, length)), bayes(words(rows, length)))
 
 
-def test_images_of_any_size_are_exported(tmp_path):
+class Mean(nn.Module):
+    """It takes series of any length from 3 on."""
+
+    def __init__(self):
+        super().__init__()
+        self.inside, self.head = nn.Conv1d(2, 4, 3), nn.Linear(4, 3)
+
+    def forward(self, x):
+        return self.head(self.inside(x).relu().mean(2))
+
+
+def test_bounds_of_lengths_are_told_and_taken(tmp_path):
     torch.manual_seed(0)
-    model = nn.Sequential(
-        nn.Conv2d(1, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3)
-    )
-    x = torch.rand(30, 1, 8, 9)
-    bayes = bb.Laplace(model, residual=False).fit([(x, torch.arange(30) % 3)])
-    with pytest.raises(ModelError, match=r"width = Dim\('width', min=3\)"):
-        bayes.export(tmp_path / "bayes.pt2", x[:2], dynamic_shapes={3: "width"})
-    sides = {2: Dim("height", min=3, max=64), 3: Dim("width", min=3)}
-    bayes.export(tmp_path / "bayes.pt2", x[:2], dynamic_shapes=sides)
+    x = torch.rand(30, 2, 9)
+    bayes = bb.Laplace(Mean(), residual=False).fit([(x, torch.arange(30) % 3)])
+    with pytest.raises(ModelError, match=r"length = Dim\('length', min=3\)"):
+        bayes.export(tmp_path / "bayes.pt2", x[:2], dynamic_shapes={2: "length"})
+    with pytest.raises(ModelError, match="Not all values of length"):  # of length 3 one position is left
+        bayes.export(tmp_path / "bayes.pt2", x[:2], dynamic_shapes={2: Dim("length", min=3)})
+    bayes.export(tmp_path / "bayes.pt2", x[:2], dynamic_shapes={2: Dim("length", min=4)})
     graph = torch.export.load(tmp_path / "bayes.pt2").module()
     with torch.no_grad():
-        for shape in ((3, 1, 8, 9), (2, 1, 20, 7)):
+        for shape in ((3, 2, 4), (1, 2, 50)):
             inputs = torch.rand(shape)
             assert_close(graph(inputs), bayes(inputs))
 

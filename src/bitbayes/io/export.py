@@ -214,10 +214,13 @@ def _root_cause(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if not lines:
         return type(error).__name__
-    if "Suggested fixes:" not in lines:
-        return lines[0]
     fixes = str(error).partition("Suggested fixes:\n")[2].partition("\n\n")[0]
-    return f"{lines[0].partition('!')[0]} (torch suggests {', '.join(map(str.strip, fixes.splitlines()))})"
+    if fixes:
+        suggested = ", ".join(map(str.strip, fixes.splitlines()))
+        return f"{lines[0].partition('!')[0]} (torch suggests {suggested})"
+    if len(lines) > 1 and lines[1].startswith("- "):
+        return f"{lines[0].partition('!')[0]} ({lines[1][2:]})"
+    return lines[0]
 
 
 @contextmanager
