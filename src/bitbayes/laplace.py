@@ -461,7 +461,9 @@ class Laplace(nn.Module):
         """The `metrics` of the predictions on labelled data, and of `score` on outliers, in one pass.
 
         "accuracy", "nll", "ece", "brier", "mmc" and, in the order of `score`, "aurc"; for each set of
-        outliers "NAME/auroc" and "NAME/fpr95", which tell it from the data by `score`, and "NAME/mmc".
+        outliers "NAME/auroc" and "NAME/fpr95", which tell it from the data by `score`, and "NAME/mmc". All
+        are floats, and MLflow and Weights & Biases take all keys as they are: in NAME whatever is no letter,
+        digit or underscore becomes an underscore (`metrics.log_names`).
 
         Args:
             loader: test data, as for `fit`.
@@ -490,15 +492,15 @@ class Laplace(nn.Module):
             "mmc": metrics.mmc(probs),
             "aurc": metrics.aurc(scores, probs.argmax(1) == labels),
         }
-        for name, data in sets.items():
+        for (name, data), key in zip(sets.items(), metrics.log_names(sets), strict=True):
             with _naming(name):
                 if not isinstance(data, (Tensor, Mapping)):
                     data = track(data, f"evaluating: {name}", progress)
                 _, *predictions = zip(*self._predictions(self._batches(data)), strict=True)
                 probs_out, scores_out = map(torch.cat, predictions)
-                found[f"{name}/auroc"] = metrics.auroc(scores, scores_out)
-                found[f"{name}/fpr95"] = metrics.fpr95(scores, scores_out)
-                found[f"{name}/mmc"] = metrics.mmc(probs_out)
+                found[f"{key}/auroc"] = metrics.auroc(scores, scores_out)
+                found[f"{key}/fpr95"] = metrics.fpr95(scores, scores_out)
+                found[f"{key}/mmc"] = metrics.mmc(probs_out)
         return found
 
     def log_evidence(

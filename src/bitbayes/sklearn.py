@@ -313,7 +313,8 @@ def _check_outputs(network: nn.Module, X: NDArray[Any], k: int) -> None:
 def _as_inputs(X: NDArray[Any], network: nn.Module) -> Tensor:
     """X in the dtype of the network, where it has floating-point numbers."""
     dtype = next((each.dtype for each in network.parameters() if each.is_floating_point()), torch.float32)
-    return torch.as_tensor(np.ascontiguousarray(X)).to(dtype)
+    # torch shares memory, and wants none that cannot be written to, such as that of data frames.
+    return torch.as_tensor(np.require(X, requirements=["C", "W"])).to(dtype)
 
 
 def _indices(y: NDArray[Any], classes: NDArray[Any]) -> Tensor:
