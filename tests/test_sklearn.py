@@ -204,17 +204,25 @@ def test_mistakes_are_told():
             classifier(epochs=1).fit(X, y, validation=validation)
 
 
-@pytest.mark.parametrize("name, package", [("sklearn", "scikit-learn"), ("lightning", "lightning")])
-def test_a_missing_library_is_named(name, package):
-    code = f"""
+def test_missing_libraries_are_named():
+    code = """
 import sys
-sys.modules.update({{"sklearn": None, "lightning": None, "pytorch_lightning": None}})
+sys.modules.update(dict.fromkeys(("sklearn", "lightning", "pytorch_lightning", "transformers")))
 import bitbayes as bb
-try:
-    bb.{name}
-except ImportError as error:
-    assert isinstance(error, bb.BitbayesError)
-    print(error)
+uses = (
+    lambda: bb.sklearn,
+    lambda: bb.lightning.LaplaceCallback(),
+    lambda: bb.transformers.LaplaceCallback(),
+)
+for use in uses:
+    try:
+        use()
+    except ImportError as error:
+        assert isinstance(error, bb.BitbayesError)
+        print(error)
 """
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert "install" in shown.stdout and package in shown.stdout, shown.stderr
+    lines = shown.stdout.splitlines()
+    assert len(lines) == 3 and all("install" in line for line in lines), shown.stderr
+    for line, package in zip(lines, ("scikit-learn", "lightning", "transformers"), strict=True):
+        assert package in line

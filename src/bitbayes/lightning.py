@@ -16,10 +16,8 @@ else:
     except ImportError:
         try:
             from pytorch_lightning import Callback
-        except ImportError as error:
-            raise MissingPackageError(
-                "bitbayes.lightning needs Lightning: install lightning, or pytorch-lightning"
-            ) from error
+        except ImportError:
+            Callback = object
 
 
 class LaplaceCallback(Callback):
@@ -47,6 +45,8 @@ class LaplaceCallback(Callback):
         val_loader: Iterable[Any] | None = None,
         **options: Any,
     ) -> None:
+        if Callback is object:
+            raise MissingPackageError("this callback is Lightning's: install lightning, or pytorch-lightning")
         self.network, self.options = network, options
         self.train_loader, self.val_loader = train_loader, val_loader
         self.bayes: Laplace | None = None

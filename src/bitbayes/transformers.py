@@ -11,10 +11,8 @@ if TYPE_CHECKING:
 else:
     try:
         from transformers import TrainerCallback
-    except ImportError as error:
-        raise MissingPackageError(
-            "bitbayes.transformers needs Hugging Face's transformers: install transformers"
-        ) from error
+    except ImportError:
+        TrainerCallback = object
 
 
 class LaplaceCallback(TrainerCallback):
@@ -40,6 +38,8 @@ class LaplaceCallback(TrainerCallback):
         val_loader: Iterable[Any] | None = None,
         **options: Any,
     ) -> None:
+        if TrainerCallback is object:
+            raise MissingPackageError("this callback is Hugging Face's: install transformers and accelerate")
         self.train_loader, self.val_loader, self.options = train_loader, val_loader, options
         self.bayes: Laplace | None = None
 
