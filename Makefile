@@ -62,6 +62,8 @@ $(VENV)/.peers: $(VENV)/.installed
 		laplace-torch curvlinops-for-pytorch backpack-for-pytorch einops einconv opt_einsum tqdm asdfghjkl unfoldNd \
 		pytorch-ood \
 		|| echo "peers not installed: the tests that compare with them will be skipped"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps \
+		lightning lightning-utilities pyyaml || echo "Lightning not installed: its tests will be skipped"
 	touch $@
 
 clean:
