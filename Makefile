@@ -69,6 +69,8 @@ $(VENV)/.peers: $(VENV)/.installed
 		|| echo "peers not installed: the tests that compare with them will be skipped"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps $(MODELS) \
 		|| echo "transformers, peft or timm not installed: the tests of their models will be skipped"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps \
+		lightning lightning-utilities pyyaml || echo "Lightning not installed: its tests will be skipped"
 	touch $@
 
 clean:

@@ -27,7 +27,7 @@ ROWS = (
     ("joint_fit",),
     ("posterior",),
     ("uncertainty", "metrics", "last_layer", "all_layers", "tuning", "io"),
-    ("laplace", "merging", "baselines", "openood"),
+    ("laplace", "merging", "baselines", "openood", "sklearn", "lightning", "transformers"),
     ("bitbayes",),  # the package itself: its public names
     ("reproduction",),
     ("data", "networks", "paper", "training", "auditing"),

@@ -15,11 +15,14 @@ from bitbayes.processes import process_group
 from bitbayes.uncertainty import Uncertainty
 
 if TYPE_CHECKING:
-    from bitbayes import data, networks, openood, paper, training
+    from bitbayes import data, lightning, networks, openood, paper, sklearn, training, transformers
 
-# What re-runs the paper is a third of the code and needed by few, and `openood` loads all of OpenOOD where it
-# is installed: these are imported when they are asked for.
-_LOADED_WHEN_ASKED_FOR = ("data", "networks", "openood", "paper", "training")
+# What re-runs the paper is a third of the code and needed by few, and those for other libraries load all of
+# these: all are imported when they are asked for.
+_LOADED_WHEN_ASKED_FOR = (
+    *("data", "networks", "paper", "training"),
+    *("lightning", "openood", "sklearn", "transformers"),
+)
 
 __all__ = [
     "BitbayesError",
@@ -31,6 +34,7 @@ __all__ = [
     "__version__",
     "baselines",
     "data",
+    "lightning",
     "merge",
     "metrics",
     "networks",
@@ -38,7 +42,9 @@ __all__ = [
     "outliers",
     "paper",
     "process_group",
+    "sklearn",
     "training",
+    "transformers",
 ]
 
 

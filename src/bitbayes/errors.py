@@ -37,6 +37,10 @@ class MissingFileError(FileError):
     """There is no such file; the message says where to get it."""
 
 
+class MissingPackageError(BitbayesError, ImportError):
+    """An optional package is not installed; the message says which."""
+
+
 class ProcessError(BitbayesError):
     """Another process of the group failed, does not take part, or was asked for something else."""
 

@@ -331,10 +331,16 @@ class Laplace(nn.Module):
             draws = posterior.sample(NETWORKS, self._prior, None)
             logits, model_shape = posterior.average_networks(batch, draws, self.temperature)
             return logits.reshape(model_shape)
+        return self._logits_and_gaussian(x)[0]
+
+    def _logits_and_gaussian(self, x: Any) -> tuple[Tensor, LogitGaussian]:
+        """Drop-in logits by a closed form, and the Gaussian that they are of."""
         residual = self._residual()
         root = None if residual is None else residual.root_kernel(x)
+        posterior = self._fitted_posterior()
         gaussian, shape = posterior.forward(x, self._prior)
-        return posterior.layout.output(predictive.predict(self._complete(gaussian, root), method), shape)
+        gaussian = self._complete(gaussian, root)
+        return posterior.layout.output(predictive.predict(gaussian, self._method(None)), shape), gaussian
 
     @torch.no_grad()
     def logits(self, x: Data) -> LogitGaussian:
@@ -501,7 +507,9 @@ class Laplace(nn.Module):
         """The `metrics` of the predictions on labelled data, and of `score` on outliers, in one pass.
 
         "accuracy", "nll", "ece", "brier", "mmc" and, in the order of `score`, "aurc"; for each set of
-        outliers "NAME/auroc" and "NAME/fpr95", which tell it from the data by `score`, and "NAME/mmc".
+        outliers "NAME/auroc" and "NAME/fpr95", which tell it from the data by `score`, and "NAME/mmc". All
+        are floats, and MLflow and Weights & Biases take all keys as they are: in NAME whatever is no letter,
+        digit or underscore becomes an underscore (`metrics.log_names`).
 
         Args:
             loader: test data, as for `fit`.
@@ -530,15 +538,15 @@ class Laplace(nn.Module):
             "mmc": metrics.mmc(probs),
             "aurc": metrics.aurc(scores, probs.argmax(1) == labels),
         }
-        for name, data in sets.items():
+        for (name, data), key in zip(sets.items(), metrics.log_names(sets), strict=True):
             with _naming(name):
                 if not isinstance(data, (Tensor, Mapping)):
                     data = track(data, f"evaluating: {name}", progress)
                 _, *predictions = zip(*self._predictions(self._batches(data)), strict=True)
                 probs_out, scores_out = map(torch.cat, predictions)
-                found[f"{name}/auroc"] = metrics.auroc(scores, scores_out)
-                found[f"{name}/fpr95"] = metrics.fpr95(scores, scores_out)
-                found[f"{name}/mmc"] = metrics.mmc(probs_out)
+                found[f"{key}/auroc"] = metrics.auroc(scores, scores_out)
+                found[f"{key}/fpr95"] = metrics.fpr95(scores, scores_out)
+                found[f"{key}/mmc"] = metrics.mmc(probs_out)
         return found
 
     def log_evidence(
@@ -678,18 +686,31 @@ class Laplace(nn.Module):
             raise FileError(f"{path} has a damaged header: {error}") from error
         return bayes
 
-    def export(self, path: str | PathLike[str], example: Inputs) -> None:
+    def export(
+        self,
+        path: str | PathLike[str],
+        example: Inputs,
+        *,
+        dynamic_shapes: Mapping[Any, Any] | None = None,
+        score: bool = False,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> None:
         """Write the drop-in, model and posterior together, as a graph that runs without bitbayes.
 
         Its output has the shape of the model's own, for any number of rows; its softmax (sigmoid) is
         `predict_proba`, by the `predictive` and with the numbers of now (prior variance, temperature,
-        residual). It checks no input: where the network overflows, so does the graph. For the last layer and
-        predictives in closed form.
+        residual). It checks no input: where the network overflows, so does the graph. For predictives in
+        closed form.
 
         Args:
-            path: ends in ".onnx" (needs the extra `onnx`), or ".pt2" for `torch.export.load`.
+            path: ends in ".onnx" (last layer; needs the extra `onnx`), or ".pt2" for `torch.export.load`.
             example: inputs as the model takes them, one row or more; the input's names in ONNX are a
                 mapping's keys, or "x".
+            dynamic_shapes: sizes beside the number of rows that are free, {1: "length"}, or by input if these
+                are a mapping: {"input_ids": {1: "length"}, "attention_mask": {1: "length"}}. A name is one
+                size; in the place of a name may be a `torch.export.Dim` with bounds.
+            score: whether the graph has a second output, "score": `score(x)` (n,), for a threshold.
+            metadata: what the file tells about the graph, texts or what JSON can hold; versions are added.
 
         >>> import os, tempfile
         >>> import bitbayes as bb
@@ -701,13 +722,26 @@ class Laplace(nn.Module):
         >>> bool((graph(x).softmax(1) - bayes.predict_proba(x)).abs().max() < 1e-6)
         True
         """
-        if self.layers == "all" or self._method(None) not in predictive.closed_forms():
-            raise ArgumentError(
-                f"layers={self.layers!r}, predictive={self._method(None)!r}: only layers='last' with a "
-                f"predictive in closed form ({', '.join(predictive.closed_forms())}) becomes a graph"
-            )
         self._current_posterior()
-        export.write(self, export.check_path(path), example)
+        if self._method(None) not in predictive.closed_forms():
+            raise ArgumentError(
+                f"predictive={self._method(None)!r}: only a predictive in closed form "
+                f"({', '.join(predictive.closed_forms())}) becomes a graph"
+            )
+        target, every = export.check_path(path), self.layers == "all"
+        if every and target.suffix == ".onnx":
+            raise ArgumentError(
+                "layers='all' needs derivatives, which ONNX has not: export to '.pt2' instead"
+            )
+        export.write(
+            _WithScore(self) if score else self,
+            target,
+            example,
+            dynamic_shapes=dynamic_shapes,
+            metadata=metadata,
+            outputs=(export.LOGITS, export.SCORE) if score else (export.LOGITS,),
+            differentiates=every,
+        )
 
     def extra_repr(self) -> str:
         state = f"fitted on {self._posterior.fitted.count:,} points" if self._posterior else "not fitted"
@@ -838,6 +872,18 @@ class Laplace(nn.Module):
         if residual is None:
             return found
         return rays.with_residual(found, x, residual, self.residual_variance, self.residual_threshold)
+
+
+class _WithScore(nn.Module):
+    """The drop-in logits and the score, for a graph that has both."""
+
+    def __init__(self, bayes: Laplace) -> None:
+        super().__init__()
+        self.bayes = bayes
+
+    def forward(self, x: Any) -> tuple[Tensor, Tensor]:
+        logits, gaussian = self.bayes._logits_and_gaussian(x)
+        return logits, uncertainty.score(gaussian)
 
 
 def _level_of_the_caller() -> int:

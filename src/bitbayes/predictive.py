@@ -45,8 +45,13 @@ def pairwise(gaussian: LogitGaussian) -> Tensor:
     # probabilities further apart than e^85 (float32) or e^700 (float64) are not told apart, and beyond that
     # the gradient is 0.
     largest = math.log(torch.finfo(gaussian.scaled_mean.dtype).max) - math.log(k) - 1
-    many = _pairs_in_blocks if torch.compiler.is_compiling() else _many_pairs
-    totals = _few_pairs(gaussian, largest) if k <= FEW_CLASSES else many(gaussian, largest)
+    factor, traced = gaussian.factors.factor, torch.compiler.is_compiling()
+    # In a graph the points' own factors may be as wide as the Hessian, and the gaps of all pairs with them.
+    wide = traced and factor is not None and factor.dim() == 3
+    if k <= FEW_CLASSES and not wide:
+        totals = _few_pairs(gaussian, largest)
+    else:
+        totals = (_pairs_in_blocks if traced else _many_pairs)(gaussian, largest)
     return totals.log().neg().log_softmax(1)
 
 

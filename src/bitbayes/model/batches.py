@@ -180,7 +180,7 @@ def move(inputs: Inputs, device: torch.device) -> Inputs:
 def row_count(inputs: Inputs) -> int:
     """The number of points: rows of the tensor, or of a mapping's first tensor that has rows."""
     for value in _tensors_with_rows(inputs):
-        return len(value)
+        return value.shape[0]  # not `len`, which a trace would take as fixed
     given = (
         "a tensor of shape ()" if isinstance(inputs, Tensor) else f"a mapping with the keys {list(inputs)}"
     )

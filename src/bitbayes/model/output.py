@@ -56,7 +56,7 @@ def as_logits(output: Tensor, rows: int | None = None) -> Tensor:
         return output.reshape(1, -1)
     if output.dim() == 1:
         output = output[:, None]
-    if output.dim() != 2 or len(output) != (len(output) if rows is None else rows):
+    if output.dim() != 2 or (rows is not None and output.shape[0] != rows):
         given = "" if rows is None else f" for {rows} points"
         more = "; outputs with positions need layers='last'" if output.dim() > 2 else ""
         raise ModelError(f"the model's output has shape {tuple(output.shape)}{given}: expected (n, k){more}")

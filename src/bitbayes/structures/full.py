@@ -141,6 +141,9 @@ class FullHeadGaussian(FullGaussian):
             return CovarianceFactors(variances, contrasts, shift)
         scaled = (self.vectors * precisions.rsqrt()).reshape(c, -1, r)  # (c, D, r)
         roots = precise(torch.einsum("nd,cdr->ncr", coordinates.to(scaled), scaled))
+        if torch.compiler.is_compiling():  # ONNX has no Cholesky factor, and these are roots already
+            factor = contrasts @ roots.to(coordinates)  # (n, k, r)
+            return CovarianceFactors(torch.ones_like(factor[:, 0]), factor, shift)
         root = gram_root(roots @ roots.mT, 4 * c * torch.finfo(roots.dtype).eps).to(coordinates)
         factor = contrasts @ root  # (n, k, c)
         return CovarianceFactors(torch.ones_like(factor[:, 0]), factor, shift)
