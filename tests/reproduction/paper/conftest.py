@@ -74,3 +74,17 @@ def problem():
 @pytest.fixture
 def fresh():
     return make_network
+
+
+@pytest.fixture(scope="module")
+def made():
+    """Kept for all tests of a module: `measure` trains a network."""
+    return {}
+
+
+@pytest.fixture
+def values(request, made, session):
+    """What `measure` of the test module's TABLE returns, for its first session."""
+    if not made:
+        made["session"], made["values"] = session, request.module.TABLE.measure(session)
+    return made["values"]

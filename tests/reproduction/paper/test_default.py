@@ -11,6 +11,7 @@ from bitbayes.reproduction.paper import Options, default
 from bitbayes.reproduction.paper.methods import BatchLoader
 from bitbayes.reproduction.paper.report import Report
 
+TABLE = default
 NUMBERS = ("prior_variance", "temperature", "residual_variance", "residual_threshold")
 
 
@@ -47,19 +48,6 @@ def by_hand(values, session, key, **options):
             # A pair of points may change places by rounding.
             assert numbers["auroc"]["score"] == pytest.approx(metrics.auroc(inside, scores), abs=2e-3)
             assert numbers["fpr95"]["score"] == pytest.approx(metrics.fpr95(inside, scores), abs=0.04)
-
-
-@pytest.fixture(scope="module")
-def made():
-    """Kept for all tests: `measure` trains a network."""
-    return {}
-
-
-@pytest.fixture
-def values(made, session):
-    if not made:
-        made["session"], made["values"] = session, default.measure(session)
-    return made["values"]
 
 
 def test_the_last_layers_row_is_that_of_the_public_api(values, made):

@@ -17,23 +17,11 @@ from bitbayes.reproduction.paper import Options, trade_off
 from bitbayes.reproduction.paper.methods import ignore_edge_warnings
 from bitbayes.reproduction.paper.report import Report
 
+TABLE = trade_off
 NEAR = "Fashion-MNIST"
 # Of float32 predictions. The ECE of 60 points and the AUROC of 60 × 40 pairs may jump where two numbers are
 # equal up to rounding: one point changes its bin, or one pair its order.
 NLL, CONFIDENCE, ECE, AUROC = 1e-4, 1e-4, 1e-4, 2 / (60 * 40)
-
-
-@pytest.fixture(scope="module")
-def made():
-    """Kept for all tests: `measure` trains a network."""
-    return {}
-
-
-@pytest.fixture
-def values(made, session):
-    if not made:
-        made["session"], made["values"] = session, trade_off.measure(session)
-    return made["values"]
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from bitbayes.reproduction.paper import methods
 from bitbayes.reproduction.paper.dots import Block, Cell, Panel, draw_blocks
 from bitbayes.reproduction.paper.methods import Rated
 from bitbayes.reproduction.paper.pictures import styled
-from bitbayes.reproduction.paper.report import Report, format_mean_std
+from bitbayes.reproduction.paper.report import Report, format_mean_std, format_range
 from bitbayes.reproduction.paper.session import Session
 from bitbayes.reproduction.paper.study import Study
 from bitbayes.tuning.tune import Points
@@ -285,8 +285,7 @@ def _choices(values: dict[str, Any]) -> str:
         trials = [trial["chosen"][key] for trial in values["trials"]]
         ranges = []
         for name in (name for name, value in trials[0].items() if value is not None):
-            low, high = (f"{pick(each[name] for each in trials):.3g}" for pick in (min, max))
-            ranges.append(f"{name.replace('_', ' ')} {low if low == high else f'{low} to {high}'}")
+            ranges.append(f"{name.replace('_', ' ')} {format_range([each[name] for each in trials])}")
         texts.append(f"{TITLES[key]}: {', '.join(ranges)}")
     return f"Chosen over the trials: {'; '.join(texts)}."
 

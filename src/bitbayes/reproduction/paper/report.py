@@ -145,6 +145,16 @@ def format_mean_std(values: Sequence[float], digits: int = 1) -> str:
     return mean if len(values) == 1 else f"{mean} ± {statistics.stdev(values):.{digits}f}"
 
 
+def format_range(values: Sequence[float]) -> str:
+    """Return the smallest and the largest value: variances are not spread evenly around a mean.
+
+    >>> format_range([0.5, 2.0]), format_range([1.0, 1.0])
+    ('0.5 to 2', '1')
+    """
+    low, high = f"{min(values):.3g}", f"{max(values):.3g}"
+    return low if low == high else f"{low} to {high}"
+
+
 def format_paper(pair: Sequence[float] | None) -> str:
     """Return the paper's mean ± standard deviation, or a dash if it prints none.
 

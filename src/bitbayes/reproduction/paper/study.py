@@ -24,6 +24,7 @@ from bitbayes.reproduction.paper.methods import (
     Rated,
 )
 from bitbayes.reproduction.paper.problem import Problem
+from bitbayes.reproduction.paper.report import format_range
 
 
 class Study:
@@ -167,8 +168,7 @@ def choice_notes(description: dict[str, Any]) -> list[str]:
 
 def _format_range(values: list[float]) -> str:
     """Return the smallest and the largest value, with a remark if all are at one end of the range tried."""
-    low, high = f"{min(values):.3g}", f"{max(values):.3g}"
-    text = low if low == high else f"{low} to {high}"
+    text = format_range(values)
     for edge, word in ((SMALLEST_VARIANCE, "smallest"), (LARGEST_VARIANCE, "largest")):
         if all(math.isclose(value, edge, rel_tol=1e-5) for value in values):
             return f"{text} (the {word} tried)"

@@ -9,7 +9,6 @@ import statistics
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Ellipse
@@ -21,17 +20,17 @@ from bitbayes import metrics
 from bitbayes.prior import variance_grid
 from bitbayes.progress import track
 from bitbayes.reproduction.paper.direct_labels import Label, place_labels
-from bitbayes.reproduction.paper.methods import Points, ignore_edge_warnings
-from bitbayes.reproduction.paper.pictures import make_panels, styled
+from bitbayes.reproduction.paper.methods import BatchLoader, Points, ignore_edge_warnings
+from bitbayes.reproduction.paper.pictures import COLOURS as METHOD_COLOURS
+from bitbayes.reproduction.paper.pictures import TEXT_COLOUR, make_panels, styled
 from bitbayes.reproduction.paper.problem import PROBLEMS
-from bitbayes.reproduction.paper.report import Report, format_mean_std
+from bitbayes.reproduction.paper.report import Report, format_mean_std, format_range
 from bitbayes.reproduction.paper.session import Session
 from bitbayes.reproduction.paper.study import Study
 
 FAR = 2000
 FAR_NAME = f"Noise × {FAR}"
 PRIOR_VARIANCES = variance_grid(41)
-POINTS_PER_BATCH = 1000
 # In the order of the table.
 TITLES = {
     "plain": "Plain network",
@@ -50,19 +49,17 @@ NAMES = {
     "ood": "σ₀² by the paper's objective",
     "default": "bitbayes (default)",
 }
-# As in the report of `bitbayes audit`, which has no "nll" and no "evidence".
+# As in the other pictures, which have no "nll" and no "evidence".
 COLOURS = {
-    "plain": "#D55E00",
-    "temperature": "#009E73",
+    **{key: METHOD_COLOURS[key] for key in ("plain", "temperature", "default")},
+    "ood": METHOD_COLOURS["ours"],
     "nll": "#8A5A00",
     "evidence": "#555555",
-    "ood": "#CC79A7",
-    "default": "#0072B2",
 }
 MARKERS = {"plain": "o", "temperature": "^", "nll": "v", "evidence": "P", "ood": "D", "default": "*"}
 # They differ so that markers on top of each other stay visible.
 SIZES = {"plain": 11, "temperature": 9, "nll": 7, "evidence": 9, "ood": 8, "default": 18}
-TEXT_COLOUR, CURVE_COLOUR = "#333333", "#b5b5b5"
+CURVE_COLOUR = "#b5b5b5"
 LEAST_ECE = 0.01  # in %, because a logarithmic axis has no 0
 # The prior variances that are named along the curve.
 NAMED_VARIANCES = (1e-2, 1.0, 1e2)
@@ -82,9 +79,9 @@ class Sets(NamedTuple):
 
     @classmethod
     def of(cls, study: Study) -> "Sets":
-        extract, problem = study.network.extract_features, study.problem
-        near = {name: extract(each.images) for name, each in problem.outliers.items()}
-        return cls(extract(problem.train.images), near, extract(FAR * study.draw_noise(0)))
+        extract = study.network.extract_features
+        train, far = extract(study.problem.train.images), extract(FAR * study.draw_noise(0))
+        return cls(train, study.outliers, far)
 
     def outliers(self) -> dict[str, Points]:
         return self.near | {FAR_NAME: self.far}
@@ -95,9 +92,9 @@ def measure(session: Session) -> dict[str, Any]:
     study = session.study("plain")
     sets, labels = Sets.of(study), study.problem.train.labels
     last = bb.Laplace(study.network.head, residual=False)
-    last.fit(_batches(sets.train.features, labels), progress=False)
+    last.fit(BatchLoader(sets.train.features, labels), progress=False)
     whole = bb.Laplace(study.network.whole)
-    whole.fit(_batches(sets.train.images, labels), progress=False)
+    whole.fit(BatchLoader(sets.train.images, labels), progress=False)
     trials = track(range(study.trials), f"trade-off, choices ({study.problem.name})", study.progress)
     return {
         "problem": study.problem.title,
@@ -161,11 +158,9 @@ def _measure_choices(
             )
         found[objective] = _rate(last, [(test.features, test_labels)], features)
 
-    images = {
-        name: list(torch.split(points.images, POINTS_PER_BATCH)) for name, points in sets.outliers().items()
-    }
-    whole.tune(_batches(validation.images, validation_labels), progress=False)
-    found["default"] = _rate(whole, _batches(test.images, test_labels), images)
+    images = {name: points.batches() for name, points in sets.outliers().items()}
+    whole.tune(BatchLoader(validation.images, validation_labels), progress=False)
+    found["default"] = _rate(whole, BatchLoader(test.images, test_labels), images)
     return found
 
 
@@ -197,10 +192,6 @@ def _rate_scaled(scaled: bb.TemperatureScaling, test: Tensor, labels: Tensor, se
             for name, points in sets.near.items()
         },
     }
-
-
-def _batches(x: Tensor, labels: Tensor) -> list[tuple[Tensor, Tensor]]:
-    return list(zip(*(torch.split(each, POINTS_PER_BATCH) for each in (x, labels)), strict=True))
 
 
 # ---- the table
@@ -239,8 +230,8 @@ def _row(values: dict[str, Any], key: str) -> list[str]:
     title = TITLES[key] if key != "default" else f"**{TITLES[key]}**"
     return [
         title,
-        _format_range([each["prior_variance"] for each in found]),
-        _format_range([each["temperature"] for each in found]),
+        _format_chosen([each["prior_variance"] for each in found]),
+        _format_chosen([each["temperature"] for each in found]),
         format_mean_std([each["nll"] for each in found], 4),
         format_mean_std([100 * each["ece"] for each in found], 2),
         format_mean_std([100 * each["far"] for each in found]),
@@ -248,17 +239,14 @@ def _row(values: dict[str, Any], key: str) -> list[str]:
     ]
 
 
-def _format_range(numbers: list[float | None]) -> str:
-    """The smallest and the largest number chosen: variances are not spread evenly around a mean.
+def _format_chosen(numbers: list[float | None]) -> str:
+    """The range of what was chosen in the trials, or a dash if nothing was.
 
-    >>> _format_range([0.5, 2.0]), _format_range([1.0, 1.0]), _format_range([None])
-    ('0.5 to 2', '1', '–')
+    >>> _format_chosen([0.5, 2.0]), _format_chosen([None])
+    ('0.5 to 2', '–')
     """
     known = [each for each in numbers if each is not None]
-    if not known:
-        return "–"
-    low, high = f"{min(known):.3g}", f"{max(known):.3g}"
-    return low if low == high else f"{low} to {high}"
+    return format_range(known) if known else "–"
 
 
 # ---- the pictures
