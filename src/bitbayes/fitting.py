@@ -44,15 +44,16 @@ from bitbayes.model import (
     working_dtype,
 )
 from bitbayes.options import Fisher, Options
-from bitbayes.precision import without_autocast, working
+from bitbayes.precision import precise, without_autocast, working
 from bitbayes.predictive import method_for
 from bitbayes.processes import together
 from bitbayes.progress import track
 from bitbayes.residual import InputMoments, as_rows, measurable, moments_of
 from bitbayes.structures import CURVATURES, WHOLE_NETWORK, Curvature, check_affordable, layer_curvatures
 
-# Features wait until they are worth one matrix product. Bytes, not batches, so that memory is bounded.
-FIT_BYTES = 2**25
+# Features wait until they are worth one matrix product. Bytes, not batches, so that memory is bounded. On a
+# GPU, where a product is fast, adding it up and what else is done once for each takes a larger share.
+FIT_BYTES, GPU_FIT_BYTES = 2**25, 2**27
 # Numbers whose squares are summed at once.
 NORM_NUMBERS = 2**24
 # Up to so many classes "auto" keeps the whole Kronecker factor over the classes, at the price of their cube.
@@ -163,7 +164,7 @@ class Totals:
 
     def add_points(self, logits: Tensor, labels: Tensor, likelihood: Likelihood) -> None:
         self.count += len(labels)
-        self.loss = self.loss + likelihood.losses(logits.double(), labels).sum()
+        self.loss = self.loss + likelihood.losses(precise(logits), labels).sum()
 
     def add_curvature(self, curvature: dict[str, Curvature]) -> None:
         for name, more in curvature.items():
@@ -228,7 +229,7 @@ def fit_last_layer(
     _check_size(kind, head)
     _check_memory(kind, head, model_device(model))
     checks = LateChecks()
-    size = FIT_BYTES
+    size = GPU_FIT_BYTES if model_device(model).type == "cuda" else FIT_BYTES
     if head.layout.positions:  # of features: where these are many, so are the logits
         size = size * head.inputs // (head.inputs + head.outputs)
 
@@ -246,6 +247,7 @@ def fit_last_layer(
 
     with fingerprinted(model) as known, checks:
         for features, logits, labels in grouped(points(), size):
+            logits = precise(logits)
             totals.add_points(logits, labels, likelihood)
             features = with_bias(features.to(working(features.dtype)), head.bias)
             totals.add_curvature({head.name: kind.of_features(features, logits, likelihood)})

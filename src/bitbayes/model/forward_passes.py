@@ -92,13 +92,21 @@ def grouped(parts: Iterable[tuple[Tensor, ...]], size: int) -> Iterator[tuple[Te
     [30, 20]
     """
     waiting: list[tuple[Tensor, ...]] = []
+    held = 0
     for part in parts:
         waiting.append(part)
-        if sum(max(tensor.nbytes for tensor in tensors) for tensors in waiting) >= size:
-            yield tuple(torch.cat(column) for column in zip(*waiting, strict=True))
-            waiting = []
+        held += max(tensor.nbytes for tensor in part)
+        if held >= size:
+            yield _joined(waiting)
+            waiting, held = [], 0
     if waiting:
-        yield tuple(torch.cat(column) for column in zip(*waiting, strict=True))
+        yield _joined(waiting)
+
+
+def _joined(parts: list[tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+    if len(parts) == 1:  # which `cat` would copy
+        return parts[0]
+    return tuple(torch.cat(column) for column in zip(*parts, strict=True))
 
 
 def check_finite(batch: Batch, features: Tensor, logits: Tensor, model: nn.Module) -> None:

@@ -19,6 +19,7 @@ from bitbayes.logits import CovarianceFactors
 from bitbayes.model import DenseJacobian, Head, Layer, LayerJacobian, MatrixJacobian
 from bitbayes.precision import precise, smallest_precision
 from bitbayes.structures.base import Curvature, Precision, WeightGaussian, eigen, squared_components
+from bitbayes.tensors import second_moments
 
 # d = τ^damping. The paper damps each factor by √τ in its last-layer method (LLLA), and by τ over all layers
 # (KFLA). So its two methods differ on a network that has one layer: by 67 % in an example.
@@ -49,10 +50,7 @@ class KronCurvature(Curvature):
 
     @classmethod
     def of_features(cls, features: Tensor, logits: Tensor, likelihood: Likelihood) -> Self:
-        # Precise before the product: float32 would leave nothing of eigenvalues below 1e-7 of the largest,
-        # and these are what a wide prior is about.
-        features = precise(features)
-        inputs = features.T @ features
+        inputs = second_moments(features)
         outputs = likelihood.total_curvature(precise(logits))
         return cls(outputs, inputs, inputs.new_full((), len(features)))
 

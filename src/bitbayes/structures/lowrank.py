@@ -30,6 +30,7 @@ from bitbayes.structures.base import Curvature, Precision, WeightGaussian, eigen
 from bitbayes.structures.class_curvature import ClassCurvature
 from bitbayes.structures.log_lattice import interpolation, lattice
 from bitbayes.structures.sketch import compress
+from bitbayes.tensors import second_moments
 
 # Directions of the sketch, and points that go into it at once. A point costs about 10·k·r operations.
 RANK = 64
@@ -82,11 +83,11 @@ class LowRankCurvature(Curvature):
 
     @classmethod
     def _of_few(cls, features: Tensor, logits: Tensor, likelihood: Likelihood) -> Self:
-        features, logits = precise(features), precise(logits)
+        logits = precise(logits)
         p = likelihood.log_probabilities(logits).exp()
         sums, (n, k) = p.sum(0), p.shape
         directions, lost = compress(p - sums / n, sums, min(RANK, k - 1))
-        inputs = features.T @ features
+        inputs = second_moments(features)
         count = inputs.new_full((), n)
         return cls(sums, likelihood.diagonal(logits).sum(0), directions, lost * sums, inputs, count)
 
