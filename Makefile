@@ -9,8 +9,8 @@ LOWEST_TESTS := tests/test_dependencies.py tests/test_cli.py tests/io/test_poste
 	tests/io/test_export.py::test_a_residual_at_hidden_layers_is_exported \
 	tests/reproduction/data/test_sets.py tests/reproduction/test_deep_kernel.py::test_it_learns \
 	tests/test_metrics.py
-# All but the helper of the others and the one for a GPU.
-BENCHMARKS := $(filter-out benchmarks/timing.py benchmarks/seconds.py,$(sort $(wildcard benchmarks/*.py)))
+# All but the helper of the others and those for a GPU.
+BENCHMARKS := $(filter-out benchmarks/timing.py benchmarks/seconds.py benchmarks/nccl.py,$(sort $(wildcard benchmarks/*.py)))
 
 .PHONY: demo test test-all test-lowest fuzz lint benchmarks clean
 

@@ -77,19 +77,20 @@ class LowRankCurvature(Curvature):
     def of_features(cls, features: Tensor, logits: Tensor, likelihood: Likelihood) -> Self:
         if logits.shape[1] == 1:
             raise ArgumentError("structure='lowrank' is for many classes: use structure='full' for one logit")
-        parts = zip(torch.split(features, POINTS_AT_ONCE), torch.split(logits, POINTS_AT_ONCE), strict=True)
+        parts = torch.split(logits, POINTS_AT_ONCE)
         # One after the other, so that no more than one is there beside the total.
-        return reduce(operator.add, (cls._of_few(*part, likelihood) for part in parts))
+        total = reduce(operator.add, (cls._of_logits(part, likelihood) for part in parts))
+        return replace(total, inputs=second_moments(features))
 
     @classmethod
-    def _of_few(cls, features: Tensor, logits: Tensor, likelihood: Likelihood) -> Self:
+    def _of_logits(cls, logits: Tensor, likelihood: Likelihood) -> Self:
+        """All but A, in whose place is a 0."""
         logits = precise(logits)
         p = likelihood.log_probabilities(logits).exp()
         sums, (n, k) = p.sum(0), p.shape
         directions, lost = compress(p - sums / n, sums, min(RANK, k - 1))
-        inputs = second_moments(features)
-        count = inputs.new_full((), n)
-        return cls(sums, likelihood.diagonal(logits).sum(0), directions, lost * sums, inputs, count)
+        diagonal, none = likelihood.diagonal(logits).sum(0), sums.new_zeros(())
+        return cls(sums, diagonal, directions, lost * sums, none, sums.new_full((), n))
 
     def __add__(self, other: Self) -> Self:
         """The moments of both about their common mean: one row more for the gap between the two means."""
