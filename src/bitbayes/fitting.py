@@ -253,10 +253,10 @@ def fit_last_layer(
             totals.add_curvature({head.name: kind.of_features(features, logits, likelihood)})
             if keeper is not None:
                 keeper.keep_if_due(totals, checks.settle)
-    weights = head.weights(model)
-    _check_overflow(totals.curvature, working(weights.dtype))
-    # Not of its parameters: a weight norm and an adapter have others, of which they make the weight.
-    norm = _squared_norm([weights])
+    # Not its parameters: a weight norm and an adapter have others, of which they make the weight.
+    weights = head.parts_of_weights(model)
+    _check_overflow(totals.curvature, working(weights[0].dtype))
+    norm = _squared_norm(weights)
     return _fitted(head, likelihood, totals, {head.name: norm}, options, known())
 
 
