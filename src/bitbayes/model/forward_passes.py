@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -30,6 +31,17 @@ class FeatureBatch(Batch):
 
     def __len__(self) -> int:
         return len(self.features)
+
+    def rows(self, which: Tensor) -> Self:
+        """Some of the points, by a mask or by their places; the inputs stay as they are."""
+        labels, root = self.labels, self.root_kernel
+        return replace(
+            self,
+            labels=None if labels is None else labels[which],
+            features=self.features[which],
+            logits=self.logits[which],
+            root_kernel=None if root is None else root[which.to(root.device)],
+        )
 
 
 @torch.no_grad()
@@ -72,14 +84,7 @@ def _by_position(points: FeatureBatch, layout: Layout, shape: tuple[int, ...]) -
     if labels is None:
         return points
     labels = position_labels(labels, shape[0], sizes, points.name)
-    counts = labels != IGNORED  # (N,)
-    return replace(
-        points,
-        labels=labels[counts],
-        features=points.features[counts],
-        logits=points.logits[counts],
-        root_kernel=None if root is None else root[counts.to(root.device)],
-    )
+    return replace(points, labels=labels).rows(labels != IGNORED)
 
 
 def grouped(parts: Iterable[tuple[Tensor, ...]], size: int) -> Iterator[tuple[Tensor, ...]]:
