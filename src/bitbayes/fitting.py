@@ -54,6 +54,8 @@ from bitbayes.structures import CURVATURES, WHOLE_NETWORK, Curvature, check_affo
 # Features wait until they are worth one matrix product. Bytes, not batches, so that memory is bounded. On a
 # GPU, where a product is fast, adding it up and what else is done once for each takes a larger share.
 FIT_BYTES, GPU_FIT_BYTES = 2**25, 2**27
+# Such features and their logits, in float64 and with what is made of them, take so many times their bytes.
+COPIES = 8
 # Numbers whose squares are summed at once.
 NORM_NUMBERS = 2**24
 # Up to so many classes "auto" keeps the whole Kronecker factor over the classes, at the price of their cube.
@@ -227,9 +229,9 @@ def fit_last_layer(
     kind = CURVATURES[_structure(options, head)]
     method_for(options.predictive, head.outputs, pairs=kind.knows_pairs)  # raises now, not after the pass
     _check_size(kind, head)
-    _check_memory(kind, head, model_device(model))
-    checks = LateChecks()
     size = GPU_FIT_BYTES if model_device(model).type == "cuda" else FIT_BYTES
+    _check_memory(kind, head, model_device(model), COPIES * size)
+    checks = LateChecks()
     if head.layout.positions:  # of features: where these are many, so are the logits
         size = size * head.inputs // (head.inputs + head.outputs)
 
@@ -400,14 +402,14 @@ def _structure(options: Options, head: Head) -> str:
     return "kron" if head.outputs <= MANY_CLASSES or options.paper else "lowrank"
 
 
-def _check_memory(kind: type[Curvature], head: Head, device: torch.device) -> None:
-    """Raise, before anything is allocated, if it would not fit."""
-    needed, free = kind.bytes_needed(head.outputs, head.width), free_bytes(device)
+def _check_memory(kind: type[Curvature], head: Head, device: torch.device, more: int) -> None:
+    """Raise, before anything is allocated, if the structure and so many bytes more would not fit."""
+    needed, free = kind.bytes_needed(head.outputs, head.width) + more, free_bytes(device)
     if free is not None and needed > free:
         raise NotEnoughMemoryError(
             f"structure={kind.structure!r} needs about {needed / 1e9:,.1f} GB for this last layer of "
             f"{head.outputs:,} outputs and {head.width:,} features, and {free / 1e9:,.1f} GB are free on "
-            f"{device}: {_smaller(head, free)}"
+            f"{device}: {_smaller(head, free - more)}"
         )
 
 

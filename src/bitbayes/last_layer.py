@@ -32,6 +32,8 @@ from bitbayes.structures import Curvature, FullCurvature, WeightGaussian
 
 # Features that one step of tuning looks at, so that small operations have enough to do.
 STEP_BYTES = 2**22
+# Nor more logits than this, for each of the candidates that are looked at together.
+STEP_LOGITS = 2**20
 # Of the positions of validation data so many are kept, and so many bytes of their features and logits: they
 # determine two numbers, and the mean loss of 8,192 points is known to about one percent of its spread.
 KEPT_POSITIONS, KEPT_BYTES = 2**13, 2**28
@@ -90,7 +92,8 @@ class LastLayer(WeightPosterior):
     @property
     def rows_per_step(self) -> int:
         dtype = working(next(self._head_tensors()).dtype)
-        return self._affordable(max(1, STEP_BYTES // (self.head.width * dtype.itemsize)))
+        rows = STEP_BYTES // (self.head.width * dtype.itemsize)
+        return self._affordable(max(1, min(rows, STEP_LOGITS // self.head.outputs)))
 
     @property
     def most_points(self) -> int | None:

@@ -411,7 +411,7 @@ def test_memory_that_does_not_suffice_is_said_before_the_first_batch(monkeypatch
     model[0].register_forward_hook(lambda *_: seen.append(1))
     bayes = bb.Laplace(model, structure="lowrank")
     with pytest.raises(
-        NotEnoughMemoryError, match=r"0\.0 GB.*3,000 outputs and 21 features.*0\.0 GB are free"
+        NotEnoughMemoryError, match=r"0\.3 GB.*3,000 outputs and 21 features.*0\.0 GB are free"
     ):
         bayes.fit([(torch.randn(4, 2), torch.arange(4))])
     assert isinstance(NotEnoughMemoryError(), MemoryError)

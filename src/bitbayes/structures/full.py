@@ -42,7 +42,7 @@ class FullCurvature(Curvature):
 
     @classmethod
     def bytes_needed(cls, outputs: int, width: int) -> int:
-        return 4 * 8 * cls.largest_side(outputs, width) ** 2
+        return 5 * 8 * cls.largest_side(outputs, width) ** 2
 
     @classmethod
     def of_features(cls, features: Tensor, logits: Tensor, likelihood: Likelihood) -> Self:

@@ -46,7 +46,8 @@ class KronCurvature(Curvature):
 
     @classmethod
     def bytes_needed(cls, outputs: int, width: int) -> int:
-        return 8 * (6 * outputs**2 + 4 * width**2)
+        # The last are precisions of candidates, of which `tune` looks at some together.
+        return 8 * (6 * outputs**2 + 5 * width**2 + 6 * outputs * width)
 
     @classmethod
     def of_features(cls, features: Tensor, logits: Tensor, likelihood: Likelihood) -> Self:

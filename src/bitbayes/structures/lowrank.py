@@ -69,9 +69,10 @@ class LowRankCurvature(Curvature):
 
     @classmethod
     def bytes_needed(cls, outputs: int, width: int) -> int:
-        # A and its eigenvectors; the table in two precisions; directions, and rows on their way into them.
-        rows = 3 * NODES // 2 + RANK + 2 * (POINTS_AT_ONCE + RANK)
-        return 8 * (4 * width**2 + outputs * rows)
+        # A, sums of it and its eigenvectors; the table in two precisions; directions, and rows on their way
+        # into them.
+        rows = 3 * NODES // 2 + RANK + 3 * (POINTS_AT_ONCE + RANK)
+        return 8 * (6 * width**2 + outputs * rows)
 
     @classmethod
     def of_features(cls, features: Tensor, logits: Tensor, likelihood: Likelihood) -> Self:
