@@ -1,5 +1,7 @@
 """The library's own errors: each says what was given and what to do, and leaves the object as it was."""
 
+import sys
+
 
 class BitbayesError(Exception):
     """The parent of every error that bitbayes raises on purpose."""
@@ -53,8 +55,20 @@ class UntunedWarning(UserWarning):
     """A prediction is made with a prior variance that nobody chose."""
 
 
+class SketchWarning(UserWarning):
+    """Too much may be lost of the moments of which the structure "lowrank" keeps a sketch."""
+
+
 class UncheckedWarning(UserWarning):
     """A file of an older version is used, which has no digest by which damage would be noticed."""
+
+
+def level_of_the_caller() -> int:
+    """The `stacklevel` with which a warning points at the first line outside this package and torch."""
+    level, frame = 0, sys._getframe(1)
+    while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] in ("bitbayes", "torch"):
+        level, frame = level + 1, frame.f_back
+    return level + 1
 
 
 def one_of(name: str, value: object, allowed: tuple[str, ...]) -> str:

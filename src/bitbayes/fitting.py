@@ -55,7 +55,7 @@ from bitbayes.structures import CURVATURES, WHOLE_NETWORK, Curvature, check_affo
 # GPU, where a product is fast, adding it up and what else is done once for each takes a larger share.
 FIT_BYTES, GPU_FIT_BYTES = 2**25, 2**27
 # Such features and their logits, in float64 and with what is made of them, take so many times their bytes.
-COPIES = 8
+COPIES = 10
 # Numbers whose squares are summed at once.
 NORM_NUMBERS = 2**24
 # Up to so many classes "auto" keeps the whole Kronecker factor over the classes, at the price of their cube.

@@ -1,6 +1,5 @@
 """Laplace: the public face. It ties the rooms together and holds no mathematics."""
 
-import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,6 +20,7 @@ from bitbayes.errors import (
     ModelError,
     NotFittedError,
     UntunedWarning,
+    level_of_the_caller,
     one_of,
 )
 from bitbayes.fitting import Fitted, fit_all_layers, fit_last_layer
@@ -800,7 +800,7 @@ class Laplace(nn.Module):
             f"nothing was tuned: the prior variance is {self.prior_variance:g}, and predictions may be far "
             "from calibrated. Call `tune(val_loader)` first, or set `prior_variance` yourself",
             UntunedWarning,
-            stacklevel=_level_of_the_caller(),
+            stacklevel=level_of_the_caller(),
         )
         self._chosen = True
 
@@ -884,14 +884,6 @@ class _WithScore(nn.Module):
     def forward(self, x: Any) -> tuple[Tensor, Tensor]:
         logits, gaussian = self.bayes._logits_and_gaussian(x)
         return logits, uncertainty.score(gaussian)
-
-
-def _level_of_the_caller() -> int:
-    """The `stacklevel` with which a warning points at the first line outside this package and torch."""
-    level, frame = 0, sys._getframe(1)
-    while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] in ("bitbayes", "torch"):
-        level, frame = level + 1, frame.f_back
-    return level + 1
 
 
 @contextmanager

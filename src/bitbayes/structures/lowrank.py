@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 import operator
+import warnings
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Self
@@ -20,7 +21,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from bitbayes.errors import ArgumentError
+from bitbayes.errors import ArgumentError, SketchWarning, level_of_the_caller
 from bitbayes.likelihood import Likelihood
 from bitbayes.logits import CovarianceFactors
 from bitbayes.model import Head
@@ -39,6 +40,8 @@ POINTS_AT_ONCE = 2 * RANK
 SMALLEST_PRECISION = 0.01 / LARGEST_VARIANCE
 # Of ρ·λ_max(B), below which I + ρB is taken to be I.
 NEGLIGIBLE = 1e-12
+# A δ above which much may be lost. At 1 it may be all: C ⪯ diag(Σₙ pₙ).
+LARGE_ERROR = 0.5
 # Nodes of the table, about, by which memory is estimated.
 NODES = 320
 
@@ -130,6 +133,14 @@ class LowRankCurvature(Curvature):
         return float((self.error[positive] / self.sums[positive]).max()) if bool(positive.any()) else 0.0
 
     def head_gaussian(self, head: Head, contrasts: Tensor | None, *, paper: bool) -> LowRankGaussian:
+        if (lost := self.relative_error) > LARGE_ERROR:
+            warnings.warn(
+                f"the {len(self.directions)} directions of structure='lowrank' do not suffice for these "
+                f"predictions (δ = {lost:.2g}): where classes are confused in many pairs, variances may be "
+                "much too small for a wide prior. Compare with structure='kron' or 'diag'",
+                SketchWarning,
+                stacklevel=level_of_the_caller(),
+            )
         classes = ClassCurvature.matched(*map(precise, (self.sums, self.diagonal, self.directions)))
         values, vectors = eigen(self.inputs)
         return LowRankGaussian.of(classes, values / precise(self.count), vectors)
