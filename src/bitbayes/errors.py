@@ -1,6 +1,8 @@
 """The library's own errors: each says what was given and what to do, and leaves the object as it was."""
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 
 class BitbayesError(Exception):
@@ -61,6 +63,15 @@ class SketchWarning(UserWarning):
 
 class UncheckedWarning(UserWarning):
     """A file of an older version is used, which has no digest by which damage would be noticed."""
+
+
+@contextmanager
+def naming(subject: str) -> Iterator[None]:
+    """Say what an error in this block is about."""
+    try:
+        yield
+    except BitbayesError as error:
+        raise type(error)(f"{subject}: {error}") from error
 
 
 def level_of_the_caller() -> int:
