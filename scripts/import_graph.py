@@ -18,15 +18,16 @@ SOURCE = ROOT / "src" / "bitbayes"
 
 # Each row may import from the rows before it, and from its left-hand neighbours.
 ROWS = (
-    ("_version", "errors", "precision", "progress", "tensors"),
+    ("_version", "errors", "precision", "progress", "processes", "tensors"),
     ("model",),
     ("likelihood", "logits", "prior"),
     ("predictive", "structures", "residual", "outliers"),
     ("rays", "options"),
     ("fitting",),
+    ("joint_fit",),
     ("posterior",),
     ("uncertainty", "metrics", "last_layer", "all_layers", "tuning", "io"),
-    ("laplace", "baselines", "openood"),
+    ("laplace", "merging", "baselines", "openood", "sklearn", "lightning", "transformers"),
     ("bitbayes",),  # the package itself: its public names
     ("reproduction",),
     ("data", "networks", "paper", "training", "auditing"),

@@ -92,6 +92,8 @@ def test_importing_bitbayes_leaves_the_reproduction_alone():
 import sys
 import bitbayes as bb
 late = ("bitbayes.reproduction", "bitbayes.auditing", "bitbayes.openood", "matplotlib", "typer", "rich")
+others = ("sklearn", "lightning", "transformers")
+late += (*others, *(f"bitbayes.{name}" for name in others))
 assert not [name for name in sys.modules if name.startswith(late)]
 print(bb.networks.LeNet.__name__, bb.data.digits.__name__, bb.training.Recipe.__name__, bb.paper.NAMES[0])
 print(bb.baselines.DeepKernel.__name__)

@@ -223,8 +223,14 @@ def test_a_named_head_that_is_not_linear_raises():
     fit_raises(reference.network(2, dtype=torch.float32), "head='activation'.*'hidden'", head="activation")
 
 
-def test_a_model_with_logits_for_every_token_raises():
-    fit_raises(nn.Linear(3, 2), r"\(2, 5, 3\)", x=torch.randn(6, 5, 3))
+def test_labels_of_inputs_for_logits_of_every_token_raise():
+    fit_raises(nn.Linear(3, 2), r"shape \(6,\); expected \(6, 5\)", DataError, x=torch.randn(6, 5, 3))
+
+
+def test_an_axis_that_was_not_there_at_fit_raises():
+    bayes, x, _ = reference.fitted(2)
+    with pytest.raises(ModelError, match=r"sees features of shape \(30, 1, 4\): expected \(n, d\)"):
+        bayes.predict_proba(x[:, None])
 
 
 def test_a_model_that_returns_a_tuple_raises():
@@ -275,8 +281,11 @@ def test_a_full_structure_too_large_for_memory_raises():
     fit_raises(nn.Linear(3000, 10), says, x=torch.randn(6, 3000), structure="full")
 
 
-@pytest.mark.parametrize("model", [nn.Linear(2, 30_000), nn.Linear(30_000, 2, bias=False)])
-@pytest.mark.parametrize("structure", ["auto", "kron", "full"])
+@pytest.mark.parametrize(
+    "model, structure",
+    [(nn.Linear(2, 30_000), structure) for structure in ("kron", "full")]
+    + [(nn.Linear(30_000, 2, bias=False), structure) for structure in ("auto", "kron", "full", "lowrank")],
+)
 def test_a_head_too_large_for_its_matrix_raises_before_anything_is_allocated(model, structure, monkeypatch):
     """A matrix of 30,000 × 30,000 numbers would be 7.2 GB: nothing that could make one is called."""
 
@@ -287,7 +296,8 @@ def test_a_head_too_large_for_its_matrix_raises_before_anything_is_allocated(mod
         monkeypatch.setattr(f"bitbayes.structures.{kind}.of_features", never)
     x = torch.randn(6, model.in_features)
     side = r"(30,000|59,998|89,997)"  # of kron, and of full
-    says = rf"matrix of {side} × {side}.*(30,000 outputs|30,000 features).*GB.*structure='diag'$"
+    others = r"('lowrank' or )?'diag'$"
+    says = rf"matrix of {side} × {side}.*(30,000 outputs|30,000 features).*GB.*structure={others}"
     fit_raises(model, says, x=x, structure=structure)
 
 

@@ -27,7 +27,7 @@ def gaussian(factor, k, dtype=torch.float64, mean_size=1.0, n=6):
 
 def dense_covariance(gaussian):
     """Q diag(w) Qᵀ + shift·11ᵀ in units of scale², point by point in float64, (n, k, k)."""
-    (n, k), (weights, factor, shift, independent) = gaussian.mean.shape, gaussian.factors
+    (n, k), (weights, factor, shift, independent, _) = gaussian.mean.shape, gaussian.factors
     assert independent is None
     points = []
     for i in range(n):

@@ -1,6 +1,8 @@
 """Scores, thresholds, uncertainties and evaluations, against loops over points and draws in float64."""
 
 import math
+import posixpath
+import re
 
 import pytest
 import torch
@@ -340,6 +342,48 @@ def test_an_evaluation_holds_the_metrics_of_predictions_and_scores(k, layers, pr
         expected[f"{name}/mmc"] = bb.metrics.mmc(bayes.predict_proba(data))
     assert list(found) == list(expected) and {type(value) for value in found.values()} == {float}
     assert found == pytest.approx(expected, abs=1e-12)
+
+
+NAMES = [
+    "CIFAR-10",
+    "far away",
+    "far/away",
+    "../up",
+    "/",
+    "a//b",
+    "5 digits",
+    "数字",
+    "字母",
+    "x" * 300,
+    "",
+    "\n",
+]
+
+
+def evaluated(names):
+    x, y = points(dtype=torch.float64)
+    bayes = bb.Laplace(relu_mlp(dtype=torch.float64)).fit([(x, y)])
+    return bayes.evaluate([(x, y)], outliers={name: (i + 2) * x for i, name in enumerate(names)})
+
+
+def test_keys_are_those_that_loggers_take():
+    """By the rules that MLflow and Weights & Biases publish."""
+    found = evaluated(NAMES)
+    assert len(found) == 6 + 3 * len(NAMES) and {type(value) for value in found.values()} == {float}
+    for key in found:
+        assert len(key) <= 250 and posixpath.normpath(key) == key and not key.startswith(("/", ".."))
+        assert all(re.fullmatch(r"[_a-zA-Z][_a-zA-Z0-9]*", part) for part in key.split("/"))
+    assert [key for key in found if key.endswith("/mmc")][:3] == [
+        "CIFAR_10/mmc",
+        "far_away/mmc",
+        "far_away_2/mmc",
+    ]
+
+
+def test_mlflow_logs_an_evaluation_as_it_is():
+    validation = pytest.importorskip("mlflow.utils.validation", reason="MLflow is not installed")
+    for number, (key, value) in enumerate(evaluated(NAMES).items()):
+        validation._validate_metric(key, value, 0, number)
 
 
 def test_an_evaluation_by_drawn_networks_is_seeded_as_predictions_are():

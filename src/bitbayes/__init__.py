@@ -9,15 +9,20 @@ from bitbayes.baselines import TemperatureScaling
 from bitbayes.errors import BitbayesError
 from bitbayes.laplace import Laplace
 from bitbayes.logits import LogitGaussian
+from bitbayes.merging import merge
 from bitbayes.options import Fisher
+from bitbayes.processes import process_group
 from bitbayes.uncertainty import Uncertainty
 
 if TYPE_CHECKING:
-    from bitbayes import data, networks, openood, paper, training
+    from bitbayes import data, lightning, networks, openood, paper, sklearn, training, transformers
 
-# What re-runs the paper is a third of the code and needed by few, and `openood` loads all of OpenOOD where it
-# is installed: these are imported when they are asked for.
-_LOADED_WHEN_ASKED_FOR = ("data", "networks", "openood", "paper", "training")
+# What re-runs the paper is a third of the code and needed by few, and those for other libraries load all of
+# these: all are imported when they are asked for.
+_LOADED_WHEN_ASKED_FOR = (
+    *("data", "networks", "paper", "training"),
+    *("lightning", "openood", "sklearn", "transformers"),
+)
 
 __all__ = [
     "BitbayesError",
@@ -29,12 +34,17 @@ __all__ = [
     "__version__",
     "baselines",
     "data",
+    "lightning",
+    "merge",
     "metrics",
     "networks",
     "openood",
     "outliers",
     "paper",
+    "process_group",
+    "sklearn",
     "training",
+    "transformers",
 ]
 
 

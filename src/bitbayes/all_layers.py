@@ -30,7 +30,7 @@ from bitbayes.model import (
     row_count,
     working_dtype,
 )
-from bitbayes.posterior import BatchGaussians, LogitFamily, WeightPosterior
+from bitbayes.posterior import BatchGaussians, Choice, LogitFamily, WeightPosterior
 from bitbayes.precision import without_autocast
 from bitbayes.prior import Prior, variance_grid
 from bitbayes.rays import ExactNetwork, RayGaussian
@@ -122,7 +122,9 @@ class AllLayers(WeightPosterior):
     def rows_per_step(self) -> int:
         return 1  # a batch has enough to do by itself
 
-    def families(self, batches: Iterable[Batch]) -> Iterator[tuple[Batch, LogitFamily]]:
+    def families(
+        self, batches: Iterable[Batch], choose: Choice | None = None
+    ) -> Iterator[tuple[Batch, LogitFamily]]:
         nodes = variance_grid(NODES, SMALLEST_NETWORK_VARIANCE, LARGEST_NETWORK_VARIANCE)
         logarithms = tuple(math.log(node) for node in nodes)
         for part in self._parts(map(self._with_checked_labels, batches)):
@@ -182,12 +184,13 @@ class AllLayers(WeightPosterior):
         network = private_copy(self.model)
         with without_autocast(model_device(network)):
             logits, records = differentiate(
-                network, self.layers, batch.inputs, lambda f: directions.to(f).expand(len(f), -1, -1)
+                network, self.layers, batch.inputs, lambda f: directions.to(f).expand(f.shape[0], -1, -1)
             )
             if working_dtype(network) != next(network.parameters()).dtype:
                 # The mean is the network's own.
                 logits = as_logits(call(network, batch.inputs), len(batch)).to(logits)
-            check_finite(batch, logits, logits, network)
+            if not torch.compiler.is_compiling():  # a trace has no values to look at
+                check_finite(batch, logits, logits, network)
             gram, scale = self._gram(records, priors, logits)
             lift = 4 * gram.shape[-1] * torch.finfo(gram.dtype).eps
             return logits, gram_root(gram, lift).to(logits), scale
@@ -196,11 +199,13 @@ class AllLayers(WeightPosterior):
         """J Σ Jᵀ / scale² (q, n, c, c), and scale (n,), which is 1 unless it would overflow."""
         network, scale = self._network(like.device, like.dtype), torch.ones_like(like[:, 0])
         by_name = {record.layer.name: record for record in records}
-        gram = network.gram(lambda layer: by_name[layer.name].jacobian(), priors)
-        largest = torch.finfo(gram.dtype).max ** 0.75
-        if gram.numel() and not bool(gram.abs().amax() < largest):  # nor if it is NaN
-            scale = _scale(records).to(like)
-            gram = network.gram(lambda layer: by_name[layer.name].jacobian(scale.reciprocal()), priors)
+        if not torch.compiler.is_compiling():  # a graph cannot try it first
+            gram = network.gram(lambda layer: by_name[layer.name].jacobian(), priors)
+            largest = torch.finfo(gram.dtype).max ** 0.75
+            if not gram.numel() or bool(gram.abs().amax() < largest):  # it is not if it is NaN
+                return gram, scale
+        scale = _scale(records).to(like)
+        gram = network.gram(lambda layer: by_name[layer.name].jacobian(scale.reciprocal()), priors)
         return gram, scale
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from bitbayes.errors import DataError, ModelError
+from bitbayes.errors import DataError, EmptyLoaderError, ModelError, NotEnoughMemoryError
 from bitbayes.likelihood import Likelihood, checked_labels, likelihood_for
 from bitbayes.logits import with_bias
 from bitbayes.model import (
@@ -23,31 +23,43 @@ from bitbayes.model import (
     PreviewedLoader,
     TrainableLayers,
     check_finite,
+    check_loader,
     differentiate,
     find_head,
     find_layers,
     fingerprint,
     fingerprinted,
     forward_passes,
+    free_bytes,
     grouped,
     labelled_batches,
     model_device,
     none_called,
+    own_points,
     points_at_once,
     private_copy,
     tied_to,
     verify_layers,
+    without_repeats,
     working_dtype,
 )
 from bitbayes.options import Fisher, Options
-from bitbayes.precision import without_autocast, working
+from bitbayes.precision import precise, without_autocast, working
 from bitbayes.predictive import method_for
+from bitbayes.processes import together
 from bitbayes.progress import track
 from bitbayes.residual import InputMoments, as_rows, measurable, moments_of
 from bitbayes.structures import CURVATURES, WHOLE_NETWORK, Curvature, check_affordable, layer_curvatures
 
-# Features wait until they are worth one matrix product. Bytes, not batches, so that memory is bounded.
-FIT_BYTES = 2**25
+# Features wait until they are worth one matrix product. Bytes, not batches, so that memory is bounded. On a
+# GPU, where a product is fast, adding it up and what else is done once for each takes a larger share.
+FIT_BYTES, GPU_FIT_BYTES = 2**25, 2**27
+# Such features and their logits, in float64 and with what is made of them, take so many times their bytes.
+COPIES = 10
+# Numbers whose squares are summed at once.
+NORM_NUMBERS = 2**24
+# Up to so many classes "auto" keeps the whole Kronecker factor over the classes, at the price of their cube.
+MANY_CLASSES = 4096
 # The largest matrix that is decomposed, by its side: 3 GB, and some minutes on a good machine.
 LARGEST_SIDE = 20_000
 
@@ -75,10 +87,7 @@ class Fitted:
 
     def __add__(self, more: Fitted) -> Fitted:
         """What both data sets give, for the same model, which may have moved to another device since."""
-        if more.fingerprint != self.fingerprint or more.weights != self.weights:
-            raise ModelError(
-                "the model, or what of it is frozen, has changed since `fit`: call `fit` again, on all data"
-            )
+        self._check_same_model(more)
         curvature = {
             name: self.curvature[name].to(_device(theirs)) + theirs for name, theirs in more.curvature.items()
         }
@@ -98,23 +107,66 @@ class Fitted:
             input_moments=moments,
         )
 
+    def without(self, part: Fitted, most: float) -> Fitted:
+        """What the data give that are left when a part of them is taken out.
+
+        Raises a `DataError` if that part is all but 1/`most` of a sum: see `check_digits`.
+        """
+        self._check_same_model(part)
+        if part.count >= self.count:
+            raise DataError(
+                f"{part.count:,} points are to be taken out, of {self.count:,} that were fitted: none would "
+                "be left"
+            )
+        curvature = {
+            name: each.without(part.curvature[name].to(_device(each)), most)
+            for name, each in self.curvature.items()
+        }
+        moments = self.input_moments
+        if moments is not None:
+            if part.input_moments is None:
+                raise DataError(
+                    "what is to be taken out was fitted without a residual, and the whole with one: fit that "
+                    "part again with the same options"
+                )
+            moments = moments.without(part.input_moments.to(moments.mean.device), most)
+        return replace(
+            self,
+            curvature=curvature,
+            count=self.count - part.count,
+            loss=max(0.0, self.loss - part.loss),
+            input_moments=moments,
+        )
+
+    def _check_same_model(self, other: Fitted) -> None:
+        if other.fingerprint != self.fingerprint or other.weights != self.weights:
+            raise ModelError(
+                "the model, or what of it is frozen, has changed since `fit`: call `fit` again, on all data"
+            )
+
 
 def _device(curvature: Curvature) -> torch.device | None:
     return next((tensor.device for tensor in curvature.tensors().values()), None)
 
 
 @dataclass
-class _Totals:
-    """The sums on their way through a pass."""
+class Totals:
+    """The sums on their way through a pass.
 
-    curvature: dict[str, Curvature]
+    batches: how many of them were summed up.
+    generator: of the labels that are drawn, if any are.
+    """
+
+    curvature: dict[str, Curvature] = field(default_factory=dict)
     count: int = 0
     loss: Tensor | float = 0.0
     input_moments: InputMoments | None = None
+    batches: int = 0
+    generator: torch.Generator | None = None
 
     def add_points(self, logits: Tensor, labels: Tensor, likelihood: Likelihood) -> None:
         self.count += len(labels)
-        self.loss = self.loss + likelihood.losses(logits.double(), labels).sum()
+        self.loss = self.loss + likelihood.losses(precise(logits), labels).sum()
 
     def add_curvature(self, curvature: dict[str, Curvature]) -> None:
         for name, more in curvature.items():
@@ -123,9 +175,16 @@ class _Totals:
             else:
                 self.curvature[name] = more.precise()
 
+    def counted(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        """The batches, counted as they are read."""
+        for batch in batches:
+            self.batches += 1
+            yield batch
+
     def with_inputs(self, model: nn.Module, options: Options, batches: Iterable[Batch]) -> Iterator[Batch]:
         """The batches; their inputs are added up before the model, which may work in place, sees them."""
-        wanted = bool(options.residual)
+        # Points without moments: a batch before this pass was resumed had none.
+        wanted = bool(options.residual) and not (self.count and self.input_moments is None)
         for batch in batches:
             if wanted and not options.residual_asked:
                 wanted = measurable(batch.inputs) and self._one_size(batch.inputs)
@@ -141,43 +200,77 @@ class _Totals:
         return self.input_moments is None or as_rows(inputs).shape[1] == len(self.input_moments.mean)
 
 
+class Keeper(Protocol):
+    """Keeps the sums of a pass on their way, so that one which was interrupted can be resumed."""
+
+    def begin(self, loader: Iterable[Any], device: torch.device) -> tuple[Iterable[Any], Totals]:
+        """What is left of the loader, after its first batch, and the sums over what was read before."""
+
+    def keep_if_due(self, totals: Totals, check: Callable[[], None]) -> None:
+        """Keep the sums, if the last time was long ago, after `check` has not raised."""
+
+
 @torch.no_grad()
 def fit_last_layer(
-    model: nn.Module, loader: Iterable[Any], options: Options, progress: bool | None, seen: int = 0
+    model: nn.Module,
+    loader: Iterable[Any],
+    options: Options,
+    progress: bool | None,
+    seen: int = 0,
+    keeper: Keeper | None = None,
 ) -> Fitted:
     """One forward pass → what that data alone gives, whatever was `seen` before. Changes nothing."""
-    loader = _previewed(model, loader, options)
+    own = own_points(loader)
+    loader, totals = _begun(model, loader, options, keeper)
     network = private_copy(model)
     with none_called(model):
         head = find_head(network, loader.preview, options.head)
     likelihood = likelihood_for(head.outputs)
-    method_for(options.predictive, head.outputs)  # raises now rather than after the pass
-    auto = "full" if head.outputs == 1 else "kron"
-    kind = CURVATURES[auto if options.structure == "auto" else options.structure]
+    kind = CURVATURES[_structure(options, head)]
+    method_for(options.predictive, head.outputs, pairs=kind.knows_pairs)  # raises now, not after the pass
     _check_size(kind, head)
-    totals, checks = _Totals({}), LateChecks()
+    size = GPU_FIT_BYTES if model_device(model).type == "cuda" else FIT_BYTES
+    _check_memory(kind, head, model_device(model), COPIES * size)
+    checks = LateChecks()
+    if head.layout.positions:  # of features: where these are many, so are the logits
+        size = size * head.inputs // (head.inputs + head.outputs)
 
     def points() -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        batches = labelled_batches(track(loader, "fitting", progress), model_device(model))
+        batches = _batches(model, loader, own, totals, progress)
         for batch in forward_passes(model, head, totals.with_inputs(model, options, batches), checks):
-            yield batch.features, batch.logits, checked_labels(batch, likelihood, head.outputs, checks)
+            labels = checked_labels(batch, likelihood, head.outputs, checks)
+            if not head.layout.positions:
+                yield batch.features, batch.logits, labels
+                continue
+            # Positions are many: a batch of images may hold a million of them.
+            rows = max(1, size // (head.inputs * batch.features.element_size()))
+            columns = (torch.split(each, rows) for each in (batch.features, batch.logits, labels))
+            yield from zip(*columns, strict=True)
 
     with fingerprinted(model) as known, checks:
-        for features, logits, labels in grouped(points(), FIT_BYTES):
+        for features, logits, labels in grouped(points(), size):
+            logits = precise(logits)
             totals.add_points(logits, labels, likelihood)
             features = with_bias(features.to(working(features.dtype)), head.bias)
             totals.add_curvature({head.name: kind.of_features(features, logits, likelihood)})
-    _check_overflow(totals.curvature, working(features.dtype))
-    layer = head.module(model)
-    # Not its parameters: a weight norm has others, of which it makes the weight.
-    norm = _squared_norm([layer.weight] if layer.bias is None else [layer.weight, layer.bias])
+            if keeper is not None:
+                keeper.keep_if_due(totals, checks.settle)
+    # Not its parameters: a weight norm and an adapter have others, of which they make the weight.
+    weights = head.parts_of_weights(model)
+    _check_overflow(totals.curvature, working(weights[0].dtype))
+    norm = _squared_norm(weights)
     return _fitted(head, likelihood, totals, {head.name: norm}, options, known())
 
 
 @torch.inference_mode(False)
 @torch.no_grad()
 def fit_all_layers(
-    model: nn.Module, loader: Iterable[Any], options: Options, progress: bool | None, seen: int = 0
+    model: nn.Module,
+    loader: Iterable[Any],
+    options: Options,
+    progress: bool | None,
+    seen: int = 0,
+    keeper: Keeper | None = None,
 ) -> Fitted:
     """One pass forward and c passes back for each batch → what that data alone gives. Changes nothing.
 
@@ -185,7 +278,8 @@ def fit_all_layers(
     points other random numbers are drawn than after none, so that `update` adds independent draws.
     """
     device = model_device(model)
-    loader = _previewed(model, loader, options)
+    own = own_points(loader)
+    loader, totals = _begun(model, loader, options, keeper)
     structure = "kron" if options.structure == "auto" else options.structure
     layers = find_layers(model)  # raises on models that have none, or whose derivatives cannot be taken
     network = private_copy(model)
@@ -195,13 +289,12 @@ def fit_all_layers(
         likelihood = likelihood_for(outputs)
         if options.predictive != "weights":
             method_for(options.predictive, outputs)  # raises now rather than after the pass
-        directions = _directions(likelihood, options.fisher, device, seen)
-        totals, rows = _Totals({}), None
-        batches = labelled_batches(track(loader, "fitting", progress), device)
+        directions = _directions(likelihood, options.fisher, device, seen, totals)
+        passes = options.fisher.draws if options.fisher else outputs
+        # By the first batch, also where the pass is resumed: the sums do not depend on when that was.
+        rows = points_at_once(network, layers, loader.preview, passes)
+        batches = _batches(model, loader, own, totals, progress)
         for batch in totals.with_inputs(network, options, batches):
-            if rows is None:
-                passes = options.fisher.draws if options.fisher else outputs
-                rows = points_at_once(network, layers, batch.inputs, passes)
             labels = checked_labels(batch, likelihood, outputs)
             for part in batch.split(rows) if isinstance(batch.inputs, Tensor) else [batch]:
                 logits, records = differentiate(network, layers, part.inputs, directions)
@@ -209,6 +302,8 @@ def fit_all_layers(
                 now, labels = labels[: len(logits)], labels[len(logits) :]
                 totals.add_points(logits, now, likelihood)
                 totals.add_curvature(layer_curvatures(structure, records))
+            if keeper is not None:
+                keeper.keep_if_due(totals, lambda: None)
     _check_overflow(totals.curvature, working_dtype(model))
     norms = {
         layer.name: _squared_norm([model.get_parameter(name) for name in layer.names]) for layer in layers
@@ -219,22 +314,40 @@ def fit_all_layers(
     return _fitted(weights, likelihood, totals, norms, options, fingerprint(model))
 
 
-def _previewed(model: nn.Module, loader: Iterable[Any], options: Options) -> PreviewedLoader:
-    """The loader; raises, before the model sees them, on inputs for which an asked residual means nothing."""
-    previewed = PreviewedLoader(loader, model_device(model))
+def _begun(
+    model: nn.Module, loader: Iterable[Any], options: Options, keeper: Keeper | None
+) -> tuple[PreviewedLoader, Totals]:
+    """The loader, and the sums over what was read of it before.
+
+    Raises, before the model sees them, on inputs for which an asked residual means nothing.
+    """
+    device = model_device(model)
+    left, totals = (loader, Totals()) if keeper is None else keeper.begin(check_loader(loader), device)
+    previewed = PreviewedLoader(left, device, only_preview=totals.batches > 0)
     if options.residual_asked:
         as_rows(previewed.preview)
-    return previewed
+    return previewed, totals
+
+
+def _batches(
+    model: nn.Module, loader: PreviewedLoader, own: int | None, totals: Totals, progress: bool | None
+) -> Iterator[Batch]:
+    """The batches that are left, without the points that a sampler repeats."""
+    steps = track(loader, "fitting", progress)
+    batches = totals.counted(labelled_batches(steps, model_device(model), totals.batches))
+    return without_repeats(batches, None if own is None else own - totals.count)
 
 
 def _fitted(
     weights: Head | TrainableLayers,
     likelihood: Likelihood,
-    totals: _Totals,
+    totals: Totals,
     squared_norms: dict[str, float],
     options: Options,
     known: Fingerprint,
 ) -> Fitted:
+    if not totals.count:  # other processes have all the points that this one was given
+        raise EmptyLoaderError("the loader has no points but those that other processes have")
     sums = totals.curvature, squared_norms, totals.count, float(totals.loss)
     moments = totals.input_moments
     if moments is not None and not moments.finite:  # a model may clip what is enormous
@@ -257,27 +370,70 @@ def _check_overflow(curvature: dict[str, Curvature], dtype: torch.dtype) -> None
 
 
 def _squared_norm(tensors: list[Tensor]) -> float:
-    return sum(float(tensor.double().square().sum()) for tensor in tensors)
+    # In parts: a head of 100,000 classes would take several gigabytes in float64.
+    parts = (part for tensor in tensors for part in torch.split(tensor.flatten(), NORM_NUMBERS))
+    return sum(float(part.double().square().sum()) for part in parts)
 
 
 def _directions(
-    likelihood: Likelihood, fisher: Fisher | None, device: torch.device, seen: int
+    likelihood: Likelihood, fisher: Fisher | None, device: torch.device, seen: int, totals: Totals
 ) -> Callable[[Tensor], Tensor]:
     """V (n, k, c) with V Vᵀ = Λₙ, or so on average over drawn labels."""
     if fisher is None:
         return lambda logits: likelihood.root(logits.double())
-    generator = torch.Generator(device).manual_seed(fisher.seed + 1_000_003 * seen)
+    if totals.generator is None:  # other random numbers for each process, too
+        seed = fisher.seed + 1_000_003 * seen + 15_485_863 * together().rank
+        totals.generator = torch.Generator(device).manual_seed(seed)
+    generator = totals.generator
     return lambda logits: torch.stack(
         [likelihood.draw(logits.double(), generator) / math.sqrt(fisher.draws) for _ in range(fisher.draws)],
         dim=2,
     )
 
 
+def _structure(options: Options, head: Head) -> str:
+    """The name of the structure; "auto" follows from the size of the head."""
+    if options.structure != "auto":
+        if options.structure == "lowrank" and head.outputs == 1:
+            raise ModelError("structure='lowrank' is for many classes: use structure='full' for one logit")
+        return options.structure
+    if head.outputs == 1:
+        return "full"
+    return "kron" if head.outputs <= MANY_CLASSES or options.paper else "lowrank"
+
+
+def _check_memory(kind: type[Curvature], head: Head, device: torch.device, more: int) -> None:
+    """Raise, before anything is allocated, if the structure and so many bytes more would not fit."""
+    needed, free = kind.bytes_needed(head.outputs, head.width) + more, free_bytes(device)
+    if free is not None and needed > free:
+        raise NotEnoughMemoryError(
+            f"structure={kind.structure!r} needs about {needed / 1e9:,.1f} GB for this last layer of "
+            f"{head.outputs:,} outputs and {head.width:,} features, and {free / 1e9:,.1f} GB are free on "
+            f"{device}: {_smaller(head, free - more)}"
+        )
+
+
+def _alternatives(head: Head) -> tuple[str, str]:
+    """Structures that need less than others for this head, the better one first."""
+    return "lowrank" if head.outputs > MANY_CLASSES else "kron", "diag"
+
+
+def _smaller(head: Head, free: int) -> str:
+    """What to do instead."""
+    fitting = [
+        repr(name)
+        for name in _alternatives(head)
+        if CURVATURES[name].bytes_needed(head.outputs, head.width) <= free
+    ]
+    other = f"use structure={' or '.join(fitting)}, or " if fitting else ""
+    return f"{other}free some, or use another device"
+
+
 def _check_size(kind: type[Curvature], head: Head) -> None:
     """Raise, before anything is allocated, if the structure needs a matrix that is too large to decompose."""
     if not _fits(kind, head):
         side = kind.largest_side(head.outputs, head.width)
-        smaller = (each for each in ("kron", "diag") if _fits(CURVATURES[each], head))
+        smaller = (each for each in _alternatives(head) if _fits(CURVATURES[each], head))
         raise ModelError(
             f"structure={kind.structure!r} needs a matrix of {side:,} × {side:,} for this last layer of "
             f"{head.outputs:,} outputs and {head.width:,} features, which takes {8 * side**2 / 1e9:,.1f} GB "

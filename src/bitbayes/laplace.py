@@ -1,10 +1,8 @@
 """Laplace: the public face. It ties the rooms together and holds no mathematics."""
 
-import sys
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from os import PathLike
 from typing import Any, Self
@@ -16,15 +14,18 @@ from bitbayes import metrics, predictive, rays, uncertainty
 from bitbayes.all_layers import AllLayers
 from bitbayes.errors import (
     ArgumentError,
-    BitbayesError,
     FileError,
     ModelError,
     NotFittedError,
     UntunedWarning,
+    level_of_the_caller,
+    naming,
     one_of,
 )
 from bitbayes.fitting import Fitted, fit_all_layers, fit_last_layer
 from bitbayes.io import export, posterior_file
+from bitbayes.io.checkpoint import kept_in
+from bitbayes.joint_fit import fit_together
 from bitbayes.last_layer import LastLayer
 from bitbayes.logits import LogitGaussian
 from bitbayes.model import (
@@ -32,6 +33,7 @@ from bitbayes.model import (
     Data,
     Inputs,
     LateChecks,
+    Selector,
     check_data,
     check_loader,
     find_layers,
@@ -39,12 +41,13 @@ from bitbayes.model import (
     input_batches,
     labelled_batches,
     model_device,
+    selected,
     unwrapped,
-    watched,
 )
 from bitbayes.options import AUTO, Fisher, Options, frozen_option, positive_number, refuse_renamed
 from bitbayes.posterior import WeightPosterior
 from bitbayes.prior import Prior, check_variance, differentiable
+from bitbayes.processes import together
 from bitbayes.progress import track
 from bitbayes.rays import Certificate, Limit, RayGaussian
 from bitbayes.residual import Residual
@@ -80,12 +83,14 @@ class Laplace(nn.Module):
     to be linear in these: f(x) + J(x)(θ − θ*).
 
     Args:
-        model: a trained network; for "last" one whose output is one linear layer. It is never changed. The
-            network inside `torch.compile` or `nn.DataParallel` is taken.
+        model: a trained network; for "last" one whose logits are a linear map of features, one row for each
+            input or for each position of it (docs/models.md). It is never changed. The network inside
+            `torch.compile`, `DataParallel` or `DistributedDataParallel` is taken, and a plain copy of one
+            that FSDP has spread over processes.
         layers: "last", or "all": every parameter that requires a gradient. Freeze those that are certain.
-        structure: what is kept of H: "full" (everything), "kron", "diag", for the last layer also "isotropic"
-            (nothing: the paper's non-Bayesian baseline), or "auto": kron, but full for one logit of the last
-            layer.
+        structure: what is kept of H: "full" (everything), "kron", "diag", for the last layer also "lowrank"
+            (kron for many classes) and "isotropic" (nothing: the paper's non-Bayesian baseline), or "auto":
+            kron, but for the last layer full for one logit, and lowrank for more than 4,096.
         prior_variance: σ₀² > 0. It can be set at any time, and `tune` chooses it. Over all layers it may be a
             mapping from the name of each layer to its own. None is 1, and the first prediction warns if
             nothing was chosen until then.
@@ -100,6 +105,8 @@ class Laplace(nn.Module):
             inputs are floating-point numbers (or images in uint8) of one size, from the moment when
             `tune(objective="calibrated")` has chosen its two numbers. Names of layers: at the inputs of these
             layers too, at the price of another forward pass.
+        output: where the logits are in what the model returns, if that is neither a tensor nor has `logits`:
+            the name of an entry or attribute, or a function that takes what the model returns.
 
     Constructing computes nothing. What `fit` depends on cannot be changed afterwards.
 
@@ -115,8 +122,8 @@ class Laplace(nn.Module):
     1.00 0.91
     """
 
-    layers, structure, head, curvature, residual = map(
-        frozen_option, ("layers", "structure", "head", "curvature", "residual")
+    layers, structure, head, curvature, residual, output = map(
+        frozen_option, ("layers", "structure", "head", "curvature", "residual", "output")
     )
     # Every mean of a logit is divided by it before the average is taken; no variance is.
     temperature = positive_number("temperature")
@@ -139,14 +146,16 @@ class Laplace(nn.Module):
         head: str | None = None,
         curvature: str | Fisher = "exact",
         residual: bool | str | Sequence[str] = AUTO,
+        output: Selector | None = None,
         **renamed: Any,
     ) -> None:
         super().__init__()
         refuse_renamed(renamed)
         if not isinstance(model, nn.Module):
             raise ArgumentError(f"model is a {type(model).__name__}: expected a torch.nn.Module")
-        self.model = unwrapped(model)
-        given = {"layers": layers, "structure": structure, "predictive": predictive, "head": head}
+        self.model = selected(unwrapped(model), output)
+        given: dict[str, Any] = {"layers": layers, "structure": structure, "predictive": predictive}
+        given |= {"head": head, "output": output}
         self.options = Options.checked(self.model, curvature, residual, **given)
         self._posterior: WeightPosterior | None = None
         self.prior_variance = 1.0 if prior_variance is None else prior_variance
@@ -177,17 +186,30 @@ class Laplace(nn.Module):
 
     # ---- learning
 
-    def fit(self, loader: Iterable[Any], *, progress: bool | None = None, **renamed: Any) -> Self:
+    def fit(
+        self,
+        loader: Iterable[Any],
+        *,
+        checkpoint: str | PathLike[str] | None = None,
+        progress: bool | None = None,
+        **renamed: Any,
+    ) -> Self:
         """One forward pass over the training data; no gradients for the last layer. Again starts afresh.
 
+        Where a process group of torch.distributed is initialised, each process's loader has its own share of
+        the data, and all end with the same posterior. So it is with `update` and `tune`.
+
         Args:
-            loader: yields (x, y), or mappings of tensors with a key "labels".
+            loader: yields (x, y), ((x1, x2), y), or mappings of tensors with a key "labels". Where the output
+                has positions, so have the labels; -100 does not count.
+            checkpoint: a folder. The sums are written to it twice a minute, and a fit that was interrupted
+                goes on from there. The loader must give the same batches in the same order again.
             progress: True, False, or None for a bar on terminals.
         """
         refuse_renamed(renamed)
-        with watched(self.model) as living:
-            fitted = FIT[self.layers](self.model, loader, self.options, progress)
-        self._set_posterior(replace(fitted, living=tuple(sorted(living))))
+        fit = partial(FIT[self.layers], self.model, loader, self.options, together().shown(progress))
+        with kept_in(checkpoint, self.model, self.options) as keeper:
+            self._set_posterior(fit_together("fit", self.model, self.options, partial(fit, keeper=keeper)))
         return self
 
     def update(self, loader: Iterable[Any], *, progress: bool | None = None, **renamed: Any) -> Self:
@@ -198,9 +220,9 @@ class Laplace(nn.Module):
             progress: True, False, or None for a bar on terminals.
         """
         refuse_renamed(renamed)
-        before = self._current_posterior().fitted
-        more = FIT[self.layers](self.model, loader, self.options, progress, before.count)
-        self._set_posterior(before + more)
+        before, shown = self._current_posterior().fitted, together().shown(progress)
+        fit = partial(FIT[self.layers], self.model, loader, self.options, shown, before.count)
+        self._set_posterior(before + fit_together("update", self.model, self.options, fit))
         return self
 
     def tune(
@@ -285,12 +307,15 @@ class Laplace(nn.Module):
 
     # ---- predicting
 
-    def forward(self, x: Any) -> Tensor:
+    def forward(self, x: Any = None, /, *args: Any, **kwargs: Any) -> Tensor:
         """Drop-in logits, of the shape of the model's own: their softmax (sigmoid) is `predict_proba`.
 
-        Differentiable in x; over all layers only through the mean of the logits, not through their variance.
+        It takes what the model takes, or all of it in one mapping. Differentiable in x; over all layers only
+        through the mean of the logits, not through their variance.
         """
         self._warn_if_untuned()
+        if args or kwargs:
+            x = dict([*enumerate([*([] if x is None else [x]), *args]), *kwargs.items()])
         if torch.compiler.is_compiling():  # a trace has other tensors in place of the model's
             return self._drop_in_logits(x)
         with LateChecks() as checks:
@@ -305,14 +330,23 @@ class Laplace(nn.Module):
             draws = posterior.sample(NETWORKS, self._prior, None)
             logits, model_shape = posterior.average_networks(batch, draws, self.temperature)
             return logits.reshape(model_shape)
+        return self._logits_and_gaussian(x)[0]
+
+    def _logits_and_gaussian(self, x: Any) -> tuple[Tensor, LogitGaussian]:
+        """Drop-in logits by a closed form, and the Gaussian that they are of."""
         residual = self._residual()
         root = None if residual is None else residual.root_kernel(x)
+        posterior = self._fitted_posterior()
         gaussian, shape = posterior.forward(x, self._prior)
-        return predictive.predict(self._complete(gaussian, root), method).reshape(shape)
+        gaussian = self._complete(gaussian, root)
+        return posterior.layout.output(predictive.predict(gaussian, self._method(None)), shape), gaussian
 
     @torch.no_grad()
     def logits(self, x: Data) -> LogitGaussian:
-        """The Gaussian over the network's outputs at x (or a loader): mean (n, k), covariance (n, k, k)."""
+        """The Gaussian over the network's outputs at x (or a loader): mean (n, k), covariance (n, k, k).
+
+        Where the output has positions, n counts them all, one input's after the other's.
+        """
         self._warn_if_untuned()
         posterior = self._current_posterior()
         parts = ((posterior.logits(each.inputs, self._prior), each.root_kernel) for each in self._batches(x))
@@ -328,6 +362,8 @@ class Laplace(nn.Module):
         generator: torch.Generator | None = None,
     ) -> Tensor:
         """Probabilities (n, k), rows sum to one; (n, 2) for a network with one logit.
+
+        Where the output has positions they are of its shape, (n, t, k) or (n, k, h, w).
 
         Args:
             x: inputs, or a loader of them.
@@ -350,11 +386,14 @@ class Laplace(nn.Module):
         if method == "weights":
             draws = posterior.sample(samples or NETWORKS, self._prior, generator)
             batches = input_batches(x, model_device(self.model))  # no weights hold the residual
-            logits = (posterior.average_networks(each, draws, self.temperature)[0] for each in batches)
+            parts = ((each, posterior.average_networks(each, draws, self.temperature)[0]) for each in batches)
         else:
             predict = partial(predictive.predict, method=method, samples=samples, generator=generator)
-            logits = (predict(each) for _, each in self._gaussians(self._batches(x), samples))
-        return torch.cat([posterior.fitted.likelihood.log_probabilities(each).exp() for each in logits])
+            gaussians = self._gaussians(self._batches(x), samples)
+            parts = ((batch, predict(each)) for batch, each in gaussians)
+        log_probabilities = posterior.fitted.likelihood.log_probabilities
+        found = ((batch.positions, log_probabilities(each).exp()) for batch, each in parts)
+        return posterior.layout.together(found)
 
     @torch.no_grad()
     def sample(self, n: int, *, generator: torch.Generator | None = None) -> dict[str, Tensor]:
@@ -379,15 +418,17 @@ class Laplace(nn.Module):
         """log Σᵢ exp(m̃ᵢ/√(1 + π/8·c̃ᵢᵢ)), (n,), m̃ and c̃ the centred logits' means and variances.
 
         One number a row, larger = more like the data, for ranking and rejecting: `bayes.score(x) >= t`, with
-        t from `threshold`. It is of the Gaussian over the logits, whatever the predictive is; for one logit
+        t from `threshold`. Where the output has positions, one for each: (n, t) or (n, h, w). It is of the
+        Gaussian over the logits, whatever the predictive is; for one logit
         z = m/√(1 + π/8·v) it is that of the two logits ±z/2.
 
         Args:
             x: inputs, or a loader of them.
         """
         self._warn_if_untuned()
-        self._current_posterior()
-        return torch.cat([uncertainty.score(each) for _, each in self._gaussians(self._batches(x))])
+        layout = self._current_posterior().layout
+        gaussians = self._gaussians(self._batches(x))
+        return layout.together((batch.positions, uncertainty.score(each)) for batch, each in gaussians)
 
     @torch.no_grad()
     def threshold(self, val_loader: Data, *, accept: float = 0.95) -> float:
@@ -396,7 +437,8 @@ class Laplace(nn.Module):
         Accept what is like the data by `bayes.score(x) >= t`.
 
         Args:
-            val_loader: inputs that were not trained on, or a loader of them; labels are not looked at.
+            val_loader: inputs that were not trained on, or a loader of them; labels are not looked at, but
+                that positions with the label -100 are left out.
             accept: the share, above 0 and at most 1.
 
         >>> import bitbayes as bb
@@ -408,7 +450,10 @@ class Laplace(nn.Module):
         30
         """
         metrics.check_share(accept)
-        return metrics.threshold(self.score(val_loader), accept=accept)
+        self._warn_if_untuned()
+        self._current_posterior()
+        gaussians = self._gaussians(self._batches(val_loader, keep_labels=True))
+        return metrics.threshold(torch.cat([uncertainty.score(each) for _, each in gaussians]), accept=accept)
 
     @torch.no_grad()
     def uncertainty(
@@ -437,13 +482,18 @@ class Laplace(nn.Module):
             draws = posterior.sample(samples or NETWORKS, self._prior, generator)
             for batch in input_batches(x, model_device(self.model)):
                 outputs, _ = posterior.network_logits(batch, draws, self.temperature)
-                parts.append(uncertainty.of_draws(predictive.network_probabilities(outputs)))
+                parts.append(
+                    (batch.positions, uncertainty.of_draws(predictive.network_probabilities(outputs)))
+                )
         else:
             state = generator.get_state()
-            for _, gaussian in self._gaussians(self._batches(x), samples):
+            for batch, gaussian in self._gaussians(self._batches(x), samples):
                 generator.set_state(state)
-                parts.append(uncertainty.of_gaussian(gaussian, samples or predictive.SAMPLES, generator))
-        return Uncertainty(*(torch.cat(each) for each in zip(*parts, strict=True)))
+                found = uncertainty.of_gaussian(gaussian, samples or predictive.SAMPLES, generator)
+                parts.append((batch.positions, found))
+        together, sizes = posterior.layout.together, [each for each, _ in parts]
+        columns = zip(*(found for _, found in parts), strict=True)
+        return Uncertainty(*(together(zip(sizes, each, strict=True)) for each in columns))
 
     @torch.no_grad()
     def evaluate(
@@ -456,7 +506,9 @@ class Laplace(nn.Module):
         """The `metrics` of the predictions on labelled data, and of `score` on outliers, in one pass.
 
         "accuracy", "nll", "ece", "brier", "mmc" and, in the order of `score`, "aurc"; for each set of
-        outliers "NAME/auroc" and "NAME/fpr95", which tell it from the data by `score`, and "NAME/mmc".
+        outliers "NAME/auroc" and "NAME/fpr95", which tell it from the data by `score`, and "NAME/mmc". All
+        are floats, and MLflow and Weights & Biases take all keys as they are: in NAME whatever is no letter,
+        digit or underscore becomes an underscore (`metrics.log_names`).
 
         Args:
             loader: test data, as for `fit`.
@@ -472,28 +524,20 @@ class Laplace(nn.Module):
             )
         sets = dict(outliers or {})
         for name, data in sets.items():
-            with _naming(name):
+            with naming(f"outliers {name!r}"):
                 check_data(data)
         steps = track(check_loader(loader), "evaluating", progress)
         batches = self._with_kernel(labelled_batches(steps, model_device(self.model)))
         labels, probs, scores = map(torch.cat, zip(*self._predictions(batches), strict=True))
-        found = {
-            "accuracy": metrics.accuracy(probs, labels),
-            "nll": metrics.nll(probs, labels),
-            "ece": metrics.ece(probs, labels),
-            "brier": metrics.brier(probs, labels),
-            "mmc": metrics.mmc(probs),
-            "aurc": metrics.aurc(scores, probs.argmax(1) == labels),
-        }
-        for name, data in sets.items():
-            with _naming(name):
+        found = metrics.of_predictions(probs, labels, scores)
+        for (name, data), key in zip(sets.items(), metrics.log_names(sets), strict=True):
+            with naming(f"outliers {name!r}"):
                 if not isinstance(data, (Tensor, Mapping)):
                     data = track(data, f"evaluating: {name}", progress)
                 _, *predictions = zip(*self._predictions(self._batches(data)), strict=True)
                 probs_out, scores_out = map(torch.cat, predictions)
-                found[f"{name}/auroc"] = metrics.auroc(scores, scores_out)
-                found[f"{name}/fpr95"] = metrics.fpr95(scores, scores_out)
-                found[f"{name}/mmc"] = metrics.mmc(probs_out)
+                told = metrics.of_outliers(probs_out, scores_out, scores)
+                found |= {f"{key}/{measure}": value for measure, value in told.items()}
         return found
 
     def log_evidence(
@@ -609,20 +653,23 @@ class Laplace(nn.Module):
             raise ModelError(
                 "the model has changed since `fit`, so no model would fit the file: call `fit` again"
             )
-        posterior_file.write(path, asdict(self.options), self._numbers()._asdict(), fitted)
+        posterior_file.write(path, self.options.as_json(), self._numbers()._asdict(), fitted)
 
     @classmethod
-    def load(cls, path: str | PathLike[str], model: nn.Module) -> Self:
+    def load(
+        cls, path: str | PathLike[str], model: nn.Module, *, output: Callable[[Any], Any] | None = None
+    ) -> Self:
         """Read what `save` wrote, for the same model, wherever that now lives.
 
         Args:
             path: the file.
             model: the network that was fitted, with the weights it had then.
+            output: the function that picks the logits, if it was fitted with one.
         """
         model = unwrapped(model)
         options, numbers, fitted = posterior_file.read(path, fingerprint(model), model_device(model))
         try:
-            bayes = cls(model, **Options.from_json(options))
+            bayes = cls(model, **Options.from_json(options, output))
             bayes._set_posterior(fitted)
             for name in NUMBERS:
                 setattr(bayes, name, numbers[name])
@@ -630,18 +677,31 @@ class Laplace(nn.Module):
             raise FileError(f"{path} has a damaged header: {error}") from error
         return bayes
 
-    def export(self, path: str | PathLike[str], example: Inputs) -> None:
+    def export(
+        self,
+        path: str | PathLike[str],
+        example: Inputs,
+        *,
+        dynamic_shapes: Mapping[Any, Any] | None = None,
+        score: bool = False,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> None:
         """Write the drop-in, model and posterior together, as a graph that runs without bitbayes.
 
         Its output has the shape of the model's own, for any number of rows; its softmax (sigmoid) is
         `predict_proba`, by the `predictive` and with the numbers of now (prior variance, temperature,
-        residual). It checks no input: where the network overflows, so does the graph. For the last layer and
-        predictives in closed form.
+        residual). It checks no input: where the network overflows, so does the graph. For predictives in
+        closed form.
 
         Args:
-            path: ends in ".onnx" (needs the extra `onnx`), or ".pt2" for `torch.export.load`.
+            path: ends in ".onnx" (last layer; needs the extra `onnx`), or ".pt2" for `torch.export.load`.
             example: inputs as the model takes them, one row or more; the input's names in ONNX are a
                 mapping's keys, or "x".
+            dynamic_shapes: sizes beside the number of rows that are free, {1: "length"}, or by input if these
+                are a mapping: {"input_ids": {1: "length"}, "attention_mask": {1: "length"}}. A name is one
+                size; in the place of a name may be a `torch.export.Dim` with bounds.
+            score: whether the graph has a second output, "score": `score(x)` (n,), for a threshold.
+            metadata: what the file tells about the graph, texts or what JSON can hold; versions are added.
 
         >>> import os, tempfile
         >>> import bitbayes as bb
@@ -653,13 +713,26 @@ class Laplace(nn.Module):
         >>> bool((graph(x).softmax(1) - bayes.predict_proba(x)).abs().max() < 1e-6)
         True
         """
-        if self.layers == "all" or self._method(None) not in predictive.closed_forms():
-            raise ArgumentError(
-                f"layers={self.layers!r}, predictive={self._method(None)!r}: only layers='last' with a "
-                f"predictive in closed form ({', '.join(predictive.closed_forms())}) becomes a graph"
-            )
         self._current_posterior()
-        export.write(self, export.check_path(path), example)
+        if self._method(None) not in predictive.closed_forms():
+            raise ArgumentError(
+                f"predictive={self._method(None)!r}: only a predictive in closed form "
+                f"({', '.join(predictive.closed_forms())}) becomes a graph"
+            )
+        target, every = export.check_path(path), self.layers == "all"
+        if every and target.suffix == ".onnx":
+            raise ArgumentError(
+                "layers='all' needs derivatives, which ONNX has not: export to '.pt2' instead"
+            )
+        export.write(
+            _WithScore(self) if score else self,
+            target,
+            example,
+            dynamic_shapes=dynamic_shapes,
+            metadata=metadata,
+            outputs=(export.LOGITS, export.SCORE) if score else (export.LOGITS,),
+            differentiates=every,
+        )
 
     def extra_repr(self) -> str:
         state = f"fitted on {self._posterior.fitted.count:,} points" if self._posterior else "not fitted"
@@ -707,7 +780,8 @@ class Laplace(nn.Module):
         method = method or self.predictive
         if method == "weights" and self.layers == "all":
             return method
-        return predictive.method_for(method, self._fitted_posterior().outputs)
+        posterior = self._fitted_posterior()
+        return predictive.method_for(method, posterior.outputs, pairs=posterior.knows_pairs)
 
     def _warn_if_untuned(self) -> None:
         """Say once that a prediction is made with a prior variance that nobody chose."""
@@ -717,7 +791,7 @@ class Laplace(nn.Module):
             f"nothing was tuned: the prior variance is {self.prior_variance:g}, and predictions may be far "
             "from calibrated. Call `tune(val_loader)` first, or set `prior_variance` yourself",
             UntunedWarning,
-            stacklevel=_level_of_the_caller(),
+            stacklevel=level_of_the_caller(),
         )
         self._chosen = True
 
@@ -730,9 +804,15 @@ class Laplace(nn.Module):
         """The residual, if there is one in use."""
         return self._known_residual() if self.residual_variance > 0 else None
 
-    def _batches(self, x: Data) -> Iterator[Batch]:
-        """The batches of x, with the residual's kernel if there is a residual."""
-        return self._with_kernel(input_batches(x, model_device(self.model)))
+    def _batches(self, x: Data, *, keep_labels: bool = False) -> Iterator[Batch]:
+        """The batches of x, with the residual's kernel if there is a residual.
+
+        `keep_labels`: where the output has positions, of which they say whether these count.
+        """
+        positions = self._fitted_posterior().layout.positions
+        keep = keep_labels and positions
+        batches = input_batches(x, model_device(self.model), positions=positions, keep_labels=keep)
+        return self._with_kernel(batches)
 
     def _with_kernel(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         residual = self._residual()
@@ -762,6 +842,8 @@ class Laplace(nn.Module):
             yield labels, probs.cpu(), uncertainty.score(gaussian).cpu()
 
     def _complete(self, gaussian: LogitGaussian, root_kernel: Tensor | None) -> LogitGaussian:
+        if root_kernel is not None:  # it is the same for all positions of an input
+            root_kernel = self._fitted_posterior().layout.for_points(root_kernel, gaussian.scale.shape[0])
         return self._numbers().complete(gaussian, root_kernel)
 
     def _numbers(self) -> Candidate:
@@ -783,18 +865,13 @@ class Laplace(nn.Module):
         return rays.with_residual(found, x, residual, self.residual_variance, self.residual_threshold)
 
 
-def _level_of_the_caller() -> int:
-    """The `stacklevel` with which a warning points at the first line outside this package and torch."""
-    level, frame = 0, sys._getframe(1)
-    while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] in ("bitbayes", "torch"):
-        level, frame = level + 1, frame.f_back
-    return level + 1
+class _WithScore(nn.Module):
+    """The drop-in logits and the score, for a graph that has both."""
 
+    def __init__(self, bayes: Laplace) -> None:
+        super().__init__()
+        self.bayes = bayes
 
-@contextmanager
-def _naming(outliers: str) -> Iterator[None]:
-    """Say which set of outliers an error is about."""
-    try:
-        yield
-    except BitbayesError as error:
-        raise type(error)(f"outliers {outliers!r}: {error}") from error
+    def forward(self, x: Any) -> tuple[Tensor, Tensor]:
+        logits, gaussian = self.bayes._logits_and_gaussian(x)
+        return logits, uncertainty.score(gaussian)

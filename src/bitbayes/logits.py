@@ -8,6 +8,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from bitbayes.errors import ArgumentError
+
+WITHOUT_PAIRS = (
+    "structure='lowrank' knows the variances of the logits, and not how two of them vary together. Choose "
+    "'meanfield', 'probit' or 'bridge' to predict, and `score` to reject; or use structure='kron' or 'diag'"
+)
+
 
 class CovarianceFactors(NamedTuple):
     """The covariance of logits in factors: C = Q diag(w) Qᵀ + shift · 11ᵀ + independent · I.
@@ -16,12 +23,15 @@ class CovarianceFactors(NamedTuple):
     factor: Q, (k, r) shared by all points, (n, k, r) for each its own, or None for the identity (r = k).
     shift: (n,), the variance of a common shift of all logits, which no softmax sees.
     independent: (n,), a variance that every logit has for itself, or None.
+    table: (k, r), where no more than variances is known: those of the logits less their average are
+        w tableᵀ, and the common shift is independent of these. There is no factor then.
     """
 
     weights: Tensor
     factor: Tensor | None
     shift: Tensor
     independent: Tensor | None = None
+    table: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -55,7 +65,7 @@ class LogitGaussian:
         Either all have an independent variance, or none has.
         """
         factors = [each.factors for each in gaussians]
-        factor = factors[0].factor
+        factor, table = factors[0].factor, factors[0].table
         if factor is not None and factor.dim() == 3:
             factor = torch.cat([each.factor for each in factors if each.factor is not None])
         weights, shift = (
@@ -66,12 +76,12 @@ class LogitGaussian:
         mean, scale = (
             torch.cat(each) for each in zip(*((g.scaled_mean, g.scale) for g in gaussians), strict=True)
         )
-        return cls(mean, CovarianceFactors(weights, factor, shift, independent), scale)
+        return cls(mean, CovarianceFactors(weights, factor, shift, independent, table), scale)
 
     @property
     def covariance(self) -> Tensor:
         """(n, k, k), dense."""
-        weights, _, shift, independent = self.factors
+        weights, _, shift, independent, _ = self.factors
         factor = self._dense_factor()
         covariance = (factor * weights[:, None, :]) @ factor.mT + shift[:, None, None]
         if independent is not None:
@@ -117,22 +127,26 @@ class LogitGaussian:
             deviations: the square root of that variance at each point, (n,), in float64. A root, because the
                 variance itself may be larger than any number.
         """
-        weights, factor, shift, independent = self.factors
+        weights, independent = self.factors.weights, self.factors.independent
         extra = (deviations / self.scale.to(deviations.device)).square()
         # Beyond that every mean is 0 beside it: means are some numbers of scale.
         extra = extra.clamp_max(torch.finfo(weights.dtype).max ** 0.75).to(weights)
         extra = extra if independent is None else extra + independent
-        return replace(self, factors=CovarianceFactors(weights, factor, shift, extra))
+        return replace(self, factors=self.factors._replace(independent=extra))
 
     def scaled_centred(self) -> tuple[Tensor, Tensor]:
         """The logits less their average, P = I − 11ᵀ/k: Pm and the diagonal of PCP, (n, k) each.
 
         In units of scale and of scale².
         """
-        weights, _, _, independent = self.factors
+        weights, factor, _, independent, table = self.factors
         k = self.scaled_mean.shape[1]
-        factor = self._dense_factor()
-        variances = _diagonal(weights, factor - factor.mean(-2, keepdim=True))
+        if table is not None:
+            variances = weights @ table.to(weights).T
+        elif factor is None:  # the diagonal of P diag(w) P
+            variances = weights * (1 - 2 / k) + weights.sum(1, keepdim=True) / k**2
+        else:
+            variances = _diagonal(weights, factor - factor.mean(-2, keepdim=True))
         if independent is not None:  # the diagonal of P·I·P = P
             variances = variances + (1 - 1 / k) * independent[:, None]
         # Divided before they are summed: ten logits of 1e38 have a mean, but no sum.
@@ -140,15 +154,24 @@ class LogitGaussian:
         return mean, variances
 
     def _dense_factor(self) -> Tensor:
-        weights, factor, *_ = self.factors
+        weights, factor, *_ = self._known_covariance()
         if factor is not None:
             return factor
         return torch.eye(weights.shape[1], dtype=weights.dtype, device=weights.device)
 
+    def _known_covariance(self) -> CovarianceFactors:
+        """The factors; raises where only variances are known."""
+        if self.factors.table is None:
+            return self.factors
+        raise ArgumentError(WITHOUT_PAIRS)
+
     def scaled_variances(self) -> Tensor:
         """The diagonal of the covariance, (n, k), in units of scale², without the common shift's part."""
-        weights, factor, _, independent = self.factors
-        variances = weights if factor is None else _diagonal(weights, factor)
+        weights, factor, _, independent, table = self.factors
+        if table is not None:
+            variances = weights @ table.to(weights).T
+        else:
+            variances = weights if factor is None else _diagonal(weights, factor)
         return variances if independent is None else variances + independent[:, None]
 
     def scaled_pair_variances(self, first: Tensor | slice, second: Tensor | slice) -> Tensor:
@@ -159,7 +182,7 @@ class LogitGaussian:
 
         Σ_b w_b (Q_ib − Q_jb)²: never Cᵢᵢ + Cⱼⱼ − 2Cᵢⱼ, which loses all digits at large prior variances.
         """
-        weights, factor, _, independent = self.factors
+        weights, factor, _, independent, _ = self._known_covariance()
         if factor is None:
             variances = weights[:, first] + weights[:, second]
         else:
@@ -177,11 +200,13 @@ class LogitGaussian:
 
         The variance of a single logit, which is compared with 0.
         """
-        weights, factor, _, independent = self.factors
+        weights, factor, _, independent, table = self.factors
         k = self.scaled_mean.shape[1]
         if k == 1:
             return self.scaled_variances()[:, 0]
-        if factor is None:
+        if table is not None:
+            mean = weights @ table.sum(0).to(weights) * (2 / (k - 1))
+        elif factor is None:
             mean = 2 * weights.mean(1)
         else:
             sizes = (factor - factor.mean(-2, keepdim=True)).square().sum(-2) * (2 / (k - 1))  # (…, r)
@@ -217,7 +242,7 @@ class LogitGaussian:
             shared: whether all points share their random numbers instead, so that what is drawn for one does
                 not depend on the others.
         """
-        weights, factor, _, independent = self.factors
+        weights, factor, _, independent, _ = self._known_covariance()
         drawn = _noise(weights, samples, generator, shared=shared)
         if factor is not None:
             drawn = drawn @ factor.mT if factor.dim() == 2 else torch.einsum("snr,nkr->snk", drawn, factor)

@@ -6,7 +6,10 @@ largest probability. `scores` is (n,): any numbers, larger for points that look 
 are taken in float64 on the CPU, so the result does not depend on the device.
 """
 
+import itertools
 import math
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -14,6 +17,9 @@ import torch
 from torch import Tensor
 
 from bitbayes.errors import ArgumentError, DataError
+
+# MLflow takes 250 characters for the name of a set and of its metric together.
+LONGEST_LOG_NAME = 200
 
 
 @dataclass(frozen=True)
@@ -31,6 +37,27 @@ class RiskCoverage:
 
     coverage: Tensor  # (n,) share of points that are accepted: 1/n, 2/n, …, 1
     risk: Tensor  # (n,) share of errors among them
+
+
+def log_names(names: Iterable[object]) -> list[str]:
+    """Return a name for each, that MLflow and Weights & Biases take as a part of a metric's name.
+
+    These are letters, digits and underscores, with no digit first, and are not long. Other characters become
+    underscores. Where two names become the same, the later ones get a number.
+
+    Args:
+        names: any texts.
+
+    >>> log_names(["SVHN", "far away", "far/away", "5 digits", ""])
+    ['SVHN', 'far_away', 'far_away_2', '_5_digits', '_']
+    """
+    found: list[str] = []
+    for name in names:
+        plain = re.sub(r"[^A-Za-z0-9_]", "_", str(name))[:LONGEST_LOG_NAME] or "_"
+        plain = f"_{plain}" if plain[0].isdigit() else plain
+        numbered = (f"{plain}_{number}" for number in itertools.count(2))
+        found.append(plain if plain not in found else next(each for each in numbered if each not in found))
+    return found
 
 
 def accuracy(probs: Tensor, labels: Tensor) -> float:
@@ -282,6 +309,23 @@ def nll(probs: Tensor, labels: Tensor) -> float:
     labels = _check_labels(labels, p)
     floor = torch.finfo(torch.promote_types(probs.dtype, torch.float32)).tiny
     return -p.gather(1, labels[:, None]).clamp(min=floor).log().mean().item()
+
+
+def of_predictions(probs: Tensor, labels: Tensor, scores: Tensor) -> dict[str, float]:
+    """The measures of `Laplace.evaluate` on labelled data; `scores` (n,) say in which order to reject."""
+    return {
+        "accuracy": accuracy(probs, labels),
+        "nll": nll(probs, labels),
+        "ece": ece(probs, labels),
+        "brier": brier(probs, labels),
+        "mmc": mmc(probs),
+        "aurc": aurc(scores, probs.argmax(1) == labels),
+    }
+
+
+def of_outliers(probs: Tensor, scores: Tensor, scores_in: Tensor) -> dict[str, float]:
+    """The measures of `Laplace.evaluate` on outliers, beside the scores (n,) of the data."""
+    return {"auroc": auroc(scores_in, scores), "fpr95": fpr95(scores_in, scores), "mmc": mmc(probs)}
 
 
 def _confidence(probs: Tensor) -> Tensor:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from torch import nn
 
-from bitbayes.errors import ArgumentError, one_of
+from bitbayes.errors import ArgumentError, FileError, one_of
 from bitbayes.predictive import closed_forms
 from bitbayes.prior import positive
 from bitbayes.structures import CURVATURES, LAYER_STRUCTURES
@@ -45,7 +45,8 @@ class Options:
     """Every option but those that can be set at any time: prior variance, temperature, residual's numbers.
 
     `curvature`: "exact", "paper", or a `Fisher`. `residual`: whether there is one, "auto" (where the inputs
-    allow it), or the names of the hidden layers at whose inputs it looks too.
+    allow it), or the names of the hidden layers at whose inputs it looks too. `output`: where the logits are
+    in what the model returns.
     """
 
     layers: str = "last"
@@ -54,6 +55,7 @@ class Options:
     head: str | None = None
     curvature: str | Fisher = "exact"
     residual: bool | str | tuple[str, ...] = AUTO
+    output: str | Callable[[Any], Any] | None = None
 
     @classmethod
     def checked(cls, model: nn.Module, curvature: Any, residual: object, **given: Any) -> Options:
@@ -105,9 +107,24 @@ class Options:
         """The hidden layers at whose inputs the residual looks."""
         return self.residual if isinstance(self.residual, tuple) else ()
 
+    def as_json(self) -> dict[str, Any]:
+        """The options as JSON holds them; of a function that picks the logits only that there is one."""
+        function = callable(self.output)
+        return {**asdict(replace(self, output=None if function else self.output)), "function": function}
+
     @staticmethod
-    def from_json(saved: dict[str, Any]) -> dict[str, Any]:
-        """The arguments of `Laplace`, from what `dataclasses.asdict` and JSON made of its options."""
+    def from_json(saved: dict[str, Any], output: Any = None) -> dict[str, Any]:
+        """The arguments of `Laplace`, from `as_json`; `output`: the function that it cannot hold, if any."""
+        saved = dict(saved)
+        if saved.pop("function"):
+            if not callable(output):
+                raise FileError(
+                    "it was fitted with output=, a function, which no file holds: give it again, "
+                    "Laplace.load(path, model, output=…)"
+                )
+            saved["output"] = output
+        elif output not in (None, saved["output"]):
+            raise FileError(f"it was fitted with output={saved['output']!r}, and not {output!r}")
         curvature = saved["curvature"]
         return {**saved, "curvature": Fisher(**curvature) if isinstance(curvature, dict) else curvature}
 

@@ -1,7 +1,7 @@
 """What a Gaussian over weights can do, in place in its network. `LastLayer` and `AllLayers` are its kinds."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any, Protocol, Self, TypeVar
 
@@ -16,6 +16,7 @@ from bitbayes.model import (
     Batch,
     Inputs,
     LateChecks,
+    Layout,
     Watch,
     as_logits,
     call,
@@ -33,6 +34,8 @@ from bitbayes.structures import Curvature, WeightGaussian
 BatchT = TypeVar("BatchT", bound=Batch)
 # Some points, and the Gaussian over their logits.
 BatchGaussians = Iterator[tuple[Batch, LogitGaussian]]
+# Given a number of points, the places (m,) of those to take, or None for all.
+Choice = Callable[[int], Tensor | None]
 
 
 class LogitFamily(Protocol):
@@ -91,6 +94,16 @@ class WeightPosterior(ABC):
     def outputs(self) -> int:
         """The number of logits k."""
         return self.fitted.weights.outputs
+
+    @property
+    def knows_pairs(self) -> bool:
+        """Whether it is known how two logits vary together, and not only how each of them does."""
+        return all(curvature.knows_pairs for curvature in self.fitted.curvature.values())
+
+    @property
+    def layout(self) -> Layout:
+        """Where the logits are in the model's output."""
+        return self.fitted.weights.layout
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -155,9 +168,20 @@ class WeightPosterior(ABC):
     def rows_per_step(self) -> int:
         """To how many points `families` are worth joining, so that a step of tuning has enough to do."""
 
+    @property
+    def most_points(self) -> int | None:
+        """How many points of validation data are kept, drawn from all; None is all of them."""
+        return None
+
     @abstractmethod
-    def families(self, batches: Iterable[Batch]) -> Iterator[tuple[Batch, LogitFamily]]:
-        """The points of each batch, labels checked, and the Gaussians over their logits for any prior."""
+    def families(
+        self, batches: Iterable[Batch], choose: Choice | None = None
+    ) -> Iterator[tuple[Batch, LogitFamily]]:
+        """The points of each batch, labels checked, and the Gaussians over their logits for any prior.
+
+        `choose`: which of so many points to take; others cost no more than their forward pass. Only asked
+        where there are `most_points`.
+        """
 
     def log_evidence(self, prior: Prior) -> Tensor:
         """log p(D | θ*) − the penalty of all layers: a scalar in float64."""
@@ -168,8 +192,7 @@ class WeightPosterior(ABC):
         total = torch.zeros((), dtype=torch.float64)
         for name in names:
             gaussian, tau = self.decomposed()[name], 1 / torch.as_tensor(prior.of(name), dtype=torch.float64)
-            count = gaussian.precisions(tau.detach()).numel()
-            fit = self.fitted.squared_norms[name] * tau - count * tau.log()
+            fit = self.fitted.squared_norms[name] * tau - gaussian.size * tau.log()
             total = total + (fit + gaussian.log_determinant(tau)) / 2
         return total
 

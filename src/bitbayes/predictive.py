@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from bitbayes.errors import ArgumentError, one_of
-from bitbayes.logits import LogitGaussian
+from bitbayes.logits import WITHOUT_PAIRS, LogitGaussian
 from bitbayes.precision import without_autocast, working
 
 KAPPA = math.pi / 8
@@ -45,8 +45,13 @@ def pairwise(gaussian: LogitGaussian) -> Tensor:
     # probabilities further apart than e^85 (float32) or e^700 (float64) are not told apart, and beyond that
     # the gradient is 0.
     largest = math.log(torch.finfo(gaussian.scaled_mean.dtype).max) - math.log(k) - 1
-    many = _pairs_in_blocks if torch.compiler.is_compiling() else _many_pairs
-    totals = _few_pairs(gaussian, largest) if k <= FEW_CLASSES else many(gaussian, largest)
+    factor, traced = gaussian.factors.factor, torch.compiler.is_compiling()
+    # In a graph the points' own factors may be as wide as the Hessian, and the gaps of all pairs with them.
+    wide = traced and factor is not None and factor.dim() == 3
+    if k <= FEW_CLASSES and not wide:
+        totals = _few_pairs(gaussian, largest)
+    else:
+        totals = (_pairs_in_blocks if traced else _many_pairs)(gaussian, largest)
     return totals.log().neg().log_softmax(1)
 
 
@@ -225,24 +230,30 @@ MANY_LOGITS: dict[str, Callable[[LogitGaussian], Tensor]] = {
     "bridge": bridge,
 }
 
+# What needs to know how two logits vary together.
+NEED_PAIRS = ("pairwise", "mc")
+
 
 def closed_forms(outputs: int | None = None) -> tuple[str, ...]:
     """The names of the closed forms: those for so many logits, or all of them."""
     return tuple(ONE_LOGIT if outputs == 1 else MANY_LOGITS if outputs else {**MANY_LOGITS, **ONE_LOGIT})
 
 
-def method_for(method: str, outputs: int) -> str:
+def method_for(method: str, outputs: int, *, pairs: bool = True) -> str:
     """The method of that name for so many logits.
 
     "auto" is probit for one logit, pairwise for up to 64, and meanfield for more: the work for all pairs
-    grows with the cube of the number of classes.
+    grows with the cube of the number of classes. `pairs`: whether it is known how two logits vary together.
 
     >>> method_for("auto", 1), method_for("auto", 10), method_for("auto", 1000)
     ('probit', 'pairwise', 'meanfield')
     """
     one_of("method", method, ("auto", *closed_forms(), "mc"))
     if method == "auto":
-        return "probit" if outputs == 1 else "pairwise" if outputs <= FEW_CLASSES else "meanfield"
+        few = outputs <= FEW_CLASSES and pairs
+        return "probit" if outputs == 1 else "pairwise" if few else "meanfield"
+    if not pairs and method in NEED_PAIRS:
+        raise ArgumentError(f"method={method!r}: {WITHOUT_PAIRS}")
     fitting = (*closed_forms(outputs), "mc")
     if method not in fitting:
         choices = ", ".join(repr(name) for name in fitting)

@@ -1,12 +1,18 @@
-"""A frozen bundle of tensors: what sums over data and decomposed Gaussians are made of."""
+"""Tensors: frozen bundles of them, of which sums over data and Gaussians are made, and a few sums."""
 
 from dataclasses import dataclass, fields, replace
 from typing import Self
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
-from bitbayes.errors import ModelError
+from bitbayes.errors import DataError, ModelError
+from bitbayes.precision import precise
+
+# Columns of a product that are computed at once, and the numbers in 64 bytes.
+COLUMNS_AT_ONCE, GPU_COLUMNS_AT_ONCE = 256, 512
+ALIGNED = 8
 
 
 @dataclass(frozen=True)
@@ -30,3 +36,33 @@ class TensorBundle:
         raise ModelError(
             "a Laplace must have predicted something before it is traced: call it once, or `export`"
         )
+
+
+def check_digits(whole: Tensor, left: Tensor, most: float) -> None:
+    """Raise where a difference of sums of squares is less than 1/`most` of the sum it was taken from.
+
+    The rounding errors of the whole sum are all that is left there, or what was taken out was not part of it.
+    """
+    if bool((left * most < whole).any()) or bool((left < 0).any()):
+        raise DataError(
+            f"these data cannot be taken out: they make up all but 1/{most:,.0f} of a sum, so that only "
+            "rounding errors would be left, or they are not part of what was fitted. Fit again without them"
+        )
+
+
+def second_moments(rows: Tensor) -> Tensor:
+    """Σₙ xₙxₙᵀ (d, d) of rows x (n, d), in float64.
+
+    Precise before the product: float32 would leave nothing of eigenvalues below 1e-7 of the largest, and
+    these are what a wide prior is about.
+    """
+    d, step = rows.shape[1], COLUMNS_AT_ONCE
+    if rows.is_cuda:  # rows that begin at a multiple of 64 bytes; 2,048 features and a 1 would not
+        rows, step = functional.pad(rows, (0, -d % ALIGNED)), GPU_COLUMNS_AT_ONCE
+    rows = precise(rows)
+    total = rows.new_empty(d, d)
+    for start in range(0, d, step):  # one half is the other's mirror image
+        part = (rows[:, start : start + step].T @ rows[:, start:])[: d - start, : d - start]
+        total[start : start + step, start:] = part
+        total[start:, start : start + step] = part.T
+    return total

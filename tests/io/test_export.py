@@ -1,15 +1,19 @@
 """The exported graph gives the drop-in's numbers, wherever it runs and however many rows it sees."""
 
 import copy
+import json
 
 import numpy
 import pytest
 import torch
 from torch import nn
+from torch.export import Dim
 
 import bitbayes as bb
 import reference
 from bitbayes.errors import ArgumentError, FileError, ModelError, NotFittedError
+from bitbayes.io import onnx_file
+from bitbayes.io.whole_file import write_bytes
 
 # Some versions of torch warn of their own way of reading tensors, once in a process.
 pytestmark = pytest.mark.filterwarnings("ignore:The given buffer is not writable")
@@ -26,6 +30,8 @@ CASES = {
     "one": (1, {}),
     "quadrature": (1, {"predictive": "quadrature"}),
     "meanfield": (3, {"predictive": "meanfield"}),
+    "full": (3, {"structure": "full"}),
+    "full, meanfield": (3, {"structure": "full", "predictive": "meanfield"}),
 }
 
 
@@ -88,9 +94,9 @@ def test_onnxruntime_gives_the_same_numbers(case, tmp_path):
         torch.testing.assert_close(run(x=x).softmax(1), bayes.predict_proba(x), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("case", [*CASES, "full"])
+@pytest.mark.parametrize("case", CASES)
 def test_torch_export_gives_the_same_numbers(case, tmp_path):
-    bayes, x = fitted(*CASES.get(case, (3, {"structure": "full"})))
+    bayes, x = fitted(*CASES[case])
     bayes.export(tmp_path / "bayes.pt2", x[:1])  # a single row is no constant
     graph = torch.export.load(tmp_path / "bayes.pt2").module()
     with torch.no_grad():
@@ -108,21 +114,24 @@ def graph_of(bayes, path, example):
 
 
 @pytest.mark.parametrize("kind", ["pt2", "onnx"])
-@pytest.mark.parametrize("k, method", [(1, "probit"), (3, "pairwise"), (3, "meanfield")])
-def test_graphs_hold_the_temperature_and_the_residual(kind, k, method, tmp_path):
+@pytest.mark.parametrize(
+    "k, method, structure",
+    [(1, "probit", "kron"), (3, "pairwise", "kron"), (3, "meanfield", "kron"), (3, "pairwise", "full")],
+)
+def test_graphs_hold_the_temperature_and_the_residual(kind, k, method, structure, tmp_path):
     """Against float64 and dense matrices: mean/T, and the residual's variance on the diagonal."""
     pytest.importorskip("onnxscript")
     torch.manual_seed(0)
     model = reference.network(k, dtype=torch.float32)
     x, y = reference.data(k, dtype=torch.float32)
-    bayes = bb.Laplace(model, structure="kron", predictive=method).fit([(x, y)]).tune([(x, y)])
+    bayes = bb.Laplace(model, structure=structure, predictive=method).fit([(x, y)]).tune([(x, y)])
     assert bayes.residual_variance > 0
     bayes.prior_variance, bayes.temperature = 5.0, 0.4
     inputs = torch.cat([x[:4], 3 * x[:4], 20 * x[:4]])
     exact = copy.deepcopy(model).double()
     weights, inside = reference.head_weights(exact), reference.head_features(exact, x.double())
     features = reference.head_features(exact, inputs.double())
-    sigma = reference.covariance("kron", weights, inside, y, 5.0, True)
+    sigma = reference.covariance(structure, weights, inside, y, 5.0, True)
     beyond = (reference.residual_kernel(inputs, x) - bayes.residual_threshold).clamp_min(0)
     assert 0 < int((beyond > 0).sum()) < len(inputs)
     covariances = reference.logits_covariance(sigma, features, k)
@@ -220,15 +229,30 @@ def test_predictives_and_posteriors_that_cannot_be_exported_raise(tmp_path):
     with pytest.raises(ArgumentError, match="closed form"):
         fitted(3, {"predictive": "mc"})[0].export(tmp_path / "bayes.pt2", x)
     y = torch.arange(140) % 3
-    every = bb.Laplace(copy.deepcopy(bayes.model), layers="all").fit([(x, y)])
-    with pytest.raises(ArgumentError, match="layers='all'"):
+    every = bb.Laplace(copy.deepcopy(bayes.model), layers="all", predictive="weights").fit([(x, y)])
+    with pytest.raises(ArgumentError, match="closed form"):
         every.export(tmp_path / "bayes.pt2", x)
+    every.predictive = "auto"
+    with pytest.raises(ArgumentError, match=r"layers='all'.*'.pt2'"):
+        every.export(tmp_path / "bayes.onnx", x)
     assert not list(tmp_path.iterdir())
 
 
-def test_a_structure_without_an_onnx_operation_raises(tmp_path):
+class NotInOnnx(nn.Module):
+    """A network with an operation that ONNX has not."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, x):
+        return self.head(torch.linalg.cholesky(x[:, :, None] * x[:, None, :] + torch.eye(4))[:, -1])
+
+
+def test_a_model_without_an_onnx_operation_raises(tmp_path):
     pytest.importorskip("onnxscript")
-    bayes, x = fitted(3, {"structure": "full"})
+    x = torch.rand(12, 4)
+    bayes = bb.Laplace(NotInOnnx()).fit([(x, torch.arange(12) % 3)])
     with pytest.raises(ModelError, match=r"cholesky.*Export to '.pt2'"):
         bayes.export(tmp_path / "bayes.onnx", x)
     assert not list(tmp_path.iterdir())
@@ -261,3 +285,254 @@ def test_a_trace_before_the_first_prediction_raises_and_changes_nothing():
         torch.export.export(bayes, (x[:2],), strict=False)
     assert bool(bayes.predict_proba(x).isfinite().all())
     torch.export.export(bayes, (x[:2],), strict=False)
+
+
+# ---- all layers
+
+
+class Attention(nn.Module):
+    def __init__(self, outputs):
+        super().__init__()
+        self.embed, self.keys, self.norm = nn.Linear(8, 6), nn.Linear(6, 18), nn.LayerNorm(6)
+        self.head = nn.Linear(6, outputs)
+
+    def forward(self, x):
+        parts = self.keys(self.embed(x[:, 0])).chunk(3, -1)
+        return self.head(self.norm(nn.functional.scaled_dot_product_attention(*parts)).mean(1))
+
+
+class Scaled(nn.Module):
+    """A parameter of its own, for which there is no formula."""
+
+    def __init__(self, outputs):
+        super().__init__()
+        self.sizes, self.head = nn.Parameter(torch.linspace(0.5, 1.5, 64)), nn.Linear(64, outputs)
+
+    def forward(self, x):
+        return self.head((x.flatten(1) * self.sizes).tanh())
+
+
+ALL_LAYERS = {
+    "kron": (ConvNet, 3, {"residual": True}),
+    "one": (ConvNet, 1, {}),
+    "full": (ConvNet, 3, {"structure": "full", "predictive": "meanfield"}),
+    "attention": (Attention, 3, {}),
+    "other": (Scaled, 3, {"structure": "diag"}),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", ALL_LAYERS)
+def test_all_layers_are_exported_for_torch(case, tmp_path):
+    """The backward passes are in the graph, and so are the numbers of rows that they are made for."""
+    kind, outputs, options = ALL_LAYERS[case]
+    torch.manual_seed(0)
+    x, model = torch.rand(40, 1, 8, 8), kind(outputs)
+    bayes = bb.Laplace(model, layers="all", prior_variance=3.0, **options)
+    bayes.fit([(x, torch.arange(40) % max(2, outputs))])
+    bayes.temperature = 0.7
+    bayes.export(tmp_path / "bayes.pt2", x[:1], score=True)
+    assert model.training and not any(each.grad is not None for each in model.parameters())
+    graph = torch.export.load(tmp_path / "bayes.pt2").module()
+    with torch.no_grad():
+        for inputs in (x[:1], x[:7], 100 * x[:9], 1e6 * x[:5]):
+            logits, score = graph(inputs)
+            assert_close(logits, bayes(inputs))
+            assert_close(score, bayes.score(inputs))
+
+
+def test_graphs_of_all_layers_do_not_overflow(tmp_path):
+    """Squared derivatives of such inputs are beyond float32."""
+    torch.manual_seed(0)
+    x = torch.randn(30, 4)
+    bayes = bb.Laplace(nn.Linear(4, 3), layers="all", prior_variance=9.0).fit([(x, torch.arange(30) % 3)])
+    bayes.export(tmp_path / "bayes.pt2", x[:2])
+    far = 1e25 * x
+    found = torch.export.load(tmp_path / "bayes.pt2").module()(far)
+    assert bool(found.isfinite().all())
+    assert_close(found.detach().softmax(1), bayes.predict_proba(far))
+
+
+# ---- sizes other than the number of rows
+
+
+class Words(nn.Module):
+    """It takes sentences of any length up to 12, with a mask or without."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.places, self.head = nn.Embedding(20, 6), nn.Embedding(12, 6), nn.Linear(6, 3)
+
+    def forward(self, input_ids, attention_mask=None):
+        places = self.places(torch.arange(input_ids.shape[1], device=input_ids.device))
+        words = self.embed(input_ids) + places
+        mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
+        return self.head((words * mask[:, :, None]).sum(1) / mask.sum(1, keepdim=True))
+
+
+def words(rows, length):
+    generator = torch.Generator().manual_seed(length)
+    return {
+        "input_ids": torch.randint(20, (rows, length), generator=generator),
+        "attention_mask": torch.randint(2, (rows, length), generator=generator).clamp(min=0)
+        | (torch.arange(length) == 0).long(),
+    }
+
+
+@pytest.mark.parametrize("kind", ["onnx", "pt2"])
+def test_lengths_can_be_free(kind, tmp_path):
+    pytest.importorskip("onnxscript")
+    torch.manual_seed(0)
+    batch = words(30, 5)
+    bayes = bb.Laplace(Words()).fit([{**batch, "labels": torch.arange(30) % 3}])
+    path, lengths = tmp_path / f"bayes.{kind}", {1: "length"}
+    bayes.export(path, words(2, 5), dynamic_shapes=dict.fromkeys(batch, lengths))
+    if kind == "onnx":
+        run = onnx(path)
+    else:
+        graph = torch.export.load(path).module()
+        run = lambda **inputs: graph(inputs).detach()  # noqa: E731
+    with torch.no_grad():
+        for rows, length in ((1, 5), (4, 3), (7, 12)):
+            assert_close(run(**words(rows, length)), bayes(words(rows, length)))
+
+
+class Mean(nn.Module):
+    """It takes series of any length from 3 on."""
+
+    def __init__(self):
+        super().__init__()
+        self.inside, self.head = nn.Conv1d(2, 4, 3), nn.Linear(4, 3)
+
+    def forward(self, x):
+        return self.head(self.inside(x).relu().mean(2))
+
+
+def test_bounds_of_lengths_are_told_and_taken(tmp_path):
+    torch.manual_seed(0)
+    x = torch.rand(30, 2, 9)
+    bayes = bb.Laplace(Mean(), residual=False).fit([(x, torch.arange(30) % 3)])
+    with pytest.raises(ModelError, match=r"length = Dim\('length', min=3\)"):
+        bayes.export(tmp_path / "bayes.pt2", x[:2], dynamic_shapes={2: "length"})
+    with pytest.raises(ModelError, match="Not all values of length"):  # of length 3 one position is left
+        bayes.export(tmp_path / "bayes.pt2", x[:2], dynamic_shapes={2: Dim("length", min=3)})
+    bayes.export(tmp_path / "bayes.pt2", x[:2], dynamic_shapes={2: Dim("length", min=4)})
+    graph = torch.export.load(tmp_path / "bayes.pt2").module()
+    with torch.no_grad():
+        for shape in ((3, 2, 4), (1, 2, 50)):
+            inputs = torch.rand(shape)
+            assert_close(graph(inputs), bayes(inputs))
+
+
+def test_sizes_that_cannot_be_free_raise(tmp_path):
+    torch.manual_seed(0)
+    bayes, x = fitted(3, {"residual": False})
+    path = tmp_path / "bayes.pt2"
+    with pytest.raises(ModelError, match=r"Constraints violated \(side\).*side = 8"):
+        bayes.export(path, x[:2], dynamic_shapes={2: "side"})
+    with pytest.raises(ArgumentError, match=r"axis 4: the example has shape \(2, 1, 8, 8\)"):
+        bayes.export(path, x[:2], dynamic_shapes={4: "side"})
+    with pytest.raises(ArgumentError, match="size 1 along axis 1"):
+        bayes.export(path, x[:2], dynamic_shapes={1: "channels"})
+    for wrong in ("side", {"x": {1: "side"}}, [None]):
+        with pytest.raises(ArgumentError, match="dynamic_shapes"):
+            bayes.export(path, x[:2], dynamic_shapes=wrong)
+    batch = words(30, 5)
+    text = bb.Laplace(Words()).fit([{**batch, "labels": torch.arange(30) % 3}])
+    for wrong in ({"ids": {1: "length"}}, {"input_ids": "length"}, {1: "length"}):
+        with pytest.raises(ArgumentError, match="dynamic_shapes"):
+            text.export(path, batch, dynamic_shapes=wrong)
+    assert not list(tmp_path.iterdir())
+
+
+# ---- what else is in the file
+
+
+@pytest.mark.parametrize("k", [1, 3])
+@pytest.mark.parametrize("predictive", ["auto", "probit"])
+def test_a_graph_can_have_the_score(k, predictive, tmp_path):
+    runtime = pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    bayes, x = fitted(k, {"predictive": predictive})
+    bayes.export(tmp_path / "bayes.onnx", x[:2], score=True)
+    session = runtime.InferenceSession(tmp_path / "bayes.onnx")
+    assert [each.name for each in session.get_outputs()] == ["logits", "score"]
+    for inputs in (x[:1], x[:9], 50 * x[:5]):
+        logits, score = map(torch.from_numpy, session.run(None, {"x": inputs.numpy()}))
+        assert_close(logits, bayes(inputs).detach())
+        assert_close(score, bayes.score(inputs))
+
+
+def test_files_tell_about_their_graph(tmp_path):
+    runtime = pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    bayes, x = fitted(3, {})
+    told = {"threshold": 0.1 + 0.2, "classes": ["cat", "dog", "owl"], "note": "für Eulen"}
+    for kind in ("onnx", "pt2"):
+        bayes.export(tmp_path / f"bayes.{kind}", x[:2], metadata=told)
+    session = runtime.InferenceSession(tmp_path / "bayes.onnx")
+    extra = {"metadata.json": ""}
+    torch.export.load(tmp_path / "bayes.pt2", extra_files=extra)
+    for found in (session.get_modelmeta().custom_metadata_map, json.loads(extra["metadata.json"])):
+        assert float(found["threshold"]) == 0.1 + 0.2
+        assert json.loads(found["classes"]) == told["classes"] and found["note"] == told["note"]
+        assert found["bitbayes_version"] == bb.__version__ and found["torch_version"] == torch.__version__
+    for wrong in ({"threshold": torch.ones(1)}, {"t": float("nan")}, {3: "x"}, {"torch_version": "1"}, "x"):
+        with pytest.raises(ArgumentError, match="metadata"):
+            bayes.export(tmp_path / "other.pt2", x[:2], metadata=wrong)
+    assert not (tmp_path / "other.pt2").exists()
+
+
+def test_a_graph_that_is_too_large_for_one_file_has_two(tmp_path, monkeypatch):
+    """As if messages of protobuf ended at 20 kB."""
+    runtime = pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    monkeypatch.setattr(onnx_file, "LARGEST_GRAPH", 20_000)
+    torch.manual_seed(0)
+    x = torch.randn(30, 4)
+    model = nn.Sequential(nn.Linear(4, 100), nn.ReLU(), nn.Linear(100, 100), nn.ReLU(), nn.Linear(100, 3))
+    bayes = bb.Laplace(model).fit([(x, torch.arange(30) % 3)])
+    path = tmp_path / "bayes.onnx"
+
+    def files():
+        return {each.name: each.stat().st_size for each in tmp_path.iterdir()}
+
+    def check():
+        (logits,) = runtime.InferenceSession(path).run(None, {"x": x.numpy()})
+        assert_close(torch.from_numpy(logits), bayes(x).detach())
+
+    bayes.export(path, x[:2])
+    (before,) = (name for name in files() if name != "bayes.onnx")
+    assert before.startswith("bayes.onnx.") and before.endswith(".data") and files()[before] > 40_000
+    check()
+    bayes.prior_variance = 7.0
+    bayes.export(path, x[:2])  # other numbers: other weights take the place of these
+    assert len(files()) == 2 and before not in files()
+    check()
+    (tmp_path / "bayes.onnx.notes.data").write_text("somebody else's")
+    monkeypatch.setattr(onnx_file, "LARGEST_GRAPH", 2**31)
+    bayes.export(path, x[:2])
+    assert [*sorted(files())] == ["bayes.onnx", "bayes.onnx.notes.data"]
+    check()
+
+
+def test_a_failure_leaves_both_files_of_a_large_graph(tmp_path, monkeypatch):
+    runtime = pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    monkeypatch.setattr(onnx_file, "LARGEST_GRAPH", 1_000)
+    bayes, x = fitted(3, {})
+    path = tmp_path / "bayes.onnx"
+    bayes.export(path, x[:2])
+    before = bayes(x).detach()
+
+    def fails(target, *pieces):
+        if target == path:
+            raise FileError("the disk is full")
+        write_bytes(target, *pieces)
+
+    monkeypatch.setattr(onnx_file, "write_bytes", fails)
+    bayes.prior_variance = 1e-3
+    with pytest.raises(FileError):
+        bayes.export(path, x[:2])
+    (logits,) = runtime.InferenceSession(path).run(None, {"x": x.numpy()})
+    assert_close(torch.from_numpy(logits), before)

@@ -10,16 +10,20 @@ from bitbayes.model import Head, find_head, forward
 
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("k", [1, 2, 5])
-def test_the_head_has_a_name_sizes_and_parameter_names(k, bias):
-    head = find_head(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, k, bias=bias)), torch.randn(2, 3))
+def test_the_head_has_a_name_sizes_and_parameters(k, bias):
+    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, k, bias=bias))
+    head = find_head(model, torch.randn(2, 3))
     assert head == Head("2", inputs=4, outputs=k, bias=bias)
     assert head.width == 4 + bias
-    assert head.parameter_names() == (("2.weight", "2.bias") if bias else ("2.weight",))
+    draws = head.draws(model, torch.zeros(2, k, 4 + bias))
+    assert list(draws) == ["2.weight", "2.bias"][: 1 + bias]
+    assert all(torch.equal(each[1], model.get_parameter(name)) for name, each in draws.items())
 
 
 def test_a_linear_layer_alone_has_no_name():
-    head = find_head(nn.Linear(3, 2), torch.randn(2, 3))
-    assert head.name == "" and head.parameter_names() == ("weight", "bias")
+    model = nn.Linear(3, 2)
+    head = find_head(model, torch.randn(2, 3))
+    assert head.name == "" and list(head.draws(model, torch.zeros(1, 2, 4))) == ["weight", "bias"]
 
 
 class CalledInReverse(nn.Module):

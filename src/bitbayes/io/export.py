@@ -1,11 +1,13 @@
 """Export a fitted model as a graph that runs without bitbayes, in ONNX or in the format of torch.export."""
 
 import io
+import json
 import logging
 import threading
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from importlib.util import find_spec
 from os import PathLike
 from pathlib import Path
@@ -15,14 +17,21 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
+from bitbayes._version import __version__
 from bitbayes.errors import ArgumentError, ModelError
+from bitbayes.io import onnx_file
 from bitbayes.io.whole_file import check_writable, write_bytes
 from bitbayes.model import Inputs, row_count
 from bitbayes.model.batches import LABELS, describe
 from bitbayes.precision import without_autocast
 
 EXPORT_SUFFIXES = (".onnx", ".pt2")
-ONNX_OUTPUT_NAME = "logits"
+LOGITS, SCORE = "logits", "score"
+ROWS = "rows"
+# Where a .pt2 file has its metadata.
+METADATA_FILE = "metadata.json"
+# Sizes other than the number of rows that are free: by axis, for each input of a mapping.
+DynamicShapes = Mapping[Any, Any]
 # Neither torch's exporter nor Python's warning filters are safe in several threads.
 EXPORT_LOCK = threading.Lock()
 
@@ -40,22 +49,68 @@ def check_path(path: str | PathLike[str]) -> Path:
     return path
 
 
-def write(module: nn.Module, path: Path, example: Inputs) -> None:
+def write(
+    module: nn.Module,
+    path: Path,
+    example: Inputs,
+    *,
+    dynamic_shapes: DynamicShapes | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    outputs: tuple[str, ...] = (LOGITS,),
+    differentiates: bool = False,
+) -> None:
     """Trace `module` and write the graph, which takes any number of rows.
 
     Args:
         module: the module to trace. Its forward pass takes inputs like the example.
         path: the file, checked by `check_path`.
         example: inputs with one row or more.
+        dynamic_shapes: names of other sizes that are free, {axis: name}; by input, if these are a mapping.
+        metadata: what the file tells about the graph, beside the versions that made it.
+        outputs: the names of what the forward pass returns.
+        differentiates: whether the forward pass calls autograd.
     """
     example = _with_two_rows(example)
+    shapes, texts = _shapes(example, dynamic_shapes), _texts(metadata)
     with EXPORT_LOCK, torch.no_grad(), without_autocast(next(module.parameters()).device):
         module(example)  # computes what the first prediction caches, before the trace
         with _silence_exporter():
-            program = _trace(module, example)
-            names = [*example] if isinstance(example, dict) else ["x"]
-            content = _pt2_bytes(program) if path.suffix == ".pt2" else _onnx_bytes(program, names)
-    write_bytes(path, content)
+            program = _trace(module, example, shapes, differentiates=differentiates)
+            if path.suffix == ".pt2":
+                content = _pt2_bytes(program, texts)
+            else:
+                graph = _onnx_graph(
+                    program,
+                    [_input_name(each) for each in example] if isinstance(example, dict) else ["x"],
+                    outputs,
+                )
+    if path.suffix == ".pt2":
+        write_bytes(path, content)
+    else:
+        graph.metadata_props.update(texts)
+        onnx_file.write(path, graph)
+
+
+def _texts(metadata: Mapping[str, Any] | None) -> dict[str, str]:
+    """The metadata as texts, in JSON if they are none, and the versions of what makes the graph."""
+    if metadata is not None and not isinstance(metadata, Mapping):
+        raise ArgumentError(f"metadata is a {type(metadata).__name__}: expected a mapping from names")
+    texts = {"bitbayes_version": __version__, "torch_version": str(torch.__version__)}
+    for name, value in (metadata or {}).items():
+        if not isinstance(name, str) or name in ("", "bitbayes_version", "torch_version"):
+            raise ArgumentError(f"metadata has the key {name!r}: expected a text that is no other's name")
+        try:
+            texts[name] = value if isinstance(value, str) else json.dumps(value, allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise ArgumentError(
+                f"metadata[{name!r}] is {value!r}: expected a text, or what JSON can hold ({error})"
+            ) from error
+    return texts
+
+
+def _input_name(key: Any) -> str:
+    """Return the name of an input in the graph: its own, or one that is made of its place."""
+    return f"x{key}" if isinstance(key, int) else str(key)
 
 
 def _with_two_rows(example: Inputs) -> Inputs:
@@ -79,31 +134,78 @@ def _has_rows(value: Any, rows: int) -> bool:
     return isinstance(value, Tensor) and value.dim() > 0 and len(value) == rows
 
 
-def _trace(module: nn.Module, example: Inputs) -> ExportedProgram:
-    rows, dynamic = row_count(example), {0: Dim("rows")}
-    shapes: Any = dynamic
-    if isinstance(example, Mapping):
-        shapes = {name: dynamic if _has_rows(value, rows) else None for name, value in example.items()}
+def _shapes(example: Inputs, dynamic_shapes: DynamicShapes | None) -> Any:
+    """What is free of each input, as torch.export takes it: the rows, and what `dynamic_shapes` names."""
+    rows, given = row_count(example), {} if dynamic_shapes is None else dynamic_shapes
+    if not isinstance(given, Mapping):
+        raise ArgumentError(f"dynamic_shapes={given!r}: expected a mapping, such as {{1: 'length'}}")
+    named: dict[str, Any] = {ROWS: Dim(ROWS)}
+    if isinstance(example, Tensor):
+        return _free_sizes(example, given, "", rows, named)
+    unknown = [name for name in given if name not in example]
+    if unknown:
+        raise ArgumentError(f"dynamic_shapes has the key {unknown[0]!r}: the inputs are {[*example]}")
+    return {
+        name: _free_sizes(value, given.get(name) or {}, f"[{name!r}]", rows, named)
+        for name, value in example.items()
+    }
+
+
+def _free_sizes(
+    value: Any, given: Any, place: str, rows: int, named: dict[str, Any]
+) -> dict[int, Any] | None:
+    """The free sizes of one input by axis. A name stands for the same size wherever it is used."""
+    if not isinstance(given, Mapping):
+        raise ArgumentError(
+            f"dynamic_shapes{place}={given!r}: expected {{axis: name}}, such as {{1: 'length'}}"
+        )
+    free = {0: named[ROWS]} if _has_rows(value, rows) else {}
+    for axis, size in given.items():
+        if axis == 0 and free:
+            continue  # rows are free anyway
+        sizes = tuple(value.shape) if isinstance(value, Tensor) else ()
+        if not isinstance(axis, int) or not 0 <= axis < len(sizes):
+            raise ArgumentError(f"dynamic_shapes{place} has the axis {axis!r}: the example has shape {sizes}")
+        if sizes[axis] < 2:
+            raise ArgumentError(
+                f"the example has size {sizes[axis]} along axis {axis} {place or 'of the input'}, which is "
+                "to be free: give one of size 2 or more, because a trace takes smaller ones as fixed"
+            )
+        free[axis] = named.setdefault(size, Dim(size)) if isinstance(size, str) else size
+    return free or None
+
+
+def _trace(module: nn.Module, example: Inputs, shapes: Any, *, differentiates: bool) -> ExportedProgram:
     try:
-        return torch.export.export(module, (example,), dynamic_shapes=(shapes,), strict=False)
+        if differentiates:
+            # torch.export itself records operations above autograd, where a backward pass is none.
+            from torch.export._trace import _export
+
+            trace: Any = partial(_export, pre_dispatch=False)
+        else:
+            trace = torch.export.export
+        program: ExportedProgram = trace(module, (example,), dynamic_shapes=(shapes,), strict=False)
+        return program
     except Exception as error:  # torch raises errors of many types
         raise ModelError(
             f"torch.export cannot trace this model: {_root_cause(error)}. If it traces the model alone "
-            "(torch.export.export), this is a fault of bitbayes"
+            "(torch.export.export), this is a fault of bitbayes, or a residual, which fixes the sizes of the "
+            "inputs (residual=False)"
         ) from error
 
 
-def _pt2_bytes(program: ExportedProgram) -> bytes | memoryview:
+def _pt2_bytes(program: ExportedProgram, metadata: dict[str, str]) -> bytes | memoryview:
     """Return the file of torch.export. On a full disk torch would end the process, so it gets none."""
     buffer = io.BytesIO()
-    torch.export.save(program, buffer)
+    torch.export.save(program, buffer, extra_files={METADATA_FILE: json.dumps(metadata)})
     return buffer.getbuffer()
 
 
-def _onnx_bytes(program: ExportedProgram, names: list[str]) -> bytes:
+def _onnx_graph(program: ExportedProgram, names: list[str], outputs: tuple[str, ...]) -> Any:
+    """Return the graph, as an `onnx_ir.Model`."""
     try:
         made = torch.onnx.export(
-            program, dynamo=True, input_names=names, output_names=[ONNX_OUTPUT_NAME], verbose=False
+            program, dynamo=True, input_names=names, output_names=[*outputs], verbose=False
         )
     except torch.onnx.OnnxExporterError as error:
         raise ModelError(
@@ -111,20 +213,23 @@ def _onnx_bytes(program: ExportedProgram, names: list[str]) -> bytes:
             "Export to '.pt2' instead, or do without that part"
         ) from error
     assert made is not None
-    try:
-        return bytes(made.model_proto.SerializeToString())
-    except Exception as error:  # of protobuf, whose messages end at 2 GB
-        raise ModelError(
-            f"the graph does not fit into one ONNX file: {_root_cause(error)}. Export to '.pt2' instead"
-        ) from error
+    return made.model
 
 
 def _root_cause(error: BaseException) -> str:
-    """Return the first line of the error that caused all others."""
+    """Return the first line of the error that caused all others, and what torch suggests for sizes."""
     while error.__cause__ is not None:
         error = error.__cause__
-    lines = [line for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if not lines:
+        return type(error).__name__
+    fixes = str(error).partition("Suggested fixes:\n")[2].partition("\n\n")[0]
+    if fixes:
+        suggested = ", ".join(map(str.strip, fixes.splitlines()))
+        return f"{lines[0].partition('!')[0]} (torch suggests {suggested})"
+    if len(lines) > 1 and lines[1].startswith("- "):
+        return f"{lines[0].partition('!')[0]} ({lines[1][2:]})"
+    return lines[0]
 
 
 @contextmanager

@@ -1,11 +1,11 @@
 """A fitted posterior as a safetensors file: the curvature's tensors, and a JSON header for all the rest.
 
-Tensors are named "curvature/LAYER/FIELD" and "inputs/FIELD". The header has a format number: a reader
+The tensors have the names of `io/sums.py`. The header has a format number: a reader
 refuses formats that it does not know. A digest covers the whole file.
 """
 
 import json
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -15,15 +15,13 @@ from torch import Tensor
 
 from bitbayes.errors import FileError
 from bitbayes.fitting import Fitted
+from bitbayes.io import sums
 from bitbayes.io.strict_json import parse_json
 from bitbayes.io.tensor_file import SAVE_AGAIN, TensorFile, read_tensors, write_tensors
 from bitbayes.likelihood import likelihood_for
 from bitbayes.model import Fingerprint, Head, TrainableLayers
-from bitbayes.residual import InputMoments
-from bitbayes.structures import CURVATURES
-from bitbayes.tensors import TensorBundle
 
-FORMAT = 4
+FORMAT = 5
 
 
 def write(
@@ -37,19 +35,12 @@ def write(
         numbers: what can be set at any time: prior variance, temperature and the residual's numbers.
         fitted: what was learned.
     """
-    tensors = {
-        f"curvature/{layer}/{name}": tensor
-        for layer, curvature in fitted.curvature.items()
-        for name, tensor in curvature.tensors().items()
-    }
-    if fitted.input_moments is not None:
-        tensors |= {f"inputs/{name}": tensor for name, tensor in fitted.input_moments.tensors().items()}
+    tensors, described = sums.to_tensors(fitted.curvature, fitted.input_moments)
     header = {
         "format": FORMAT,
         "options": options,
         "numbers": numbers,
-        "inputs": fitted.input_moments is not None,
-        "structures": {layer: curvature.structure for layer, curvature in fitted.curvature.items()},
+        **described,
         "likelihood": fitted.likelihood.name,
         "head" if isinstance(fitted.weights, Head) else "layers": asdict(fitted.weights),
         "squared_norms": fitted.squared_norms,
@@ -102,36 +93,25 @@ def _check_header(
         )
     if saved.weights != model.weights:
         raise FileError(f"{path} was fitted on a model with other weights: load those, or fit again")
-    expected = [f"{part}/{field.name}" for part, kind in _parts(header).items() for field in fields(kind)]
-    if sorted(expected) != sorted(file.tensors):
+    if sorted(sums.names(header)) != sorted(file.tensors):
         raise FileError(f"{path} does not hold the tensors its header promises; {SAVE_AGAIN}")
 
 
 def _fitted(header: dict[str, Any], tensors: dict[str, Tensor]) -> Fitted:
-    weights = Head(**header["head"]) if "head" in header else TrainableLayers.read(header["layers"])
+    weights = Head.read(header["head"]) if "head" in header else TrainableLayers.read(header["layers"])
     likelihood = likelihood_for(weights.outputs)
     if likelihood.name != header["likelihood"]:
         raise ValueError(f"likelihood {header['likelihood']!r} for {weights.outputs} outputs")
-    made: dict[str, Any] = {
-        part: kind(*(tensors[f"{part}/{field.name}"] for field in fields(kind)))
-        for part, kind in _parts(header).items()
-    }
-    curvature = {layer: made[f"curvature/{layer}"] for layer in header["structures"]}
+    curvature, moments = sums.from_tensors(tensors, header)
     norms = {layer: float(norm) for layer, norm in header["squared_norms"].items()}
-    sums = curvature, norms, int(header["count"]), float(header["loss"])
     return Fitted(
         weights,
         likelihood,
-        *sums,
+        curvature,
+        norms,
+        int(header["count"]),
+        float(header["loss"]),
         Fingerprint(**header["fingerprint"]),
-        made.get("inputs"),
+        moments,
         tuple(header["living"]),
     )
-
-
-def _parts(header: dict[str, Any]) -> dict[str, type[TensorBundle]]:
-    """What the file holds: each layer's curvature and, with a residual, the moments of the inputs."""
-    parts: dict[str, type[TensorBundle]] = {
-        f"curvature/{layer}": CURVATURES[structure] for layer, structure in header["structures"].items()
-    }
-    return parts | ({"inputs": InputMoments} if header["inputs"] else {})

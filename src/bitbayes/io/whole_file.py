@@ -94,6 +94,12 @@ def check_writable(path: Path) -> Path:
         return target
 
 
+def remove(path: Path) -> None:
+    """Remove a file that is no longer needed. If that is not possible, it stays."""
+    with suppress(OSError):
+        path.unlink(missing_ok=True)
+
+
 def make_folder(folder: Path) -> None:
     """Make the folder and those above it, if they do not exist."""
     with _told("make the folder", folder):

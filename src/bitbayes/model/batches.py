@@ -1,4 +1,8 @@
-"""Loaders as users have them: pairs (x, y), or mappings as Hugging Face models take them."""
+"""Loaders as users have them: pairs (x, y), or mappings as Hugging Face models take them.
+
+Several inputs are a mapping: names are keyword arguments of the model, whole numbers are the places of
+positional ones. In a pair, ((x1, x2), y), a tuple of tensors is such a mapping {0: x1, 1: x2}.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -8,9 +12,9 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from bitbayes.errors import DataError
+from bitbayes.errors import DataError, EmptyLoaderError
 
-Inputs = Tensor | Mapping[str, Tensor]
+Inputs = Tensor | Mapping[Any, Tensor]
 Data = Inputs | Iterable[Any]
 LABELS = ("labels", "label")
 EMPTY = "the loader is empty: it yielded no batch"
@@ -19,7 +23,7 @@ PREVIEW_ROWS = 2
 SHOWN_PARTS = 4
 SEVERAL_INPUTS = (
     "Give several inputs of a model as a mapping by their names, "
-    "such as {'input_ids': ids, 'attention_mask': mask}"
+    "such as {'input_ids': ids, 'attention_mask': mask}, or by their places, {0: x1, 1: x2}"
 )
 
 
@@ -31,12 +35,14 @@ class Batch:
     labels: (n,) as they were given, or None.
     name: what messages call it: "batch 3", or "the input".
     root_kernel: √k(x) (n,) of the residual, if there is one; computed before the model sees the inputs.
+    positions: the sizes of the axes of positions in the model's output, (t,) or (h, w), where it has such.
     """
 
     inputs: Inputs
     labels: Tensor | None
     name: str
     root_kernel: Tensor | None = field(default=None, kw_only=True)
+    positions: tuple[int, ...] = field(default=(), kw_only=True)
 
     def __len__(self) -> int:
         return row_count(self.inputs)
@@ -63,40 +69,53 @@ def model_device(model: nn.Module) -> torch.device:
     return next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
 
 
-def labelled_batches(loader: Iterable[Any], device: torch.device) -> Iterator[Batch]:
-    """The batches of a loader, moved to `device`. Raises on a batch without labels and on an empty loader."""
-    number = -1
-    for number, batch in enumerate(loader):
+def labelled_batches(loader: Iterable[Any], device: torch.device, before: int = 0) -> Iterator[Batch]:
+    """The batches of a loader, moved to `device`. Raises on a batch without labels and on an empty loader.
+
+    `before`: how many batches of the loader were left out, for their names.
+    """
+    number = before - 1
+    for number, batch in enumerate(loader, before):
         inputs, labels = _split(batch, number)
         yield Batch(move(inputs, device), labels.to(device), f"batch {number}")
     if number < 0:
-        raise DataError(EMPTY)
+        raise EmptyLoaderError(EMPTY)
 
 
-def input_batches(data: Data, device: torch.device) -> Iterator[Batch]:
+def input_batches(
+    data: Data, device: torch.device, *, positions: bool = False, keep_labels: bool = False
+) -> Iterator[Batch]:
     """Batches without labels, moved to `device`.
 
     Args:
         data: a tensor or a mapping, which is one batch, or a loader of inputs, or of pairs (inputs, labels),
             whose labels are left out. A second tensor that could be labels is taken for such.
         device: where the batches are wanted.
+        positions: whether labels have positions, (n, …).
+        keep_labels: whether to keep labels where there are some.
     """
     check_data(data)
     if isinstance(data, (Tensor, Mapping)):
-        yield Batch(move(_without_labels(data), device), None, "the input")
+        labels = _named_labels(data) if keep_labels else None
+        yield Batch(move(_without_labels(data), device), _moved(labels, device), "the input")
         return
     number, kind = -1, None
     for number, batch in enumerate(data):
-        inputs = _inputs(batch, number)
+        inputs, labels = _inputs(batch, number, positions)
         kind = kind or _kind(inputs)
         if _kind(inputs) != kind:
             raise DataError(
                 f"batch {number} is {_kind(inputs)}, and batch 0 is {kind}: are these inputs that belong "
                 f"together? {SEVERAL_INPUTS}"
             )
-        yield Batch(move(_without_labels(inputs), device), None, f"batch {number}")
+        labels = labels if keep_labels else None
+        yield Batch(move(_without_labels(inputs), device), _moved(labels, device), f"batch {number}")
     if number < 0:
-        raise DataError(EMPTY)
+        raise EmptyLoaderError(EMPTY)
+
+
+def _moved(labels: Tensor | None, device: torch.device) -> Tensor | None:
+    return None if labels is None else labels.to(device)
 
 
 def check_data(data: Any) -> None:
@@ -116,21 +135,25 @@ def check_data(data: Any) -> None:
 
 
 class PreviewedLoader:
-    """A loader whose first inputs, the `preview`, can be looked at before it is gone through once."""
+    """A loader whose first inputs, the `preview`, can be looked at before it is gone through once.
 
-    def __init__(self, loader: Iterable[Any], device: torch.device) -> None:
-        self.loader = check_loader(loader)
+    `only_preview`: whether its first batch is for the preview alone.
+    """
+
+    def __init__(self, loader: Iterable[Any], device: torch.device, *, only_preview: bool = False) -> None:
+        self.loader, self.only_preview = check_loader(loader), only_preview
         self.iterator = iter(self.loader)
         try:
             self.batch = next(self.iterator)
         except StopIteration:
-            raise DataError(EMPTY) from None
+            raise EmptyLoaderError(EMPTY) from None
         inputs, _ = _split(self.batch, 0)
         # The shapes of a mapping's tensors depend on each other: only a plain tensor is cut.
         self.preview = move(inputs[:PREVIEW_ROWS] if isinstance(inputs, Tensor) else inputs, device)
 
     def __iter__(self) -> Iterator[Any]:
-        yield self.batch
+        if not self.only_preview:
+            yield self.batch
         yield from self.iterator
 
     def __length_hint__(self) -> int:
@@ -157,7 +180,7 @@ def move(inputs: Inputs, device: torch.device) -> Inputs:
 def row_count(inputs: Inputs) -> int:
     """The number of points: rows of the tensor, or of a mapping's first tensor that has rows."""
     for value in _tensors_with_rows(inputs):
-        return len(value)
+        return value.shape[0]  # not `len`, which a trace would take as fixed
     given = (
         "a tensor of shape ()" if isinstance(inputs, Tensor) else f"a mapping with the keys {list(inputs)}"
     )
@@ -186,44 +209,76 @@ def _split(batch: Any, number: int) -> tuple[Inputs, Tensor]:
 
 def _pair(batch: Any, number: int) -> tuple[Inputs, Tensor]:
     if isinstance(batch, Mapping):
-        names = [name for name in LABELS if isinstance(batch.get(name), Tensor)]
-        if names:
-            return _without_labels(batch), batch[names[0]]
-        raise DataError(f"batch {number} is a mapping with the keys {sorted(batch)}: 'labels' is missing")
+        if (named := _named_labels(batch)) is not None:
+            return _without_labels(batch), named
+        keys = sorted(batch, key=str)
+        raise DataError(f"batch {number} is a mapping with the keys {keys}: 'labels' is missing")
     if isinstance(batch, (list, tuple)) and len(batch) == 2:
-        inputs, labels = batch
+        inputs, labels = by_place(batch[0]), batch[1]
         if isinstance(inputs, (Tensor, Mapping)) and isinstance(labels, Tensor):
             return inputs, labels
     hint = "; is this one batch? Then give [(inputs, labels)]" if isinstance(batch, Tensor) else ""
+    many = isinstance(batch, (list, tuple)) and len(batch) > 2 and isinstance(batch[-1], Tensor)
+    several = "; several inputs of a model are ((x1, x2), labels)" if many else ""
     raise DataError(
         f"batch {number} is {describe(batch)}: expected a pair of tensors (inputs, labels), "
-        f"or a mapping of tensors with a key 'labels'{hint}"
+        f"or a mapping of tensors with a key 'labels'{hint or several}"
     )
 
 
-def _inputs(batch: Any, number: int) -> Inputs:
-    """The inputs of a batch that may have labels: of (inputs, labels), (inputs,), or the batch itself."""
+def by_place(inputs: Any) -> Any:
+    """A tuple or list of tensors as the mapping of a model's positional arguments; all else as it is.
+
+    >>> by_place((torch.zeros(1), torch.ones(1)))
+    {0: tensor([0.]), 1: tensor([1.])}
+    """
+    if isinstance(inputs, (list, tuple)) and inputs and all(isinstance(each, Tensor) for each in inputs):
+        return dict(enumerate(inputs))
+    return inputs
+
+
+def _named_labels(inputs: Inputs) -> Tensor | None:
+    """The labels in a mapping, if there are any."""
+    if isinstance(inputs, Tensor):
+        return None
+    return next((inputs[name] for name in LABELS if isinstance(inputs.get(name), Tensor)), None)
+
+
+def _inputs(batch: Any, number: int, positions: bool) -> tuple[Inputs, Tensor | None]:
+    """Inputs and labels, if any: of (inputs, labels), (inputs,), or the batch itself."""
     parts = batch if isinstance(batch, (list, tuple)) else (batch,)
-    if not 1 <= len(parts) <= 2 or not isinstance(parts[0], (Tensor, Mapping)):
+    inputs = by_place(parts[0]) if parts else None
+    if not 1 <= len(parts) <= 2 or not isinstance(inputs, (Tensor, Mapping)):
         raise DataError(
             f"batch {number} is {describe(batch)}: expected inputs, or (inputs, labels). {SEVERAL_INPUTS}"
         )
-    if len(parts) == 2 and not _may_be_labels(parts[1], parts[0]):
+    if len(parts) == 1:
+        return inputs, _named_labels(inputs)
+    if not _may_be_labels(parts[1], inputs, positions):
+        kind = "one integer for each position" if positions else "one integer for each row of the inputs"
         raise DataError(
-            f"batch {number} is {describe(batch)}: the second cannot be labels, one integer for each row "
-            f"of the inputs (or 0.0 and 1.0). {SEVERAL_INPUTS}"
+            f"batch {number} is {describe(batch)}: the second cannot be labels, {kind} (or 0.0 and 1.0). "
+            f"{SEVERAL_INPUTS}"
         )
-    return parts[0]
+    return inputs, parts[1] if isinstance(parts[1], Tensor) else None
 
 
-def _may_be_labels(second: Any, inputs: Inputs) -> bool:
-    """Whether a tensor may be the labels of these inputs: (n,) or (n, 1), of integers or of 0.0 and 1.0."""
+def _may_be_labels(second: Any, inputs: Inputs, positions: bool) -> bool:
+    """Whether a tensor may be the labels of these inputs: (n,) or (n, 1), of integers or of 0.0 and 1.0.
+
+    With positions it is (n, …), but not of the shape of integers among the inputs, which it may mask.
+    """
     if not isinstance(second, Tensor):  # names of files, say, which are no input
         return second is None or (isinstance(second, (list, tuple)) and all(type(x) is str for x in second))
     if second.is_complex() or not second.dim():
         return False
-    rows = {len(each) for each in _tensors_with_rows(inputs)}
-    if second.shape[1:] not in ((), (1,)) or (rows and len(second) not in rows):
+    tensors = _tensors_with_rows(inputs)
+    rows = {len(each) for each in tensors}
+    if positions:
+        fits = all(each.shape != second.shape for each in tensors if not each.is_floating_point())
+    else:
+        fits = second.shape[1:] in ((), (1,))
+    if not fits or (rows and len(second) not in rows):
         return False
     return not second.is_floating_point() or bool(((second == 0) | (second == 1)).all())
 

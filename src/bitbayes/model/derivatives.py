@@ -24,12 +24,12 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from bitbayes.errors import ModelError
 from bitbayes.model.batches import Inputs, row_count
-from bitbayes.model.head import as_logits, call
 from bitbayes.model.hooks import call_hooks
 from bitbayes.model.layer_jacobians import DenseJacobian, LayerJacobian, MatrixJacobian
 from bitbayes.model.layers import Layer
 from bitbayes.model.normalised import features_by_positions, normalised
 from bitbayes.model.other_layers import parameter_jacobian
+from bitbayes.model.output import as_logits, call
 from bitbayes.model.unfold import unfolded
 from bitbayes.model.working_precision import substitutes, upcast, working_dtype
 

@@ -78,8 +78,17 @@ def _digest_aside(tensors: list[Tensor], streams: list[torch.cuda.Stream]) -> st
 
 
 def _saved_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """What is saved of a model, but not the extra state of a module, which is not a weight."""
-    return {name: each for name, each in model.state_dict().items() if isinstance(each, Tensor)}
+    """What is saved of a model, but not the extra state of a module, which is not a weight.
+
+    A quantised layer saves its weight and its bias as a tuple.
+    """
+    found: dict[str, Tensor] = {}
+    for name, each in model.state_dict().items():
+        parts = enumerate(each) if isinstance(each, tuple) else [(None, each)]
+        for place, part in parts:
+            if isinstance(part, Tensor):
+                found[name if place is None else f"{name}.{place}"] = part
+    return found
 
 
 def _states(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, int]]:
@@ -105,5 +114,6 @@ def _digest(parts: Iterable[bytes | memoryview]) -> str:
 
 def tensor_bytes(tensor: Tensor) -> bytes | memoryview:
     """The bytes of a tensor, row by row; not its numbers, because numpy has no bfloat16."""
+    tensor = tensor.dequantize() if tensor.is_quantized else tensor
     flat = tensor.detach().cpu().contiguous().reshape(-1)
     return flat.view(torch.uint8).numpy().data if flat.numel() else b""

@@ -1,36 +1,64 @@
 """What a model returns, and its head: the last linear layer and the features that go into it.
 
-The head is found by running the model once and looking for the `nn.Linear` whose output *is* the model's
+The head is found by running the model once and looking for the linear map whose output *is* the model's
 output. No naming convention is needed: `fc`, `head`, `classifier`, `score` and the last entry of a
-`Sequential` are all found. A model whose output is something else, such as a softmax, is recognised.
+`Sequential` are all found. Where the model goes on with the output of one or several linear maps, but only
+linearly, `carried.py` finds these. A model whose output is something else, such as a softmax, is recognised.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
+import torch
 from torch import Tensor, nn
-from torch.func import functional_call
-from torch.nn import functional
 
 from bitbayes.errors import ModelError
 from bitbayes.model.batches import Inputs
+from bitbayes.model.carried import carried_output, find_carried
 from bitbayes.model.hooks import call_hooks
 from bitbayes.model.late_checks import LateChecks
-from bitbayes.precision import precise
+from bitbayes.model.layout import Layout
+from bitbayes.model.linear_maps import (
+    computes,
+    drawn_parameters,
+    feature_axis,
+    is_batch,
+    is_linear_map,
+    rows_of,
+    sizes,
+    weight_and_bias,
+    weight_matrix,
+)
+from bitbayes.model.output import call
 
-# The error that W·x + b may have in bfloat16, where W, x and the sum are each off by up to 2⁻⁸.
-LINEAR_RELATIVE_ERROR = 2.0**-6
+# Points at which a linear map is compared with W·x + b: a wrong one is wrong at most points.
+CHECKED_ROWS = 1024
+WAY_OUT = "freeze all but the head (requires_grad_(False)) and use layers='all'"
 
 
 @dataclass(frozen=True)
 class Head:
-    """The last linear layer: `outputs` logits from `inputs` features (and a bias)."""
+    """The last linear layer: `outputs` logits from `inputs` features (and a bias).
+
+    layout: where the logits are in the model's output.
+    parts: the names of the linear maps with whose outputs the model goes on, linearly; none if the output of
+        the layer `name` is the model's. The features are then what the model makes of the inputs of all these
+        maps, side by side, each followed by a 1 for its bias.
+    """
 
     name: str
     inputs: int
     outputs: int
     bias: bool
+    layout: Layout = field(default_factory=Layout)
+    parts: tuple[str, ...] = ()
+
+    @classmethod
+    def read(cls, saved: dict[str, Any]) -> "Head":
+        """From what `dataclasses.asdict` and JSON made of it."""
+        layout, parts = Layout.read(saved["layout"]), tuple(saved["parts"])
+        return cls(saved["name"], saved["inputs"], saved["outputs"], saved["bias"], layout, parts)
 
     @property
     def width(self) -> int:
@@ -42,112 +70,142 @@ class Head:
         assert isinstance(module, nn.Linear)
         return module
 
-    def parameter_names(self) -> tuple[str, ...]:
-        prefix = f"{self.name}." if self.name else ""
-        return (f"{prefix}weight", f"{prefix}bias")[: 1 + self.bias]
+    def modules(self, model: nn.Module) -> dict[str, nn.Module]:
+        """The linear maps that it consists of, by their names."""
+        return {name: model.get_submodule(name) for name in self.parts or (self.name,)}
+
+    def weights(self, model: nn.Module) -> Tensor:
+        """μ (k, D) with logits = μ·φ̃, the bias of each linear map after its weights."""
+        return torch.cat([weight_matrix(each) for each in self.modules(model).values()], dim=1)
+
+    def parts_of_weights(self, model: nn.Module) -> list[Tensor]:
+        """The weights and biases of its linear maps, one by one: a large head is not copied."""
+        pairs = map(weight_and_bias, self.modules(model).values())
+        return [each for pair in pairs for each in pair if each is not None]
+
+    def draws(self, model: nn.Module, noise: Tensor) -> dict[str, Tensor]:
+        """The weights plus noise (s, k, D), by the names of the model's parameters."""
+        modules = self.modules(model)
+        widths = [inputs + bias for inputs, _, bias in map(sizes, modules.values())]
+        found: dict[str, Tensor] = {}
+        for (name, module), part in zip(modules.items(), torch.split(noise, widths, dim=2), strict=True):
+            draws = drawn_parameters(module, part)
+            if draws is None:
+                raise ModelError(
+                    f"the head {name!r} makes its weight of other parameters (a weight norm?), which have no "
+                    "draws: remove that first (torch.nn.utils.parametrize.remove_parametrizations)"
+                )
+            found |= {f"{name}.{key}" if name else key: each for key, each in draws.items()}
+        return found
 
 
 def forward(
     model: nn.Module, head: Head, inputs: Inputs, checks: LateChecks | None = None
 ) -> tuple[Tensor, Tensor, tuple[int, ...]]:
-    """One forward pass: features (n, d), logits (n, k), and the shape of the model's output.
+    """One forward pass: features (N, d), logits (N, k), and the shape of the model's output.
+
+    N is the number of inputs, or of all their positions.
 
     `checks`: these raise if the logits are not the output of the head. This depends on values, so it cannot
     be traced: leave it out in a module that is to be exported or compiled.
     """
+    if head.parts:
+        return _forward_carried(model, head, inputs, checks)
     calls: list[tuple[Tensor, Tensor]] = []
-    with call_hooks({head.name: head.module(model)}, lambda _, *call: calls.append(call)):
+    with call_hooks(head.modules(model), lambda _, *call: calls.append(call)):
         output = call(model, inputs)
     if not calls:
         raise ModelError(f"the model did not call its linear layer {head.name!r} at this input")
     features, result = calls[-1]
-    if features.dim() != 2:
+    (module,) = head.modules(model).values()
+    positions = output.dim() + head.layout.squeezed > 2
+    if not is_batch(module, features) or positions != head.layout.positions:
         raise ModelError(
             f"the head {head.name!r} sees features of shape {tuple(features.shape)}: expected (n, d). Give "
             "the model a batch: one point is x[None]"
         )
     if checks is not None:
-        checks.add(_equal_values(result, output), partial(_refuse_output, head))
-    return features, output.reshape(features.shape[0], head.outputs), tuple(output.shape)
+        checks.add(equal_values(result, output), partial(_refuse_output, head))
+    features = rows_of(features, feature_axis(module))
+    return features, head.layout.rows(output, features.shape[0], head.outputs), tuple(output.shape)
 
 
-def _refuse_output(head: Head) -> None:
+def _refuse_output(head: Head, logits: Tensor | None = None) -> None:
+    if logits is not None and not bool(logits.isfinite().all()):
+        return  # callers check this, and say what is not finite
     raise ModelError(
         f"the model's output is not the output of its linear layer {head.name!r} at every input: what "
         "comes after that layer changes it. Give the part that returns plain logits"
     )
 
 
-def call(model: nn.Module, inputs: Inputs, tensors: dict[str, Tensor] | None = None) -> Tensor:
-    """The model's output tensor, or the `.logits` of the object that a Hugging Face model returns.
-
-    `tensors`: parameters and buffers that replace the model's own in this call.
-    """
-    args, kwargs = ((), dict(inputs)) if isinstance(inputs, Mapping) else ((inputs,), {})
-    output = model(*args, **kwargs) if tensors is None else functional_call(model, tensors, args, kwargs)
-    if isinstance(output, Mapping) and "logits" in output:
-        output = output["logits"]
-    output = getattr(output, "logits", output)
-    if not isinstance(output, Tensor):
-        raise ModelError(
-            f"the model returned {type(output).__name__}: expected a tensor of logits, or an object with "
-            "`.logits`; wrap the model in a module that returns its logits"
+def _forward_carried(
+    model: nn.Module, head: Head, inputs: Inputs, checks: LateChecks | None
+) -> tuple[Tensor, Tensor, tuple[int, ...]]:
+    """`forward` where the model goes on with the outputs of its linear maps."""
+    output = carried_output(model, head.modules(model), inputs)
+    rows = output.movedim(head.layout.axis, -1).flatten(0, -2)
+    features, logits = rows[:, : head.inputs], rows[:, head.inputs :]
+    if logits.shape[1] != head.outputs:
+        raise ModelError(f"the model did not call all of its linear layers {head.parts} at this input")
+    if checks is not None:
+        few = slice(None, None, max(1, len(rows) // CHECKED_ROWS))
+        checks.add(
+            computes(head.weights(model), None, features[few], logits[few]),
+            partial(_refuse_output, head, logits[few]),
         )
-    return output
-
-
-def as_logits(output: Tensor, rows: int | None = None) -> Tensor:
-    """The model's output as (n, k), where n = `rows` if given.
-
-    Some models return one logit as (n,), or one point as (k,) or ().
-
-    >>> import torch
-    >>> one, many = torch.zeros(3), torch.zeros(3, 2)
-    >>> as_logits(one).shape, as_logits(one, 3).shape, as_logits(one, 1).shape, as_logits(many, 3).shape
-    (torch.Size([3, 1]), torch.Size([3, 1]), torch.Size([1, 3]), torch.Size([3, 2]))
-    """
-    if rows == 1 and output.dim() < 2:
-        return output.reshape(1, -1)
-    if output.dim() == 1:
-        output = output[:, None]
-    if output.dim() != 2 or len(output) != (len(output) if rows is None else rows):
-        given = "" if rows is None else f" for {rows} points"
-        raise ModelError(f"the model's output has shape {tuple(output.shape)}{given}: expected (n, k)")
-    return output
+    shape = list(output.shape)
+    shape[head.layout.axis] = head.outputs
+    if head.layout.squeezed:
+        del shape[head.layout.axis]
+    return features, logits, tuple(shape)
 
 
 def find_head(model: nn.Module, inputs: Inputs, name: str | None = None) -> Head:
-    """The linear layer whose output is the model's output. If `name` is given, it must be that layer."""
-    layers = {key: module for key, module in model.named_modules() if isinstance(module, nn.Linear)}
-    if name is not None and name not in layers:
-        found = _list_last([repr(key) for key in layers]) or "none"
+    """The linear map whose output is the model's output. If `name` is given, it must be that one."""
+    maps = {key: module for key, module in model.named_modules() if is_linear_map(module)}
+    if name is not None and name not in maps:
+        found = _list_last([repr(key) for key in maps]) or "none"
         raise ModelError(f"head={name!r} is no linear layer of the model: its linear layers are {found}")
-    if not layers:
+    if not maps:
         raise ModelError(
             f"the model has no linear layer to be Bayesian about: its modules are {_describe_modules(model)}"
         )
 
     calls: list[tuple[str, Tensor, Tensor]] = []
-    with call_hooks(layers, lambda *call: calls.append(call)):
+    with call_hooks(maps, lambda *call: calls.append(call)):
         output = call(model, inputs)
     for key, features, result in reversed(calls):
-        if name in (None, key) and _equal_values(result, output):
-            if features.dim() != 2:
-                raise ModelError(
-                    f"the head {key!r} sees features of shape {tuple(features.shape)}: expected "
-                    "(n, d), one vector for each input"
-                )
-            layer = layers[key]
-            _check_linear(key, layer, features, result)
-            return Head(key, layer.in_features, layer.out_features, layer.bias is not None)
+        if name in (None, key) and equal_values(result, output):
+            return _direct_head(key, maps[key], features, result, output)
 
+    called = [key for key, _, _ in reversed(calls)]
+    if (carried := find_carried(model, inputs, {key: maps[key] for key in called}, output, name)) is not None:
+        return Head(*carried)
     subject = f"the linear layer {name!r}" if name is not None else "any of the model's linear layers"
     shapes = _list_last([f"{key!r} -> {tuple(result.shape)}" for key, _, result in calls])
     raise ModelError(
         f"the model's output, of shape {tuple(output.shape)}, is not the output of {subject} "
-        f"({shapes or 'none was called'}). If the model ends in a softmax, a sigmoid or a scaling, give the "
-        "part that returns plain logits"
+        f"({shapes or 'none was called'}). If the model ends in a softmax or a sigmoid, give the part that "
+        f"returns plain logits. If its head is not linear, {WAY_OUT}"
     )
+
+
+def _direct_head(name: str, module: nn.Module, features: Tensor, result: Tensor, output: Tensor) -> Head:
+    """The head whose output is the model's; raises if it does not compute W·x + b."""
+    inputs, outputs, bias = sizes(module)
+    axis = feature_axis(module)
+    if not is_batch(module, features):
+        raise ModelError(
+            f"the head {name!r} sees features of shape {tuple(features.shape)}: expected (n, d), one vector "
+            "for each input"
+        )
+    _check_linear(name, module, rows_of(features, axis), rows_of(result, axis))
+    # An output of other axes than the head's has a row for each point. One logit may lack its axis.
+    squeezed = outputs == 1 and output.shape == result.squeeze(axis).shape != output.shape[:1]
+    positions = result.dim() > 2 and (squeezed or output.shape == result.shape)
+    layout = Layout(positions=True, axis=axis, squeezed=squeezed) if positions else Layout()
+    return Head(name, inputs, outputs, bias, layout)
 
 
 def _list_last(items: list[str], most: int = 6) -> str:
@@ -156,24 +214,19 @@ def _list_last(items: list[str], most: int = 6) -> str:
     return rest + ", ".join(items[-most:])
 
 
-def _check_linear(name: str, layer: nn.Linear, features: Tensor, result: Tensor) -> None:
-    """Raise if the layer does not compute W·x + b: a subclass or a hook may compute something else."""
+def _check_linear(name: str, module: nn.Module, x: Tensor, result: Tensor) -> None:
+    """Raise if the module does not compute W·x + b: a subclass or a hook may compute something else."""
     if not bool(result.isfinite().all()):
         return  # callers check this, and say what is not finite
-    x, weight = precise(features.detach()), precise(layer.weight.detach())
-    bias = precise(weight.new_zeros(len(weight)) if layer.bias is None else layer.bias.detach())
-    gap = (precise(result.detach()) - functional.linear(x, weight, bias)).abs()
-    # Relative to Σ |W||x| + |b|, because the terms may cancel. The tolerance is that of bfloat16 in every
-    # precision: a GPU may multiply float32 numbers with 8 bits. A different formula is off by much more.
-    size = functional.linear(x.abs(), weight.abs(), bias.abs())
-    if bool((gap > LINEAR_RELATIVE_ERROR * size).any()):
+    few = slice(None, None, max(1, len(x) // CHECKED_ROWS))
+    if not bool(computes(*weight_and_bias(module), x[few], result[few])):
         raise ModelError(
-            f"the head {name!r} ({type(layer).__name__}) does not compute W·x + b of its own weights. Use "
-            "layers='all', or give the model a plain nn.Linear"
+            f"the head {name!r} ({type(module).__name__}) does not compute W·x + b of its own weights: "
+            f"{WAY_OUT}, or give the model a plain nn.Linear"
         )
 
 
-def _equal_values(result: Tensor, output: Tensor) -> bool | Tensor:
+def equal_values(result: Tensor, output: Tensor) -> bool | Tensor:
     """Whether both hold the same numbers in the same order, whatever their shapes.
 
     A tensor () where their values decide.

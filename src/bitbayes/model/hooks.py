@@ -39,6 +39,24 @@ def call_hooks(modules: Mapping[str, nn.Module], on_call: Callable[[str, Any, An
 
 
 @contextmanager
+def replaced_outputs(
+    modules: Mapping[str, nn.Module], replace: Callable[[str, Any, Any], Any]
+) -> Iterator[None]:
+    """In place of what one of the modules returns, `replace(name, input, output)` is returned."""
+
+    def hook(name: str) -> Callable[..., Any]:
+        def after_call(_: nn.Module, args: tuple[Any, ...], keywords: dict[str, Any], output: Any) -> Any:
+            return replace(name, args[0] if args else keywords.get("input"), output)
+
+        return after_call
+
+    with _removed_at_exit(
+        module.register_forward_hook(hook(name), with_kwargs=True) for name, module in modules.items()
+    ):
+        yield
+
+
+@contextmanager
 def input_hooks(modules: Mapping[str, nn.Module], on_input: Callable[[str, Any], None]) -> Iterator[None]:
     """Before every call of one of the modules, call `on_input(name, input)`.
 

@@ -56,6 +56,11 @@ class LateChecks:
         self._send()
         self._look(LAG)
 
+    def settle(self) -> None:
+        """Look at all checks now: before what they are about is written to a file."""
+        self._send()
+        self._look(0)
+
     def __enter__(self) -> Self:
         return self
 
@@ -64,8 +69,7 @@ class LateChecks:
     ) -> None:
         # Not where a generator is closed, or the user has interrupted the program.
         if kind is None or issubclass(kind, Exception):
-            self._send()
-            self._look(0)
+            self.settle()
 
     def _send(self) -> None:
         if not self._new:

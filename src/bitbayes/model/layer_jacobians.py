@@ -46,6 +46,9 @@ class MatrixJacobian:
 
     def chunks(self) -> Iterator[tuple[slice, slice]]:
         """Slices of points and outputs: the J of each `part` of them fits into a chunk."""
+        if torch.compiler.is_compiling():
+            yield slice(None), slice(None)  # the number of points is not known
+            return
         n, groups, c, o, _ = self.gradients.shape
         outputs = max(1, _chunk_numbers(self.inputs) // (groups * c * self.inputs.shape[2]))  # of one point
         points = max(1, outputs // o)
@@ -59,6 +62,9 @@ class MatrixJacobian:
 
     def pair_chunks(self) -> Iterator[MatrixJacobian]:
         """The Jacobian in chunks of points whose pairs fit into memory."""
+        if torch.compiler.is_compiling():
+            yield self
+            return
         n, groups, inputs, positions = self.inputs.shape
         numbers = groups * (inputs + self.gradients.shape[2] * self.gradients.shape[3]) * positions**2
         points = max(1, 4 * _chunk_numbers(self.inputs) // numbers)
@@ -96,6 +102,9 @@ class DenseJacobian:
 
     def chunks(self) -> Iterator[DenseJacobian]:
         """The Jacobian in chunks of points."""
+        if torch.compiler.is_compiling():
+            yield self
+            return
         n, c, size = self.derivatives.shape
         points = max(1, _chunk_numbers(self.derivatives) // (c * size))
         for start in range(0, max(1, n), points):  # without any points there is one empty chunk

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from bitbayes.errors import ModelError
+from bitbayes.model.layout import Layout
 
 # Exact types, without their subclasses: a subclass may compute something else, or give its weights to a fused
 # function.
@@ -83,6 +84,11 @@ class TrainableLayers:
 
     outputs: int
     layers: tuple[Layer, ...]
+
+    @property
+    def layout(self) -> Layout:
+        """Where the logits are in the model's output: one row for each input."""
+        return Layout()
 
     @classmethod
     def read(cls, saved: dict[str, Any]) -> TrainableLayers:

@@ -1,20 +1,33 @@
-"""How many points can be differentiated at once within a limit of memory."""
+"""How much memory there is, and how many points can be differentiated at once within a limit of it."""
 
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from bitbayes.model.batches import Inputs
-from bitbayes.model.head import call
 from bitbayes.model.hooks import call_hooks
 from bitbayes.model.layers import Layer
+from bitbayes.model.output import call
 from bitbayes.model.working_precision import working_dtype
 
 # The memory that one call of `differentiate` may use. On a GPU it is a fraction of all memory, not of the
 # free memory, so that the same data are always cut into the same parts.
 CPU_PASS_BYTES = 2**29
 GPU_PASS_FRACTION = 1 / 8
+
+
+def free_bytes(device: torch.device) -> int | None:
+    """The memory that can still be had on a device; None where nobody says so."""
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    with suppress(OSError, StopIteration, ValueError):  # what Linux says is free, or can be made so
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable"))
+    return None
 
 
 def points_at_once(model: nn.Module, layers: tuple[Layer, ...], inputs: Inputs, directions: int) -> int:

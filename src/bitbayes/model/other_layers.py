@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.func import jacrev
 
 from bitbayes.model.batches import Inputs
-from bitbayes.model.head import as_logits, call
 from bitbayes.model.layers import Layer
+from bitbayes.model.output import as_logits, call
 
 
 def parameter_jacobian(

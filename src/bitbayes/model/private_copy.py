@@ -41,15 +41,6 @@ PLAIN_TYPES = frozenset(
 )
 
 
-def unwrapped(model: nn.Module) -> nn.Module:
-    """The network inside `torch.compile` and `nn.DataParallel`.
-
-    A compiled graph may not call hooks, and the copies of a data-parallel network run in other threads.
-    """
-    inside = model.module if isinstance(model, nn.DataParallel) else getattr(model, "_orig_mod", model)
-    return unwrapped(inside) if isinstance(inside, nn.Module) and inside is not model else model
-
-
 class _Through(nn.Module):
     """In place of a wrapper that compiles or distributes a module: the call goes to the module itself."""
 

@@ -13,9 +13,9 @@ from bitbayes.errors import ModelError
 from bitbayes.model.batches import Batch, Inputs, row_count
 from bitbayes.model.derivatives import LayerRecord, differentiate
 from bitbayes.model.forward_passes import check_finite
-from bitbayes.model.head import as_logits, call
 from bitbayes.model.hooks import call_hooks
 from bitbayes.model.layers import Layer
+from bitbayes.model.output import as_logits, call
 from bitbayes.model.working_precision import substitutes, upcast, working_dtype
 
 

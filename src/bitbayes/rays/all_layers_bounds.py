@@ -88,11 +88,13 @@ def all_layers_bound(network: ExactNetwork, x: Tensor, temperature: float, metho
 def head_bound(network: ExactNetwork, x: Tensor, temperature: float, method: str) -> Tensor | None:
     """The bound by the last layer given all others: one number for all inputs.
 
-    None where it is not known: if the last layer is not one whose weights (and bias) are all uncertain, if
-    the network calls it more than once, or if there are too many combinations of logits.
+    None where it is not known: if the last layer is not one whose weights (and bias) are all uncertain, if it
+    is several, if the network calls it more than once, or if there are too many combinations of logits.
     """
     model, few = network.model, x[:2].to(next(network.model.parameters()))
     head = find_head(model, few)
+    if head.parts:
+        return None
     with recorded_inputs(model, [head.name]) as calls:
         call(model, few)
     layer = next((each for each in network.layers if each.name == head.name), None)

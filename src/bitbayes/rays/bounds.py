@@ -155,9 +155,7 @@ def bound_with_residual(found: Tensor, x: Tensor | None, outputs: int) -> Tensor
 
 def head_weights(model: nn.Module, head: Head) -> Tensor:
     """μ (k, D), the bias last."""
-    module = head.module(model)
-    parts = [module.weight, module.bias[:, None]] if head.bias else [module.weight]
-    return precise(torch.cat(parts, dim=1))
+    return precise(head.weights(model))
 
 
 def combinations(k: int, method: str) -> Tensor:

@@ -42,7 +42,9 @@ def largest_softmax_probability(high: Tensor) -> Tensor:
 
 def _largest_probability(low: Tensor, high: Tensor) -> Tensor:
     """max p for ranges of scores (n, k) → (n,)."""
-    k = low.shape[1]
-    own = torch.eye(k, dtype=torch.bool, device=low.device)
-    others = low[:, None, :].masked_fill(own, -torch.inf).logsumexp(2)  # (n, k)
+    # All before a class and all behind it, so that memory is that of the scores.
+    edge = torch.full_like(low[:, :1], -torch.inf)
+    before = torch.cat([edge, low.logcumsumexp(1)[:, :-1]], dim=1)
+    behind = torch.cat([low.flip(1).logcumsumexp(1).flip(1)[:, 1:], edge], dim=1)
+    others = torch.logaddexp(before, behind)  # (n, k)
     return (high - others).amax(1).sigmoid()

@@ -19,10 +19,12 @@ from torch import Tensor
 from bitbayes.errors import ArgumentError, DataError
 from bitbayes.model import Inputs, row_count
 from bitbayes.model.batches import LABELS
-from bitbayes.tensors import TensorBundle
+from bitbayes.tensors import TensorBundle, check_digits
 
 # How many points must determine a deviation, or it has a floor. For a pixel that is lit in m images it is m.
 LEAST_POINTS = 10
+# Of a mean, by which a column that never varies may seem to.
+ROUNDINGS = 64
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,30 @@ class InputMoments(TensorBundle):
             + 4 * gap * (a * other.cubes - b * self.cubes)
         )
         return InputMoments(count, self.mean + gap * b, squares, cubes, fourths)
+
+    def without(self, part: InputMoments, most: float) -> InputMoments:
+        """The moments of the rows that are left when a part of them is taken out.
+
+        Raises a `DataError` if that part is all but 1/`most` of a sum: see `check_digits`.
+        """
+        count = self.count - part.count
+        check_digits(self.count, count, most)
+        mean = self.mean + (self.mean - part.mean) * (part.count / count)
+        whole, theirs = self._powers_about(mean), part._powers_about(mean)
+        # What never varies has no digits to lose, but a rounding error of the mean instead.
+        varies = whole[0] > self.count * (ROUNDINGS * torch.finfo(mean.dtype).eps * mean).square()
+        left = [torch.where(varies, a - b, 0.0) for a, b in zip(whole, theirs, strict=True)]
+        check_digits(torch.where(varies, whole[0], 0.0), left[0], most)
+        check_digits(torch.where(varies, whole[2], 0.0), left[2], most)
+        return InputMoments(count, mean, *left)
+
+    def _powers_about(self, centre: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The sums of (x − centre)², ³ and ⁴."""
+        gap = self.mean - centre
+        squares = self.squares + self.count * gap**2
+        cubes = self.cubes + 3 * gap * self.squares + self.count * gap**3
+        fourths = self.fourths + 4 * gap * self.cubes + 6 * gap**2 * self.squares + self.count * gap**4
+        return squares, cubes, fourths
 
     @property
     def finite(self) -> bool:
@@ -190,7 +216,7 @@ def as_rows(inputs: Inputs) -> Tensor:
 def _measured(inputs: Any) -> list[Tensor]:
     """The tensors of which the residual is made: those with a row of such numbers for each point."""
     if isinstance(inputs, Mapping):
-        values = [inputs[name] for name in sorted(inputs) if name not in LABELS]
+        values = [inputs[name] for name in sorted(inputs, key=str) if name not in LABELS]
     else:
         values = [inputs]
     found = [each for each in values if isinstance(each, Tensor) and each.dim()]

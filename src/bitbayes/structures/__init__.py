@@ -16,11 +16,13 @@ from bitbayes.structures.full import FullCurvature, check_affordable
 from bitbayes.structures.grams import gram, gram_root
 from bitbayes.structures.isotropic import NoCurvature
 from bitbayes.structures.kron import KronCurvature
+from bitbayes.structures.lowrank import LowRankCurvature
 from bitbayes.structures.network import WHOLE_NETWORK, NetworkGaussian, layer_curvatures
 
 # By name. All of them for the last layer; those below over all layers.
 CURVATURES: dict[str, type[Curvature]] = {
-    kind.structure: kind for kind in (FullCurvature, KronCurvature, DiagCurvature, NoCurvature)
+    kind.structure: kind
+    for kind in (FullCurvature, KronCurvature, DiagCurvature, NoCurvature, LowRankCurvature)
 }
 LAYER_STRUCTURES = ("kron", "diag", "full")
 
@@ -33,6 +35,7 @@ __all__ = [
     "DiagGaussian",
     "FullCurvature",
     "KronCurvature",
+    "LowRankCurvature",
     "NetworkGaussian",
     "NoCurvature",
     "WeightGaussian",

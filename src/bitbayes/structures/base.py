@@ -13,7 +13,7 @@ from bitbayes.likelihood import Likelihood
 from bitbayes.logits import CovarianceFactors
 from bitbayes.model import Head, Layer, LayerJacobian
 from bitbayes.precision import precise
-from bitbayes.tensors import TensorBundle
+from bitbayes.tensors import TensorBundle, check_digits
 
 # The prior's precision τ = 1/σ₀²; a tensor where the evidence is differentiated in it.
 Precision = float | Tensor
@@ -24,10 +24,22 @@ class Curvature(TensorBundle):
     """A sum over data with no prior in it: `a + b` is the curvature of both data sets."""
 
     structure: ClassVar[str]
+    # Whether `head_gaussian` takes contrasts, a matrix of k × c.
+    in_contrasts: ClassVar[bool] = False
+    # Whether the Gaussian over logits says how two of them vary together.
+    knows_pairs: ClassVar[bool] = True
 
     @classmethod
     def largest_side(cls, outputs: int, width: int) -> int:
         """The side of the largest matrix that a head of so many logits and features needs; 0 if none."""
+        return 0
+
+    @classmethod
+    def bytes_needed(cls, outputs: int, width: int) -> int:
+        """About the memory that `fit`, `tune` and predictions take for such a head, beside some features.
+
+        `benchmarks/memory_needed.py` measures it.
+        """
         return 0
 
     @classmethod
@@ -58,6 +70,22 @@ class Curvature(TensorBundle):
         others = other.tensors()
         return replace(self, **{name: value + others[name] for name, value in self.tensors().items()})
 
+    def without(self, part: Self, most: float) -> Self:
+        """The curvature of the data that are left when a part of them is taken out.
+
+        Raises a `DataError` if that part is all but 1/`most` of a sum: see `check_digits`.
+        """
+        parts = part.tensors()
+        left = replace(self, **{name: value - parts[name] for name, value in self.tensors().items()})
+        whole = self.squares()
+        for name, value in left.squares().items():
+            check_digits(whole[name], value, most)
+        return left
+
+    def squares(self) -> dict[str, Tensor]:
+        """Those of the sums that are over squares, and that rounding errors are relative to: all of them."""
+        return self.tensors()
+
     def add_(self, other: Self) -> None:
         """Add in place. Only for a total that nobody else holds: a curvature is a value otherwise."""
         others = other.tensors()
@@ -80,6 +108,11 @@ class WeightGaussian(TensorBundle):
     @property
     def dtype(self) -> torch.dtype:
         return next(iter(self.tensors().values())).dtype
+
+    @property
+    def size(self) -> int:
+        """The number of weights."""
+        return self.precisions(1.0).numel()
 
     def precisions(self, tau: Precision) -> Tensor:
         """The eigenvalues of H + τI, in a shape that `to_weights` takes."""

@@ -26,6 +26,10 @@ class DiagCurvature(Curvature):
     diagonal: Tensor
 
     @classmethod
+    def bytes_needed(cls, outputs: int, width: int) -> int:
+        return 6 * 8 * outputs * width
+
+    @classmethod
     def of_features(cls, features: Tensor, logits: Tensor, likelihood: Likelihood) -> Self:
         at_logits = likelihood.diagonal(precise(logits))  # (n, k)
         return cls(at_logits.T @ precise(features).square())

@@ -20,6 +20,7 @@ from bitbayes.precision import precise
 from bitbayes.structures.base import Curvature, Precision, WeightGaussian, eigen, squared_components
 from bitbayes.structures.grams import gram_root
 from bitbayes.structures.kron import flush_rounding_noise
+from bitbayes.tensors import second_moments
 
 # Rows of the largest dense matrix over all layers: 0.8 GB in float64, and derivatives take memory as well.
 NETWORK_ROWS = 10_000
@@ -32,11 +33,16 @@ class FullCurvature(Curvature):
     """`hessian`: (c·D, c·D) over c contrasts of the logits and D features, or (P, P) over all parameters."""
 
     structure = "full"
+    in_contrasts = True
     hessian: Tensor
 
     @classmethod
     def largest_side(cls, outputs: int, width: int) -> int:
         return max(1, outputs - 1) * width
+
+    @classmethod
+    def bytes_needed(cls, outputs: int, width: int) -> int:
+        return 5 * 8 * cls.largest_side(outputs, width) ** 2
 
     @classmethod
     def of_features(cls, features: Tensor, logits: Tensor, likelihood: Likelihood) -> Self:
@@ -58,9 +64,10 @@ class FullCurvature(Curvature):
     @classmethod
     def of_jacobian(cls, jacobian: LayerJacobian) -> Self:
         """The curvature over all parameters at some points, from the derivatives of Vᵀf in all of them."""
-        # Precise before the product: see `KronCurvature.of_features`.
-        rows = precise(jacobian.dense().flatten(0, 1))  # (n·c, P)
-        return cls(rows.T @ rows)
+        return cls(second_moments(jacobian.dense().flatten(0, 1)))  # of (n·c, P)
+
+    def squares(self) -> dict[str, Tensor]:
+        return {"hessian": self.hessian.diagonal()}
 
     def head_gaussian(self, head: Head, contrasts: Tensor | None, *, paper: bool) -> FullHeadGaussian:
         values, vectors = eigen(self.hessian)
@@ -133,6 +140,9 @@ class FullHeadGaussian(FullGaussian):
             return CovarianceFactors(variances, contrasts, shift)
         scaled = (self.vectors * precisions.rsqrt()).reshape(c, -1, r)  # (c, D, r)
         roots = precise(torch.einsum("nd,cdr->ncr", coordinates.to(scaled), scaled))
+        if torch.compiler.is_compiling():  # ONNX has no Cholesky factor, and these are roots already
+            factor = contrasts @ roots.to(coordinates)  # (n, k, r)
+            return CovarianceFactors(torch.ones_like(factor[:, 0]), factor, shift)
         root = gram_root(roots @ roots.mT, 4 * c * torch.finfo(roots.dtype).eps).to(coordinates)
         factor = contrasts @ root  # (n, k, c)
         return CovarianceFactors(torch.ones_like(factor[:, 0]), factor, shift)

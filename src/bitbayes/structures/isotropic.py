@@ -23,6 +23,10 @@ class NoCurvature(Curvature):
     structure = "isotropic"
 
     @classmethod
+    def bytes_needed(cls, outputs: int, width: int) -> int:
+        return 2 * 8 * outputs * width
+
+    @classmethod
     def of_features(cls, features: Tensor, logits: Tensor, likelihood: Likelihood) -> Self:
         return cls()
 

@@ -19,6 +19,7 @@ from bitbayes.logits import CovarianceFactors
 from bitbayes.model import DenseJacobian, Head, Layer, LayerJacobian, MatrixJacobian
 from bitbayes.precision import precise, smallest_precision
 from bitbayes.structures.base import Curvature, Precision, WeightGaussian, eigen, squared_components
+from bitbayes.tensors import second_moments
 
 # d = τ^damping. The paper damps each factor by √τ in its last-layer method (LLLA), and by τ over all layers
 # (KFLA). So its two methods differ on a network that has one layer: by 67 % in an example.
@@ -34,6 +35,7 @@ class KronCurvature(Curvature):
     """
 
     structure = "kron"
+    in_contrasts = True
     outputs: Tensor
     inputs: Tensor
     count: Tensor
@@ -43,11 +45,13 @@ class KronCurvature(Curvature):
         return max(outputs, width)
 
     @classmethod
+    def bytes_needed(cls, outputs: int, width: int) -> int:
+        # The last are precisions of candidates, of which `tune` looks at some together.
+        return 8 * (6 * outputs**2 + 5 * width**2 + 6 * outputs * width)
+
+    @classmethod
     def of_features(cls, features: Tensor, logits: Tensor, likelihood: Likelihood) -> Self:
-        # Precise before the product: float32 would leave nothing of eigenvalues below 1e-7 of the largest,
-        # and these are what a wide prior is about.
-        features = precise(features)
-        inputs = features.T @ features
+        inputs = second_moments(features)
         outputs = likelihood.total_curvature(precise(logits))
         return cls(outputs, inputs, inputs.new_full((), len(features)))
 
@@ -60,6 +64,10 @@ class KronCurvature(Curvature):
             _second_moments(jacobian.inputs.transpose(0, 1)),
             jacobian.inputs.new_full((), n * positions, dtype=torch.float64),
         )
+
+    def squares(self) -> dict[str, Tensor]:
+        outputs, inputs = (each.diagonal(dim1=-2, dim2=-1) for each in (self.outputs, self.inputs))
+        return {"outputs": outputs, "inputs": inputs, "count": self.count}
 
     def head_gaussian(self, head: Head, contrasts: Tensor | None, *, paper: bool) -> KronGaussian:
         assert contrasts is not None
@@ -192,7 +200,7 @@ def flush_rounding_noise(values: Tensor, axes: int) -> Tensor:
         values: what was rotated.
         axes: how many of the last axes were rotated together, so that their rounding errors are alike.
     """
-    if values.device.type != "cpu":
+    if values.device.type != "cpu" or torch.compiler.is_compiling():  # a graph's values are not known
         return values
     largest = values.abs().amax(tuple(range(-axes, 0)))
     smallest = float(largest[largest > 0].min()) if bool((largest > 0).any()) else 0.0

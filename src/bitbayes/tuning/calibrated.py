@@ -16,13 +16,23 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bitbayes.likelihood import Likelihood
 from bitbayes.posterior import WeightPosterior
 from bitbayes.precision import precise, without_autocast
 from bitbayes.predictive import KAPPA
 from bitbayes.prior import Prior
 from bitbayes.residual import Residual
+from bitbayes.tuning.noise import NoiseLike
+from bitbayes.tuning.points import Candidate, Points
 from bitbayes.tuning.search import least, search
-from bitbayes.tuning.tune import INSIDE, Candidate, Points, mean_costs, validation_points
+from bitbayes.tuning.tune import (
+    INSIDE,
+    all_points,
+    mean_costs,
+    point_count,
+    shared_points,
+    validation_points,
+)
 
 # Steps in the logarithm of the temperature. A parabola through three costs is good to a few of these.
 STEP, SMALLEST_STEP = 0.25, 0.02
@@ -55,27 +65,32 @@ def tune_calibrated(
         loader: validation data.
         progress: whether to show a bar.
     """
-    points = validation_points(posterior, residual, loader, progress)
-    return calibrate(points, method, posterior.fitted.likelihood.losses, posterior.candidates())
+    points, _ = shared_points(
+        f"tune('calibrated', {method!r})",
+        lambda: validation_points(posterior, residual, loader, progress),
+        NoiseLike,
+    )
+    return calibrate(points, method, posterior.fitted.likelihood, posterior.candidates())
 
 
-def calibrate(
-    points: list[Points], method: str, losses: Callable[..., Tensor], grid: list[float]
-) -> Candidate:
+def calibrate(points: list[Points], method: str, likelihood: Likelihood, grid: list[float]) -> Candidate:
     """The choice for validation points that have passed the model.
 
     Args:
-        points: with labels and, if there is a residual, with its kernel.
+        points: with labels and, if there is a residual, with its kernel. This process's share of them: other
+            processes may have others, or this one may have none.
         method: how probabilities are predicted.
-        losses: −log p(y), (n,), of drop-in logits (n, k) and labels (n,).
+        likelihood: of the labels.
         grid: the prior variances to be tried, in ascending order.
     """
-    curve = _Curve(points, method, losses)
+    curve = _Curve(points, method, likelihood.losses)
     prior_variance = search(grid, curve.costs)
     temperature = math.exp(curve.log_temperatures[prior_variance])
-    if points[0].root_kernel is None:
+    roots = all_points([each.root_kernel for each in points if each.root_kernel is not None])
+    if not len(roots):
         return Candidate(prior_variance, temperature, residual_variance=0.0)
-    return Candidate(prior_variance, temperature, *_residual_numbers(points, prior_variance, temperature))
+    margin = _typical_margin(points, prior_variance, temperature)
+    return Candidate(prior_variance, temperature, *_residual_numbers(roots, margin, likelihood))
 
 
 class _Curve:
@@ -90,13 +105,13 @@ class _Curve:
 
     def __init__(self, points: list[Points], method: str, losses: Callable[..., Tensor]) -> None:
         self.points, self.method, self.losses = points, method, losses
-        self.count = sum(len(each.family) for each in points)
+        self.count = point_count(points)
         self.neutral: dict[float, float] = {}  # log T₀ of each prior variance
         self.log_temperatures: dict[float, float] = {}
 
     def costs(self, variances: list[float]) -> Tensor:
         """What each of these prior variances costs at its best temperature, (c,); all found side by side."""
-        shrinkages = torch.stack([self._log_shrinkage(each) for each in variances]).tolist()
+        shrinkages = self._log_shrinkages(variances)
         self.neutral |= {each: -found for each, found in zip(variances, shrinkages, strict=True)}
         known = {each: t - self.neutral[each] for each, t in self.log_temperatures.items()}
         # The temperature relative to T₀ hardly depends on the prior variance.
@@ -129,15 +144,15 @@ class _Curve:
         shrinkage = (-self.neutral[variance] - math.log(TYPICAL_SHRINKAGE)) / SHRINKAGE_WIDTH
         return (temperature**2 + shrinkage**2) / (2 * self.count)
 
-    def _log_shrinkage(self, variance: float) -> Tensor:
-        """log √(1 + κ·Var(fᵢ − fⱼ)) of the median point, ()."""
-        spreads = []
-        for points in self.points:
-            gaussian = points.family.at(Prior(variance))
-            with without_autocast(gaussian.scale.device):
-                spread = precise(gaussian.scaled_mean_pair_variance())
-            spreads.append(1 + KAPPA * spread * precise(gaussian.scale).square())
-        return torch.cat(spreads).median().log() / 2
+    def _log_shrinkages(self, variances: list[float]) -> list[float]:
+        """log √(1 + κ·Var(fᵢ − fⱼ)) of the median point, for each prior variance."""
+        spreads = [
+            torch.stack([_spreads(points, variance) for variance in variances], dim=1)
+            for points in self.points
+        ]
+        medians = all_points(spreads, len(variances)).median(0).values  # (c,)
+        found: list[float] = (medians.log() / 2).tolist()
+        return found
 
 
 class _Descent:
@@ -175,15 +190,26 @@ class _Descent:
         return min(self.seen, key=lambda t: self.seen[t] if math.isfinite(self.seen[t]) else math.inf)
 
 
-def _residual_numbers(points: list[Points], prior_variance: float, temperature: float) -> tuple[float, float]:
-    """The variance and the threshold of the residual."""
-    kernel = torch.cat([each.root_kernel for each in points if each.root_kernel is not None]).square()
-    threshold = max(BEYOND * float(kernel.quantile(INSIDE)), SMALLEST_THRESHOLD)
-    means = [precise(each.family.at(Prior(prior_variance)).mean) / temperature for each in points]
-    margins = torch.cat([_margins(mean).cpu() for mean in means])
-    margin = max(DEVIATIONS * float(margins.median()), SMALLEST_MARGIN)
-    independent = 1 if means[0].shape[1] == 1 else 2  # logits in a difference
+def _spreads(points: Points, variance: float) -> Tensor:
+    """1 + κ·Var(fᵢ − fⱼ) of each point, (n,)."""
+    gaussian = points.family.at(Prior(variance))
+    with without_autocast(gaussian.scale.device):
+        spread = precise(gaussian.scaled_mean_pair_variance())
+    return 1 + KAPPA * spread * precise(gaussian.scale).square()
+
+
+def _residual_numbers(roots: Tensor, margin: float, likelihood: Likelihood) -> tuple[float, float]:
+    """The variance and the threshold of the residual, from √k (n,) at all points."""
+    threshold = max(BEYOND * float(roots.square().quantile(INSIDE)), SMALLEST_THRESHOLD)
+    independent = 1 if likelihood.name == "bernoulli" else 2  # logits in a difference
     return margin**2 / (independent * threshold), threshold
+
+
+def _typical_margin(points: list[Points], prior_variance: float, temperature: float) -> float:
+    """Against what the residual's deviation is measured: some times the median difference of two means."""
+    means = [precise(each.family.at(Prior(prior_variance)).mean) / temperature for each in points]
+    margins = all_points([_margins(mean) for mean in means])
+    return max(DEVIATIONS * float(margins.median()), SMALLEST_MARGIN)
 
 
 def _margins(mean: Tensor) -> Tensor:

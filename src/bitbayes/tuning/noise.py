@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -13,14 +13,20 @@ from bitbayes.model import Inputs
 from bitbayes.outliers import noise_between
 
 SEED = 0
+# Random numbers of other processes that are drawn in one go.
+SKIPPED_AT_ONCE = 2**20
 
 
 @dataclass(frozen=True)
 class NoiseLike:
-    """As much noise as the inputs it was made from, batch by batch, over the range of all their values."""
+    """As much noise as the inputs it was made from, batch by batch, over the range of all their values.
+
+    `before`: how many random numbers are for other processes, and are drawn first.
+    """
 
     range: tuple[Tensor, ...] = ()
     shapes: tuple[torch.Size, ...] = ()
+    before: int = 0
 
     @classmethod
     def of(cls, inputs: Inputs) -> NoiseLike:
@@ -37,10 +43,26 @@ class NoiseLike:
         both = torch.stack([*self.range, *other.range])
         return NoiseLike((both.amin(), both.amax()), self.shapes + other.shapes)
 
+    def to(self, device: torch.device) -> NoiseLike:
+        """The same noise, on another device."""
+        return replace(self, range=tuple(each.to(device) for each in self.range))
+
+    @classmethod
+    def share(cls, every: list[NoiseLike], rank: int) -> NoiseLike:
+        """A process's share of the noise that one process alone would draw, for the inputs of all of them."""
+        whole = sum((each for each in every if each.shapes), cls())
+        before = sum(shape.numel() for each in every[:rank] for shape in each.shapes)
+        return cls(whole.range, every[rank].shapes, before)
+
     def __iter__(self) -> Iterator[Tensor]:
+        if not self.shapes:
+            return
         low, high = self.range
         # Drawn on the CPU, so that every device sees the same noise.
         generator = torch.Generator().manual_seed(SEED)
+        for start in range(0, self.before, SKIPPED_AT_ONCE):
+            skipped = min(SKIPPED_AT_ONCE, self.before - start)
+            noise_between(low, high, torch.Size([skipped]), generator)
         for shape in self.shapes:
             yield noise_between(low, high, shape, generator)
 

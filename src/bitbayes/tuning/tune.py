@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from bitbayes import predictive
+from bitbayes.errors import EmptyLoaderError
 from bitbayes.logits import LogitGaussian
 from bitbayes.model import (
     Batch,
@@ -18,14 +19,18 @@ from bitbayes.model import (
     input_batches,
     labelled_batches,
     model_device,
+    own_points,
+    without_repeats,
 )
-from bitbayes.posterior import LogitFamily, WeightPosterior
+from bitbayes.posterior import WeightPosterior
 from bitbayes.precision import precise
 from bitbayes.prior import Prior, variance_grid
+from bitbayes.processes import together
 from bitbayes.progress import track
-from bitbayes.residual import Residual, deviations
+from bitbayes.residual import Residual
 from bitbayes.tuning.noise import NoiseLike
 from bitbayes.tuning.objectives import Objective
+from bitbayes.tuning.points import SEED, Candidate, Points, kept_points
 from bitbayes.tuning.search import largest_within, least, search, search_pairs
 
 # Candidates whose predictions are made in one go: what a small operation costs is mostly its start.
@@ -34,63 +39,10 @@ CANDIDATES_AT_ONCE = 5
 INSIDE = 0.99
 # How much of the negative log-likelihood on validation data the residual may cost.
 RESIDUAL_PRICE = 0.005
+# Some points, and noise like each process's.
+Shares = tuple[list["Points"], list[NoiseLike]]
 # Seven a decade.
 RESIDUAL_VARIANCES = variance_grid(113)
-SEED = 0
-
-
-class Candidate(NamedTuple):
-    """Numbers that are tried, chosen or in use together; the residual's are None where they are not known."""
-
-    prior_variance: float | dict[str, float]
-    temperature: float = 1.0
-    residual_variance: float | None = None
-    residual_threshold: float | None = None
-
-    def complete(self, gaussian: LogitGaussian, root_kernel: Tensor | None) -> LogitGaussian:
-        """The one place where temperature and residual join a Gaussian over logits.
-
-        Args:
-            gaussian: that of the weights alone.
-            root_kernel: √k(x) (n,) of the residual, if there is one.
-        """
-        gaussian = gaussian.at_temperature(self.temperature)
-        if root_kernel is None or not self.residual_variance or self.residual_threshold is None:
-            return gaussian
-        added = deviations(root_kernel, self.residual_variance, self.residual_threshold)
-        return gaussian.plus_independent(added)
-
-
-class Points(NamedTuple):
-    """Some points: the Gaussians over their logits, labels (n,) and the residual's √k(x) (n,), if any."""
-
-    family: LogitFamily
-    labels: Tensor | None
-    root_kernel: Tensor | None
-
-    def gaussians(self, candidates: list[Candidate]) -> list[LogitGaussian]:
-        """The Gaussian over their logits for each candidate."""
-        variances = {candidate.prior_variance for candidate in candidates}
-        shared = {each: self.family.at(Prior(each)) for each in variances}
-        return [each.complete(shared[each.prior_variance], self.root_kernel) for each in candidates]
-
-    def rows(self, which: Tensor) -> Points:
-        """Some of the points, by their numbers."""
-        labels = None if self.labels is None else self.labels[which]
-        root = None if self.root_kernel is None else self.root_kernel[which]
-        return Points(self.family.rows(which), labels, root)
-
-    @staticmethod
-    def joined(parts: list[Points]) -> Points:
-        """All points of the parts."""
-        if len(parts) == 1:
-            return parts[0]
-        families, labels, roots = zip(*parts, strict=True)
-        return Points(
-            families[0].joined(list(families)),
-            None if labels[0] is None else torch.cat(labels),
-            None if roots[0] is None else torch.cat(roots),
-        )
 
 
 def tune_by_evidence(posterior: WeightPosterior, *, each_layer: bool) -> float | dict[str, float]:
@@ -130,7 +82,8 @@ def tune_on_data(
         progress: whether to show a bar.
         choose_residual: whether the residual's numbers are chosen as well, and not kept.
     """
-    inside, outside = _one_pass(posterior, residual, objective, loader, outliers, progress)
+    task = f"tune({type(objective).__name__}, weight={objective.outlier_weight}, {method!r}) at {now}"
+    inside, outside = _one_pass(task, posterior, residual, objective, loader, outliers, progress)
 
     def costs(candidates: list[Candidate]) -> Tensor:
         total = mean_costs(inside, candidates, method, objective.data_cost)
@@ -145,7 +98,7 @@ def tune_on_data(
         best = search(grid, lambda some: costs([now._replace(prior_variance=each) for each in some]))
         return now._replace(prior_variance=best)
     roots = [points.root_kernel for points in inside if points.root_kernel is not None]
-    threshold = float(torch.cat(roots).square().quantile(INSIDE))
+    threshold = float(all_points(roots).square().quantile(INSIDE))
     temperature = now.temperature
     if objective.joint:
         prior_variance, variance = search_pairs(
@@ -164,7 +117,10 @@ def tune_on_data(
 def mean_costs(
     groups: list[Points], candidates: list[Candidate], method: str, cost: Callable[..., Tensor]
 ) -> Tensor:
-    """For each candidate the mean of cost(logits, labels) over all points, (c,) in float64."""
+    """For each candidate the mean of cost(logits, labels) over all points, (c,) in float64.
+
+    Over those of all processes, if there are several.
+    """
     totals = []
     for points in groups:
         sums = []
@@ -175,7 +131,24 @@ def mean_costs(
             sums.append(cost(logits, *labels).reshape(len(some), -1).sum(1))
         totals.append(precise(torch.cat(sums)))
     # Read back from the device once, at the end.
-    return torch.stack(totals).sum(0).cpu() / sum(len(points.family) for points in groups)
+    total = torch.stack(totals).sum(0).cpu() if totals else torch.zeros(len(candidates), dtype=torch.float64)
+    count = point_count(groups)
+    together().add_(total)
+    return total / count
+
+
+def point_count(groups: list[Points]) -> int:
+    """The number of points, those of all processes together."""
+    count = torch.tensor(sum(len(points.family) for points in groups))
+    together().add_(count)
+    return int(count)
+
+
+def all_points(parts: list[Tensor], *shape: int) -> Tensor:
+    """Numbers (n, *shape) of all points, those of all processes together, in float64."""
+    if parts:
+        return together().rows(precise(torch.cat(parts)))
+    return together().rows(torch.zeros(0, *shape, dtype=torch.float64))
 
 
 def _predict(gaussians: list[LogitGaussian], method: str) -> Tensor:
@@ -193,18 +166,41 @@ def _predict(gaussians: list[LogitGaussian], method: str) -> Tensor:
 def validation_points(
     posterior: WeightPosterior, residual: Residual | None, loader: Iterable[Any], progress: bool | None
 ) -> list[Points]:
-    """What tuning needs of validation data, after one pass."""
-    return list(_points(posterior, residual, _validation_batches(posterior, loader, progress)))
+    """What tuning needs of validation data, after one pass; of this process's share, if there are several."""
+    return kept_points(posterior, residual, _validation_batches(posterior, loader, progress))
+
+
+def shared_points(task: str, work: Callable[[], list[Points]], noise: Callable[[], NoiseLike]) -> Shares:
+    """This process's points, which may be none, and noise like the inputs of each process.
+
+    Raises if no process has points, and in all processes if one fails.
+    """
+    processes = together()
+
+    def share() -> list[Points]:
+        try:
+            return work()
+        except EmptyLoaderError:
+            if processes.alone:
+                raise
+            return []
+
+    points, found = processes.agree(task, share, lambda mine: (len(mine), noise().to(torch.device("cpu"))))
+    if not any(count for count, _ in found):
+        raise EmptyLoaderError("the loaders of all processes are empty: they yielded no batch")
+    return points, [each for _, each in found]
 
 
 def _validation_batches(
     posterior: WeightPosterior, loader: Iterable[Any], progress: bool | None
 ) -> Iterator[Batch]:
-    batches = track(check_loader(loader), "tuning: validation data", progress)
-    return labelled_batches(batches, model_device(posterior.model))
+    own = own_points(check_loader(loader))
+    batches = track(loader, "tuning: validation data", together().shown(progress))
+    return without_repeats(labelled_batches(batches, model_device(posterior.model)), own)
 
 
 def _one_pass(
+    task: str,
     posterior: WeightPosterior,
     residual: Residual | None,
     objective: Objective,
@@ -225,24 +221,19 @@ def _one_pass(
                 noise += NoiseLike.of(batch.inputs)
             yield batch
 
-    inside = list(_points(posterior, residual, validation()))
+    def work() -> list[Points]:
+        return kept_points(posterior, residual, validation())
+
+    inside, every = shared_points(task, work, lambda: noise)
     if not objective.outlier_weight:
         return inside, []
-    data: Any = noise if outliers is None else outliers
-    if not isinstance(data, (Tensor, Mapping)):
-        data = track(data, "tuning: outliers", progress)
-    return inside, list(_points(posterior, residual, input_batches(data, device)))
 
+    def outside() -> list[Points]:
+        data: Any = NoiseLike.share(every, together().rank).to(device) if outliers is None else outliers
+        own = own_points(data)
+        if not isinstance(data, (Tensor, Mapping)):
+            data = track(data, "tuning: outliers", together().shown(progress))
+        batches = input_batches(data, device, positions=posterior.layout.positions)
+        return kept_points(posterior, residual, without_repeats(batches, own))
 
-def _points(
-    posterior: WeightPosterior, residual: Residual | None, batches: Iterable[Batch]
-) -> Iterator[Points]:
-    """What tuning needs of the batches after their forward pass; small ones are joined on the way."""
-    waiting: list[Points] = []
-    for batch, family in posterior.families(residual.attached_to(batches) if residual else batches):
-        if waiting and sum(len(each.family) for each in waiting) + len(family) > posterior.rows_per_step:
-            yield Points.joined(waiting)
-            waiting = []
-        waiting.append(Points(family, batch.labels, batch.root_kernel))
-    if waiting:
-        yield Points.joined(waiting)
+    return inside, shared_points(f"{task}, outliers", outside, NoiseLike)[0]

@@ -15,7 +15,8 @@ from bitbayes.reproduction.paper.methods.base import (
     rate_by_probabilities,
 )
 from bitbayes.tuning.calibrated import calibrate
-from bitbayes.tuning.tune import Candidate, Points, validation_points
+from bitbayes.tuning.points import Candidate, Points
+from bitbayes.tuning.tune import validation_points
 
 
 class Gaussians:
@@ -39,8 +40,8 @@ class Gaussians:
     def choose(self, points: Points) -> Hyperparameters:
         """Return the numbers that `tune` chooses on these points."""
         posterior = self.bayes._fitted_posterior()
-        losses, grid = posterior.fitted.likelihood.losses, posterior.candidates()
-        return dict(calibrate([points], self.bayes._method(None), losses, grid)._asdict())
+        likelihood, grid = posterior.fitted.likelihood, posterior.candidates()
+        return dict(calibrate([points], self.bayes._method(None), likelihood, grid)._asdict())
 
     def rate(self, points: Points, chosen: Hyperparameters) -> Rated:
         """Rate the points with these numbers."""

@@ -1,0 +1,141 @@
+"""The sums of a fit on their way, in a file that is written whole or not at all every so many seconds.
+
+A file holds the sums over the first batches, and how many these are: the two are written together, so no
+batch is counted twice or left out, whenever the process ends. Each process of a group has a file of its own.
+"""
+
+import json
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from bitbayes.errors import ArgumentError, FileError
+from bitbayes.fitting import Totals
+from bitbayes.io import sums
+from bitbayes.io.strict_json import parse_json
+from bitbayes.io.tensor_file import read_tensors, write_tensors
+from bitbayes.io.whole_file import check_writable, make_folder
+from bitbayes.model import OrderedLoader, fingerprint
+from bitbayes.options import Options
+from bitbayes.processes import Processes, together
+
+FORMAT = 1
+SECONDS = 30.0
+# The pause is also so many times as long as writing takes, so that it never takes a large part of the time.
+PAUSE = 20
+REMOVE = "give another folder, or remove it to begin again"
+
+
+class Checkpoint:
+    """The checkpoint of one process's share of a fit, in a folder; see `fitting.Keeper`."""
+
+    def __init__(
+        self, folder: str | PathLike[str], model: nn.Module, options: Options, processes: Processes
+    ) -> None:
+        if not isinstance(folder, (str, PathLike)):
+            raise ArgumentError(f"checkpoint={folder!r}: expected the path of a folder")
+        self.path = Path(folder) / f"fit-{processes.rank}-of-{processes.size}.safetensors"
+        self.model, self.options, self.processes = model, options, processes
+        self.belongs_to: dict[str, Any] = {}
+        self.loader: OrderedLoader | None = None
+        self._next = 0.0
+
+    def begin(self, loader: Iterable[Any], device: torch.device) -> tuple[Iterable[Any], Totals]:
+        """What is left of the loader, after its first batch, and the sums over what was read before."""
+        make_folder(self.path.parent)
+        check_writable(self.path)
+        self._refuse_other_shares()
+        # What must be the same when the fit is resumed.
+        options, model = _plain(asdict(self.options)), asdict(fingerprint(self.model))
+        self.belongs_to = {"options": options, "fingerprint": model}
+        header, totals = self._read(device) if self.path.exists() else ({"digest": ""}, Totals())
+        self.loader = OrderedLoader(loader, totals.batches, header["digest"])
+        self._next = time.monotonic() + SECONDS
+        return self.loader, totals
+
+    def keep_if_due(self, totals: Totals, check: Callable[[], None]) -> None:
+        """Write the sums, if the last time was long ago, after `check` has not raised."""
+        begun = time.monotonic()
+        if begun < self._next:
+            return
+        check()
+        self._write(totals)
+        now = time.monotonic()
+        self._next = now + max(SECONDS, PAUSE * (now - begun))
+
+    def remove(self) -> None:
+        """The fit is complete."""
+        self.path.unlink(missing_ok=True)
+
+    def _refuse_other_shares(self) -> None:
+        size = self.processes.size
+        found = {each.name for each in self.path.parent.glob("fit-*-of-*.safetensors")}
+        if others := found - {f"fit-{rank}-of-{size}.safetensors" for rank in range(size)}:
+            raise FileError(
+                f"the folder {self.path.parent} has checkpoints of another number of processes than {size} "
+                f"({min(others)}), which have read other shares; {REMOVE}"
+            )
+
+    def _write(self, totals: Totals) -> None:
+        assert self.loader is not None
+        tensors, described = sums.to_tensors(totals.curvature, totals.input_moments)
+        if totals.generator is not None:
+            tensors["generator"] = totals.generator.get_state()
+        header = {
+            "format": FORMAT,
+            **self.belongs_to,
+            **described,
+            "count": totals.count,
+            "loss": float(totals.loss),
+            "batches": totals.batches,
+            "digest": self.loader.digest_after(totals.batches),
+            "generator": totals.generator is not None,
+        }
+        write_tensors(self.path, tensors, {"bitbayes-checkpoint": json.dumps(header)})
+
+    def _read(self, device: torch.device) -> tuple[dict[str, Any], Totals]:
+        file = read_tensors(self.path, REMOVE)
+        if not file.checked or "bitbayes-checkpoint" not in file.metadata:
+            raise FileError(f"{self.path} is no checkpoint that `fit` wrote; {REMOVE}")
+        header = parse_json(file.metadata["bitbayes-checkpoint"])
+        if header["format"] != FORMAT:
+            raise FileError(f"{self.path} was written by another version of bitbayes; {REMOVE}")
+        for what, now in self.belongs_to.items():
+            if header[what] != now:
+                other = "other options" if what == "options" else "another model, or with other weights"
+                raise FileError(f"{self.path} is the checkpoint of a fit with {other}; {REMOVE}")
+        place = torch.device("cpu") if device.type == "mps" else device  # which has no float64
+        tensors = {name: tensor.to(place) for name, tensor in file.tensors.items() if name != "generator"}
+        curvature, moments = sums.from_tensors(tensors, header)
+        generator = None
+        if header["generator"]:
+            generator = torch.Generator(device)
+            generator.set_state(file.tensors["generator"])
+        return header, Totals(
+            curvature, header["count"], header["loss"], moments, header["batches"], generator
+        )
+
+
+@contextmanager
+def kept_in(
+    folder: str | PathLike[str] | None, model: nn.Module, options: Options
+) -> Iterator[Checkpoint | None]:
+    """The checkpoint of a fit, if there is a folder for it; removed at the end of a block that succeeds."""
+    if folder is None:
+        yield None
+        return
+    checkpoint = Checkpoint(folder, model, options, together())
+    yield checkpoint
+    checkpoint.remove()
+
+
+def _plain(value: Any) -> Any:
+    """The value as it comes back from JSON."""
+    return parse_json(json.dumps(value))

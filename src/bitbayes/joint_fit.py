@@ -1,0 +1,160 @@
+"""One fit by many processes: each sums up its own share of the data, and the sums are added at the end.
+
+Sums that add number by number are added by one `all_reduce` each. Others (`InputMoments`) go round, each
+process's in turn, and are added in that order. Either way all processes end with the same numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import combinations
+from typing import TypeVar
+
+import torch
+from torch import nn
+
+from bitbayes.errors import DataError, EmptyLoaderError, ProcessError
+from bitbayes.fitting import Fitted
+from bitbayes.model import model_device, watched
+from bitbayes.options import Options
+from bitbayes.processes import Processes, together
+from bitbayes.structures import Curvature
+from bitbayes.tensors import TensorBundle
+
+B = TypeVar("B", bound=TensorBundle)
+META = torch.device("meta")
+# Sums over the same points in another order differ by less; those over others do not agree so well.
+SAME_POINTS = 1e-8
+
+
+def fit_together(task: str, model: nn.Module, options: Options, fit: Callable[[], Fitted]) -> Fitted:
+    """What the data of all processes give.
+
+    Args:
+        task: "fit" or "update".
+        model: the model, the same one everywhere.
+        options: the same everywhere.
+        fit: sums up this process's share.
+    """
+    processes = together()
+
+    def share() -> Fitted | None:
+        try:
+            with watched(model) as living:
+                fitted = fit()
+        except EmptyLoaderError:
+            if processes.alone:
+                raise
+            return None
+        return replace(fitted, living=tuple(sorted(living)))
+
+    mine, outlines = processes.agree(f"{task} with {options}", share, _outline)
+    if processes.alone:
+        assert mine is not None
+        return mine
+    known = [each for each in outlines if each is not None]
+    if not known:
+        raise EmptyLoaderError("the loaders of all processes are empty: they yielded no batch")
+    _check_same_model(outlines)
+    _check_other_points(processes, mine, outlines)
+    return _summed(processes, mine, outlines, model_device(model), options)
+
+
+def _outline(fitted: Fitted | None) -> Fitted | None:
+    """All but the numbers: tensors without entries."""
+    if fitted is None:
+        return None
+    curvature = {name: each.to(META) for name, each in fitted.curvature.items()}
+    moments = None if fitted.input_moments is None else fitted.input_moments.to(META)
+    return replace(fitted, curvature=curvature, input_moments=moments)
+
+
+def _check_same_model(outlines: list[Fitted | None]) -> None:
+    known = {rank: each for rank, each in enumerate(outlines) if each is not None}
+    (first, mine), *others = known.items()
+    for rank, theirs in others:
+        if theirs.fingerprint != mine.fingerprint or theirs.weights != mine.weights:
+            raise ProcessError(
+                f"process {first} and process {rank} hold different models, or freeze different parts: load "
+                "the same weights in all processes first"
+            )
+
+
+def _check_other_points(processes: Processes, mine: Fitted | None, outlines: list[Fitted | None]) -> None:
+    """Raise if two processes have read the same points, in whatever order: each would count twice."""
+    sums = torch.zeros(processes.size, len(_summary(next(filter(None, outlines)))), dtype=torch.float64)
+    if mine is not None:
+        sums[processes.rank] = torch.tensor(_summary(mine), dtype=torch.float64)
+    processes.add_(sums)
+    for (a, ours), (b, theirs) in combinations(enumerate(sums), 2):
+        # Where nothing is lost, there is nothing to tell them by: the loss comes second.
+        if ours[:2].all() and bool(((ours - theirs).abs() <= SAME_POINTS * theirs.abs()).all()):
+            raise DataError(
+                f"process {a} and process {b} have read the same {int(ours[0]):,} points, which would count "
+                "twice: give each process's loader its own share (a DistributedSampler), or let each fit by "
+                "itself (bitbayes.process_group(None))"
+            )
+
+
+def _summary(fitted: Fitted) -> list[float]:
+    """A few sums by which two sets of points can be told apart: count, loss, and the size of each tensor.
+
+    Of an outline, which has no numbers, it is as long.
+    """
+    tensors = [each for curvature in fitted.curvature.values() for each in curvature.tensors().values()]
+    sizes = [0.0 if each.is_meta else float(each.abs().sum()) for each in tensors]
+    return [fitted.count, fitted.loss, *sizes]
+
+
+def _summed(
+    processes: Processes,
+    mine: Fitted | None,
+    outlines: list[Fitted | None],
+    device: torch.device,
+    options: Options,
+) -> Fitted:
+    known = [each for each in outlines if each is not None]
+    first = known[0]
+    place = torch.device("cpu") if device.type == "mps" else device  # which has no float64
+    curvature = {}
+    for name in first.curvature:
+        own = None if mine is None else mine.curvature[name]
+        theirs = [None if each is None else each.curvature[name] for each in outlines]
+        curvature[name] = _total(processes, own, theirs, place)
+    sizes = {None if each.input_moments is None else each.input_moments.mean.shape for each in known}
+    moments = None
+    # As within one process: inputs that are not all of one size have no residual, unless it was asked for.
+    if None not in sizes and (len(sizes) == 1 or options.residual_asked):
+        all_moments = [None if each is None else each.input_moments for each in outlines]
+        moments = _total(processes, None if mine is None else mine.input_moments, all_moments, place)
+    return replace(
+        first,
+        curvature=curvature,
+        count=sum(each.count for each in known),
+        loss=sum(each.loss for each in known),
+        input_moments=moments,
+        living=tuple(sorted({name for each in known for name in each.living})),
+    )
+
+
+def _total(processes: Processes, mine: B | None, outlines: list[B | None], device: torch.device) -> B:
+    """The sum of what all processes have."""
+    first = next(each for each in outlines if each is not None)
+    if isinstance(first, Curvature) and type(first).__add__ is Curvature.__add__:
+        total = _filled(first, device) if mine is None else mine
+        processes.add_(*total.tensors().values())
+        return total
+    parts = []
+    for rank, outline in enumerate(outlines):
+        if outline is not None:
+            theirs = mine if rank == processes.rank and mine is not None else _filled(outline, device)
+            processes.broadcast_(list(theirs.tensors().values()), rank)
+            parts.append(theirs)
+    return sum(parts[1:], parts[0])  # type: ignore[call-overload, no-any-return]
+
+
+def _filled(outline: B, device: torch.device) -> B:
+    """Zeros in the place of its tensors."""
+    zeros = {name: torch.zeros_like(each, device=device) for name, each in outline.tensors().items()}
+    return replace(outline, **zeros)

@@ -1,0 +1,90 @@
+"""A Lightning callback that makes the trained network a bit Bayesian when training ends."""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from bitbayes.errors import ArgumentError, DataError, MissingPackageError
+from bitbayes.laplace import Laplace
+
+if TYPE_CHECKING:
+    Callback = object
+else:
+    try:
+        from lightning.pytorch import Callback
+    except ImportError:
+        try:
+            from pytorch_lightning import Callback
+        except ImportError:
+            Callback = object
+
+
+class LaplaceCallback(Callback):
+    """Fit a `Laplace` on the training data when `Trainer.fit` ends, and tune it on the validation data.
+
+    The loaders are the trainer's own. Their batches are pairs (x, y), or mappings with a key "labels". Random
+    augmentation in the training data is taken as data; give a loader without it if you have one.
+
+    Where several processes train together, they fit and tune together, too: each reads the share of the data
+    that its trainer's loader gives it, and all end with the same `bayes`. A loader that you give must have
+    the process's own share (a `DistributedSampler`).
+
+    Args:
+        network: the name of the attribute of the LightningModule that is the network, such as "model"; by
+            default the LightningModule itself, whose `forward` then returns logits.
+        train_loader: in the place of the trainer's.
+        val_loader: in the place of the trainer's. Where there is none, nothing is tuned.
+        options: of the `Laplace`, such as `layers="all"`.
+
+    Attributes:
+        bayes: the fitted `Laplace`, or None before training has ended.
+    """
+
+    def __init__(
+        self,
+        *,
+        network: str | None = None,
+        train_loader: Iterable[Any] | None = None,
+        val_loader: Iterable[Any] | None = None,
+        **options: Any,
+    ) -> None:
+        if Callback is object:
+            raise MissingPackageError("this callback is Lightning's: install lightning, or pytorch-lightning")
+        self.network, self.options = network, options
+        self.train_loader, self.val_loader = train_loader, val_loader
+        self.bayes: Laplace | None = None
+
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        """Raise, before training starts, if there is no such network or the options are wrong."""
+        Laplace(self._network(pl_module), **self.options)
+
+    def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
+        """Fit and tune. Lightning calls it when training has ended, also if it was stopped early."""
+        training = _only(trainer.train_dataloader, "train_loader", self.train_loader)
+        validation = _only(trainer.val_dataloaders, "val_loader", self.val_loader)
+        if training is None:
+            raise DataError("the trainer has no training data: give LaplaceCallback(train_loader=…)")
+        bayes = Laplace(self._network(pl_module), **self.options).fit(training)
+        self.bayes = bayes if validation is None else bayes.tune(validation)
+
+    def _network(self, module: nn.Module) -> nn.Module:
+        found = module if self.network is None else getattr(module, self.network, None)
+        if not isinstance(found, nn.Module):
+            parts = [name for name, _ in module.named_children()]
+            raise ArgumentError(
+                f"network={self.network!r} is no network of the LightningModule: it has {parts}"
+            )
+        return found
+
+
+def _only(loaders: Any, name: str, given: Iterable[Any] | None) -> Iterable[Any] | None:
+    """The loader that was given, or else the trainer's, if it has exactly one."""
+    if given is not None or not loaders:
+        return given
+    if isinstance(loaders, (list, tuple, dict)):
+        many = [*(loaders.values() if isinstance(loaders, dict) else loaders)]
+        if len(many) > 1:
+            raise DataError(f"the trainer has {len(many)} loaders for this: give LaplaceCallback({name}=…)")
+        return many[0]  # type: ignore[no-any-return]
+    return loaders  # type: ignore[no-any-return]

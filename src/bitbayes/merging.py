@@ -1,0 +1,103 @@
+"""Merging: the posterior of several data sets, of those that fitted them apart, and without some of them."""
+
+import copy
+from collections.abc import Sequence
+from dataclasses import replace
+from os import PathLike
+
+import torch
+from torch import nn
+
+from bitbayes.errors import ArgumentError
+from bitbayes.laplace import Laplace
+from bitbayes.model import working_dtype
+
+Part = Laplace | str | PathLike[str]
+# To what a difference must agree with sums that never saw the part: of a model in float64, and in less.
+AGREEMENT, COARSE_AGREEMENT = 1e-9, 1e-3
+# Rounding errors that a sum over many batches may have.
+ROUNDINGS = 100
+
+
+def merge(
+    parts: Part | Sequence[Part], *, without: Part | Sequence[Part] = (), model: nn.Module | None = None
+) -> Laplace:
+    """The posterior of all data of the parts together, less those of others: one `fit` gives the same.
+
+    Curvature is a sum over data, so the sums of the parts are added, and those of `without` are subtracted.
+    The result has the options and the numbers (prior variance, temperature, residual) of the first part: tune
+    it again where that matters. The parts stay as they are.
+
+    Args:
+        parts: fitted `Laplace`s of one model, or files that they were saved to.
+        without: the same, for data that are to be taken out again. Every point must be part of `parts`. The
+            result is what a fit without them gives, to 1e-9 for a model in float64 and to 1e-3 otherwise.
+            Raises a `DataError` where too few digits are left for that.
+        model: the network that was fitted; needed if all parts are files.
+
+    >>> import bitbayes as bb
+    >>> _ = torch.manual_seed(0)
+    >>> model, x, y = nn.Linear(4, 3).double(), torch.randn(60, 4).double(), torch.arange(60) % 3
+    >>> first, second = (bb.Laplace(model).fit([(x[rows], y[rows])]) for rows in (slice(40), slice(40, 60)))
+    >>> both = bb.merge([first, second])
+    >>> torch.allclose(both.predict_proba(x), bb.Laplace(model).fit([(x, y)]).predict_proba(x))
+    True
+    >>> again = bb.merge(both, without=second)
+    >>> torch.allclose(again.predict_proba(x), first.predict_proba(x), atol=1e-9)
+    True
+    """
+    kept, out = _listed(parts), _listed(without)
+    if not kept:
+        raise ArgumentError("there is nothing to merge: give at least one fitted Laplace, or its file")
+    if model is None:
+        model = next((each.model for each in kept + out if isinstance(each, Laplace)), None)
+    first, *others = (_loaded(each, model) for each in kept)
+    taken = [_loaded(each, model) for each in out]
+    for other in others + taken:
+        _check_mergeable(first, other)
+    total = first._current_posterior().fitted
+    for other in others:
+        more = other._current_posterior().fitted
+        living = {*total.living, *more.living}
+        total = replace(total + more, living=tuple(sorted(living)))
+    for other in taken:
+        total = total.without(other._current_posterior().fitted, _most(first.model))
+    merged = copy.copy(first)
+    merged._set_posterior(total)
+    return merged
+
+
+def _listed(parts: Part | Sequence[Part]) -> list[Part]:
+    return [parts] if isinstance(parts, (Laplace, str, PathLike)) else list(parts)
+
+
+def _loaded(part: Part, model: nn.Module | None) -> Laplace:
+    if isinstance(part, Laplace):
+        return part
+    if not isinstance(part, (str, PathLike)):
+        raise ArgumentError(f"{type(part).__name__} in the place of a fitted Laplace or the path of its file")
+    if model is None:
+        raise ArgumentError(
+            "all parts are files: give the network that they belong to, merge(…, model=model)"
+        )
+    return Laplace.load(part, model)
+
+
+def _check_mergeable(first: Laplace, other: Laplace) -> None:
+    """Raise if the sums of the two are not of one kind."""
+    kinds = []
+    for each in (first, other):
+        structures = {name: type(c) for name, c in each._fitted_posterior().fitted.curvature.items()}
+        options = each.options
+        kinds.append((options.layers, structures, options.paper, options.residual_layers))
+    if kinds[0] != kinds[1]:
+        raise ArgumentError(
+            f"these cannot be merged, because their options differ: {first.options} and {other.options}"
+        )
+
+
+def _most(model: nn.Module) -> float:
+    """How many times what is left a sum may be, so that a difference keeps the digits that it should."""
+    dtype = working_dtype(model)
+    agreement = AGREEMENT if dtype == torch.float64 else COARSE_AGREEMENT
+    return agreement / (ROUNDINGS * torch.finfo(dtype).eps)

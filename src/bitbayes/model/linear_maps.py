@@ -1,0 +1,145 @@
+"""Linear maps as modules have them: linear layers, 1×1 convolutions, and adapters around one of these.
+
+An adapter (LoRA and its relatives, as peft has them) is a module whose `base_layer` is such a layer. What it
+computes is still W·x + b, with a weight that is made of several parameters: the effective weight.
+"""
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn import functional
+
+from bitbayes.model.private_copy import private_copy
+from bitbayes.precision import precise
+
+CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+# The error that W·x + b may have in bfloat16, where W, x and the sum are each off by up to 2⁻⁸.
+LINEAR_RELATIVE_ERROR = 2.0**-6
+# Numbers that a check of W·x + b makes at once: in float64 the weight of 100,000 classes takes gigabytes.
+CHECKED_NUMBERS = 2**24
+
+
+def is_linear_map(module: nn.Module) -> bool:
+    """Whether the module's type says that it computes W·x + b, at each position by itself.
+
+    >>> is_linear_map(nn.Linear(2, 3)), is_linear_map(nn.Conv2d(2, 3, 1)), is_linear_map(nn.Conv2d(2, 3, 3))
+    (True, True, False)
+    """
+    if isinstance(module, nn.Linear):
+        return True
+    if isinstance(module, CONVOLUTIONS):
+        sizes = {*module.kernel_size, *module.stride, module.groups}
+        return sizes == {1} and module.padding in ("same", "valid", (0,) * len(module.kernel_size))
+    inside = getattr(module, "base_layer", None)
+    return isinstance(inside, nn.Module) and is_linear_map(inside)
+
+
+def base_layer(module: nn.Module) -> tuple[str, nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d]:
+    """The layer inside of all adapters, and its name in the module: "" for one without adapters."""
+    if isinstance(module, (nn.Linear, *CONVOLUTIONS)):
+        return "", module
+    name, layer = base_layer(module.get_submodule("base_layer"))
+    return f"base_layer.{name}".rstrip("."), layer
+
+
+def sizes(module: nn.Module) -> tuple[int, int, bool]:
+    """The number of inputs, of outputs, and whether there is a bias."""
+    _, layer = base_layer(module)
+    if isinstance(layer, nn.Linear):
+        return layer.in_features, layer.out_features, layer.bias is not None
+    return layer.in_channels, layer.out_channels, layer.bias is not None
+
+
+def feature_axis(module: nn.Module) -> int:
+    """The axis of the features in the module's inputs, and of the logits in its outputs."""
+    return -1 if isinstance(base_layer(module)[1], nn.Linear) else 1
+
+
+def is_batch(module: nn.Module, x: Tensor) -> bool:
+    """Whether x, an input of the module, has an axis for the points of a batch."""
+    _, layer = base_layer(module)
+    return x.dim() >= 2 if isinstance(layer, nn.Linear) else x.dim() == 2 + len(layer.kernel_size)
+
+
+def rows_of(values: Tensor, axis: int) -> Tensor:
+    """(n, …, d, …) → (N, d): one row for each position, or (n, d) as it is."""
+    if values.dim() == 2:
+        return values
+    if axis == 1 and math.prod(values.shape[2:]) == 1:  # pooled to one position
+        return values.flatten(1)
+    return values.movedim(axis, -1).flatten(0, -2)
+
+
+def weight_matrix(module: nn.Module) -> Tensor:
+    """[W, b] (k, D): what the module computes is [W, b]·(x, 1). Without a bias it is W."""
+    weight, bias = weight_and_bias(module)
+    return weight if bias is None else torch.cat([weight, bias[:, None]], dim=1)
+
+
+def weight_and_bias(module: nn.Module) -> tuple[Tensor, Tensor | None]:
+    """W (k, d) and b (k,): the layer's own, or what an adapter makes of it."""
+    if isinstance(module, (nn.Linear, *CONVOLUTIONS)):
+        return module.weight.flatten(1), module.bias
+    outputs = _at_unit_vectors(module, {})
+    return (outputs[1:] - outputs[0]).T, outputs[0] if sizes(module)[2] else None
+
+
+@torch.no_grad()
+def _at_unit_vectors(module: nn.Module, tensors: dict[str, Tensor]) -> Tensor:
+    """What the module computes at 0 and at the unit vectors, (1 + d, k), with these tensors for its own."""
+    _, layer = base_layer(module)
+    inputs, outputs, _ = sizes(module)
+    dtype = layer.weight.dtype if layer.weight.is_floating_point() else torch.float32
+    probe = torch.cat([torch.zeros(1, inputs), torch.eye(inputs)]).to(layer.weight.device, dtype)
+    shape = probe.shape if isinstance(layer, nn.Linear) else (*probe.shape, *[1] * len(layer.kernel_size))
+    found: Tensor = functional_call(private_copy(module), tensors, (probe.reshape(shape),))
+    return found.reshape(1 + inputs, outputs)
+
+
+def drawn_parameters(module: nn.Module, noise: Tensor) -> dict[str, Tensor] | None:
+    """The module's weights plus noise (s, k, D), by their names in it. None if the weight is no parameter.
+
+    An adapter adds something to its layer's weight, so the noise is added to that weight. Where it does
+    something else with it (a norm, say), no parameter has such draws.
+    """
+    name, layer = base_layer(module)
+    if not isinstance(layer.weight, nn.Parameter) or not layer.weight.is_floating_point():
+        return None
+    prefix, inputs = f"{name}." if name else "", sizes(module)[0]
+    noise = noise.to(layer.weight.dtype)
+    draws = {f"{prefix}weight": layer.weight + noise[:, :, :inputs].reshape(-1, *layer.weight.shape)}
+    if layer.bias is not None:
+        draws[f"{prefix}bias"] = layer.bias + noise[:, :, inputs]
+    if name:
+        weight = (layer.weight + torch.ones_like(layer.weight)).detach()
+        moved = _at_unit_vectors(module, {f"{prefix}weight": weight}) - _at_unit_vectors(module, {})
+        size = 1 + weight.abs().amax()
+        if bool(((moved[1:] - 1).abs() > LINEAR_RELATIVE_ERROR * size).any()):
+            return None
+    return draws
+
+
+def computes(weight: Tensor, bias: Tensor | None, x: Tensor, result: Tensor) -> Tensor:
+    """Whether the result (N, k) is W·x + b, up to rounding, of W (k, d), b (k,) and x (N, d): a tensor ()."""
+    outputs = max(1, CHECKED_NUMBERS // max(x.shape))  # at once
+    x, result = precise(x.detach()), result.detach()
+    parts = [slice(start, start + outputs) for start in range(0, len(weight), outputs)]
+    found = [
+        _computes(weight.detach()[part], None if bias is None else bias.detach()[part], x, result[:, part])
+        for part in parts
+    ]
+    return torch.stack(found).all()
+
+
+def _computes(weight: Tensor, bias: Tensor | None, x: Tensor, result: Tensor) -> Tensor:
+    """Relative to Σ |W||x| + |b|, because the terms may cancel.
+
+    The tolerance is that of bfloat16 in every precision: a GPU may multiply float32 numbers with 8 bits. A
+    different formula is off by much more.
+    """
+    weight, bias = precise(weight), None if bias is None else precise(bias)
+    gap = (precise(result) - functional.linear(x, weight, bias)).abs()
+    size = functional.linear(x.abs(), weight.abs(), None if bias is None else bias.abs())
+    return (gap <= LINEAR_RELATIVE_ERROR * size).all()

@@ -1,0 +1,140 @@
+"""Loaders whose batches come in a fixed order, so that work on them can be interrupted and resumed.
+
+A digest of the batches so far says whether a loader gives the same ones again. For a `DataLoader` of a
+map-style data set it is of their indices, and batches that are left out are not read. For any other loader it
+is of their labels and some of their inputs, and they are read.
+"""
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
+from operator import length_hint
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import (
+    DataLoader,
+    IterableDataset,
+    RandomSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
+
+from bitbayes.errors import ArgumentError, DataError
+from bitbayes.model.fingerprint import tensor_bytes
+
+RANDOM = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
+# What a loader like another one has of it, beside the data set and the order.
+KEPT = (
+    "num_workers",
+    "collate_fn",
+    "pin_memory",
+    "timeout",
+    "worker_init_fn",
+    "multiprocessing_context",
+    "generator",
+    "prefetch_factor",
+    "in_order",
+)
+# Numbers at either end of each tensor that go into a digest.
+NUMBERS = 2**12
+
+
+class OrderedLoader:
+    """A loader that leaves out its first batches, but for the very first, which shows what they are like.
+
+    Args:
+        loader: it must give the same batches in the same order whenever it is gone through.
+        skip: how many batches are left out.
+        digest: what `digest_after(skip)` was when these were read. Raises a `DataError` if it is another now.
+    """
+
+    def __init__(self, loader: Iterable[Any], skip: int = 0, digest: str = "") -> None:
+        self.loader, self.skip, self.digest = loader, skip, digest
+        self._check_order()
+        self._digests: list[str] = []
+
+    def __iter__(self) -> Iterator[Any]:
+        if not self._by_index():
+            return self._in_order(self.loader, _content)
+        loader: Any = self.loader
+        batches = self._in_order(loader.batch_sampler, lambda indices: repr(list(indices)).encode())
+        like = {name: getattr(loader, name) for name in KEPT}
+        return iter(DataLoader(loader.dataset, batch_sampler=_Once(batches), **like))
+
+    def __length_hint__(self) -> int:
+        return max(0, length_hint(self.loader) - max(0, self.skip - 1))
+
+    def digest_after(self, batches: int) -> str:
+        """The digest of the first batches."""
+        return self._digests[batches - 1] if batches else ""
+
+    def _by_index(self) -> bool:
+        loader = self.loader
+        return (
+            type(loader) is DataLoader
+            and loader.batch_sampler is not None
+            and not isinstance(loader.dataset, IterableDataset)
+        )
+
+    def _in_order(self, batches: Iterable[Any], content: Any) -> Iterator[Any]:
+        """The first one, and those after the first `skip`."""
+        hashed = hashlib.sha256()
+        for number, batch in enumerate(batches):
+            hashed.update(content(batch))
+            self._digests.append(hashed.hexdigest())
+            if number + 1 == self.skip:
+                self._check_digest()
+            if number == 0 or number >= self.skip:
+                yield batch
+        if len(self._digests) < self.skip:
+            self._check_digest()
+
+    def _check_digest(self) -> None:
+        if self.digest_after(len(self._digests)) != self.digest:
+            raise DataError(
+                f"the first {self.skip:,} batches are not those that were summed up before the interruption: "
+                "a checkpoint needs a loader that gives the same batches in the same order again. Give that "
+                "one, or remove the checkpoint"
+            )
+
+    def _check_order(self) -> None:
+        """Raise if the order is known to be another one each time."""
+        batches = getattr(self.loader, "batch_sampler", None)
+        sampler = getattr(batches, "sampler", getattr(self.loader, "sampler", None))
+        if isinstance(sampler, RANDOM) and getattr(sampler, "generator", None) is None:
+            raise ArgumentError(
+                "the loader shuffles, in another order each time, and a checkpoint needs the same order "
+                "again: use shuffle=False, or generator=torch.Generator().manual_seed(…)"
+            )
+        if getattr(self.loader, "num_workers", 0) and not getattr(self.loader, "in_order", True):
+            raise ArgumentError("the loader has in_order=False, and a checkpoint needs batches in order")
+        if isinstance(self.loader, Iterator):
+            raise ArgumentError(
+                f"the loader is a {type(self.loader).__name__}, which can be gone through only once, and a "
+                "checkpoint needs one that begins again with the same batches: give a list or a DataLoader"
+            )
+
+
+class _Once:
+    """A batch sampler of batches that are gone through once."""
+
+    def __init__(self, batches: Iterator[Any]) -> None:
+        self.batches = batches
+
+    def __iter__(self) -> Iterator[Any]:
+        return self.batches
+
+
+def _content(batch: Any) -> bytes:
+    """The sizes and some numbers of all tensors in a batch."""
+    if isinstance(batch, Tensor):
+        flat = batch.detach().reshape(-1)
+        some = torch.cat([flat[:NUMBERS], flat[-NUMBERS:]])
+        return repr((tuple(batch.shape), batch.dtype)).encode() + bytes(tensor_bytes(some))
+    if isinstance(batch, Mapping):
+        return b"".join(chain.from_iterable((str(name).encode(), _content(batch[name])) for name in batch))
+    if isinstance(batch, (list, tuple)):
+        return b"".join(map(_content, batch))
+    return b""

@@ -1,0 +1,18 @@
+"""The network inside what compiles or distributes it."""
+
+from torch import nn
+
+from bitbayes.model.gathered import gathered, is_spread
+from bitbayes.model.private_copy import WRAPPERS
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """The network inside `torch.compile`, `DataParallel` and `DistributedDataParallel`.
+
+    A compiled graph may not call hooks, and data-parallel copies run in other threads or wait for other
+    processes. Of a network that FSDP has spread over processes it is a plain copy, which all of them make.
+    """
+    inside = model.module if isinstance(model, WRAPPERS) else getattr(model, "_orig_mod", model)
+    if isinstance(inside, nn.Module) and inside is not model:
+        return unwrapped(inside)
+    return gathered(model) if is_spread(model) else model

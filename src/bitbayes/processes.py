@@ -1,0 +1,177 @@
+"""Many processes: what all of them have summed up or found, by PyTorch's own `torch.distributed`.
+
+Each process reads its own share of the data. Between two collective operations it works by itself, so shares
+may be uneven or empty, and a process that fails can say so before anybody waits for its sums. One process
+alone goes through the same code, and nothing is sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from bitbayes.errors import ArgumentError, BitbayesError, ProcessError
+
+T = TypeVar("T")
+F = TypeVar("F")
+
+# What `process_group` has chosen: a group, None for this process alone, or this for all processes.
+EVERY_PROCESS = "every process"
+_chosen: ContextVar[Any] = ContextVar("group", default=EVERY_PROCESS)
+
+
+@contextmanager
+def process_group(group: dist.ProcessGroup | None) -> Iterator[None]:
+    """Choose which processes `fit`, `update` and `tune` work together with in this block.
+
+    Without it, all processes of an initialised `torch.distributed` do.
+
+    Args:
+        group: some of the processes (`torch.distributed.new_group`), or None for this process alone.
+
+    >>> import bitbayes as bb
+    >>> x, y = torch.randn(40, 4), torch.arange(40) % 3
+    >>> with bb.process_group(None):
+    ...     bayes = bb.Laplace(torch.nn.Linear(4, 3)).fit([(x, y)])
+    """
+    if group is not None and not isinstance(group, dist.ProcessGroup):
+        raise ArgumentError(
+            f"process_group({group!r}): expected a group of torch.distributed that this process belongs to, "
+            "or None for this process alone"
+        )
+    before = _chosen.set(group)
+    try:
+        yield
+    finally:
+        _chosen.reset(before)
+
+
+def together() -> Processes:
+    """The processes that work together now, this one alone if there are no others."""
+    group = _chosen.get()
+    if group is None or not dist.is_available() or not dist.is_initialized():
+        return Processes(None, 0, 1)
+    group = dist.group.WORLD if group == EVERY_PROCESS else group
+    return Processes(group, dist.get_rank(group), dist.get_world_size(group))
+
+
+@dataclass(frozen=True)
+class Processes:
+    """`size` processes, of which this one has the number `rank`. All of them call each function."""
+
+    group: dist.ProcessGroup | None
+    rank: int
+    size: int
+
+    @property
+    def alone(self) -> bool:
+        return self.size == 1
+
+    def shown(self, progress: bool | None) -> bool | None:
+        """Whether to show a progress bar: by default only the first process does."""
+        return False if progress is None and self.rank else progress
+
+    def agree(self, task: str, work: Callable[[], T], facts: Callable[[T], F]) -> tuple[T, list[F]]:
+        """Do this process's share of a task, and hear what the others found.
+
+        If one fails, all raise: it its own error, and the others a `ProcessError`. So do all if they have not
+        been asked for the same.
+
+        Args:
+            task: what was asked for, in words.
+            work: does this process's share.
+            facts: what the others should know of the result.
+        """
+        if self.alone:
+            mine = work()
+            return mine, [facts(mine)]
+        try:
+            mine = work()
+            said = task, None, facts(mine)
+        except Exception as error:
+            try:
+                self._gather_objects((task, f"{type(error).__name__}: {error}", None))
+            except BitbayesError as silence:
+                raise error from silence  # the others will find out by themselves
+            raise
+        answers = self._gather_objects(said)
+        failed = [f"process {rank}: {error}" for rank, (_, error, _) in enumerate(answers) if error]
+        if failed:
+            raise ProcessError(
+                f"{len(failed)} of {self.size} processes failed, so none has a result. {'; '.join(failed)}"
+            )
+        for rank, (theirs, _, _) in enumerate(answers):
+            if theirs != task:
+                raise ProcessError(
+                    f"process {self.rank} was asked for {task}, and process {rank} for {theirs}: all "
+                    "processes must do the same. One that works alone says so: bitbayes.process_group(None)"
+                )
+        return mine, [fact for _, _, fact in answers]
+
+    def add_(self, *tensors: Tensor) -> None:
+        """Replace each tensor by its sum over all processes, the same to the last bit everywhere."""
+        for tensor in () if self.alone else tensors:
+            sent = self._sendable(tensor)
+            self._wait(dist.all_reduce, sent)
+            # An algorithm may add in another order for each process.
+            self._wait(dist.broadcast, sent, group_src=0)
+            if sent is not tensor:
+                tensor.copy_(sent)
+
+    def broadcast_(self, tensors: Sequence[Tensor], rank: int) -> None:
+        """Replace each tensor by that of one process."""
+        for tensor in () if self.alone else tensors:
+            sent = self._sendable(tensor)
+            self._wait(dist.broadcast, sent, group_src=rank)
+            if sent is not tensor:
+                tensor.copy_(sent)
+
+    def rows(self, mine: Tensor) -> Tensor:
+        """The rows (n, …) of all processes, in the order of these, on the device of `mine`."""
+        if self.alone:
+            return mine
+        counts = torch.zeros(self.size, dtype=torch.int64)
+        counts[self.rank] = len(mine)
+        self.add_(counts)
+        parts = [
+            mine.contiguous() if rank == self.rank else mine.new_empty(count, *mine.shape[1:])
+            for rank, count in enumerate(counts.tolist())
+        ]
+        for rank, part in enumerate(parts):
+            if len(part):
+                self.broadcast_([part], rank)
+        return torch.cat(parts)
+
+    def _sendable(self, tensor: Tensor) -> Tensor:
+        """The tensor where the group can send it from: NCCL sends from a GPU only, Gloo best from the CPU."""
+        backends = dict(pair.split(":") for pair in dist.get_backend_config(self.group).split(","))
+        if backends.get(tensor.device.type, "gloo") != "gloo":
+            place = tensor.device
+        elif "cpu" in backends:
+            place = torch.device("cpu")
+        else:
+            place = torch.device("cuda", torch.cuda.current_device())
+        return tensor if tensor.device == place and tensor.is_contiguous() else tensor.to(place).contiguous()
+
+    def _gather_objects(self, mine: Any) -> list[Any]:
+        answers: list[Any] = [None] * self.size
+        self._wait(dist.all_gather_object, answers, mine)
+        return answers
+
+    def _wait(self, collective: Callable[..., Any], *arguments: Any, **named: Any) -> None:
+        """Carry out a collective operation; raise a `ProcessError` if the others do not take part."""
+        try:
+            collective(*arguments, **named, group=self.group)
+        except RuntimeError as error:  # of torch.distributed: a time-out, or a closed connection
+            raise ProcessError(
+                f"process {self.rank} of {self.size} waited in vain for the others ({error}). Did one of "
+                "them end, or not call this function, or take longer than the group's time-out "
+                "(init_process_group(timeout=…))? One that works alone says so: bitbayes.process_group(None)"
+            ) from error

@@ -1,0 +1,102 @@
+"""What a DistributedSampler repeats is left out, and shares together are the data, each point once."""
+
+import pytest
+import torch
+from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, TensorDataset
+
+import bitbayes as bb
+from bitbayes.errors import ArgumentError
+from bitbayes.model import labelled_batches, own_points, without_repeats
+from classifiers import points, relu_mlp
+
+CPU = torch.device("cpu")
+
+
+def numbers(loader):
+    """The points that a loader gives for its own, by their numbers."""
+    batches = without_repeats(labelled_batches(loader, CPU), own_points(loader))
+    return [int(each) for batch in batches for each in batch.labels]
+
+
+def share(n, rank, size, **options):
+    data = TensorDataset(torch.zeros(n, 2), torch.arange(n))
+    return DataLoader(data, 3, sampler=DistributedSampler(data, size, rank, **options))
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize("n", [1, 2, 3, 7, 8, 9, 20])
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 8])
+def test_every_point_is_in_one_share(n, size, shuffle):
+    shares = [numbers(share(n, rank, size, shuffle=shuffle)) for rank in range(size)]
+    assert sorted(each for some in shares for each in some) == list(range(n))
+
+
+def test_a_sampler_that_leaves_points_out_is_taken_as_it_is():
+    shares = [numbers(share(7, rank, 3, shuffle=False, drop_last=True)) for rank in range(3)]
+    assert shares == [[0, 3], [1, 4], [2, 5]]
+
+
+def test_mappings_are_cut_too():
+    rows = [{"x": torch.zeros(2), "labels": torch.tensor(i)} for i in range(5)]
+    loaders = [DataLoader(rows, 2, sampler=DistributedSampler(rows, 2, r, shuffle=False)) for r in (0, 1)]
+    assert [numbers(each) for each in loaders] == [[0, 2, 4], [1, 3]]
+
+
+def test_a_batch_sampler_of_the_same_kind_is_looked_into():
+    data = TensorDataset(torch.zeros(7, 2), torch.arange(7))
+    sampler = DistributedSampler(data, 2, 1, shuffle=False)
+    assert numbers(DataLoader(data, batch_sampler=BatchSampler(sampler, 3, False))) == [1, 3, 5]
+
+
+class Reversed(DistributedSampler):
+    def __iter__(self):
+        return reversed(list(super().__iter__()))
+
+
+class Sorted(BatchSampler):
+    pass
+
+
+def test_it_is_refused_where_the_repeated_points_are_not_known():
+    data = TensorDataset(torch.zeros(7, 2), torch.arange(7))
+    sampler = DistributedSampler(data, 2, 1, shuffle=False)
+    with pytest.raises(
+        ArgumentError, match="the sampler is a Reversed: give a sampler that repeats no point"
+    ):
+        own_points(DataLoader(data, sampler=Reversed(data, 2, 1)))
+    with pytest.raises(ArgumentError, match="by a Sorted"):
+        own_points(DataLoader(data, batch_sampler=Sorted(sampler, 3, False)))
+    with pytest.raises(ArgumentError, match="in_order=False"):
+        own_points(DataLoader(data, sampler=sampler, num_workers=1, in_order=False))
+    even = TensorDataset(torch.zeros(8, 2), torch.arange(8))  # nothing is repeated
+    assert own_points(DataLoader(even, sampler=Reversed(even, 2, 1))) is None
+    assert own_points([1, 2]) is None
+
+
+@pytest.mark.parametrize("layers", ["last", "all"])
+def test_fits_of_shares_are_merged_to_the_fit_of_all(layers):
+    x, y = points(41, dtype=torch.float64)
+    data, model = TensorDataset(x, y), relu_mlp(dtype=torch.float64)
+    loaders = [DataLoader(data, 4, sampler=DistributedSampler(data, 3, rank)) for rank in range(3)]
+    merged = bb.merge([bb.Laplace(model, layers=layers).fit(each) for each in loaders])
+    whole = bb.Laplace(model, layers=layers).fit(DataLoader(data, 41))
+    # Sums in another order: a few roundings of float64.
+    torch.testing.assert_close(merged.predict_proba(x), whole.predict_proba(x), rtol=0, atol=1e-12)
+    assert merged._posterior.fitted.count == 41
+
+
+@pytest.mark.parametrize("split", [False, True])
+@pytest.mark.parametrize("n", [1, 3, 7, 8, 9, 20, 24])
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_what_accelerate_repeats_is_left_out(n, size, split):
+    accelerate = pytest.importorskip("accelerate.data_loader", reason="accelerate is not installed")
+    data = TensorDataset(torch.zeros(n, 2), torch.arange(n))
+
+    def loader(rank, **options):
+        places = {"num_processes": size, "process_index": rank, "split_batches": split, **options}
+        return accelerate.prepare_data_loader(DataLoader(data, 4), put_on_device=False, **places)
+
+    for even in (True, False):
+        shares = [loader(rank, even_batches=even) for rank in range(size)]
+        found = [number for each in shares if next(iter(each), None) for number in numbers(each)]
+        assert sorted(found) == list(range(n))

@@ -1,0 +1,249 @@
+"""What the processes of a group do in the tests: functions of their rank and their number."""
+
+import os
+import signal
+import time
+import warnings
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.utils.data import DataLoader, DistributedSampler, Subset, TensorDataset
+
+import bitbayes as bb
+from bitbayes.errors import EdgeWarning
+from bitbayes.io import checkpoint
+from bitbayes.structures import lowrank
+from classifiers import drawn
+
+POINTS = 203
+
+
+def network(k=3):
+    """A slightly overconfident network in float64."""
+    torch.manual_seed(k)
+    model = nn.Sequential(nn.Linear(2, 6), nn.Tanh(), nn.Linear(6, k)).double()
+    with torch.no_grad():
+        model[2].weight *= 6
+    return model
+
+
+def dataset(k=3, n=POINTS):
+    torch.manual_seed(n)
+    return TensorDataset(*drawn(network(k), n))
+
+
+def loader(data, rank, size, split="sampler", batch_size=16):
+    """A process's share: padded by a sampler, uneven, or all of it with the last process."""
+    if split == "sampler":
+        sampler = DistributedSampler(data, size, rank, shuffle=True, seed=5)
+        return DataLoader(data, batch_size, sampler=sampler)
+    cuts = [len(data) * (r * r) // (size * size) for r in range(size + 1)]
+    if split == "empty":
+        cuts = [0] * size + [len(data)]
+    return DataLoader(Subset(data, range(cuts[rank], cuts[rank + 1])), batch_size)
+
+
+def described(bayes):
+    """All that was learned, and some predictions."""
+    fitted = bayes._posterior.fitted
+    tensors = {
+        f"{name}/{field}": tensor
+        for name, curvature in fitted.curvature.items()
+        for field, tensor in curvature.tensors().items()
+    }
+    if fitted.input_moments is not None:
+        tensors |= {f"inputs/{field}": tensor for field, tensor in fitted.input_moments.tensors().items()}
+    numbers = [bayes.prior_variance, bayes.temperature, bayes.residual_variance, bayes.residual_threshold]
+    return {
+        "tensors": tensors,
+        "sums": torch.tensor([fitted.count, fitted.loss], dtype=torch.float64),
+        "numbers": torch.tensor(numbers, dtype=torch.float64),
+        "probabilities": bayes.predict_proba(dataset(fitted.weights.outputs, 20)[:][0] * 3),
+    }
+
+
+def fit_update_tune(rank, size, cases):
+    """What is learned in each case: options of the Laplace, options of `tune`, and how data are shared."""
+    answers = []
+    for options, tuning, split in cases:
+        options = dict(options)
+        k = options.pop("k", 3)
+        bayes = bb.Laplace(network(k), **options)
+        bayes.fit(loader(dataset(k), rank, size, split)).update(loader(dataset(k, 50), rank, size, split, 7))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", EdgeWarning)
+            bayes.tune(loader(dataset(k, 61), rank, size, split, 9), **tuning)
+        answers.append(described(bayes))
+    return answers
+
+
+def one_fails(rank, size):
+    """The second process's third batch is not finite."""
+    x, y = dataset()[:]
+    if rank == 1:
+        x = x.clone()
+        x[2 * size + 1, 1] = torch.nan
+    share = [(x[i + rank : i + rank + 1], y[i + rank : i + rank + 1]) for i in range(0, 10 * size, size)]
+    bayes = bb.Laplace(network()).fit(loader(dataset(), rank, size))
+    before = described(bayes)
+    try:
+        bayes.fit(share)
+    except bb.BitbayesError as error:
+        same = all(torch.equal(a, b) for a, b in zip(*map(_tensors, (before, described(bayes))), strict=True))
+        return type(error).__name__, str(error), same
+    return None
+
+
+def _tensors(answer):
+    return [*answer["tensors"].values(), *(answer[name] for name in ("sums", "numbers", "probabilities"))]
+
+
+def one_is_killed(rank, size):
+    def batches():
+        for batch in loader(dataset(), rank, size):
+            if rank == size - 1:
+                os.kill(os.getpid(), signal.SIGKILL)
+            yield batch
+
+    return _error(lambda: bb.Laplace(network()).fit(batches()))
+
+
+def one_does_not_take_part(rank, size):
+    if rank == 1:
+        time.sleep(4)
+        return "slept"
+    return _error(lambda: bb.Laplace(network()).fit(loader(dataset(), rank, size)))
+
+
+def different_tasks(rank, size):
+    """Errors of processes that hold other models, other options, other tasks, or the same data."""
+    share = loader(dataset(), rank, size)
+    model = network()
+    if rank == 1:
+        with torch.no_grad():
+            model[0].bias += 1
+    structures = ("kron", "diag")[rank % 2]
+    bayes = bb.Laplace(network()).fit(share)
+    unshared = DataLoader(dataset(), 16, shuffle=True)
+    return [
+        _error(lambda: bb.Laplace(model).fit(share)),
+        _error(lambda: bb.Laplace(network(), structure=structures).fit(share)),
+        _error(lambda: bayes.tune(share) if rank else bayes.update(share)),
+        _error(lambda: bb.Laplace(network()).fit(unshared)),
+        _error(lambda: bb.Laplace(network()).fit([])),
+        _error(lambda: bayes.tune([])),
+    ]
+
+
+def _error(call):
+    begun = time.monotonic()
+    try:
+        call()
+    except bb.BitbayesError as error:
+        return type(error).__name__, str(error), time.monotonic() - begun
+    return None
+
+
+def alone_and_in_pairs(rank, size):
+    """Of four processes: each by itself, then two and two."""
+    data = dataset()
+    share = loader(data, rank, size)
+    with bb.process_group(None):
+        alone = bb.Laplace(network()).fit(share).tune(share)
+    groups = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+    with bb.process_group(groups[rank // 2]):
+        pair = bb.Laplace(network()).fit(share)
+    return described(alone), described(pair), alone._posterior.fitted.count
+
+
+def wrapped(rank, size, kind, folder):
+    """A wrapped model: what it learns, and what its file gives on the plain model."""
+    model = network()
+    share = loader(dataset(), rank, size, "uneven")
+    if kind == "ddp":
+        outer = nn.parallel.DistributedDataParallel(model)
+    elif kind == "fsdp2":
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard
+
+        mesh = init_device_mesh("cpu", (size,))
+        fully_shard(model[0], mesh=mesh)
+        outer = fully_shard(model, mesh=mesh)
+        outer(torch.zeros(2, 2).double())  # it keeps what it gathered for this
+    else:
+        from torch.distributed.fsdp import FullyShardedDataParallel
+
+        cpu = {"device_id": torch.device("cpu"), "use_orig_params": kind == "fsdp1, own parameters"}
+        model[0] = FullyShardedDataParallel(model[0], **cpu)
+        outer = FullyShardedDataParallel(model, **cpu)
+    bayes = bb.Laplace(outer).fit(share).tune(share)
+    path = folder / f"{kind}-{rank}.safetensors"
+    bayes.save(path)
+    plain = bb.Laplace.load(path, network())
+    again = bb.Laplace.load(path, outer)
+    # The model still works as FSDP has made it.
+    same = torch.allclose(outer(torch.ones(2, 2).double()), network()(torch.ones(2, 2).double()))
+    return described(bayes), described(plain), described(again), same, path.read_bytes()
+
+
+def interrupted_and_resumed(rank, size, folder, k=3, **options):
+    """A fit with a checkpoint in which one process is interrupted, and then again."""
+    checkpoint.SECONDS, checkpoint.PAUSE = 0.0, 0
+    bb.fitting.FIT_BYTES = 2**10
+    share = loader(dataset(k), rank, size, "uneven", batch_size=5)
+    expected = described(bb.Laplace(network(k), **options).fit(share))
+
+    class Stopping:
+        def __iter__(self):
+            for number, batch in enumerate(share):
+                if rank == 1 and number == 20:
+                    raise OSError("the disk is gone")
+                yield batch
+
+    failed = None
+    try:
+        bb.Laplace(network(k), **options).fit(Stopping(), checkpoint=folder)
+    except Exception as error:
+        failed = type(error).__name__
+    kept = sorted(each.name for each in folder.iterdir())
+    dist.barrier()
+    bayes = bb.Laplace(network(k), **options).fit(list(share), checkpoint=folder)
+    dist.barrier()
+    return expected, described(bayes), failed, kept, list(folder.iterdir())
+
+
+def sketches(rank, size, folder):
+    """Sketches that lose something: by all processes, resumed, and merged of files of each one alone."""
+    lowrank.RANK, lowrank.POINTS_AT_ONCE = 4, 8
+    (folder / "checkpoints").mkdir(exist_ok=True)
+    dist.barrier()
+    options = {"k": 12, "structure": "lowrank"}
+    together, resumed, *_ = interrupted_and_resumed(rank, size, folder / "checkpoints", **options)
+    with bb.process_group(None):
+        share = loader(dataset(12), rank, size, "uneven", batch_size=5)
+        bb.Laplace(network(12), structure="lowrank").fit(share).save(folder / f"{rank}.safetensors")
+    dist.barrier()
+    files = [folder / f"{each}.safetensors" for each in range(size)]
+    merged = bb.merge(files, model=network(12))
+    (curvature,) = merged._posterior.fitted.curvature.values()
+    return together, resumed, described(merged), curvature.relative_error
+
+
+def drawn_labels(rank, size):
+    """Where labels are drawn, each process has other random numbers."""
+    data = TensorDataset(*dataset()[:40])
+    bayes = bb.Laplace(network(), layers="all", structure="diag", curvature=bb.Fisher(draws=1))
+    with bb.process_group(None):
+        alone = described(bayes.fit(DataLoader(data, 40)))
+    try:
+        bayes.fit(DataLoader(data, 40))
+    except bb.BitbayesError:  # the same points with the same draws would be noticed
+        return alone, None
+    return alone, described(bayes)
+
+
+def plain(rank, size):
+    """What one process learns without a wrapper."""
+    data = DataLoader(dataset(), 16)
+    return described(bb.Laplace(network()).fit(data).tune(data))

@@ -1,0 +1,440 @@
+"""The structure for many classes: that of "kron" where the rank suffices, and how close where it does not."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch.nn import functional
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import bitbayes as bb
+import reference
+from bitbayes import fitting
+from bitbayes.errors import ArgumentError, ModelError, NotEnoughMemoryError, SketchWarning
+from bitbayes.likelihood import likelihood_for
+from bitbayes.structures import LowRankCurvature, lowrank
+from bitbayes.structures.class_curvature import ClassCurvature
+from bitbayes.structures.log_lattice import interpolation, lattice
+from bitbayes.structures.sketch import compress
+
+VARIANCES = (1e-4, 0.3, 30.0, 83_000.0, 1e10)
+
+
+def both(k, bias=True, n=30, **options):
+    """The structure and "kron", fitted to the same data, and the data."""
+    model, (x, y) = reference.network(k, bias), reference.data(k, n)
+    made = [bb.Laplace(model, structure=name, **options) for name in ("lowrank", "kron")]
+    return *(each.fit(reference.loader(x, y)) for each in made), x, y
+
+
+def gaussian_of(bayes):
+    (gaussian,) = bayes._posterior.decomposed().values()
+    return gaussian
+
+
+def curvature_of(bayes):
+    (curvature,) = bayes._posterior.fitted.curvature.values()
+    return curvature
+
+
+def probabilities(n, k, gain=1.0, seed=0):
+    """p (n, k) of made logits; the larger the gain, the more confident."""
+    generator = torch.Generator().manual_seed(seed)
+    return (gain * torch.randn(n, k, generator=generator, dtype=torch.float64)).softmax(1)
+
+
+def class_hessian(p):
+    """B = Σₙ(diag pₙ − pₙpₙᵀ), dense."""
+    return torch.diag(p.sum(0)) - p.T @ p
+
+
+def of_probabilities(p, rank, block=20):
+    """What is kept of points with these probabilities, which come in blocks."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lowrank, "RANK", rank)
+        features = torch.ones(len(p), 1, dtype=torch.float64)
+        total, *others = (
+            LowRankCurvature.of_features(features[: len(part)], part.log(), likelihood_for(p.shape[1]))
+            for part in torch.split(p, block)
+        )
+        return sum(others, total)
+
+
+def smallest_eigenvalue(matrix):
+    return float(torch.linalg.eigvalsh(matrix)[0])
+
+
+# ---- the rank suffices
+
+
+@pytest.mark.parametrize("prior_variance", VARIANCES)
+@pytest.mark.parametrize("k, bias", [(2, True), (3, False), (10, True), (40, True)])
+def test_where_the_rank_suffices_it_is_the_kronecker_structure(k, bias, prior_variance):
+    ours, kron, x, _ = both(k, bias, prior_variance=prior_variance)
+    assert curvature_of(ours).relative_error == 0
+    found, expected = ours.logits(x), kron.logits(x)
+    centred = [each.scaled_centred()[1] for each in (found, expected)]
+    torch.testing.assert_close(*centred, rtol=1e-9, atol=0)
+    torch.testing.assert_close(found.variances(), expected.variances(), rtol=1e-9, atol=0)
+    pairs = [each.scaled_mean_pair_variance() for each in (found, expected)]
+    torch.testing.assert_close(*pairs, rtol=1e-9, atol=0)
+    for method in ("meanfield", "probit", "bridge"):
+        probs = [each.predict_proba(x, method=method) for each in (ours, kron)]
+        torch.testing.assert_close(*probs, rtol=0, atol=1e-9)
+    torch.testing.assert_close(ours.score(x), kron.score(x), rtol=1e-9, atol=0)
+
+
+def test_its_variances_are_those_of_the_dense_posterior():
+    bayes, _, x, y = both(5, prior_variance=2.0)
+    weights, features = reference.head_weights(bayes.model), reference.head_features(bayes.model, x)
+    sigma = reference.covariance("kron", weights, features, y, 2.0, True)
+    dense = reference.logits_covariance(sigma, features, 5).diagonal(dim1=1, dim2=2)
+    torch.testing.assert_close(bayes.logits(x).variances(), dense, rtol=1e-8, atol=0)
+
+
+@pytest.mark.parametrize("prior_variance", VARIANCES)
+def test_the_evidence_and_its_derivative_are_those_of_the_kronecker_structure(prior_variance):
+    ours, kron, _, _ = both(10)
+    gradients = []
+    for bayes in (ours, kron):
+        value = torch.tensor(prior_variance, dtype=torch.float64, requires_grad=True)
+        evidence = bayes.log_evidence(value)
+        gradients.append(torch.autograd.grad(evidence, value)[0])
+    torch.testing.assert_close(ours.log_evidence(prior_variance), kron.log_evidence(prior_variance))
+    # The derivative of a polynomial through points a quarter apart has fewer digits than the polynomial.
+    torch.testing.assert_close(*gradients, rtol=1e-7, atol=0)
+    assert ours.tune(objective="evidence").prior_variance == kron.tune(objective="evidence").prior_variance
+
+
+@pytest.mark.parametrize("form", ["tight", "theorem"])
+@pytest.mark.parametrize("method", ["meanfield", "probit"])
+def test_bounds_limits_and_certificates_are_those_of_the_kronecker_structure(method, form):
+    ours, kron, x, _ = both(6, prior_variance=3.0, predictive=method)
+    ours.model.activation = kron.model.activation = nn.ReLU()
+    data = reference.loader(x, torch.arange(len(x)) % 6)
+    ours, kron = ours.fit(data), kron.fit(data)
+    torch.testing.assert_close(ours.bound(form=form), kron.bound(form=form), rtol=1e-9, atol=0)
+    torch.testing.assert_close(ours.limit(x).confidence, kron.limit(x).confidence, rtol=1e-8, atol=0)
+    found, expected = ours.certify(x[:5]), kron.certify(x[:5])
+    torch.testing.assert_close(found.confidence, expected.confidence, rtol=1e-8, atol=0)
+
+
+def test_tuning_chooses_the_numbers_of_the_kronecker_structure():
+    ours, kron, x, y = both(12, n=60, predictive="meanfield")
+    data = reference.loader(x, y)
+    for each in (ours, kron):
+        each.tune(data)
+    assert ours.prior_variance == kron.prior_variance
+    assert math.isclose(ours.temperature, kron.temperature, rel_tol=1e-6)
+
+
+def test_draws_have_the_posteriors_moments():
+    bayes, _, x, y = both(3, prior_variance=0.5)
+    n = 20_000
+    draws = bayes.sample(n, generator=torch.Generator().manual_seed(1))
+    flat = torch.cat([draws["head.weight"], draws["head.bias"][:, :, None]], 2).reshape(n, -1)
+    weights = reference.head_weights(bayes.model)
+    sigma = reference.covariance("kron", weights, reference.head_features(bayes.model, x), y, 0.5, True)
+    variances = torch.diag(sigma)
+    # Five standard errors of an entry of the empirical mean, and of the empirical covariance.
+    assert float(((flat.mean(0) - weights.flatten()).abs() / (variances / n).sqrt()).max()) < 5
+    standard = ((torch.outer(variances, variances) + sigma.square()) / n).sqrt()
+    assert float(((torch.cov(flat.T) - sigma).abs() / standard).max()) < 5
+
+
+def test_float32_agrees_with_float64_to_its_digits():
+    double, _, x, y = both(20, prior_variance=1e6)
+    expected = double.score(x), double.predict_proba(x)
+    single = bb.Laplace(double.model.float(), structure="lowrank", prior_variance=1e6)
+    single = single.fit(reference.loader(x.float(), y))
+    torch.testing.assert_close(single.predict_proba(x.float()).double(), expected[1], rtol=0, atol=6e-6)
+    torch.testing.assert_close(single.score(x.float()).double(), expected[0], rtol=1e-5, atol=0)
+
+
+def test_update_is_a_fit_on_both_and_leaves_the_first_as_it_was():
+    bayes, kron, x, _ = both(10, prior_variance=2.0)
+    before = {name: value.clone() for name, value in curvature_of(bayes).tensors().items()}
+    first = curvature_of(bayes)
+    more = reference.loader(*reference.data(10, 40))
+    bayes.update(more), kron.update(more)
+    assert all(torch.equal(value, first.tensors()[name]) for name, value in before.items())
+    torch.testing.assert_close(bayes.score(x), kron.score(x), rtol=1e-9, atol=0)
+
+
+def test_a_saved_posterior_predicts_the_same(tmp_path):
+    bayes, _, x, _ = both(10, prior_variance=2.0)
+    bayes.save(tmp_path / "bayes.safetensors")
+    again = bb.Laplace.load(tmp_path / "bayes.safetensors", bayes.model)
+    assert torch.equal(again.predict_proba(x), bayes.predict_proba(x))
+    assert again.structure == "lowrank"
+
+
+@pytest.mark.parametrize("method", ["meanfield", "probit"])
+def test_an_exported_graph_predicts_the_same(tmp_path, method):
+    bayes, _, x, _ = both(10, prior_variance=2.0, predictive=method)
+    bayes.export(tmp_path / "bayes.pt2", x[:2])
+    graph = torch.export.load(tmp_path / "bayes.pt2").module()
+    torch.testing.assert_close(graph(x).softmax(1), bayes.predict_proba(x), rtol=0, atol=1e-12)
+
+
+def test_onnxruntime_gives_the_same_numbers(tmp_path):
+    pytest.importorskip("onnxscript")
+    onnxruntime = pytest.importorskip("onnxruntime")
+    bayes, x, _ = reference.fitted(10, dtype=torch.float32, structure="lowrank", prior_variance=2.0)
+    bayes.export(tmp_path / "bayes.onnx", x[:2])
+    session = onnxruntime.InferenceSession(tmp_path / "bayes.onnx")
+    (found,) = session.run(None, {"x": x.numpy()})
+    torch.testing.assert_close(torch.from_numpy(found).softmax(1), bayes.predict_proba(x), rtol=0, atol=1e-6)
+
+
+@torch.inference_mode()
+def predicted_in_inference_mode(bayes, x):
+    return bayes.predict_proba(x)
+
+
+def test_the_drop_in_is_differentiable_after_predictions_in_inference_mode():
+    bayes, _, x, _ = both(10, prior_variance=2.0)
+    predicted_in_inference_mode(bayes, x)
+    x = x.clone().requires_grad_()
+    assert torch.autograd.gradcheck(bayes, (x[:2],))
+
+
+# ---- the rank does not suffice
+
+
+@settings(deadline=None)
+@given(
+    n=st.integers(1, 60),
+    k=st.integers(2, 12),
+    rank=st.integers(1, 6),
+    block=st.integers(1, 25),
+    gain=st.floats(0, 6),
+    seed=st.integers(0, 1000),
+)
+def test_what_the_sketch_loses_lies_within_its_estimate(n, k, rank, block, gain, seed):
+    p = probabilities(n, k, gain, seed)
+    kept = of_probabilities(p, rank, block)
+    centred = p - p.mean(0)
+    lost = centred.T @ centred - kept.directions.T @ kept.directions
+    rounding = 1e-12 * n
+    assert smallest_eigenvalue(lost) > -rounding
+    assert smallest_eigenvalue(torch.diag(kept.error) - lost) > -rounding
+    assert float(kept.directions.sum(1).abs().max()) < rounding
+    if min(n, k) - 1 <= len(kept.directions):
+        assert kept.relative_error == 0
+
+
+@settings(deadline=None)
+@given(n=st.integers(2, 30), k=st.integers(2, 12), rank=st.integers(1, 11), seed=st.integers(0, 1000))
+def test_the_estimate_is_at_most_the_mean_of_what_must_be_lost(n, k, rank, seed):
+    generator = torch.Generator().manual_seed(seed)
+    rows = torch.randn(n, k, generator=generator, dtype=torch.float64)
+    weights = torch.rand(k, generator=generator, dtype=torch.float64) + 0.1
+    _, lost = compress(rows, weights, rank)
+    values = torch.linalg.svdvals(rows / weights.sqrt()).square()
+    for j in range(min(rank + 1, len(values))):  # the bound of Liberty (2013), for every j
+        assert float(lost) <= float(values[j:].sum()) / (rank + 1 - j) * (1 + 1e-9) + 1e-12
+
+
+@pytest.mark.parametrize("gain", [0.5, 2.0, 6.0])
+@pytest.mark.parametrize("rank", [1, 8])
+def test_the_diagonal_is_kept_and_nothing_becomes_negative(rank, gain):
+    p = probabilities(400, 50, gain)
+    kept = of_probabilities(p, rank)
+    classes = ClassCurvature.matched(kept.sums, kept.diagonal, kept.directions)
+    s, rows = classes.strengths, classes.directions
+    found = torch.diag(s) - torch.outer(s, s) / s.sum() - rows.T @ rows
+    exact = class_hessian(p)
+    assert smallest_eigenvalue(found) > -1e-12 * float(s.max())
+    assert float(found.sum(1).abs().max()) < 1e-10
+    # Where directions had to give way, so that nothing became negative, the diagonal is larger than it was.
+    assert bool((found.diagonal() > exact.diagonal() * (1 - 1e-9)).all())
+    if gain < 6:
+        torch.testing.assert_close(found.diagonal(), exact.diagonal(), rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("gain, tolerance", [(0.5, 1e-3), (2.0, 0.02), (4.0, 0.1)])
+def test_variances_are_close_where_the_rank_does_not_suffice(gain, tolerance):
+    """Less the second moments alone, which a sketch of eight rows cannot keep, they would be far off."""
+    p = probabilities(2000, 50, gain)
+    kept = of_probabilities(p, 8, 100)
+    assert kept.relative_error > 0.001
+    classes = ClassCurvature.matched(kept.sums, kept.diagonal, kept.directions)
+    values, vectors = torch.linalg.eigh(class_hessian(p))
+    values, vectors = values[1:], vectors[:, 1:]  # without the common shift
+    for ratio in (0.01, 0.1, 1.0, 100.0):
+        exact = vectors.square() @ (1 + ratio * values).reciprocal()
+        found = classes.inverse(ratio)
+        assert float((found.diagonal() / exact - 1).abs().max()) < tolerance
+        assert math.isclose(
+            float(found.log_determinant), float((ratio * values).log1p().sum()), rel_tol=tolerance
+        )
+
+
+def test_twins_are_covered_by_the_estimate_and_warned_of(monkeypatch):
+    """Of two classes that are always confused only the sum is certain, and a few directions keep few such."""
+    monkeypatch.setattr(lowrank, "RANK", 8)
+    torch.manual_seed(0)
+    centres = 3 * torch.randn(20, 10).double()
+    head = nn.Linear(10, 40, bias=False).double()
+    head.weight.data = centres.repeat_interleave(2, 0)
+    place = torch.arange(300) % 20
+    data = [(centres[place] + torch.randn(300, 10), 2 * place)]
+    bayes = bb.Laplace(head, structure="lowrank", prior_variance=100.0, residual=False).fit(data)
+    kept, p = curvature_of(bayes), head(data[0][0]).detach().softmax(1)
+    spread = p - p.mean(0)
+    lost = (spread.T @ spread - kept.directions.T @ kept.directions) / kept.sums.outer(kept.sums).sqrt()
+    assert 0.9 < float(torch.linalg.eigvalsh(lost).max()) <= kept.relative_error
+    with pytest.warns(SketchWarning, match="8 directions.*'kron' or 'diag'"):
+        ours = bayes.logits(data[0][0]).scaled_centred()[1]
+    kron = bb.Laplace(head, structure="kron", prior_variance=100.0, residual=False).fit(data)
+    ratios = ours / kron.logits(data[0][0]).scaled_centred()[1]
+    assert float(ratios.median()) < 0.1  # which is what the warning is about
+
+
+def test_the_estimate_of_merged_parts_is_that_of_both():
+    p = probabilities(120, 30)
+    first, second = of_probabilities(p[:60], 5), of_probabilities(p[60:], 5)
+    total = first + second
+    assert bool((total.error >= first.error + second.error).all())
+    first.add_(second)
+    assert all(torch.equal(value, total.tensors()[name]) for name, value in first.tensors().items())
+    with pytest.raises(ArgumentError, match="no data can be taken out"):
+        total.without(second, 1e6)
+
+
+# ---- the parts
+
+
+@pytest.mark.parametrize("ratio", [1e-9, 0.1, 10.0, 1e9])
+def test_the_inverse_over_the_classes_is_the_dense_one(ratio):
+    p = probabilities(40, 9, 2.0)
+    kept = of_probabilities(p, 4)
+    classes = ClassCurvature.matched(kept.sums, kept.diagonal, kept.directions)
+    s, rows = classes.strengths, classes.directions
+    b = torch.diag(s) - torch.outer(s, s) / s.sum() - rows.T @ rows
+    values, vectors = torch.linalg.eigh(b)
+    shift = torch.full((9, 1), 1 / 3, dtype=torch.float64)
+    own = vectors[:, 1:]  # B's smallest eigenvalue, 0, is that of the common shift
+    torch.testing.assert_close(vectors[:, :1].abs(), shift, rtol=0, atol=1e-7)
+    dense = own @ torch.diag((1 + ratio * values[1:]).reciprocal()) @ own.T
+    inverse = classes.inverse(ratio)
+    torch.testing.assert_close(inverse.diagonal(), dense.diagonal(), rtol=1e-9, atol=0)
+    combinations = torch.randn(5, 9, dtype=torch.float64)
+    combinations -= combinations.mean(1, keepdim=True)
+    expected = torch.einsum("mi,ij,mj->m", combinations, dense, combinations)
+    torch.testing.assert_close(inverse.forms(combinations), expected, rtol=1e-9, atol=0)
+    determinant = (ratio * values[1:]).log1p().sum()
+    torch.testing.assert_close(inverse.log_determinant, determinant, rtol=1e-9, atol=1e-13)
+    assert math.isclose(classes.largest_eigenvalue(), float(values[-1]), rel_tol=1e-10)
+
+
+@settings(deadline=None)
+@given(x=st.floats(-20, 20), scale=st.floats(-25, 25))
+def test_interpolation_keeps_nine_digits(x, scale):
+    points = lattice(-20.0, 20.0)
+    at = torch.tensor(points, dtype=torch.float64)
+    at_x = torch.tensor([x], dtype=torch.float64)
+    weights = interpolation(at_x, points)
+    falling = weights @ (-(at + scale)).sigmoid()
+    torch.testing.assert_close(falling, (-(at_x + scale)).sigmoid(), rtol=1e-9, atol=0)
+    rising = weights @ functional.softplus(at + scale)
+    torch.testing.assert_close(rising, functional.softplus(at_x + scale), rtol=1e-9, atol=1e-9)
+
+
+def test_classes_that_are_never_predicted_are_as_uncertain_as_the_prior():
+    model = nn.Linear(3, 6).double()
+    with torch.no_grad():
+        model.weight[4:], model.bias[4:] = 0, -2000.0
+    x, y = torch.randn(50, 3).double(), torch.arange(50) % 4
+    bayes = bb.Laplace(model, structure="lowrank", prior_variance=1e6).fit([(x, y)])
+    squared_norms = 1 + x.square().sum(1, keepdim=True)  # with the bias
+    found = bayes.logits(x).variances()[:, 4:]
+    torch.testing.assert_close(found, 1e6 * squared_norms.expand(-1, 2), rtol=1e-12, atol=0)
+
+
+# ---- many classes
+
+
+class LargestTensor(TorchDispatchMode):
+    """Remembers the number of entries of the largest tensor that was made."""
+
+    def __init__(self):
+        super().__init__()
+        self.numbers = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        made = func(*args, **(kwargs or {}))
+        for each in made if isinstance(made, (tuple, list)) else (made,):
+            if isinstance(each, torch.Tensor):
+                self.numbers = max(self.numbers, each.untyped_storage().nbytes() // 8)
+        return made
+
+
+def test_no_matrix_of_classes_by_classes_is_ever_made(monkeypatch):
+    monkeypatch.setattr(lowrank, "RANK", 4)
+    k = 3000
+    model = nn.Sequential(nn.Linear(3, 5), nn.ReLU(), nn.Linear(5, k)).double()
+    x, y = torch.randn(40, 3).double(), torch.arange(40)
+    with LargestTensor() as seen:
+        bayes = bb.Laplace(model, structure="lowrank", prior_variance=2.0).fit(reference.loader(x, y))
+        bayes.predict_proba(x), bayes.score(x), bayes(x), bayes.log_evidence()
+        bayes.tune(reference.loader(x, y)), bayes.evaluate(reference.loader(x, y))
+        bayes.residual_variance = 0.0
+        bayes.bound(form="theorem"), bayes.limit(x[:3]), bayes.sample(2)
+    assert seen.numbers < 400 * k  # the table; k² would be eight times that
+
+
+def test_auto_takes_it_for_many_classes(monkeypatch):
+    def chosen(k, **options):
+        bayes, _, _ = reference.fitted(k, **options)
+        return curvature_of(bayes).structure
+
+    monkeypatch.setattr(fitting, "MANY_CLASSES", 8)
+    assert [chosen(k) for k in (1, 2, 8, 9)] == ["full", "kron", "kron", "lowrank"]
+    assert chosen(9, curvature="paper") == "kron"  # it has a formula of its own
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda bayes, x: bayes.predict_proba(x, method="pairwise"),
+        lambda bayes, x: bayes.predict_proba(x, method="mc"),
+        lambda bayes, x: bayes.uncertainty(x),
+        lambda bayes, x: bayes.logits(x).covariance,
+    ],
+)
+def test_what_needs_covariances_of_logits_says_what_to_do(ask):
+    bayes, _, x, _ = both(5)
+    with pytest.raises(
+        ArgumentError, match=r"'lowrank' knows the variances.*'meanfield', 'probit' or 'bridge'"
+    ):
+        ask(bayes, x)
+
+
+def test_a_predictive_of_pairs_is_refused_before_the_pass():
+    with pytest.raises(ArgumentError, match=r"method='mc'.*'meanfield'"):
+        both(5, predictive="mc")
+
+
+def test_one_logit_is_refused():
+    with pytest.raises(ModelError, match="for many classes: use structure='full'"):
+        reference.fitted(1, structure="lowrank")
+
+
+def test_memory_that_does_not_suffice_is_said_before_the_first_batch(monkeypatch):
+    monkeypatch.setattr(fitting, "free_bytes", lambda device: 10**6)
+    model = nn.Sequential(nn.Linear(2, 20), nn.ReLU(), nn.Linear(20, 3000))
+    seen = []
+    model[0].register_forward_hook(lambda *_: seen.append(1))
+    bayes = bb.Laplace(model, structure="lowrank")
+    with pytest.raises(
+        NotEnoughMemoryError, match=r"0\.4 GB.*3,000 outputs and 21 features.*0\.0 GB are free"
+    ):
+        bayes.fit([(torch.randn(4, 2), torch.arange(4))])
+    assert isinstance(NotEnoughMemoryError(), MemoryError)
+    with pytest.raises(bb.errors.NotFittedError):
+        bayes.score(torch.randn(4, 2))
