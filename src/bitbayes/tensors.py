@@ -58,7 +58,7 @@ def second_moments(rows: Tensor) -> Tensor:
     """
     d = rows.shape[1]
     if rows.is_cuda:  # rows that begin at a multiple of 64 bytes; 2,048 features and a 1 would not
-        rows = precise(functional.pad(rows, (0, -d % ALIGNED)))
+        rows = precise(functional.pad(rows, (0, -d % ALIGNED)) if d % ALIGNED else rows)
         return (rows.T @ rows)[:d, :d].contiguous()
     rows = precise(rows)
     if d <= COLUMNS_AT_ONCE:
