@@ -115,7 +115,9 @@ class KronGaussian(WeightGaussian):
     shift: bool
 
     def precisions(self, tau: Precision) -> Tensor:
-        return (self.output_values[..., :, None] * self.input_values[..., None, :]).add_(tau)
+        products = self.output_values[..., :, None] * self.input_values[..., None, :]
+        # A graph of all layers, with its derivatives, is traced without writes.
+        return products + tau if torch.compiler.is_compiling() else products.add_(tau)
 
     def to_weights(self, coordinates: Tensor) -> Tensor:
         return self.output_vectors @ coordinates @ self.input_vectors.mT
