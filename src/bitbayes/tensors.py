@@ -57,8 +57,10 @@ def second_moments(rows: Tensor) -> Tensor:
     these are what a wide prior is about.
     """
     d, step = rows.shape[1], COLUMNS_AT_ONCE
-    if rows.is_cuda:  # rows that begin at a multiple of 64 bytes; 2,048 features and a 1 would not
-        rows, step = functional.pad(rows, (0, -d % ALIGNED)), GPU_COLUMNS_AT_ONCE
+    if rows.is_cuda:
+        step = GPU_COLUMNS_AT_ONCE
+        if d % ALIGNED:  # rows shall begin at a multiple of 64 bytes; 2,048 features and a 1 would not
+            rows = functional.pad(rows, (0, -d % ALIGNED))
     rows = precise(rows)
     total = rows.new_empty(d, d)
     for start in range(0, d, step):  # one half is the other's mirror image

@@ -115,7 +115,9 @@ class KronGaussian(WeightGaussian):
     shift: bool
 
     def precisions(self, tau: Precision) -> Tensor:
-        return self.output_values[..., :, None] * self.input_values[..., None, :] + tau
+        products = self.output_values[..., :, None] * self.input_values[..., None, :]
+        # A graph of all layers, with its derivatives, is traced without writes.
+        return products + tau if torch.compiler.is_compiling() else products.add_(tau)
 
     def to_weights(self, coordinates: Tensor) -> Tensor:
         return self.output_vectors @ coordinates @ self.input_vectors.mT
@@ -125,7 +127,9 @@ class KronGaussian(WeightGaussian):
         return squared_components(self.input_vectors, features)
 
     def covariance(self, coordinates: Tensor, tau: Precision) -> CovarianceFactors:
-        variances = (self.precisions(tau).reciprocal().to(coordinates) @ coordinates.T).T  # (n, k)
+        # In place: a matrix of k × D for each candidate of a tuning takes longer to allocate than to fill.
+        inverse = self.precisions(tau).reciprocal_().to(coordinates)
+        variances = (inverse @ coordinates.T).T  # (n, k)
         vectors = self.output_vectors.to(coordinates)
         if not self.shift:
             return CovarianceFactors(variances, vectors, torch.zeros_like(variances[:, 0]))
