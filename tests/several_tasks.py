@@ -230,6 +230,26 @@ def sketches(rank, size, folder):
     return together, resumed, described(merged), curvature.relative_error
 
 
+class Named(nn.Sequential):
+    """A model whose logits are an entry of what it returns."""
+
+    def forward(self, x):
+        return {"logits of mine": super().forward(x)}
+
+
+def picked_by_a_function(rank, size):
+    """A function's text is another one in each process, as that with an address is."""
+
+    class Pick:
+        def __call__(self, returned):
+            return returned["logits of mine"]
+
+        def __repr__(self):
+            return f"<function at {rank}>"
+
+    return described(bb.Laplace(Named(*network()), output=Pick()).fit(loader(dataset(), rank, size)))
+
+
 def drawn_labels(rank, size):
     """Where labels are drawn, each process has other random numbers."""
     data = TensorDataset(*dataset()[:40])

@@ -137,6 +137,12 @@ def test_sketches_of_many_classes(size, tmp_path):
             assert_same(each, answers[0][0], 0)
 
 
+def test_logits_that_a_function_picks():
+    (expected,) = several.run(1, several_tasks.picked_by_a_function)
+    for found in several.run(2, several_tasks.picked_by_a_function):
+        assert_same(found, expected, CLOSE)
+
+
 def test_drawn_labels_are_other_ones_in_each_process():
     (first, both), (second, _) = several.run(2, several_tasks.drawn_labels)
     differ = [not torch.equal(first["tensors"][name], each) for name, each in second["tensors"].items()]

@@ -325,6 +325,13 @@ def test_inputs_without_a_residual_stay_so(tmp_path):
     assert resumed._posterior.fitted.input_moments is None
 
 
+def test_logits_that_a_function_picks(tmp_path):
+    options = {"output": lambda returned: 2 * returned}
+    with pytest.raises(Interrupted):
+        fit(DataLoader(Counted(77), 10), tmp_path, **options)
+    assert_equal(fit(DataLoader(Counted(), 10), tmp_path, **options), fit(DataLoader(Counted(), 10), **options))
+
+
 def test_sums_are_written_when_they_are_due(tmp_path, monkeypatch):
     monkeypatch.setattr(checkpoint, "SECONDS", 30.0)
     monkeypatch.setattr(checkpoint, "PAUSE", 20)

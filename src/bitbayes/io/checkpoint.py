@@ -53,7 +53,7 @@ class Checkpoint:
         check_writable(self.path)
         self._refuse_other_shares()
         # What must be the same when the fit is resumed.
-        options, model = _plain(asdict(self.options)), asdict(fingerprint(self.model))
+        options, model = _plain(self.options.as_json()), asdict(fingerprint(self.model))
         self.belongs_to = {"options": options, "fingerprint": model}
         header, totals = self._read(device) if self.path.exists() else ({"digest": ""}, Totals())
         self.loader = OrderedLoader(loader, totals.batches, header["digest"])
