@@ -95,6 +95,7 @@ class Checkpoint:
             "count": totals.count,
             "loss": float(totals.loss),
             "batches": totals.batches,
+            "rows": totals.rows,
             "digest": self.loader.digest_after(totals.batches),
             "generator": totals.generator is not None,
         }
@@ -118,9 +119,8 @@ class Checkpoint:
         if header["generator"]:
             generator = torch.Generator(device)
             generator.set_state(file.tensors["generator"])
-        return header, Totals(
-            curvature, header["count"], header["loss"], moments, header["batches"], generator
-        )
+        numbers = {name: header[name] for name in ("count", "loss", "batches", "rows")}
+        return header, Totals(curvature, input_moments=moments, generator=generator, **numbers)
 
 
 @contextmanager
