@@ -44,9 +44,10 @@ def loader(data, rank, size, split="sampler", batch_size=16):
     return DataLoader(Subset(data, range(cuts[rank], cuts[rank + 1])), batch_size)
 
 
-def described(bayes):
-    """All that was learned, and some predictions."""
+def described(bayes, x=None):
+    """All that was learned, and some predictions, by default at points without positions."""
     fitted = bayes._posterior.fitted
+    x = dataset(fitted.weights.outputs, 20)[:][0] * 3 if x is None else x
     tensors = {
         f"{name}/{field}": tensor
         for name, curvature in fitted.curvature.items()
@@ -59,7 +60,7 @@ def described(bayes):
         "tensors": tensors,
         "sums": torch.tensor([fitted.count, fitted.loss], dtype=torch.float64),
         "numbers": torch.tensor(numbers, dtype=torch.float64),
-        "probabilities": bayes.predict_proba(dataset(fitted.weights.outputs, 20)[:][0] * 3),
+        "probabilities": bayes.predict_proba(x),
     }
 
 
@@ -228,6 +229,16 @@ def sketches(rank, size, folder):
     merged = bb.merge(files, model=network(12))
     (curvature,) = merged._posterior.fitted.curvature.values()
     return together, resumed, described(merged), curvature.relative_error
+
+
+def positions(rank, size):
+    """The last process's share has no label at any position."""
+    x = torch.randn(12, 5, 2, generator=torch.Generator().manual_seed(0)).double()
+    y = torch.arange(60).reshape(12, 5) % 3
+    y[-6:] = -100
+    share = slice(12 * rank // size, 12 * (rank + 1) // size)
+    batches = [(x[share], y[share])]
+    return described(bb.Laplace(network(), residual=False).fit(batches).tune(batches), x)
 
 
 class Named(nn.Sequential):

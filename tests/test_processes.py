@@ -137,6 +137,12 @@ def test_sketches_of_many_classes(size, tmp_path):
             assert_same(each, answers[0][0], 0)
 
 
+def test_a_share_without_any_label_is_an_empty_one():
+    (expected,) = several.run(1, several_tasks.positions)
+    for found in several.run(2, several_tasks.positions):
+        assert_same(found, expected, CLOSE)
+
+
 def test_logits_that_a_function_picks():
     (expected,) = several.run(1, several_tasks.picked_by_a_function)
     for found in several.run(2, several_tasks.picked_by_a_function):

@@ -239,7 +239,8 @@ def fit_last_layer(
 
     def points() -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         batches = _batches(model, loader, own, totals, progress)
-        for batch in forward_passes(model, head, totals.with_inputs(model, options, batches), checks):
+        batches = totals.with_inputs(model, options, batches)
+        for batch in forward_passes(model, head, batches, checks, some=totals.count > 0):
             yield batch.features, batch.logits, checked_labels(batch, likelihood, head.outputs, checks)
 
     def parts(group: tuple[Tensor, ...]) -> Iterable[tuple[Tensor, ...]]:

@@ -346,6 +346,17 @@ def test_positions(tmp_path):
         assert_equal(fit(DataLoader(Tokens(), 2), folder), expected)
 
 
+def test_positions_without_any_label_after_the_interruption(tmp_path):
+    def tokens(stop=None):
+        data = Tokens(stop)
+        data.y[12:] = -100
+        return DataLoader(data, 2)
+
+    with pytest.raises(Interrupted):
+        fit(tokens(14), tmp_path)
+    assert_equal(fit(tokens(), tmp_path), fit(tokens()))
+
+
 def test_positions_of_a_padded_share(tmp_path):
     """What a sampler repeats are inputs, and not positions."""
     loader = lambda data: DataLoader(data, 1, sampler=DistributedSampler(data, 5, 4, shuffle=False))  # noqa: E731
