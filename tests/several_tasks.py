@@ -4,6 +4,7 @@ import os
 import signal
 import time
 import warnings
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -14,6 +15,8 @@ import bitbayes as bb
 from bitbayes.errors import EdgeWarning
 from bitbayes.io import checkpoint
 from bitbayes.structures import lowrank
+from bitbayes.tuning.noise import NoiseLike
+from bitbayes.tuning.tune import shared_points, validation_points
 from classifiers import drawn
 
 POINTS = 203
@@ -239,6 +242,17 @@ def positions(rank, size):
     share = slice(12 * rank // size, 12 * (rank + 1) // size)
     batches = [(x[share], y[share])]
     return described(bb.Laplace(network(), residual=False).fit(batches).tune(batches), x)
+
+
+def positions_of_uneven_shares(rank, size):
+    """How many positions each process keeps for tuning, of 40,000 and of 2,000."""
+    bb.last_layer.KEPT_POSITIONS = 4096
+    x = torch.zeros((40, 2)[rank], 1000, 2).double()
+    y = torch.zeros(x.shape[:2], dtype=torch.long)
+    posterior = bb.Laplace(network(), residual=False).fit([(x, y)])._posterior
+    work = partial(validation_points, posterior, None, list(zip(x.split(2), y.split(2), strict=True)), False)
+    points, _ = shared_points("tune", work, NoiseLike)
+    return sum(len(each.family) for each in points), {each.share for each in points}
 
 
 class Named(nn.Sequential):

@@ -143,6 +143,16 @@ def test_a_share_without_any_label_is_an_empty_one():
         assert_same(found, expected, CLOSE)
 
 
+def test_positions_of_a_small_share_weigh_no_more():
+    """Where one process drops most of its positions, so do the others."""
+    (many, shares), (few, same) = several.run(2, several_tasks.positions_of_uneven_shares)
+    (share,) = shares
+    assert shares == same and share <= 1 / 8
+    # Up to five standard deviations of a binomial number.
+    for found, count in ((many, 40_000), (few, 2000)):
+        assert abs(found - share * count) < 5 * (count * share * (1 - share)) ** 0.5
+
+
 def test_logits_that_a_function_picks():
     (expected,) = several.run(1, several_tasks.picked_by_a_function)
     for found in several.run(2, several_tasks.picked_by_a_function):
