@@ -130,6 +130,8 @@ def different_tasks(rank, size):
     structures = ("kron", "diag")[rank % 2]
     bayes = bb.Laplace(network()).fit(share)
     unshared = DataLoader(dataset(), 16, shuffle=True)
+    with bb.process_group(None):
+        alone = bb.Laplace(network()).fit(share)
     return [
         _error(lambda: bb.Laplace(model).fit(share)),
         _error(lambda: bb.Laplace(network(), structure=structures).fit(share)),
@@ -137,6 +139,9 @@ def different_tasks(rank, size):
         _error(lambda: bb.Laplace(network()).fit(unshared)),
         _error(lambda: bb.Laplace(network()).fit([])),
         _error(lambda: bayes.tune([])),
+        _error(lambda: alone.update(share)),
+        _error(lambda: alone.tune(share)),
+        _error(lambda: alone.tune(share, objective="nll")),
     ]
 
 

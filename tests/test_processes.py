@@ -80,12 +80,14 @@ def test_one_that_does_not_take_part_is_not_waited_for_longer_than_the_time_out(
 def test_processes_that_do_not_agree():
     for answers in several.run(2, several_tasks.different_tasks):
         kinds, messages, _ = zip(*answers, strict=True)
-        assert kinds == ("ProcessError",) * 3 + ("DataError",) + ("EmptyLoaderError",) * 2
+        assert kinds == ("ProcessError",) * 3 + ("DataError",) + ("EmptyLoaderError",) * 2 + ("ProcessError",) * 3
         assert "hold different models" in messages[0]
         assert "structure='diag'" in messages[1] and "structure='kron'" in messages[1]
-        assert "update with" in messages[2] and "tune('calibrated'" in messages[2]
+        assert "update of 203 points" in messages[2] and "tune('calibrated'" in messages[2]
         assert "have read the same 203 points" in messages[3]
         assert "the loaders of all processes are empty" in messages[4] == messages[5]
+        # Each has fitted its own share by itself.
+        assert all("of 102 points" in each and "of 101 points" in each for each in messages[6:])
 
 
 def test_a_process_alone_and_groups_of_some():

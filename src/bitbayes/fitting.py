@@ -85,6 +85,10 @@ class Fitted:
     input_moments: InputMoments | None
     living: tuple[str, ...] = ()
 
+    def told(self) -> str:
+        """In words, by which processes know whether they hold the same: fits of other data differ in them."""
+        return f"{self.count:,} points with a loss of {self.loss}"
+
     def __add__(self, more: Fitted) -> Fitted:
         """What both data sets give, for the same model, which may have moved to another device since."""
         self._check_same_model(more)

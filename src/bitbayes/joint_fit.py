@@ -32,7 +32,7 @@ def fit_together(task: str, model: nn.Module, options: Options, fit: Callable[[]
     """What the data of all processes give.
 
     Args:
-        task: "fit" or "update".
+        task: "fit", or "update" and of what.
         model: the model, the same one everywhere.
         options: the same everywhere.
         fit: sums up this process's share.

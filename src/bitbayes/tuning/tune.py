@@ -83,6 +83,7 @@ def tune_on_data(
         choose_residual: whether the residual's numbers are chosen as well, and not kept.
     """
     task = f"tune({type(objective).__name__}, weight={objective.outlier_weight}, {method!r}) at {now}"
+    task += f" of {posterior.fitted.told()}"
     inside, outside = _one_pass(task, posterior, residual, objective, loader, outliers, progress)
 
     def costs(candidates: list[Candidate]) -> Tensor:
