@@ -80,7 +80,8 @@ def test_one_that_does_not_take_part_is_not_waited_for_longer_than_the_time_out(
 def test_processes_that_do_not_agree():
     for answers in several.run(2, several_tasks.different_tasks):
         kinds, messages, _ = zip(*answers, strict=True)
-        assert kinds == ("ProcessError",) * 3 + ("DataError",) + ("EmptyLoaderError",) * 2 + ("ProcessError",) * 3
+        assert kinds[:6] == ("ProcessError",) * 3 + ("DataError",) + ("EmptyLoaderError",) * 2
+        assert kinds[6:] == ("ProcessError",) * 3
         assert "hold different models" in messages[0]
         assert "structure='diag'" in messages[1] and "structure='kron'" in messages[1]
         assert "update of 203 points" in messages[2] and "tune('calibrated'" in messages[2]

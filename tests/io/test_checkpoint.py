@@ -371,7 +371,8 @@ def test_logits_that_a_function_picks(tmp_path):
     options = {"output": lambda returned: 2 * returned}
     with pytest.raises(Interrupted):
         fit(DataLoader(Counted(77), 10), tmp_path, **options)
-    assert_equal(fit(DataLoader(Counted(), 10), tmp_path, **options), fit(DataLoader(Counted(), 10), **options))
+    resumed = fit(DataLoader(Counted(), 10), tmp_path, **options)
+    assert_equal(resumed, fit(DataLoader(Counted(), 10), **options))
 
 
 def test_sums_are_written_when_they_are_due(tmp_path, monkeypatch):
