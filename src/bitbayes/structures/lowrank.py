@@ -138,8 +138,9 @@ class LowRankCurvature(Curvature):
         if max(lost := self.relative_error, share) > LARGE_ERROR:
             warnings.warn(
                 f"the {len(self.directions)} directions of structure='lowrank' do not suffice for these "
-                f"predictions (δ = {lost:.2g}, {share:.2g} of the curvature): where classes are confused in many pairs, variances may be "
-                "much too small for a wide prior. Compare with structure='kron' or 'diag'",
+                f"predictions (δ = {lost:.2g}, {share:.2g} of the curvature): where classes are confused in "
+                "many pairs, variances may be much too small for a wide prior. Compare with "
+                "structure='kron' or 'diag'",
                 SketchWarning,
                 stacklevel=level_of_the_caller(),
             )
