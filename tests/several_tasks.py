@@ -4,6 +4,7 @@ import os
 import signal
 import time
 import warnings
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -14,6 +15,8 @@ import bitbayes as bb
 from bitbayes.errors import EdgeWarning
 from bitbayes.io import checkpoint
 from bitbayes.structures import lowrank
+from bitbayes.tuning.noise import NoiseLike
+from bitbayes.tuning.tune import shared_points, validation_points
 from classifiers import drawn
 
 POINTS = 203
@@ -44,9 +47,10 @@ def loader(data, rank, size, split="sampler", batch_size=16):
     return DataLoader(Subset(data, range(cuts[rank], cuts[rank + 1])), batch_size)
 
 
-def described(bayes):
-    """All that was learned, and some predictions."""
+def described(bayes, x=None):
+    """All that was learned, and some predictions, by default at points without positions."""
     fitted = bayes._posterior.fitted
+    x = dataset(fitted.weights.outputs, 20)[:][0] * 3 if x is None else x
     tensors = {
         f"{name}/{field}": tensor
         for name, curvature in fitted.curvature.items()
@@ -59,7 +63,7 @@ def described(bayes):
         "tensors": tensors,
         "sums": torch.tensor([fitted.count, fitted.loss], dtype=torch.float64),
         "numbers": torch.tensor(numbers, dtype=torch.float64),
-        "probabilities": bayes.predict_proba(dataset(fitted.weights.outputs, 20)[:][0] * 3),
+        "probabilities": bayes.predict_proba(x),
     }
 
 
@@ -126,6 +130,8 @@ def different_tasks(rank, size):
     structures = ("kron", "diag")[rank % 2]
     bayes = bb.Laplace(network()).fit(share)
     unshared = DataLoader(dataset(), 16, shuffle=True)
+    with bb.process_group(None):
+        alone = bb.Laplace(network()).fit(share)
     return [
         _error(lambda: bb.Laplace(model).fit(share)),
         _error(lambda: bb.Laplace(network(), structure=structures).fit(share)),
@@ -133,6 +139,9 @@ def different_tasks(rank, size):
         _error(lambda: bb.Laplace(network()).fit(unshared)),
         _error(lambda: bb.Laplace(network()).fit([])),
         _error(lambda: bayes.tune([])),
+        _error(lambda: alone.update(share)),
+        _error(lambda: alone.tune(share)),
+        _error(lambda: alone.tune(share, objective="nll")),
     ]
 
 
@@ -228,6 +237,47 @@ def sketches(rank, size, folder):
     merged = bb.merge(files, model=network(12))
     (curvature,) = merged._posterior.fitted.curvature.values()
     return together, resumed, described(merged), curvature.relative_error
+
+
+def positions(rank, size):
+    """The last process's share has no label at any position."""
+    x = torch.randn(12, 5, 2, generator=torch.Generator().manual_seed(0)).double()
+    y = torch.arange(60).reshape(12, 5) % 3
+    y[-6:] = -100
+    share = slice(12 * rank // size, 12 * (rank + 1) // size)
+    batches = [(x[share], y[share])]
+    return described(bb.Laplace(network(), residual=False).fit(batches).tune(batches), x)
+
+
+def positions_of_uneven_shares(rank, size):
+    """How many positions each process keeps for tuning, of 40,000 and of 2,000."""
+    bb.last_layer.KEPT_POSITIONS = 4096
+    x = torch.zeros((40, 2)[rank], 1000, 2).double()
+    y = torch.zeros(x.shape[:2], dtype=torch.long)
+    posterior = bb.Laplace(network(), residual=False).fit([(x, y)])._posterior
+    work = partial(validation_points, posterior, None, list(zip(x.split(2), y.split(2), strict=True)), False)
+    points, _ = shared_points("tune", work, NoiseLike)
+    return sum(len(each.family) for each in points), {each.share for each in points}
+
+
+class Named(nn.Sequential):
+    """A model whose logits are an entry of what it returns."""
+
+    def forward(self, x):
+        return {"logits of mine": super().forward(x)}
+
+
+def picked_by_a_function(rank, size):
+    """A function's text is another one in each process, as that with an address is."""
+
+    class Pick:
+        def __call__(self, returned):
+            return returned["logits of mine"]
+
+        def __repr__(self):
+            return f"<function at {rank}>"
+
+    return described(bb.Laplace(Named(*network()), output=Pick()).fit(loader(dataset(), rank, size)))
 
 
 def drawn_labels(rank, size):

@@ -80,12 +80,15 @@ def test_one_that_does_not_take_part_is_not_waited_for_longer_than_the_time_out(
 def test_processes_that_do_not_agree():
     for answers in several.run(2, several_tasks.different_tasks):
         kinds, messages, _ = zip(*answers, strict=True)
-        assert kinds == ("ProcessError",) * 3 + ("DataError",) + ("EmptyLoaderError",) * 2
+        assert kinds[:6] == ("ProcessError",) * 3 + ("DataError",) + ("EmptyLoaderError",) * 2
+        assert kinds[6:] == ("ProcessError",) * 3
         assert "hold different models" in messages[0]
         assert "structure='diag'" in messages[1] and "structure='kron'" in messages[1]
-        assert "update with" in messages[2] and "tune('calibrated'" in messages[2]
+        assert "update of 203 points" in messages[2] and "tune('calibrated'" in messages[2]
         assert "have read the same 203 points" in messages[3]
         assert "the loaders of all processes are empty" in messages[4] == messages[5]
+        # Each has fitted its own share by itself.
+        assert all("of 102 points" in each and "of 101 points" in each for each in messages[6:])
 
 
 def test_a_process_alone_and_groups_of_some():
@@ -135,6 +138,28 @@ def test_sketches_of_many_classes(size, tmp_path):
         assert error > 0  # the rank does not suffice
         for each in (together, resumed, merged):
             assert_same(each, answers[0][0], 0)
+
+
+def test_a_share_without_any_label_is_an_empty_one():
+    (expected,) = several.run(1, several_tasks.positions)
+    for found in several.run(2, several_tasks.positions):
+        assert_same(found, expected, CLOSE)
+
+
+def test_positions_of_a_small_share_weigh_no_more():
+    """Where one process drops most of its positions, so do the others."""
+    (many, shares), (few, same) = several.run(2, several_tasks.positions_of_uneven_shares)
+    (share,) = shares
+    assert shares == same and share <= 1 / 8
+    # Up to five standard deviations of a binomial number.
+    for found, count in ((many, 40_000), (few, 2000)):
+        assert abs(found - share * count) < 5 * (count * share * (1 - share)) ** 0.5
+
+
+def test_logits_that_a_function_picks():
+    (expected,) = several.run(1, several_tasks.picked_by_a_function)
+    for found in several.run(2, several_tasks.picked_by_a_function):
+        assert_same(found, expected, CLOSE)
 
 
 def test_drawn_labels_are_other_ones_in_each_process():

@@ -85,6 +85,10 @@ class Fitted:
     input_moments: InputMoments | None
     living: tuple[str, ...] = ()
 
+    def told(self) -> str:
+        """In words, by which processes know whether they hold the same: fits of other data differ in them."""
+        return f"{self.count:,} points with a loss of {self.loss}"
+
     def __add__(self, more: Fitted) -> Fitted:
         """What both data sets give, for the same model, which may have moved to another device since."""
         self._check_same_model(more)
@@ -153,7 +157,7 @@ def _device(curvature: Curvature) -> torch.device | None:
 class Totals:
     """The sums on their way through a pass.
 
-    batches: how many of them were summed up.
+    batches, rows: how many of them were read, and the inputs in them.
     generator: of the labels that are drawn, if any are.
     """
 
@@ -162,6 +166,7 @@ class Totals:
     loss: Tensor | float = 0.0
     input_moments: InputMoments | None = None
     batches: int = 0
+    rows: int = 0
     generator: torch.Generator | None = None
 
     def add_points(self, logits: Tensor, labels: Tensor, likelihood: Likelihood) -> None:
@@ -179,6 +184,7 @@ class Totals:
         """The batches, counted as they are read."""
         for batch in batches:
             self.batches += 1
+            self.rows += len(batch)
             yield batch
 
     def with_inputs(self, model: nn.Module, options: Options, batches: Iterable[Batch]) -> Iterator[Batch]:
@@ -237,23 +243,25 @@ def fit_last_layer(
 
     def points() -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         batches = _batches(model, loader, own, totals, progress)
-        for batch in forward_passes(model, head, totals.with_inputs(model, options, batches), checks):
-            labels = checked_labels(batch, likelihood, head.outputs, checks)
-            if not head.layout.positions:
-                yield batch.features, batch.logits, labels
-                continue
-            # Positions are many: a batch of images may hold a million of them.
-            rows = max(1, size // (head.inputs * batch.features.element_size()))
-            columns = (torch.split(each, rows) for each in (batch.features, batch.logits, labels))
-            yield from zip(*columns, strict=True)
+        batches = totals.with_inputs(model, options, batches)
+        for batch in forward_passes(model, head, batches, checks, some=totals.count > 0):
+            yield batch.features, batch.logits, checked_labels(batch, likelihood, head.outputs, checks)
+
+    def parts(group: tuple[Tensor, ...]) -> Iterable[tuple[Tensor, ...]]:
+        """Positions are many: a batch of images may hold a million of them."""
+        if not head.layout.positions:
+            return [group]
+        rows = max(1, size // (head.inputs * group[0].element_size()))
+        return zip(*(torch.split(each, rows) for each in group), strict=True)
 
     with fingerprinted(model) as known, checks:
-        for features, logits, labels in grouped(points(), size):
-            logits = precise(logits)
-            totals.add_points(logits, labels, likelihood)
-            features = with_bias(features.to(working(features.dtype)), head.bias)
-            totals.add_curvature({head.name: kind.of_features(features, logits, likelihood)})
-            if keeper is not None:
+        for group in grouped(points(), size):
+            for features, logits, labels in parts(group):
+                logits = precise(logits)
+                totals.add_points(logits, labels, likelihood)
+                features = with_bias(features.to(working(features.dtype)), head.bias)
+                totals.add_curvature({head.name: kind.of_features(features, logits, likelihood)})
+            if keeper is not None:  # not between the parts: a batch that was read is summed up, or is not
                 keeper.keep_if_due(totals, checks.settle)
     # Not its parameters: a weight norm and an adapter have others, of which they make the weight.
     weights = head.parts_of_weights(model)
@@ -335,7 +343,7 @@ def _batches(
     """The batches that are left, without the points that a sampler repeats."""
     steps = track(loader, "fitting", progress)
     batches = totals.counted(labelled_batches(steps, model_device(model), totals.batches))
-    return without_repeats(batches, None if own is None else own - totals.count)
+    return without_repeats(batches, None if own is None else own - totals.rows)
 
 
 def _fitted(

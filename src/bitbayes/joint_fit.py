@@ -32,7 +32,7 @@ def fit_together(task: str, model: nn.Module, options: Options, fit: Callable[[]
     """What the data of all processes give.
 
     Args:
-        task: "fit" or "update".
+        task: "fit", or "update" and of what.
         model: the model, the same one everywhere.
         options: the same everywhere.
         fit: sums up this process's share.
@@ -49,7 +49,9 @@ def fit_together(task: str, model: nn.Module, options: Options, fit: Callable[[]
             return None
         return replace(fitted, living=tuple(sorted(living)))
 
-    mine, outlines = processes.agree(f"{task} with {options}", share, _outline)
+    # The text of a function has an address in it, another one in each process.
+    asked = replace(options, output="a function") if callable(options.output) else options
+    mine, outlines = processes.agree(f"{task} with {asked}", share, _outline)
     if processes.alone:
         assert mine is not None
         return mine

@@ -222,7 +222,8 @@ class Laplace(nn.Module):
         refuse_renamed(renamed)
         before, shown = self._current_posterior().fitted, together().shown(progress)
         fit = partial(FIT[self.layers], self.model, loader, self.options, shown, before.count)
-        self._set_posterior(before + fit_together("update", self.model, self.options, fit))
+        task = f"update of {before.told()}"
+        self._set_posterior(before + fit_together(task, self.model, self.options, fit))
         return self
 
     def tune(

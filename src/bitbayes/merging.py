@@ -32,7 +32,9 @@ def merge(
         parts: fitted `Laplace`s of one model, or files that they were saved to.
         without: the same, for data that are to be taken out again. Every point must be part of `parts`. The
             result is what a fit without them gives, to 1e-9 for a model in float64 and to 1e-3 otherwise.
-            Raises a `DataError` where too few digits are left for that.
+            Raises a `DataError` where too few digits are left for that. Where labels are drawn
+            (`curvature="fisher"`, or "paper" over all layers), only if `parts` were merged of these very
+            fits: another fit of the same data draws other labels.
         model: the network that was fitted; needed if all parts are files.
 
     >>> import bitbayes as bb

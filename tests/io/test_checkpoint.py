@@ -11,6 +11,7 @@ import torch
 from torch.utils.data import (
     DataLoader,
     Dataset,
+    DistributedSampler,
     IterableDataset,
     RandomSampler,
     TensorDataset,
@@ -323,6 +324,55 @@ def test_inputs_without_a_residual_stay_so(tmp_path):
     resumed = bb.Laplace(pool).fit(batches, checkpoint=tmp_path)
     assert_equal(resumed, bb.Laplace(pool).fit(batches))
     assert resumed._posterior.fitted.input_moments is None
+
+
+class Tokens(Counted):
+    """Points with 60 positions each, of which 10 have no label; more than are summed up at once."""
+
+    def __init__(self, stop=None, n=24):
+        super().__init__(stop, n)
+        self.x, self.y = torch.randn(n, 60, 4), torch.arange(60).remainder(3).repeat(n, 1)
+        self.y[:, ::6] = -100
+
+
+def test_positions(tmp_path):
+    """A batch is kept as a whole, although its positions are summed up in parts."""
+    expected = fit(DataLoader(Tokens(), 2))
+    assert expected._posterior.fitted.count == 24 * 50
+    for stop in range(0, 24, 2):
+        folder = tmp_path / str(stop)
+        with pytest.raises(Interrupted):
+            fit(DataLoader(Tokens(stop), 2), folder)
+        assert_equal(fit(DataLoader(Tokens(), 2), folder), expected)
+
+
+def test_positions_without_any_label_after_the_interruption(tmp_path):
+    def tokens(stop=None):
+        data = Tokens(stop)
+        data.y[12:] = -100
+        return DataLoader(data, 2)
+
+    with pytest.raises(Interrupted):
+        fit(tokens(14), tmp_path)
+    assert_equal(fit(tokens(), tmp_path), fit(tokens()))
+
+
+def test_positions_of_a_padded_share(tmp_path):
+    """What a sampler repeats are inputs, and not positions."""
+    loader = lambda data: DataLoader(data, 1, sampler=DistributedSampler(data, 5, 4, shuffle=False))  # noqa: E731
+    expected = fit(loader(Tokens()))
+    assert expected._posterior.fitted.count == 4 * 50
+    with pytest.raises(Interrupted):
+        fit(loader(Tokens(2)), tmp_path)
+    assert_equal(fit(loader(Tokens()), tmp_path), expected)
+
+
+def test_logits_that_a_function_picks(tmp_path):
+    options = {"output": lambda returned: 2 * returned}
+    with pytest.raises(Interrupted):
+        fit(DataLoader(Counted(77), 10), tmp_path, **options)
+    resumed = fit(DataLoader(Counted(), 10), tmp_path, **options)
+    assert_equal(resumed, fit(DataLoader(Counted(), 10), **options))
 
 
 def test_sums_are_written_when_they_are_due(tmp_path, monkeypatch):

@@ -295,6 +295,22 @@ def test_twins_are_covered_by_the_estimate_and_warned_of(monkeypatch):
     assert float(ratios.median()) < 0.1  # which is what the warning is about
 
 
+def test_a_confident_network_is_warned_of_although_the_estimate_is_small():
+    """Little of diag(Σₙ pₙ) is lost, and much of B, which is less than that."""
+    torch.manual_seed(0)
+    head = nn.Linear(5, 200).double()
+    head.weight.data *= 100
+    x = torch.randn(300, 5, dtype=torch.float64)
+    data = [(x, head(x).argmax(1))]
+    bayes = bb.Laplace(head, structure="lowrank", prior_variance=100.0, residual=False).fit(data)
+    assert curvature_of(bayes).relative_error < 0.25
+    new = 2 * torch.randn(20, 5, dtype=torch.float64)
+    with pytest.warns(SketchWarning, match="64 directions"):
+        ours = bayes.logits(new).scaled_centred()[1]
+    kron = bb.Laplace(head, structure="kron", prior_variance=100.0, residual=False).fit(data)
+    assert float((ours / kron.logits(new).scaled_centred()[1]).min()) < 0.4
+
+
 def test_the_estimate_of_merged_parts_is_that_of_both():
     p = probabilities(120, 30)
     first, second = of_probabilities(p[:60], 5), of_probabilities(p[60:], 5)

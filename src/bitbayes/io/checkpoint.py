@@ -53,7 +53,7 @@ class Checkpoint:
         check_writable(self.path)
         self._refuse_other_shares()
         # What must be the same when the fit is resumed.
-        options, model = _plain(asdict(self.options)), asdict(fingerprint(self.model))
+        options, model = _plain(self.options.as_json()), asdict(fingerprint(self.model))
         self.belongs_to = {"options": options, "fingerprint": model}
         header, totals = self._read(device) if self.path.exists() else ({"digest": ""}, Totals())
         self.loader = OrderedLoader(loader, totals.batches, header["digest"])
@@ -95,6 +95,7 @@ class Checkpoint:
             "count": totals.count,
             "loss": float(totals.loss),
             "batches": totals.batches,
+            "rows": totals.rows,
             "digest": self.loader.digest_after(totals.batches),
             "generator": totals.generator is not None,
         }
@@ -118,9 +119,8 @@ class Checkpoint:
         if header["generator"]:
             generator = torch.Generator(device)
             generator.set_state(file.tensors["generator"])
-        return header, Totals(
-            curvature, header["count"], header["loss"], moments, header["batches"], generator
-        )
+        numbers = {name: header[name] for name in ("count", "loss", "batches", "rows")}
+        return header, Totals(curvature, input_moments=moments, generator=generator, **numbers)
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from bitbayes.errors import DataError
+from bitbayes.errors import DataError, EmptyLoaderError
 from bitbayes.model.batches import Batch, Inputs
 from bitbayes.model.head import Head, forward
 from bitbayes.model.late_checks import LateChecks
@@ -46,15 +46,15 @@ class FeatureBatch(Batch):
 
 @torch.no_grad()
 def forward_passes(
-    model: nn.Module, head: Head, batches: Iterable[Batch], checks: LateChecks
+    model: nn.Module, head: Head, batches: Iterable[Batch], checks: LateChecks, *, some: bool = False
 ) -> Iterator[FeatureBatch]:
     """Each batch with its features and logits.
 
     `checks` raise where these are not finite, or not the head's own. A caller may add to them what it expects
-    of the batch.
+    of the batch. `some`: whether there were points before these batches.
     """
     network = private_copy(model)
-    some = skipped = False
+    skipped = False
     for batch in batches:
         features, logits, shape = forward(network, head, batch.inputs, checks)
         points = FeatureBatch(**vars(batch), features=features, logits=logits)
@@ -71,7 +71,7 @@ def forward_passes(
         yield points
         checks.end_batch()
     if skipped and not some:
-        raise DataError(f"no position has a label: all labels are {IGNORED}")
+        raise EmptyLoaderError(f"no position has a label: all labels are {IGNORED}")
 
 
 def _by_position(points: FeatureBatch, layout: Layout, shape: tuple[int, ...]) -> FeatureBatch:

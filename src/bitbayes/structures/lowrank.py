@@ -40,7 +40,7 @@ POINTS_AT_ONCE = 2 * RANK
 SMALLEST_PRECISION = 0.01 / LARGEST_VARIANCE
 # Of ρ·λ_max(B), below which I + ρB is taken to be I.
 NEGLIGIBLE = 1e-12
-# A δ above which much may be lost. At 1 it may be all: C ⪯ diag(Σₙ pₙ).
+# A δ, or share of B, above which much may be lost. At 1 it may be all: C ⪯ diag(Σₙ pₙ).
 LARGE_ERROR = 0.5
 # Nodes of the table, about, by which memory is estimated.
 NODES = 320
@@ -133,11 +133,14 @@ class LowRankCurvature(Curvature):
         return float((self.error[positive] / self.sums[positive]).max()) if bool(positive.any()) else 0.0
 
     def head_gaussian(self, head: Head, contrasts: Tensor | None, *, paper: bool) -> LowRankGaussian:
-        if (lost := self.relative_error) > LARGE_ERROR:
+        # B of a confident network is a small difference of diag(Σₙ pₙ) and C: a small δ may be much of it.
+        share = float(self.error.sum() / self.diagonal.sum()) if bool(self.error.any()) else 0.0
+        if max(lost := self.relative_error, share) > LARGE_ERROR:
             warnings.warn(
                 f"the {len(self.directions)} directions of structure='lowrank' do not suffice for these "
-                f"predictions (δ = {lost:.2g}): where classes are confused in many pairs, variances may be "
-                "much too small for a wide prior. Compare with structure='kron' or 'diag'",
+                f"predictions (δ = {lost:.2g}, {share:.2g} of the curvature): where classes are confused in "
+                "many pairs, variances may be much too small for a wide prior. Compare with "
+                "structure='kron' or 'diag'",
                 SketchWarning,
                 stacklevel=level_of_the_caller(),
             )

@@ -66,7 +66,7 @@ def tune_calibrated(
         progress: whether to show a bar.
     """
     points, _ = shared_points(
-        f"tune('calibrated', {method!r})",
+        f"tune('calibrated', {method!r}) of {posterior.fitted.told()}",
         lambda: validation_points(posterior, residual, loader, progress),
         NoiseLike,
     )

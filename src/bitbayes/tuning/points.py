@@ -40,11 +40,15 @@ class Candidate(NamedTuple):
 
 
 class Points(NamedTuple):
-    """Some points: the Gaussians over their logits, labels (n,) and the residual's √k(x) (n,), if any."""
+    """Some points: the Gaussians over their logits, labels (n,) and the residual's √k(x) (n,), if any.
+
+    `share`: that of the data which was kept, where these were drawn from more.
+    """
 
     family: LogitFamily
     labels: Tensor | None
     root_kernel: Tensor | None
+    share: float = 1.0
 
     def gaussians(self, candidates: list[Candidate]) -> list[LogitGaussian]:
         """The Gaussian over their logits for each candidate."""
@@ -56,18 +60,19 @@ class Points(NamedTuple):
         """Some of the points, by their numbers."""
         labels = None if self.labels is None else self.labels[which]
         root = None if self.root_kernel is None else self.root_kernel[which]
-        return Points(self.family.rows(which), labels, root)
+        return Points(self.family.rows(which), labels, root, self.share)
 
     @staticmethod
     def joined(parts: list[Points]) -> Points:
         """All points of the parts."""
         if len(parts) == 1:
             return parts[0]
-        families, labels, roots = zip(*parts, strict=True)
+        families, labels, roots, shares = zip(*parts, strict=True)
         return Points(
             families[0].joined(list(families)),
             None if labels[0] is None else torch.cat(labels),
             None if roots[0] is None else torch.cat(roots),
+            shares[0],
         )
 
 
@@ -82,7 +87,23 @@ def kept_points(
         Points(family, batch.labels, batch.root_kernel)
         for batch, family in posterior.families(attached, None if thinning is None else thinning.chosen)
     )
-    return list(_in_steps(parts if thinning is None else thinning.kept(parts, rows), rows))
+    if thinning is None:
+        return list(_in_steps(parts, rows))
+    groups = list(_in_steps(thinning.kept(parts, rows), rows))
+    return [each._replace(share=thinning.share) for each in groups]
+
+
+def thinned(groups: list[Points], share: float) -> list[Points]:
+    """So many of the points that they are this share of the data, as the other processes' are."""
+    generator = torch.Generator().manual_seed(SEED + 1)
+    found = []
+    for each in groups:
+        if share < each.share:
+            drawn = torch.rand(len(each.family), generator=generator) < share / each.share
+            each = each.rows(drawn.nonzero()[:, 0])._replace(share=share)
+        if len(each.family):
+            found.append(each)
+    return found
 
 
 class Thinning:

@@ -30,7 +30,7 @@ from bitbayes.progress import track
 from bitbayes.residual import Residual
 from bitbayes.tuning.noise import NoiseLike
 from bitbayes.tuning.objectives import Objective
-from bitbayes.tuning.points import SEED, Candidate, Points, kept_points
+from bitbayes.tuning.points import SEED, Candidate, Points, kept_points, thinned
 from bitbayes.tuning.search import largest_within, least, search, search_pairs
 
 # Candidates whose predictions are made in one go: what a small operation costs is mostly its start.
@@ -83,6 +83,7 @@ def tune_on_data(
         choose_residual: whether the residual's numbers are chosen as well, and not kept.
     """
     task = f"tune({type(objective).__name__}, weight={objective.outlier_weight}, {method!r}) at {now}"
+    task += f" of {posterior.fitted.told()}"
     inside, outside = _one_pass(task, posterior, residual, objective, loader, outliers, progress)
 
     def costs(candidates: list[Candidate]) -> Tensor:
@@ -185,10 +186,15 @@ def shared_points(task: str, work: Callable[[], list[Points]], noise: Callable[[
                 raise
             return []
 
-    points, found = processes.agree(task, share, lambda mine: (len(mine), noise().to(torch.device("cpu"))))
-    if not any(count for count, _ in found):
+    def facts(mine: list[Points]) -> tuple[list[float], NoiseLike]:
+        return [each.share for each in mine], noise().to(torch.device("cpu"))
+
+    points, found = processes.agree(task, share, facts)
+    kept = [each for shares, _ in found for each in shares]
+    if not kept:
         raise EmptyLoaderError("the loaders of all processes are empty: they yielded no batch")
-    return points, [each for _, each in found]
+    # One process may have dropped more of its points than another: all of them count alike.
+    return thinned(points, min(kept)), [each for _, each in found]
 
 
 def _validation_batches(
