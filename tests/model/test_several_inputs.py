@@ -75,6 +75,23 @@ def test_a_third_input_by_its_name():
     assert float((bayes.predict_proba({0: A, 1: B}) - probs).abs().max()) > 1e-3
 
 
+class Either(nn.Module):
+    """It takes one of two inputs, in the place of either of them."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(3, 3)
+
+    def forward(self, a=None, b=None):
+        return self.head(a if b is None else -b)
+
+
+def test_a_place_may_be_left_empty():
+    bayes = bb.Laplace(Either(), prior_variance=1.0, residual=False).fit([({0: A}, Y)])
+    torch.testing.assert_close(bayes(None, A), bayes(-A))
+    torch.testing.assert_close(bayes(None, b=A), bayes(-A))
+
+
 def test_the_residual_looks_at_all_inputs():
     bayes = bb.Laplace(Pair(), residual=True, prior_variance=1.0).fit([((A, B), Y)])
     for far in ({0: 1e4 * A, 1: B}, {0: A, 1: 1e4 * B}):
