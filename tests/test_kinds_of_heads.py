@@ -302,3 +302,15 @@ def test_labels_among_the_inputs_are_left_out():
     bayes = bb.Laplace(WithLoss(), prior_variance=1.0).fit([batch])
     for logits in (bayes(**batch), bayes(batch)):
         assert torch.equal(logits, bayes(IDS))
+
+
+def test_the_first_batch_may_have_texts_of_one_token():
+    one, y = IDS[:, :1], torch.arange(16) % 3
+    for model in (Picked(), Picked(1), Picked(1, squeezed=True)):
+        labels = y if model.head.out_features == 3 else y % 2
+        bayes, other = (
+            bb.Laplace(model.double(), prior_variance=1.0).fit([*batches])
+            for batches in ([(one, labels), (IDS, labels)], [(IDS, labels), (one, labels)])
+        )
+        torch.testing.assert_close(bayes.predict_proba(IDS), other.predict_proba(IDS))
+        assert bayes(one).shape == model(one).shape

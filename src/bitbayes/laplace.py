@@ -312,8 +312,8 @@ class Laplace(nn.Module):
     def forward(self, x: Any = None, /, *args: Any, **kwargs: Any) -> Tensor:
         """Drop-in logits, of the shape of the model's own: their softmax (sigmoid) is `predict_proba`.
 
-        It takes what the model takes, or all of it in one mapping; labels are left out. Differentiable in x; over all layers only
-        through the mean of the logits, not through their variance.
+        It takes what the model takes, or all of it in one mapping; labels are left out. Differentiable in x;
+        over all layers only through the mean of the logits, not through their variance.
         """
         self._warn_if_untuned()
         if args or kwargs:

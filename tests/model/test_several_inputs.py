@@ -10,7 +10,10 @@ from bitbayes.errors import DataError
 from bitbayes.model import input_batches, labelled_batches
 
 CPU = torch.device("cpu")
-A, B, Y = torch.randn(12, 3), torch.randn(12, 2), torch.arange(12) % 3
+# The same whatever other tests have drawn: for some data the best prior variance is a matter of rounding.
+GENERATOR = torch.Generator().manual_seed(0)
+A, B = torch.randn(12, 3, generator=GENERATOR), torch.randn(12, 2, generator=GENERATOR)
+Y = torch.arange(12) % 3
 SCALE = torch.linspace(1, 2, 12)[:, None]
 
 

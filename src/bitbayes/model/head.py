@@ -175,13 +175,20 @@ def find_head(model: nn.Module, inputs: Inputs, name: str | None = None) -> Head
     calls: list[tuple[str, Tensor, Tensor]] = []
     with call_hooks(maps, lambda *call: calls.append(call)):
         output = call(model, inputs)
+    direct = None
     for key, features, result in reversed(calls):
         if name in (None, key) and equal_values(result, output):
-            return _direct_head(key, maps[key], features, result, output)
+            direct = _direct_head(key, maps[key], features, result, output)
+            # Of texts of one token the model may have picked the only one. It will pick one of several, too.
+            if feature_axis(maps[key]) == 1 or result.dim() <= max(2, output.dim()):
+                return direct
+            break
 
     called = [key for key, _, _ in reversed(calls)]
     if (carried := find_carried(model, inputs, {key: maps[key] for key in called}, output, name)) is not None:
         return Head(*carried)
+    if direct is not None:
+        return direct
     subject = f"the linear layer {name!r}" if name is not None else "any of the model's linear layers"
     shapes = _list_last([f"{key!r} -> {tuple(result.shape)}" for key, _, result in calls])
     raise ModelError(
