@@ -66,8 +66,8 @@ class LaplacePostprocessor(BasePostprocessor):
             id_loader_dict: loaders "train" and "val" of batches {"data": …, "label": …}.
             ood_loader_dict: not looked at.
         """
-        network = unwrapped(net)
-        bayes, now = Laplace(network, **self.options), fingerprint(network)
+        bayes, network = Laplace(net, **self.options), unwrapped(net)
+        now = fingerprint(network)
         if self.bayes is not None and self._network is network and self._fitted_to == now:
             return
         training, validation = _pairs(id_loader_dict, TRAINING), _pairs(id_loader_dict, VALIDATION)
