@@ -284,3 +284,33 @@ def test_a_backbone_may_be_quantised(tmp_path):
     model[0].weight.data[0, 0] += 1
     with pytest.raises(bb.errors.FileError, match="other weights"):
         bb.Laplace.load(tmp_path / "small.safetensors", quantise(model, {"0", "2"}, dtype=torch.qint8))
+
+
+class WithLoss(Picked):
+    """It computes its loss if it is given labels, as models of Hugging Face do."""
+
+    def forward(self, ids, labels=None):
+        logits = super().forward(ids)
+        if labels is not None:
+            functional.cross_entropy(logits.reshape(-1, 3), labels)
+        return logits
+
+
+def test_labels_among_the_inputs_are_left_out():
+    """The features are carried along behind the head, so that the model cannot compute its loss."""
+    batch = {"ids": IDS, "labels": torch.arange(16) % 3}
+    bayes = bb.Laplace(WithLoss(), prior_variance=1.0).fit([batch])
+    for logits in (bayes(**batch), bayes(batch)):
+        assert torch.equal(logits, bayes(IDS))
+
+
+def test_the_first_batch_may_have_texts_of_one_token():
+    one, y = IDS[:, :1], torch.arange(16) % 3
+    for model in (Picked(), Picked(1), Picked(1, squeezed=True)):
+        labels = y if model.head.out_features == 3 else y % 2
+        bayes, other = (
+            bb.Laplace(model.double(), prior_variance=1.0).fit([*batches])
+            for batches in ([(one, labels), (IDS, labels)], [(IDS, labels), (one, labels)])
+        )
+        torch.testing.assert_close(bayes.predict_proba(IDS), other.predict_proba(IDS))
+        assert bayes(one).shape == model(one).shape

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import bitbayes as bb
 from bitbayes.errors import ArgumentError, DataError
@@ -77,6 +77,22 @@ def test_without_validation_data_it_only_fits(tmp_path):
     module = trained(callback, tmp_path, Classifier(), loader(1))
     by_hand = bb.Laplace(module.model, prior_variance=3.0).fit(loader(1))
     x, _ = next(iter(loader(2)))
+    torch.testing.assert_close(callback.bayes.predict_proba(x), by_hand.predict_proba(x))
+
+
+class Stream(IterableDataset):
+    """Data whose number is not known."""
+
+    def __iter__(self):
+        return iter(loader(1).dataset)
+
+
+def test_loaders_without_a_length(tmp_path):
+    train, val = DataLoader(Stream(), batch_size=16), DataLoader(Stream(), batch_size=8)
+    callback = bb.lightning.LaplaceCallback(network="model")
+    module = trained(callback, tmp_path, Classifier(), train, val)
+    by_hand = bb.Laplace(module.model).fit(train).tune(val)
+    x, _ = next(iter(val))
     torch.testing.assert_close(callback.bayes.predict_proba(x), by_hand.predict_proba(x))
 
 

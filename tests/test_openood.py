@@ -145,6 +145,28 @@ def test_a_second_setup_of_the_same_network_changes_nothing():
     assert postprocessor.bayes is not first and postprocessor.bayes.model is other
 
 
+class Named(nn.Module):
+    """A network that returns its logits under a name."""
+
+    def __init__(self, net):
+        super().__init__()
+        self.net = net
+
+    def forward(self, x):
+        return {"classes": self.net(x), "other": x}
+
+
+def test_a_part_of_what_the_network_returns():
+    net, loaders, sets = case()
+    named, postprocessor = Named(net), LaplacePostprocessor(output="classes")
+    postprocessor.setup(named, loaders["id"], loaders["ood"])
+    first = postprocessor.bayes
+    postprocessor.setup(named, {}, {})
+    assert postprocessor.bayes is first
+    _, score = postprocessor.postprocess(named, sets["test"][0])
+    torch.testing.assert_close(score, by_hand(net, sets).score(sets["test"][0]), rtol=ROUNDING, atol=0)
+
+
 def test_a_network_that_was_trained_further_is_fitted_again():
     net, loaders, sets = case()
     postprocessor = LaplacePostprocessor()

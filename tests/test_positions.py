@@ -47,6 +47,18 @@ class Pixels(nn.Module):
         return logits.squeeze(1) if self.how == "squeezed" else logits
 
 
+class Patches(nn.Module):
+    """A class for every pixel by a linear layer, whose numbers get other axes afterwards."""
+
+    def __init__(self, k, after):
+        super().__init__()
+        self.head, self.after = nn.Linear(2, k), after
+
+    def forward(self, x):
+        n, _, h, w = x.shape
+        return self.after(self.head(x.movedim(1, -1).flatten(1, 2)), n, h, w)
+
+
 def last(output):
     return output.reshape(-1, output.shape[-1])
 
@@ -79,6 +91,9 @@ CASES = {
     "pixels, squeezed": (Pixels(1, "squeezed"), IMAGES, column, 1),
     "channels last": (Pixels(3, "channels last"), IMAGES, last, 3),
     "interpolated": (Pixels(3, "interpolated"), IMAGES[:2, :, :3, :3], first, 3),
+    "patches": (Patches(1, lambda z, n, h, w: z.mT.reshape(n, 1, h, w)), IMAGES, first, 1),
+    "patches, channels last": (Patches(3, lambda z, n, h, w: z.reshape(n, h, w, 3)), IMAGES, last, 3),
+    "patches, squeezed": (Patches(1, lambda z, n, h, w: z.reshape(n, h, w)), IMAGES, column, 1),
 }
 HEAD = ["head.weight", "head.bias"]
 
@@ -101,7 +116,8 @@ def test_covariances_and_probabilities_are_those_of_dense_derivatives(name):
 def test_predictions_have_the_shape_of_the_models_output(name):
     model, x, y, as_rows, k = problem(name)
     bayes = bb.Laplace(model, prior_variance=1.0).fit([(x[:1], y[:1]), (x[1:], y[1:])])
-    output, axis = model(x), -1 if name.startswith("tokens") or name == "channels last" else 1
+    channels_last = name.startswith("tokens") or "channels last" in name or name == "patches, squeezed"
+    output, axis = model(x), -1 if channels_last else 1
     shape = list(output.shape)
     if "squeezed" in name:
         shape.insert(len(shape) if axis == -1 else 1, 1)
@@ -226,10 +242,12 @@ def test_a_residual_is_the_same_at_all_positions_of_an_image():
 def test_an_exported_graph_has_the_models_shape(tmp_path):
     model, x, y, _, _ = problem("pixels")
     bayes = bb.Laplace(model, prior_variance=1.0, residual=False).fit([(x, y)])
-    bayes.export(tmp_path / "pixels.pt2", x)
+    bayes.export(tmp_path / "pixels.pt2", x, score=True)
     graph = torch.export.load(tmp_path / "pixels.pt2").module()
     many = torch.cat([x, 2 * x])
-    torch.testing.assert_close(graph(many).softmax(1), bayes.predict_proba(many), rtol=0, atol=1e-12)
+    logits, score = graph(many)
+    torch.testing.assert_close(logits.softmax(1), bayes.predict_proba(many), rtol=0, atol=1e-12)
+    torch.testing.assert_close(score, bayes.score(many), rtol=0, atol=1e-12)
 
 
 def test_a_batch_without_any_label_is_skipped():
@@ -263,6 +281,13 @@ def test_masks_as_files_have_them_are_labels():
     model, x, y, _, _ = problem("pixels")
     bayes, other = (bb.Laplace(model, prior_variance=1.0).fit([(x, each)]) for each in (y, y[:, None]))
     assert torch.equal(bayes.predict_proba(x), other.predict_proba(x))
+
+
+def test_bytes_have_no_label_that_does_not_count():
+    """In uint8 -100 would be 156, which is a class."""
+    y = torch.full((3, 4, 5), 156, dtype=torch.uint8)
+    bayes = bb.Laplace(Pixels(160).double(), structure="diag", prior_variance=1.0).fit([(IMAGES, y)])
+    assert bayes._posterior.fitted.count == y.numel()
 
 
 def test_a_mask_of_tokens_is_never_taken_for_labels():

@@ -156,6 +156,12 @@ def test_a_function_makes_the_network():
     assert next(model.module_.parameters()).dtype == torch.float32
 
 
+def test_batches_of_one_row_train_too():
+    X, _, y, _ = iris()
+    once, twice = (classifier(batch_size=1, hidden=(4,), epochs=each).fit(X[:20], y[:20]) for each in (1, 2))
+    assert not torch.equal(once.module_[1].weight, twice.module_[1].weight)
+
+
 def test_random_state_decides_and_global_numbers_stay():
     X, X_test, y, _ = iris()
     torch.manual_seed(5)

@@ -43,6 +43,7 @@ from bitbayes.model import (
     model_device,
     selected,
     unwrapped,
+    without_labels,
 )
 from bitbayes.options import AUTO, Fisher, Options, frozen_option, positive_number, refuse_renamed
 from bitbayes.posterior import WeightPosterior
@@ -311,12 +312,14 @@ class Laplace(nn.Module):
     def forward(self, x: Any = None, /, *args: Any, **kwargs: Any) -> Tensor:
         """Drop-in logits, of the shape of the model's own: their softmax (sigmoid) is `predict_proba`.
 
-        It takes what the model takes, or all of it in one mapping. Differentiable in x; over all layers only
-        through the mean of the logits, not through their variance.
+        It takes what the model takes, or all of it in one mapping; labels are left out. Differentiable in x;
+        over all layers only through the mean of the logits, not through their variance.
         """
         self._warn_if_untuned()
         if args or kwargs:
-            x = dict([*enumerate([*([] if x is None else [x]), *args]), *kwargs.items()])
+            first = [] if x is None and not args else [x]
+            x = dict([*enumerate([*first, *args]), *kwargs.items()])
+        x = without_labels(x)
         if torch.compiler.is_compiling():  # a trace has other tensors in place of the model's
             return self._drop_in_logits(x)
         with LateChecks() as checks:
@@ -701,7 +704,7 @@ class Laplace(nn.Module):
             dynamic_shapes: sizes beside the number of rows that are free, {1: "length"}, or by input if these
                 are a mapping: {"input_ids": {1: "length"}, "attention_mask": {1: "length"}}. A name is one
                 size; in the place of a name may be a `torch.export.Dim` with bounds.
-            score: whether the graph has a second output, "score": `score(x)` (n,), for a threshold.
+            score: whether the graph has a second output, "score": `score(x)`, for a threshold.
             metadata: what the file tells about the graph, texts or what JSON can hold; versions are added.
 
         >>> import os, tempfile
@@ -875,4 +878,6 @@ class _WithScore(nn.Module):
 
     def forward(self, x: Any) -> tuple[Tensor, Tensor]:
         logits, gaussian = self.bayes._logits_and_gaussian(x)
-        return logits, uncertainty.score(gaussian)
+        layout = self.bayes._fitted_posterior().layout
+        sizes = layout.position_sizes(tuple(logits.shape))
+        return logits, layout.together([(sizes, uncertainty.score(gaussian))])

@@ -80,9 +80,11 @@ class LaplaceCallback(Callback):
 
 def _only(loaders: Any, name: str, given: Iterable[Any] | None) -> Iterable[Any] | None:
     """The loader that was given, or else the trainer's, if it has exactly one."""
-    if given is not None or not loaders:
+    if given is not None or loaders is None:
         return given
     if isinstance(loaders, (list, tuple, dict)):
+        if not loaders:
+            return None
         many = [*(loaders.values() if isinstance(loaders, dict) else loaders)]
         if len(many) > 1:
             raise DataError(f"the trainer has {len(many)} loaders for this: give LaplaceCallback({name}=…)")

@@ -53,6 +53,7 @@ class LaplacePostprocessor(BasePostprocessor):
         self.options = options
         self.args_dict: dict[str, list[Any]] = {}
         self.bayes: Laplace | None = None
+        self._network: nn.Module | None = None
         self._fitted_to: Fingerprint | None = None
 
     def setup(
@@ -65,11 +66,12 @@ class LaplacePostprocessor(BasePostprocessor):
             id_loader_dict: loaders "train" and "val" of batches {"data": …, "label": …}.
             ood_loader_dict: not looked at.
         """
-        bayes, now = Laplace(net, **self.options), fingerprint(unwrapped(net))
-        if self.bayes is not None and self.bayes.model is bayes.model and self._fitted_to == now:
+        bayes, network = Laplace(net, **self.options), unwrapped(net)
+        now = fingerprint(network)
+        if self.bayes is not None and self._network is network and self._fitted_to == now:
             return
         training, validation = _pairs(id_loader_dict, TRAINING), _pairs(id_loader_dict, VALIDATION)
-        self.bayes, self._fitted_to = bayes.fit(training).tune(validation), now
+        self.bayes, self._network, self._fitted_to = bayes.fit(training).tune(validation), network, now
 
     @torch.no_grad()
     def postprocess(self, net: nn.Module, data: Inputs) -> tuple[Tensor, Tensor]:
@@ -115,7 +117,7 @@ class LaplacePostprocessor(BasePostprocessor):
 
     def _bayes_of(self, net: nn.Module) -> Laplace:
         bayes = self._bayes()
-        if unwrapped(net) is not bayes.model:
+        if unwrapped(net) is not self._network:  # `bayes.model` is a view of it where there is an `output`
             raise ModelError("this post-processor was set up for another network: call `setup` with this one")
         bayes._current_posterior()  # raises if the network has changed since
         return bayes

@@ -273,7 +273,7 @@ class LaplaceClassifier(ClassifierMixin, BaseEstimator):
         network.train()
         for _ in range(int(self.epochs)):
             for rows in torch.split(torch.randperm(len(x)), int(self.batch_size)):
-                if len(rows) == 1 and len(x) > 1:
+                if len(rows) == 1 < min(len(x), int(self.batch_size)):
                     continue  # no batch norm can learn of one row; it is in another batch of the next epoch
                 optimiser.zero_grad()
                 logits = as_logits(call(network, x[rows].to(device)), len(rows))

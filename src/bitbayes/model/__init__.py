@@ -11,6 +11,7 @@ from bitbayes.model.batches import (
     labelled_batches,
     model_device,
     row_count,
+    without_labels,
 )
 from bitbayes.model.derivatives import LayerRecord, differentiate
 from bitbayes.model.fingerprint import Fingerprint, fingerprint, fingerprinted
@@ -81,6 +82,7 @@ __all__ = [
     "unwrapped",
     "verify_layers",
     "watched",
+    "without_labels",
     "without_repeats",
     "working_dtype",
 ]

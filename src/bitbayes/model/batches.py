@@ -97,7 +97,7 @@ def input_batches(
     check_data(data)
     if isinstance(data, (Tensor, Mapping)):
         labels = _named_labels(data) if keep_labels else None
-        yield Batch(move(_without_labels(data), device), _moved(labels, device), "the input")
+        yield Batch(move(without_labels(data), device), _moved(labels, device), "the input")
         return
     number, kind = -1, None
     for number, batch in enumerate(data):
@@ -109,7 +109,7 @@ def input_batches(
                 f"together? {SEVERAL_INPUTS}"
             )
         labels = labels if keep_labels else None
-        yield Batch(move(_without_labels(inputs), device), _moved(labels, device), f"batch {number}")
+        yield Batch(move(without_labels(inputs), device), _moved(labels, device), f"batch {number}")
     if number < 0:
         raise EmptyLoaderError(EMPTY)
 
@@ -210,7 +210,7 @@ def _split(batch: Any, number: int) -> tuple[Inputs, Tensor]:
 def _pair(batch: Any, number: int) -> tuple[Inputs, Tensor]:
     if isinstance(batch, Mapping):
         if (named := _named_labels(batch)) is not None:
-            return _without_labels(batch), named
+            return without_labels(batch), named
         keys = sorted(batch, key=str)
         raise DataError(f"batch {number} is a mapping with the keys {keys}: 'labels' is missing")
     if isinstance(batch, (list, tuple)) and len(batch) == 2:
@@ -290,8 +290,9 @@ def _kind(inputs: Inputs) -> str:
     return "a mapping"
 
 
-def _without_labels(inputs: Inputs) -> Inputs:
-    if isinstance(inputs, Tensor):
+def without_labels(inputs: Any) -> Any:
+    """A mapping without its labels; all else as it is."""
+    if not isinstance(inputs, Mapping):
         return inputs
     return {name: value for name, value in inputs.items() if name not in LABELS}
 

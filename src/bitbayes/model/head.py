@@ -175,13 +175,20 @@ def find_head(model: nn.Module, inputs: Inputs, name: str | None = None) -> Head
     calls: list[tuple[str, Tensor, Tensor]] = []
     with call_hooks(maps, lambda *call: calls.append(call)):
         output = call(model, inputs)
+    direct = None
     for key, features, result in reversed(calls):
         if name in (None, key) and equal_values(result, output):
-            return _direct_head(key, maps[key], features, result, output)
+            direct = _direct_head(key, maps[key], features, result, output)
+            # Of texts of one token the model may have picked the only one. It will pick one of several, too.
+            if feature_axis(maps[key]) == 1 or result.dim() <= max(2, output.dim()):
+                return direct
+            break
 
     called = [key for key, _, _ in reversed(calls)]
     if (carried := find_carried(model, inputs, {key: maps[key] for key in called}, output, name)) is not None:
         return Head(*carried)
+    if direct is not None:
+        return direct
     subject = f"the linear layer {name!r}" if name is not None else "any of the model's linear layers"
     shapes = _list_last([f"{key!r} -> {tuple(result.shape)}" for key, _, result in calls])
     raise ModelError(
@@ -201,11 +208,23 @@ def _direct_head(name: str, module: nn.Module, features: Tensor, result: Tensor,
             "for each input"
         )
     _check_linear(name, module, rows_of(features, axis), rows_of(result, axis))
-    # An output of other axes than the head's has a row for each point. One logit may lack its axis.
-    squeezed = outputs == 1 and output.shape == result.squeeze(axis).shape != output.shape[:1]
-    positions = result.dim() > 2 and (squeezed or output.shape == result.shape)
-    layout = Layout(positions=True, axis=axis, squeezed=squeezed) if positions else Layout()
-    return Head(name, inputs, outputs, bias, layout)
+    return Head(name, inputs, outputs, bias, _direct_layout(axis, outputs, result, output))
+
+
+def _direct_layout(axis: int, k: int, result: Tensor, output: Tensor) -> Layout:
+    """Where the logits are in the output, which holds the numbers of the head's result in their order."""
+    shape, other = output.shape, 1 if axis == -1 else -1
+    # One logit may lack its axis, or have it at another place.
+    if k == 1 and shape == result.squeeze(axis).shape != shape[:1]:
+        return Layout(positions=True, axis=axis, squeezed=True)
+    if output.dim() <= 2:
+        return Layout()
+    if shape[axis] == k and (axis == -1 or len(output) == len(result)):
+        return Layout(positions=True, axis=axis)
+    if k == 1:
+        squeezed = shape[other] != 1
+        return Layout(positions=True, axis=axis if squeezed else other, squeezed=squeezed)
+    return Layout()
 
 
 def _list_last(items: list[str], most: int = 6) -> str:

@@ -101,7 +101,8 @@ def position_labels(labels: Tensor, rows: int, sizes: tuple[int, ...], where: st
             f"{where}: the labels have shape {tuple(labels.shape)}; expected {(rows, *sizes)}, one for each "
             f"position of the model's output ({IGNORED} where it does not count)"
         )
-    return labels.reshape(-1)
+    # Bytes, as masks in files have them, know no -100, and would take 156 for it.
+    return labels.reshape(-1).long() if labels.dtype == torch.uint8 else labels.reshape(-1)
 
 
 def refuse_copied_labels(batch: Batch) -> None:
