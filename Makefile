@@ -12,7 +12,7 @@ LOWEST_TESTS := tests/test_dependencies.py tests/test_cli.py tests/io/test_poste
 # All but the helper of the others and the one for a GPU.
 BENCHMARKS := $(filter-out benchmarks/timing.py benchmarks/seconds.py,$(sort $(wildcard benchmarks/*.py)))
 
-.PHONY: demo test test-all test-lowest fuzz lint benchmarks clean
+.PHONY: demo test test-all test-lowest fuzz lint docs benchmarks clean
 
 demo: $(VENV)/.installed
 	$(BIN)/bitbayes audit
@@ -40,12 +40,20 @@ lint: $(VENV)/.installed
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# The documentation, in site/. A link or an anchor that leads nowhere is an error.
+docs: $(VENV)/.docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
 benchmarks: $(VENV)/.peers
 	@set -e; for script in $(BENCHMARKS); do echo "== $$script"; $(BIN)/python $$script; done
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[test,lint]"
+	touch $@
+
+$(VENV)/.docs: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[docs]"
 	touch $@
 
 $(LOWEST)/.installed: pyproject.toml constraints-lowest.txt
@@ -74,4 +82,4 @@ $(VENV)/.peers: $(VENV)/.installed
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(LOWEST) .pytest_cache .mypy_cache .ruff_cache bitbayes-report.html
+	rm -rf $(VENV) $(LOWEST) site .pytest_cache .mypy_cache .ruff_cache bitbayes-report.html
