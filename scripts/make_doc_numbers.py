@@ -73,9 +73,9 @@ def overview() -> str:
     rows = []
     for data_set in DATA_SETS:
         found = [measured(data_set, method) for method in methods]
-        cells = [f"{100 * each['ece']:.1f} / {100 * each['far']:.0f} %" for each in found if each]
+        cells = [f"{100 * each['ece']:.1f} / {100 * each['far']:.0f}" for each in found if each]
         rows.append((title(data_set), *cells))
-    return table(("calibration error / confidence far away", *methods.values()), rows)
+    return table(("calibration error / confidence far away, %", *methods.values()), rows)
 
 
 def cost() -> str:

@@ -235,7 +235,7 @@ def laplace() -> Figure:
     loss.set(title="one direction of the weights", xlabel="change of the weights", yticks=[], xticks=[0])
     loss.set_xticklabels(["trained"])
     loss.legend(loc="upper center", ncols=1)
-    loss.set_ylim(costs.min() - 2.0, None)
+    loss.set_ylim(float(costs.min()) - 2.0, None)
 
     half = 6.0
     side = torch.linspace(-half, half, points_per_side)
