@@ -30,7 +30,7 @@ ROWS = (
     ("laplace", "merging", "baselines", "openood", "sklearn", "lightning", "transformers"),
     ("bitbayes",),  # the package itself: its public names
     ("reproduction",),
-    ("data", "networks", "paper", "training", "auditing"),
+    ("data", "networks", "paper", "training", "auditing", "explorer"),
     ("cli",),
     ("__main__",),
 )

@@ -1,8 +1,9 @@
-"""The command line: `bitbayes audit` and `bitbayes reproduce`."""
+"""The command line: `bitbayes audit`, `bitbayes explore` and `bitbayes reproduce`."""
 
 import io
 import json
 import sys
+import webbrowser
 from pathlib import Path
 from typing import Annotated, Any, TextIO
 
@@ -16,6 +17,7 @@ from bitbayes.auditing import ProgressBars, embedded_target, load_target, render
 from bitbayes.auditing import audit as run_audit
 from bitbayes.auditing.words import METHOD_TITLES, printable, write_chosen
 from bitbayes.errors import BitbayesError
+from bitbayes.explorer import render_explorer
 from bitbayes.io.whole_file import check_writable, write_text
 from bitbayes.reproduction.paper import Options, all_names
 from bitbayes.reproduction.paper import reproduce as run_reproduce
@@ -162,6 +164,25 @@ def audit(
     if json_file:
         console.print(f"Numbers: {json_file}", markup=False, soft_wrap=True)
     console.print(f"Page: {output}", markup=False, soft_wrap=True)
+
+
+@app.command()
+def explore(
+    output: Annotated[Path, typer.Option(help="The page to write.")] = Path("bitbayes-explorer.html"),
+    open_page: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
+) -> None:
+    """Write a page to play with: the paper's toys, with sliders for prior, temperature and residual.
+
+    The page is one file that computes everything itself. It needs no internet connection.
+    Five steps show why a network is too sure far from its data, and what helps.
+    """
+    check_writable(output)
+    with Console(stderr=True).status("Training three small networks"):
+        page = render_explorer()
+    write_text(output, page)
+    typer.echo(f"Page: {output}")
+    if open_page:
+        webbrowser.open(output.resolve().as_uri())
 
 
 @app.command()
