@@ -2,15 +2,18 @@
 
 The pages of docs/ link to files outside of it, as GitHub needs it: `../results/README.md`, say. The site has
 the results, the examples, CONTRIBUTING.md and CHANGELOG.md too, and this changes such links to lead to them.
-It also puts the claims of results/README.md on cards, and adds the explorer, if that is installed.
+It also puts the claims of results/README.md on cards, and adds the explorer.
 """
 
 import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
+
+from bitbayes.explorer import render_explorer
 
 ROOT = Path(__file__).parents[1]
 # What the site has from outside docs/: pages, tables, and pictures that a page shows.
@@ -22,7 +25,7 @@ OUTSIDE = (
     "CONTRIBUTING.md",
     "CHANGELOG.md",
 )
-CLAIMS = "results/README.md"
+CLAIMS, EXPLORER = "results/README.md", "live.html"
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -34,9 +37,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         if not (folder / "README.md").exists():  # GitHub lists a folder's files by itself
             name = f"results/{folder.name}/index.md"
             files.append(File.generated(config, name, content=list_of_tables(folder)))
-    explorer = explorer_page()
-    if explorer is not None:
-        files.append(File.generated(config, "explorer.html", content=explorer))
+    files.append(File.generated(config, EXPLORER, content=explorer_page()))
     return files
 
 
@@ -45,14 +46,25 @@ def list_of_tables(folder: Path) -> str:
     return "\n".join([f"# {folder.name}", "", *lines, ""])
 
 
-def explorer_page() -> str | None:
-    """The explorer as one page of HTML; None where this version of bitbayes has none."""
-    return None
+def explorer_page() -> str:
+    """The explorer as one page of HTML. It trains three networks, so it is kept until its code changes."""
+    kept, sources = ROOT / "build" / "explorer.html", ROOT / "src" / "bitbayes" / "explorer"
+    newest = max(path.stat().st_mtime for path in sources.iterdir())
+    if not kept.exists() or kept.stat().st_mtime < newest:
+        torch.set_num_threads(1)  # networks as small as these only lose time to a second thread
+        kept.parent.mkdir(exist_ok=True)
+        kept.write_text(render_explorer(), encoding="utf-8")
+    return kept.read_text(encoding="utf-8")
+
+
+def explorer_frame() -> str:
+    link = f'[Open it on a page of its own]({EXPLORER}){{ .md-button }}'
+    return f'{link}\n\n<iframe class="explorer" src="{EXPLORER}" title="The explorer"></iframe>'
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     name = page.file.src_uri
-    markdown = links_on_the_site(markdown, name)
+    markdown = links_on_the_site(markdown, name).replace("<!-- explorer -->", explorer_frame())
     return with_cards(markdown) if name == CLAIMS else markdown
 
 
