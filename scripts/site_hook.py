@@ -68,6 +68,15 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     return with_cards(markdown) if name == CLAIMS else markdown
 
 
+def on_post_page(output: str, **_: Any) -> str:
+    """Mend what the theme leaves to readers who do not see the page."""
+    # Icons are decoration: each stands beside or inside what names it.
+    output = output.replace("<svg ", '<svg aria-hidden="true" ')
+    output = output.replace('role="dialog"', 'role="dialog" aria-label="Search"')
+    # The corner of a table is no header of anything.
+    return re.sub(r"<th([^>]*)>\s*</th>", r"<td\1></td>", output)
+
+
 # ---- links
 
 
