@@ -46,7 +46,9 @@ def measured(data_set: str, method: str) -> dict[str, float] | None:
 
 def table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     header = list(header)
-    lines = [header, ["---", *["--:"] * (len(header) - 1)], *rows]
+    # A cell of numbers stays on one line.
+    whole = [[name, *(cell.replace(" ", "\N{NO-BREAK SPACE}") for cell in cells)] for name, *cells in rows]
+    lines = [header, ["---", *["--:"] * (len(header) - 1)], *whole]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 

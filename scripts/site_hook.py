@@ -58,7 +58,7 @@ def explorer_page() -> str:
 
 
 def explorer_frame() -> str:
-    link = f'[Open it on a page of its own]({EXPLORER}){{ .md-button }}'
+    link = f"[Open it on a page of its own]({EXPLORER}){{ .md-button }}"
     return f'{link}\n\n<iframe class="explorer" src="{EXPLORER}" title="The explorer"></iframe>'
 
 

@@ -1,6 +1,7 @@
 """The documentation: its code runs, its numbers are those of results/, a command makes its pictures."""
 
 import contextlib
+import doctest
 import importlib.util
 import re
 import subprocess
@@ -309,6 +310,14 @@ def test_the_claims_of_the_results_become_cards():
     anchors = {slug(title) for title in re.findall(r"^#+ (.*)$", markdown, re.MULTILINE)}
     assert {claim.anchor for claim in claims} <= anchors
     assert hook.with_cards(markdown).count('<div class="claim"') == len(claims)
+
+
+def test_links_on_the_site_and_docstrings_as_markdown():
+    pytest.importorskip("mkdocs", reason="mkdocs is not installed: `make docs` installs it")
+    for name in ("site_hook", "site_docstrings"):
+        found = doctest.testmod(script(name))
+        assert found.attempted >= 1
+        assert found.failed == 0
 
 
 def slug(title):
