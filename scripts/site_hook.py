@@ -5,6 +5,7 @@ the results, the examples, CONTRIBUTING.md and CHANGELOG.md too, and this change
 It also puts the claims of results/README.md on cards, and adds the explorer.
 """
 
+import os
 import re
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -53,7 +54,9 @@ def explorer_page() -> str:
     if not kept.exists() or kept.stat().st_mtime < newest:
         torch.set_num_threads(1)  # networks as small as these only lose time to a second thread
         kept.parent.mkdir(exist_ok=True)
-        kept.write_text(render_explorer(), encoding="utf-8")
+        part = kept.with_suffix(f".{os.getpid()}")  # another build may run beside this one
+        part.write_text(render_explorer(), encoding="utf-8")
+        part.replace(kept)
     return kept.read_text(encoding="utf-8")
 
 

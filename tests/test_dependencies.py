@@ -10,8 +10,8 @@ ROOT = Path(__file__).parent.parent
 def lower_bounds():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    # The style and the browser's tests run with one version each: that of constraints.txt.
-    run = [name for name in extras if name not in ("lint", "browser")]
+    # Style, site and tests in the browser run with one version each: that of constraints.txt.
+    run = [name for name in extras if name not in ("lint", "docs", "browser")]
     asked = [*project["dependencies"], *(each for name in run for each in extras[name])]
     return dict(re.fullmatch(r"([\w-]+)>=([\d.]+)", each).groups() for each in asked)
 

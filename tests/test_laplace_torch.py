@@ -1,4 +1,4 @@
-"""The rows of docs/laplace_torch.md: every right-hand side runs, and where it says "same", the numbers agree."""
+"""The rows of docs/laplace_torch.md: every right-hand side runs, and numbers that are "same" agree."""
 
 import re
 import warnings

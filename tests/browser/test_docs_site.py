@@ -1,4 +1,4 @@
-"""The documentation site in a browser: its pages keep what every page must keep, and its search finds things."""
+"""The documentation site in a browser: its pages keep what every page must keep, and its search works."""
 
 import functools
 import http.server
@@ -35,9 +35,27 @@ def site(tmp_path_factory):
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield f"http://127.0.0.1:{server.server_port}"
     server.shutdown()
+    server.server_close()
 
 
 @pytest.mark.parametrize("name", PAGES)
 def test_a_page_keeps_what_every_page_must_keep(site, page, name):
     page.goto(f"{site}/{name}.html")
     check_page(page)
+
+
+def test_the_search_finds_a_page(site, page):
+    page.goto(f"{site}/index.html")
+    page.keyboard.press("/")
+    page.keyboard.type("residual")
+    found = page.locator(".md-search-result__link").first
+    found.wait_for(state="visible")
+    assert "residual" in found.inner_text().lower()
+    assert not page.errors
+
+
+def test_a_phone_can_reach_every_section(site, phone_page):
+    phone_page.goto(f"{site}/index.html")
+    phone_page.locator("label.md-header__button[for=__drawer]").tap()
+    for name in ("How to", "Understand", "Evidence", "API"):
+        assert phone_page.locator(".md-nav--primary").get_by_text(name, exact=True).first.is_visible()
