@@ -1,8 +1,9 @@
 """The command line: `bitbayes audit` and `bitbayes reproduce`."""
 
 import io
-import json
+import shlex
 import sys
+import webbrowser
 from pathlib import Path
 from typing import Annotated, Any, TextIO
 
@@ -12,10 +13,19 @@ from rich.console import Console
 from typer.core import TyperGroup
 
 from bitbayes._version import __version__
-from bitbayes.auditing import ProgressBars, embedded_target, load_target, render_page, terminal_table
+from bitbayes.auditing import (
+    GENERATOR,
+    ProgressBars,
+    check_conditions,
+    embedded_target,
+    load_target,
+    parse_condition,
+    terminal_table,
+    write_conclusion,
+)
 from bitbayes.auditing import audit as run_audit
 from bitbayes.auditing.words import METHOD_TITLES, printable, write_chosen
-from bitbayes.errors import BitbayesError
+from bitbayes.errors import BitbayesError, FileError
 from bitbayes.io.whole_file import check_writable, write_text
 from bitbayes.reproduction.paper import Options, all_names
 from bitbayes.reproduction.paper import reproduce as run_reproduce
@@ -84,6 +94,9 @@ def bitbayes(
     """Honest confidence for any trained PyTorch classifier, after training."""
 
 
+FAILED_CONDITION = 3  # the exit code if a condition of --fail-if holds
+
+
 @app.command()
 def audit(
     target: Annotated[
@@ -92,11 +105,21 @@ def audit(
             metavar="TARGET", help="package.module:function. Default: embedded digits.", show_default=False
         ),
     ] = None,
-    output: Annotated[Path, typer.Option(help="The page to write.")] = Path("bitbayes-report.html"),
+    output: Annotated[Path, typer.Option(help="The report to write.")] = Path("bitbayes-report.html"),
     json_file: Annotated[
         Path | None,
         typer.Option("--json", metavar="FILE", help="Write all numbers here too.", show_default=False),
     ] = None,
+    open_page: Annotated[bool, typer.Option("--open", help="Show the report in a browser.")] = False,
+    fail_if: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="CONDITION", help='Exit with 3 if this holds: "ece>0.05". May be repeated.', show_default=False
+        ),
+    ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace files that are no reports of bitbayes, too.")
+    ] = False,
     seed: Annotated[
         int,
         typer.Option(
@@ -108,10 +131,11 @@ def audit(
         typer.Option(help="cpu, cuda, cuda:1, … Default: where the model is.", show_default=False),
     ] = None,
 ) -> None:
-    """How overconfident is this classifier, and what does it look like after being a bit Bayesian?
+    """How overconfident is this classifier, and does bitbayes help?
 
-    Prints a table and writes a page that compares the plain network,
-    temperature scaling, bitbayes (the default) and the paper's objective.
+    Prints a verdict and a table, and writes a report as one HTML file. They
+    compare the plain network, temperature scaling, bitbayes (the default)
+    and the paper's objective.
 
     TARGET names a function of yours. It takes no arguments and returns a dict:
 
@@ -132,36 +156,90 @@ def audit(
     The module is looked for in the current directory too. Without TARGET the
     embedded digits and their LeNet are audited, with Fashion-MNIST and letters
     as outliers.
+
+    Conditions of --fail-if name accuracy, confidence, ece, nll or brier (test
+    data), auroc or fpr95 (the worst of the unfamiliar sets), far-auroc,
+    far-fpr95 or far-confidence. They are about bitbayes; write plain.ece for
+    another method. Values are numbers, percentages or names: "auroc<90%",
+    "ece>plain.ece".
+
+    Exit codes: 0 success, 1 an error, 2 wrong usage, 3 a condition of --fail-if
+    holds, 130 interrupted.
     """
-    for path in filter(None, (output, json_file)):
+    conditions = [parse_condition(text) for text in fail_if or []]
+    files = [path for path in (output, json_file) if path]
+    for path in files:
         check_writable(path)
+    replaced = [path for path in files if _may_replace(path, force)]
     torch.manual_seed(seed)
-    chosen = load_target(target) if target else embedded_target(seed)
-    model = chosen.model.to(_parse_device(device)) if device is not None else chosen.model
-    with ProgressBars() as bars:
-        found = run_audit(
-            model,
-            chosen.train,
-            chosen.validation,
-            chosen.test,
-            chosen.outliers,
-            subject=chosen.subject,
-            seed=seed,
-            progress=bars,
-        )
-    # Before anything is printed: whatever happens to the terminal, the files are there.
-    if json_file:
-        write_text(json_file, json.dumps(found.as_dict(), indent=1, allow_nan=False) + "\n")
-    write_text(output, render_page(found))
+    where = _parse_device(device) if device is not None else None
+    bars, written = ProgressBars(), list[Path]()
+    try:
+        chosen = load_target(target) if target else embedded_target(seed)
+        model = chosen.model.to(where) if where is not None else chosen.model
+        with bars:
+            found = run_audit(
+                model,
+                chosen.train,
+                chosen.validation,
+                chosen.test,
+                chosen.outliers,
+                subject=chosen.subject,
+                seed=seed,
+                command=_command_to_repeat(target, seed, device),
+                progress=bars,
+            )
+        # Before anything is printed: whatever happens to the terminal, the files are there.
+        if json_file:
+            write_text(json_file, found.to_json())
+            written.append(json_file)
+        found.save(output)
+    except KeyboardInterrupt:
+        kept = f"only {written[0]} was written" if written else "nothing was written"
+        typer.echo(f"bitbayes: interrupted during “{bars.stage or 'Loading'}”; {kept}", err=True)
+        raise typer.Exit(130) from None
     console = Console(highlight=False)
+    console.print(write_conclusion(found), markup=False)
+    console.print()
     console.print(terminal_table(found))
     for method, numbers in found.chosen.items():
         console.print(f"Chosen for {METHOD_TITLES[method]}: {write_chosen(numbers)}.")
     for note in found.notes:
         console.print(f"Note: {note}", markup=False)
-    if json_file:
-        console.print(f"Numbers: {json_file}", markup=False, soft_wrap=True)
-    console.print(f"Page: {output}", markup=False, soft_wrap=True)
+    for title, path in (("Numbers", json_file), ("Report", output)):
+        if path:
+            old = " (replaced the old one)" if path in replaced else ""
+            console.print(f"{title}: {path}{old}", markup=False, soft_wrap=True)
+    if open_page:
+        _open_in_browser(output)
+    if failures := check_conditions(found, conditions):
+        for line in failures:
+            typer.echo(f"bitbayes: failed: {printable(line)}", err=True)
+        raise typer.Exit(FAILED_CONDITION)
+
+
+def _may_replace(path: Path, force: bool) -> bool:
+    """Return whether there is a file that will be replaced. Raise if it is none of ours, unless forced."""
+    if not path.exists():
+        return False
+    if not force:
+        with path.open("rb") as file:
+            start = file.read(1000)
+        if GENERATOR.encode() not in start and not start.startswith(b'{\n "schema":'):
+            raise FileError(
+                f"{path} exists and is no report of bitbayes: choose another name, or replace it by --force"
+            )
+    return True
+
+
+def _command_to_repeat(target: str | None, seed: int, device: str | None) -> str:
+    parts = ["bitbayes", "audit", *([target] if target else []), "--seed", str(seed)]
+    return shlex.join([*parts, *(["--device", device] if device else [])])
+
+
+def _open_in_browser(page: Path) -> None:
+    if not webbrowser.open(page.resolve().as_uri()):
+        typer.echo(f"bitbayes: no browser was found; open {page} yourself", err=True)
 
 
 @app.command()
