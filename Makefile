@@ -12,7 +12,7 @@ LOWEST_TESTS := tests/test_dependencies.py tests/test_cli.py tests/io/test_poste
 # All but the helper of the others and the one for a GPU.
 BENCHMARKS := $(filter-out benchmarks/timing.py benchmarks/seconds.py,$(sort $(wildcard benchmarks/*.py)))
 
-.PHONY: demo test test-all test-lowest fuzz lint benchmarks clean
+.PHONY: demo test test-all test-lowest fuzz lint benchmarks chromium clean
 
 demo: $(VENV)/.installed
 	$(BIN)/bitbayes audit
@@ -71,7 +71,13 @@ $(VENV)/.peers: $(VENV)/.installed
 		|| echo "transformers, peft or timm not installed: the tests of their models will be skipped"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps \
 		lightning lightning-utilities pyyaml || echo "Lightning not installed: its tests will be skipped"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[browser]" \
+		|| echo "playwright or axe not installed: the tests in a browser will be skipped"
 	touch $@
+
+# For the tests in a browser (tests/browser). Without it they are skipped, and say so.
+chromium:
+	apt-get install --yes chromium
 
 clean:
 	rm -rf $(VENV) $(LOWEST) .pytest_cache .mypy_cache .ruff_cache bitbayes-report.html
