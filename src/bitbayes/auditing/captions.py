@@ -1,11 +1,13 @@
 """What stands beside the report's pictures, written from the numbers that they show."""
 
-from bitbayes.auditing.findings import Audit
+from bitbayes.auditing.findings import Audit, Cost
 from bitbayes.auditing.verdict import NOTICEABLE, describe_gap
 from bitbayes.auditing.words import METHOD_TITLES, join_names, percent
 
 # Bins with fewer inputs say little about the accuracy in them.
 FEW_INPUTS = 10
+# A shorter forward pass is no measure for other steps: what these cost in any case would decide the ratio.
+SHORTEST_PASS = 0.05
 
 
 def caption_rays(audit: Audit) -> str:
@@ -66,8 +68,8 @@ def caption_reliability(audit: Audit) -> str:
     """Say for each method whether it claims as much as it achieves."""
     n = audit.sizes["test"]
     parts = [
-        f"{METHOD_TITLES[method]} is right {percent(scores.accuracy)} % of the time and claims "
-        f"{percent(scores.confidence)} %: {describe_gap(scores, n)}"
+        f"{METHOD_TITLES[method]} claims {percent(scores.confidence)} % and is right "
+        f"{percent(scores.accuracy)} % of the time ({describe_gap(scores, n)})"
         for method, scores in audit.test.items()
     ]
     return f"{'; '.join(parts)}."
@@ -98,6 +100,29 @@ def caption_trade_off(audit: Audit) -> str:
     if better:
         verdict += f" {join_names(better)} {'is' if len(better) == 1 else 'are'} at least as good as bitbayes on both axes."
     return f"{listed}.{verdict}"
+
+
+def describe_cost(cost: Cost) -> str:
+    """Say how long the steps took, and how that compares with forward passes of the plain network."""
+    if cost.forward_seconds >= SHORTEST_PASS:
+        passes = f" A forward pass over the training data takes {_seconds(cost.forward_seconds)}."
+        fit, tune = f" ({_times(cost.fit)} a forward pass)", f" ({_times(cost.tune)})"
+    else:
+        passes = " A forward pass over the training data is too short to compare with."
+        fit = tune = ""
+    return (
+        f"Fitting takes {_seconds(cost.fit_seconds)}{fit}, and tuning {_seconds(cost.tune_seconds)}{tune}.{passes} "
+        f"A prediction takes {cost.predict_milliseconds:.2g} ms an input, {_times(cost.predict)} a plain one. "
+        "Loading data is not counted. Short steps are medians of several runs."
+    )
+
+
+def _seconds(seconds: float) -> str:
+    return "less than 0.01 s" if seconds < 0.01 else f"{seconds:.2g} s" if seconds < 100 else f"{seconds:,.0f} s"
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:.1f} times" if ratio < 10 else f"{ratio:.0f} times"
 
 
 def write_scale(delta: float) -> str:

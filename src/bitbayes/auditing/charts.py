@@ -14,7 +14,7 @@ from bitbayes.auditing.captions import FEW_INPUTS, certificate
 from bitbayes.auditing.findings import HISTOGRAM_BINS, KEPT_SHARES, USUAL_SHARE, Audit, OutlierSet
 
 WIDTH = 340
-LEFT, RIGHT, TOP = 46, 332, 10  # of the plotted area
+LEFT, RIGHT, TOP = 46, 324, 10  # of the plotted area
 MARKERS = {"plain": "circle", "temperature": "triangle", "bitbayes": "square", "paper": "diamond"}
 # The axis of the calibration error is logarithmic, and has no 0.
 SMALLEST_ECE = 0.001
@@ -121,7 +121,7 @@ def draw_rays(audit: Audit, description: str) -> Markup:
     ray = audit.ray
     assert ray is not None
     bottom = 226
-    end = RIGHT - 34 if audit.infinity else RIGHT - 6
+    end = RIGHT - 40 if audit.infinity else RIGHT - 10
     x, y = _logarithmic(1, max(10.0, ray.delta[-1]), LEFT, end), _linear(0, 1, bottom, TOP)
     last = math.log10(max(10.0, ray.delta[-1]))
     parts = [
@@ -130,7 +130,7 @@ def draw_rays(audit: Audit, description: str) -> Markup:
         *(_y_tick(y(t / 100), f"{t}") for t in (0, 25, 50, 75, 100)),
         _x_title("δ: the test inputs are multiplied by this", bottom),
         _y_title("confidence, %", bottom),
-        _line(LEFT, y(1 / audit.classes), RIGHT, y(1 / audit.classes), "ideal"),
+        _line(LEFT, y(1 / audit.classes), RIGHT + 8, y(1 / audit.classes), "ideal"),
     ]
     for method in ("plain", "bitbayes"):
         upper = [(x(d), y(v)) for d, v in zip(ray.delta, ray.high[method], strict=True)]
@@ -141,7 +141,7 @@ def draw_rays(audit: Audit, description: str) -> Markup:
         parts.append(_polyline(places, f"line {method}"))
         parts += [marker(method, *places[i], 4) for i in (0, -1)]
     if audit.infinity:
-        place = RIGHT - 10
+        place = RIGHT - 4
         mean = sum(each.mean * each.size for each in audit.infinity) / sum(e.size for e in audit.infinity)
         largest = max(each.largest for each in audit.infinity)
         parts += [
@@ -151,8 +151,8 @@ def draw_rays(audit: Audit, description: str) -> Markup:
         ]
         if certified := certificate(audit):
             alpha, confidence = certified
-            left = x(max(1.0, alpha)) if alpha <= ray.delta[-1] else end + 8
-            parts.append(_line(left, y(confidence), RIGHT, y(confidence), "certificate"))
+            left = x(max(1.0, alpha)) if alpha <= ray.delta[-1] else end + 14
+            parts.append(_line(left, y(confidence), RIGHT + 8, y(confidence), "certificate"))
     return _svg(description, bottom + 44, parts)
 
 

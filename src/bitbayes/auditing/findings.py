@@ -195,9 +195,10 @@ class Cost:
     """The seconds of the steps of bitbayes, each the median of several runs where a run is short.
 
     The time for loading data is not counted. `fit` and `tune` are the ratios to one forward pass of the plain
-    network over the same data, and `predict` is the ratio of a prediction to a plain one.
+    network over the training data, and `predict` is the ratio of a prediction to a plain one.
     """
 
+    forward_seconds: float  # one forward pass over the training data
     fit_seconds: float
     tune_seconds: float
     predict_milliseconds: float  # of one input, in a batch

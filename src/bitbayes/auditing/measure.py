@@ -288,7 +288,7 @@ def _measure_cost(
     tune_seconds: float,
     report: ReportProgress,
 ) -> Cost:
-    """Measure short steps again, and compare them with a plain forward pass over the same data.
+    """Measure short steps again, and compare them with a plain forward pass over the training data.
 
     Args:
         model, bayes, methods: what is audited.
@@ -317,12 +317,13 @@ def _measure_cost(
     per_input = forward / row_count(x)
     report(stage, 1, 1)
     return Cost(
+        forward_seconds=per_input * fitting.rows,
         fit_seconds=fit_seconds,
         tune_seconds=tune_seconds,
         predict_milliseconds=1000 * predict_seconds / row_count(x),
         forward_milliseconds=1000 * per_input,
         fit=fit_seconds / (per_input * fitting.rows),
-        tune=tune_seconds / (per_input * tuning.rows),
+        tune=tune_seconds / (per_input * fitting.rows),
         predict=predict_seconds / forward,
     )
 

@@ -65,6 +65,7 @@ def page_values(audit: Audit) -> dict[str, Any]:
         "kept": KEPT_SHARES,
         "usual": USUAL_SHARE,
         "now": KEPT_SHARES.index(USUAL_SHARE),
+        "cost": captions.describe_cost(audit.cost),
         "class_limits": _largest_limits(audit),
         "json_link": _json_link(audit),
     }
@@ -83,7 +84,12 @@ def _picture(audit: Audit, draw: Any, write_caption: Any, available: object) -> 
 
 
 def _largest_limits(audit: Audit) -> list[ClassLimits]:
-    """Return the limits of all classes, or of the classes with the largest limits if there are many."""
+    """Return the limits of all classes, or of the classes with the largest limits if there are many.
+
+    If all are blind guesses, as they are with the residual, there is nothing to list.
+    """
+    if all(abs(row.largest - 1 / audit.classes) < 1e-6 for row in audit.infinity):
+        return []
     if len(audit.infinity) <= MOST_CLASSES_IN_TABLE:
         return audit.infinity
     return sorted(audit.infinity, key=lambda row: -row.largest)[:MOST_CLASSES_IN_TABLE]

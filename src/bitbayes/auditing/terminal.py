@@ -23,7 +23,7 @@ def write_conclusion(audit: Audit) -> str:
     numbers = [f"{each.plain} → {each.bitbayes}" for each in comparisons]
     width = max(map(len, numbers))
     for each, number in zip(comparisons, numbers, strict=True):
-        lines.append(f"  {each.title:{label}}  {number:>{width}}  {each.measure} ({each.change})")
+        lines.append(f"  {each.title:{label}}  {number:>{width}}  {each.change:6}  {each.measure}")
     for advice in advise(audit):
         lines += ["", *textwrap.wrap(advice.text, WIDTH)]
         lines += [f"    {line}".rstrip() for line in advice.code.splitlines()]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from bitbayes.auditing.findings import Audit, OutlierScores, TestScores
-from bitbayes.auditing.words import join_names, percent, per_hundred
+from bitbayes.auditing.words import per_hundred, percent
 
 Change = Literal["better", "same", "worse"]
 
@@ -65,16 +65,16 @@ def write_verdict(audit: Audit) -> str:
     # What leads is the separation from unfamiliar inputs, and never a confidence.
     order = [kind for kind in ("unfamiliar", "far", "familiar") if kind in clauses]
     if "worse" not in changes:
-        opening = "bitbayes helps here" if "better" in changes else "bitbayes changes little here"
-        return f"{opening}: {join_names([clauses[kind] for kind in order])}."
+        opening = "bitbayes helps" if "better" in changes else "bitbayes changes little here"
+        return f"{opening}: {_join([clauses[kind] for kind in order])}."
     bad = [each.kind for each in comparisons if each.change == "worse"]
     if "better" not in changes:
         rest = [clauses[kind] for kind in (*bad, *(kind for kind in order if kind not in bad))]
-        return f"bitbayes makes this classifier worse: {join_names(rest)}."
+        return f"bitbayes makes this classifier worse: {_join(rest)}."
     good = [kind for kind in order if kind not in bad]
     return (
-        f"bitbayes helps in part: {join_names([clauses[kind] for kind in good])}; "
-        f"but {join_names([clauses[kind] for kind in bad])}."
+        f"bitbayes helps in part: {_join([clauses[kind] for kind in good])}; "
+        f"but {_join([clauses[kind] for kind in bad])}."
     )
 
 
@@ -120,7 +120,7 @@ def advise(audit: Audit) -> list[Advice]:
     return found
 
 
-SET_UP = "import bitbayes as bb\n\nbayes = bb.Laplace(model).fit(train_loader)\nbayes.tune(val_loader)"
+SET_UP = "import bitbayes as bb\n\nbayes = bb.Laplace(model)\nbayes.fit(train_loader)\nbayes.tune(val_loader)"
 PREDICT = "probs = bayes.predict_proba(x)"
 REFUSE = "t = bayes.threshold(val_loader, accept=0.95)\naccepted = bayes.score(x) >= t"
 SCALE = "scaled = bb.TemperatureScaling(model).fit(val_loader)\nprobs = scaled.predict_proba(x)"
@@ -143,6 +143,11 @@ def describe_gap(scores: TestScores, n: int) -> str:
     if gap == 0:
         return "as sure as it should be"
     return f"{'over' if gap > 0 else 'under'}confident by {percent(abs(gap))} points"
+
+
+def _describe_gaps(plain: TestScores, ours: TestScores, n: int) -> str:
+    before, after = describe_gap(plain, n), describe_gap(ours, n)
+    return f"both {before}" if before == after else f"plain {before}, bitbayes {after}"
 
 
 def change_of(scores: TestScores | OutlierScores, plain: TestScores | OutlierScores, name: str) -> Change:
@@ -170,8 +175,8 @@ def _compare_familiar(audit: Audit) -> Comparison:
         bitbayes=percent(ours.ece),
         change=change,
         detail=(
-            f"Right {percent(ours.accuracy)} % of the time (plain {percent(plain.accuracy)} %); "
-            f"plain is {describe_gap(plain, n)}, bitbayes is {describe_gap(ours, n)}."
+            f"Claims {percent(plain.confidence)} → {percent(ours.confidence)} %, and is right "
+            f"{percent(plain.accuracy)} → {percent(ours.accuracy)} % of the time: {_describe_gaps(plain, ours, n)}."
         ),
     )
 
@@ -185,7 +190,7 @@ def _compare_outliers(audit: Audit, kind: str, title: str) -> Comparison:
     return Comparison(
         kind=kind,
         title=title,
-        measure="of 100 get through, 95 % of familiar kept",
+        measure="of 100 get through at 95 % kept",
         plain=per_hundred(plain.fpr95),
         bitbayes=per_hundred(ours.fpr95),
         change=change,
@@ -199,9 +204,9 @@ def _compare_outliers(audit: Audit, kind: str, title: str) -> Comparison:
 
 def _clause(audit: Audit, comparison: Comparison) -> str:
     """Return what the verdict says about one kind of inputs."""
-    before, after = comparison.plain, comparison.bitbayes
     if comparison.kind == "familiar":
         return _familiar_clause(audit, comparison)
+    before, after = comparison.plain, comparison.bitbayes
     scores = audit.groups[comparison.kind].scores
     inputs = "unfamiliar inputs" if comparison.kind == "unfamiliar" else "far-away inputs"
     if comparison.change == "same" and scores["bitbayes"].auroc < NO_BETTER_THAN_CHANCE:
@@ -210,11 +215,10 @@ def _clause(audit: Audit, comparison: Comparison) -> str:
             "them from its own data"
         )
     if comparison.change == "same":
-        return f"about as many {inputs} get through as before ({after} of 100, plain {before})"
+        return f"of 100 {inputs} about as many get through ({before} → {after})"
     if before == after:  # the ranking changed, but not at this threshold
-        word = "better" if comparison.change == "better" else "worse"
         auroc = f"AUROC {percent(scores['plain'].auroc)} → {percent(scores['bitbayes'].auroc)} %"
-        return f"it ranks {inputs} {word} ({auroc})"
+        return f"it ranks {inputs} {comparison.change} ({auroc})"
     return f"{after} of 100 {inputs} get through instead of {before}"
 
 
@@ -222,12 +226,25 @@ def _familiar_clause(audit: Audit, comparison: Comparison) -> str:
     plain, ours = audit.test["plain"], audit.test["bitbayes"]
     errors = f"calibration error {comparison.plain} → {comparison.bitbayes} %"
     if comparison.change == "same":
-        return f"familiar inputs are about as well calibrated as before ({errors})"
+        return "familiar inputs are as well calibrated as before"
     if comparison.change == "better":
         return f"familiar inputs are better calibrated ({errors})"
     if change_of(ours, plain, "ece") == "worse":
         return f"familiar inputs are less well calibrated ({errors})"
     return f"accuracy falls from {percent(plain.accuracy)} to {percent(ours.accuracy)} %"
+
+
+def _join(clauses: list[str]) -> str:
+    """Join clauses to a sentence. A verb that two clauses share is written once.
+
+    >>> _join(["2 of 100 cats get through instead of 3", "4 of 100 dogs get through instead of 5", "all is well"])
+    '2 of 100 cats get through instead of 3, 4 of 100 dogs instead of 5, and all is well'
+    """
+    verb = " get through instead"
+    later = [each.replace(verb, " instead") if verb in clauses[0] else each for each in clauses[1:]]
+    if len(later) < 2:
+        return " and ".join([clauses[0], *later])
+    return f"{', '.join([clauses[0], *later[:-1]])}, and {later[-1]}"
 
 
 def _is_blind(audit: Audit) -> bool:
