@@ -16,6 +16,7 @@ from bitbayes.uncertainty import Uncertainty
 
 if TYPE_CHECKING:
     from bitbayes import data, lightning, networks, openood, paper, sklearn, training, transformers
+    from bitbayes.auditing import audit
 
 # What re-runs the paper is a third of the code and needed by few, and those for other libraries load all of
 # these: all are imported when they are asked for.
@@ -32,6 +33,7 @@ __all__ = [
     "TemperatureScaling",
     "Uncertainty",
     "__version__",
+    "audit",
     "baselines",
     "data",
     "lightning",
@@ -49,10 +51,12 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name == "audit":  # a function: few programs call it, and it loads templates
+        return import_module("bitbayes.auditing").audit
     if name in _LOADED_WHEN_ASKED_FOR:
         return import_module(f"bitbayes.{name}")
     raise AttributeError(f"module 'bitbayes' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LOADED_WHEN_ASKED_FOR})
+    return sorted({*globals(), *_LOADED_WHEN_ASKED_FOR, "audit"})

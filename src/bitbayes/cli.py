@@ -114,7 +114,9 @@ def audit(
     fail_if: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="CONDITION", help='Exit with 3 if this holds: "ece>0.05". May be repeated.', show_default=False
+            metavar="CONDITION",
+            help='Exit with 3 if this holds: "ece>0.05". May be repeated.',
+            show_default=False,
         ),
     ] = None,
     force: Annotated[
@@ -167,7 +169,7 @@ def audit(
     holds, 130 interrupted.
     """
     conditions = [parse_condition(text) for text in fail_if or []]
-    files = [path for path in (output, json_file) if path]
+    files = [path for path in (json_file, output) if path]
     for path in files:
         check_writable(path)
     replaced = [path for path in files if _may_replace(path, force)]
@@ -206,10 +208,10 @@ def audit(
         console.print(f"Chosen for {METHOD_TITLES[method]}: {write_chosen(numbers)}.")
     for note in found.notes:
         console.print(f"Note: {note}", markup=False)
-    for title, path in (("Numbers", json_file), ("Report", output)):
-        if path:
-            old = " (replaced the old one)" if path in replaced else ""
-            console.print(f"{title}: {path}{old}", markup=False, soft_wrap=True)
+    for path in files:
+        title = "Report" if path == output else "Numbers"
+        old = " (replaced the old one)" if path in replaced else ""
+        console.print(f"{title}: {path}{old}", markup=False, soft_wrap=True)
     if open_page:
         _open_in_browser(output)
     if failures := check_conditions(found, conditions):

@@ -1,8 +1,8 @@
 """The bootstrap: how much would a score change with other inputs of the same kind?
 
-A resample draws as many inputs as there are, with replacement. It is kept as weights (r, n): how often each of
-r resamples has each of n inputs. All methods get the same resamples, so that differences between two methods
-are of the same inputs.
+A resample draws as many inputs as there are, with replacement. It is kept as weights (r, n): how often each
+of r resamples has each of n inputs. All methods get the same resamples, so that differences between two
+methods are of the same inputs.
 """
 
 import math
@@ -19,7 +19,14 @@ LEVEL = 0.95
 WEIGHTS_AT_ONCE = 10_000_000
 
 # Scores for which a larger value is better. The mean confidence has no direction on the test data.
-LARGER_IS_BETTER = {"accuracy": True, "auroc": True, "nll": False, "ece": False, "brier": False, "fpr95": False}
+LARGER_IS_BETTER = {
+    "accuracy": True,
+    "auroc": True,
+    "nll": False,
+    "ece": False,
+    "brier": False,
+    "fpr95": False,
+}
 
 
 def resample(n: int, seed: int) -> Tensor:

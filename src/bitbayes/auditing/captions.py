@@ -23,7 +23,7 @@ def caption_rays(audit: Audit) -> str:
     verdict = (
         f"At δ = {ray.delta[-1]:,.0f} bitbayes is as unsure as a blind guess ({percent(guess)} %)."
         if abs(end - guess) <= NOTICEABLE
-        else f"A blind guess would be {percent(guess)} %; bitbayes ends {percent(end - guess)} points above it."
+        else f"A blind guess is {percent(guess)} %; bitbayes ends {percent(end - guess)} points above it."
     )
     return f"Mean confidence from δ = 1 to δ = {ray.delta[-1]:,.0f}: {'; '.join(parts)}. {verdict}"
 
@@ -50,8 +50,8 @@ def caption_limits(audit: Audit) -> str:
     if alpha is None or certified is None:
         return f"{limit} It is computed exactly, not measured at a large δ."
     return (
-        f"{limit} Certificate: beyond δ = {write_scale(alpha)} it never exceeds {percent(certified)} % for any "
-        "of them. Both are computed, not measured at a large δ."
+        f"{limit} Certificate: beyond δ = {write_scale(alpha)} it never exceeds {percent(certified)} % for "
+        "any of them. Both are computed, not measured at a large δ."
     )
 
 
@@ -98,7 +98,8 @@ def caption_trade_off(audit: Audit) -> str:
     if beaten:
         verdict = f" bitbayes is at least as good as {join_names(beaten)} on both axes."
     if better:
-        verdict += f" {join_names(better)} {'is' if len(better) == 1 else 'are'} at least as good as bitbayes on both axes."
+        verb = "is" if len(better) == 1 else "are"
+        verdict += f" {join_names(better)} {verb} at least as good as bitbayes on both axes."
     return f"{listed}.{verdict}"
 
 
@@ -111,14 +112,16 @@ def describe_cost(cost: Cost) -> str:
         passes = " A forward pass over the training data is too short to compare with."
         fit = tune = ""
     return (
-        f"Fitting takes {_seconds(cost.fit_seconds)}{fit}, and tuning {_seconds(cost.tune_seconds)}{tune}.{passes} "
-        f"A prediction takes {cost.predict_milliseconds:.2g} ms an input, {_times(cost.predict)} a plain one. "
-        "Loading data is not counted. Short steps are medians of several runs."
+        f"Fitting takes {_seconds(cost.fit_seconds)}{fit}, and tuning {_seconds(cost.tune_seconds)}{tune}."
+        f"{passes} A prediction takes {cost.predict_milliseconds:.2g} ms an input, {_times(cost.predict)} "
+        "a plain one. Loading data is not counted. Short steps are medians of several runs."
     )
 
 
 def _seconds(seconds: float) -> str:
-    return "less than 0.01 s" if seconds < 0.01 else f"{seconds:.2g} s" if seconds < 100 else f"{seconds:,.0f} s"
+    return (
+        "less than 0.01 s" if seconds < 0.01 else f"{seconds:.2g} s" if seconds < 100 else f"{seconds:,.0f} s"
+    )
 
 
 def _times(ratio: float) -> str:
@@ -147,8 +150,7 @@ def _movement(start: float, end: float) -> str:
     >>> _movement(0.98, 0.1), _movement(0.9, 1.0)
     ('falls from 98.0 to 10.0 %', 'rises from 90.0 to 100.0 %')
     """
+    word = "rises" if end > start else "falls"
     if abs(end - start) <= NOTICEABLE:
         word = "hardly moves,"
-    else:
-        word = "rises" if end > start else "falls"
     return f"{word} from {percent(start)} to {percent(end)} %"

@@ -126,7 +126,7 @@ def draw_rays(audit: Audit, description: str) -> Markup:
     last = math.log10(max(10.0, ray.delta[-1]))
     parts = [
         _axes(bottom),
-        *(_x_tick(x(10.0**e), bottom, f"{10**e:,}") for e in range(0, int(last + 1e-9) + 1)),
+        *(_x_tick(x(10.0**e), bottom, f"{10**e:,}") for e in range(int(last + 1e-9) + 1)),
         *(_y_tick(y(t / 100), f"{t}") for t in (0, 25, 50, 75, 100)),
         _x_title("δ: the test inputs are multiplied by this", bottom),
         _y_title("confidence, %", bottom),
@@ -174,14 +174,16 @@ def draw_strip(audit: Audit, outlier: OutlierSet, method: str) -> Markup:
     ]
     return Markup(
         f'<svg class="strip" viewBox="0 0 {STRIP_WIDTH} {STRIP_HEIGHT}" preserveAspectRatio="none" '
-        f'aria-hidden="true" data-places="{" ".join(f"{place:.1f}" for place in places)}">{"".join(parts)}</svg>'
+        f'aria-hidden="true" data-places="{" ".join(f"{place:.1f}" for place in places)}">'
+        f"{''.join(parts)}</svg>"
     )
 
 
 def draw_key(method: str) -> Markup:
     """Draw the marker of a method, for legends."""
     return Markup(
-        f'<svg class="key" viewBox="0 0 14 14" width="14" height="14" aria-hidden="true">{marker(method, 7, 7, 5)}</svg>'
+        '<svg class="key" viewBox="0 0 14 14" width="14" height="14" aria-hidden="true">'
+        f"{marker(method, 7, 7, 5)}</svg>"
     )
 
 
@@ -200,7 +202,7 @@ def marker(method: str, x: float, y: float, r: float) -> str:
 
 
 def _bars(histogram: list[int], middle: float, direction: int, kind: str) -> Iterable[str]:
-    """Yield the bars of a histogram. Their heights are the roots of the counts, so that rare ones show too."""
+    """Yield the bars of a histogram. Their heights are the roots of the counts, so that few inputs show."""
     width = STRIP_WIDTH / HISTOGRAM_BINS
     highest = math.sqrt(max(*histogram, 1))
     for b, count in enumerate(histogram):

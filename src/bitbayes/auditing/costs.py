@@ -45,9 +45,7 @@ def side_by_side(
 ) -> tuple[float, float]:
     """Return the median seconds of two pieces of work. They take turns, so that both see the same machine."""
     pairs: list[tuple[float, float]] = []
-    while len(pairs) < FEWEST_RUNS or (
-        sum(map(sum, pairs)) < 2 * ENOUGH_SECONDS and len(pairs) < MOST_RUNS
-    ):
+    while len(pairs) < FEWEST_RUNS or (sum(map(sum, pairs)) < 2 * ENOUGH_SECONDS and len(pairs) < MOST_RUNS):
         pairs.append((seconds_of(one, device), seconds_of(other, device)))
     ones, others = zip(*pairs, strict=True)
     return statistics.median(ones), statistics.median(others)

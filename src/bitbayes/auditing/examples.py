@@ -47,7 +47,7 @@ class Shortlist:
 
 
 class TestExamples:
-    """Test inputs that the plain network gets right, in their order, and those it is wrong about, surest first."""
+    """Test inputs that the plain network gets right, in their order, and wrong, the surest first."""
 
     __test__ = False  # pytest would take this class for a test because of its name
 

@@ -22,10 +22,11 @@ from bitbayes.auditing.examples import TestExamples, choose_examples
 from bitbayes.auditing.findings import Cost
 from bitbayes.auditing.predictions import (
     Methods,
+    SharedPass,
     by_confidence,
     by_score,
     is_scalable,
-    plain_probabilities,
+    plain_logits,
     predict_test,
 )
 from bitbayes.auditing.prior_curve import measure_prior_curve
@@ -112,9 +113,10 @@ def audit(
     tune_seconds = _working_seconds(lambda: bayes.tune(tuning, progress=False), tuning, device)
     report(tuning.stage, 1, 1)
 
+    network = SharedPass(model)
     methods: Methods = {
-        "plain": by_confidence(lambda x: plain_probabilities(model, x)),
-        "temperature": by_confidence(scaled.predict_proba),
+        "plain": by_confidence(network.probabilities),
+        "temperature": by_confidence(lambda x: network.probabilities(x, scaled.temperature)),
         "bitbayes": by_score(bayes),
     }
     chosen = {"temperature": {"temperature": float(scaled.temperature)}, "bitbayes": _numbers(bayes)}
@@ -312,7 +314,7 @@ def _measure_cost(
     fit_seconds, tune_seconds = repeated(fit_seconds, fit_again), repeated(tune_seconds, tune_again)
     x = first["test"]
     forward, predict_seconds = side_by_side(
-        lambda: methods["plain"](x), lambda: methods["bitbayes"](x), device
+        lambda: plain_logits(model, x), lambda: methods["bitbayes"](x), device
     )
     per_input = forward / row_count(x)
     report(stage, 1, 1)

@@ -1,4 +1,4 @@
-"""The audit in a notebook: the verdict, the main numbers and what to do, as a piece of HTML without script."""
+"""The audit in a notebook: the verdict, the main numbers and what to do, as HTML without script."""
 
 from bitbayes.auditing.findings import Audit
 from bitbayes.auditing.page import CHANGE_WORDS, render

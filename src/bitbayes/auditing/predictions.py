@@ -40,12 +40,29 @@ def is_scalable(x: Inputs) -> TypeGuard[Tensor]:
     return isinstance(x, Tensor) and x.is_floating_point()
 
 
-def plain_probabilities(model: nn.Module, x: Inputs) -> Tensor:
-    """Return the network's own probabilities, (n, k). A network with one logit gives (n, 2)."""
+def plain_logits(model: nn.Module, x: Inputs) -> Tensor:
+    """Return the network's own logits, (n, k)."""
     with torch.no_grad():
         output = call(private_copy(model), x)
-    logits = output.reshape(row_count(x), -1).to(working(output.dtype))  # (n, k)
-    return likelihood_for(logits.shape[1]).log_probabilities(logits).exp()
+    return output.reshape(row_count(x), -1).to(working(output.dtype))
+
+
+class SharedPass:
+    """The network's logits, kept for the last batch: two methods use the same forward pass."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+        self.inputs: Inputs | None = None
+        self.kept: Tensor | None = None
+
+    def probabilities(self, x: Inputs, temperature: float = 1.0) -> Tensor:
+        """Return the probabilities (n, k) of the logits divided by a temperature; one logit gives (n, 2)."""
+        if self.kept is None or self.inputs is not x:
+            logits = plain_logits(self.model, x)
+            # Division by a small T could overflow, so the largest logit is moved to 0 first.
+            self.kept = logits - logits.amax(1, keepdim=True) if logits.shape[1] > 1 else logits
+            self.inputs = x
+        return likelihood_for(self.kept.shape[1]).log_probabilities(self.kept / temperature).exp()
 
 
 def by_confidence(predict_proba: Callable[[Inputs], Tensor]) -> Callable[[Inputs], Rated]:
@@ -98,7 +115,8 @@ def predict_test(
 ) -> tuple[Predictions, Tensor, Tensor | None]:
     """Run every method on the test data.
 
-    Returns the predictions, the labels (n,), and the first `most_kept` inputs (None if they cannot be scaled).
+    Returns the predictions, the labels (n,), and the first `most_kept` inputs (None if these cannot be
+    scaled).
     """
     labels: list[Tensor] = []
     kept: list[Tensor] = []

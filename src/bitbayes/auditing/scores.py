@@ -54,7 +54,10 @@ def score_test(predicted: Predictions, labels: Tensor) -> dict[str, TestScores]:
     for method, (probs, _) in predicted.items():
         bins = metrics.reliability(probs, labels)
         band = bootstrap.resampled_bin_accuracy(weights, probs, labels)
-        ends = [bootstrap.interval(values) if n else [None, None] for n, values in zip(bins.count, band.T, strict=True)]
+        ends = [
+            bootstrap.interval(values) if n else [None, None]
+            for n, values in zip(bins.count, band.T, strict=True)
+        ]
         found[method] = TestScores(
             accuracy=metrics.accuracy(probs, labels),
             confidence=metrics.mmc(probs),
@@ -156,15 +159,21 @@ def _score_groups(
     for group, members in (("unfamiliar", given or noise), ("far", far)):
         if not members:
             continue
-        means = {method: bootstrap.mean_draws([draws[i][method] for i in members]) for method in draws[members[0]]}
+        means = {
+            method: bootstrap.mean_draws([draws[i][method] for i in members]) for method in draws[members[0]]
+        }
+
+        def mean(method: str, score: str, members: list[int] = members) -> float:
+            values = [float(getattr(sets[i].scores[method], score)) for i in members]
+            return sum(values) / len(values)
+
         found[group] = OutlierGroup(
             [sets[i].name for i in members],
             {
                 method: _outlier_scores(
-                    *(
-                        sum(getattr(sets[i].scores[method], score) for i in members) / len(members)
-                        for score in ("confidence", "auroc", "fpr95")
-                    ),
+                    mean(method, "confidence"),
+                    mean(method, "auroc"),
+                    mean(method, "fpr95"),
                     means[method],
                     means["plain"],
                 )

@@ -41,14 +41,13 @@ def terminal_table(audit: Audit) -> Table:
     table = Table(box=box.SIMPLE_HEAD, title=escape(audit.subject), title_justify="left", pad_edge=False)
     table.add_column("", overflow="fold")
     for method in audit.methods:
-        # The blank stands above the marks.
-        table.add_column(METHOD_TITLES[method].replace(" ", "\n") + " ", justify="right", no_wrap=True)
+        table.add_column(METHOD_TITLES[method].replace(" ", "\n"), justify="right", no_wrap=True)
     for section in table_sections(audit):
         better = f"\n[dim]({section.better} is better)[/dim]" if section.better else ""
         table.add_row(f"[bold]{section.title}[/bold]{better}")
         for row in section.rows:
             values = [
-                f"[bold]{v}{BEST_MARK}[/bold]" if best else f"{v} "
+                f"[bold]{BEST_MARK}{v}[/bold]" if best else v
                 for v, best in zip(row.values, row.best, strict=True)
             ]
             table.add_row(f"  {escape(row.label)}", *values)

@@ -176,7 +176,8 @@ def _compare_familiar(audit: Audit) -> Comparison:
         change=change,
         detail=(
             f"Claims {percent(plain.confidence)} → {percent(ours.confidence)} %, and is right "
-            f"{percent(plain.accuracy)} → {percent(ours.accuracy)} % of the time: {_describe_gaps(plain, ours, n)}."
+            f"{percent(plain.accuracy)} → {percent(ours.accuracy)} % of the time: "
+            f"{_describe_gaps(plain, ours, n)}."
         ),
     )
 
@@ -237,8 +238,8 @@ def _familiar_clause(audit: Audit, comparison: Comparison) -> str:
 def _join(clauses: list[str]) -> str:
     """Join clauses to a sentence. A verb that two clauses share is written once.
 
-    >>> _join(["2 of 100 cats get through instead of 3", "4 of 100 dogs get through instead of 5", "all is well"])
-    '2 of 100 cats get through instead of 3, 4 of 100 dogs instead of 5, and all is well'
+    >>> _join(["2 of 9 cats get through instead of 3", "4 of 9 dogs get through instead of 5", "all is well"])
+    '2 of 9 cats get through instead of 3, 4 of 9 dogs instead of 5, and all is well'
     """
     verb = " get through instead"
     later = [each.replace(verb, " instead") if verb in clauses[0] else each for each in clauses[1:]]
@@ -257,8 +258,8 @@ def _is_blind(audit: Audit) -> bool:
 
 def _do_not_use(audit: Audit) -> Advice:
     return Advice(
-        "Keep the plain network. Before you try again, check that the validation data are like the test data, "
-        f"and that there are enough of them ({audit.sizes['validation']:,} here)."
+        "Keep the plain network. Before you try again, check that the validation data are like the test "
+        f"data, and that there are enough of them ({audit.sizes['validation']:,} here)."
     )
 
 
