@@ -16,6 +16,12 @@ from bitbayes.errors import DataError, EdgeWarning
 from bitbayes.laplace import NUMBERS
 from bitbayes.logits import LogitGaussian
 
+
+@pytest.fixture(autouse=True)
+def _short_timing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bitbayes.auditing.costs.ENOUGH_SECONDS", 0.01)
+
+
 CENTRES = torch.tensor([[-2.0, 0.0], [2.0, 0.0], [0.0, 3.0]])
 
 

@@ -14,6 +14,7 @@ from bitbayes.auditing.words import per_hundred, percent
 Change = Literal["better", "same", "worse"]
 
 NOTICEABLE = 0.005  # a difference of two rates: half a percentage point
+NOTICEABLE_CHANGE = 0.01  # against the plain network; less would decide nothing
 NO_BETTER_THAN_CHANCE = 0.6  # an AUROC below this
 
 
@@ -152,7 +153,7 @@ def _describe_gaps(plain: TestScores, ours: TestScores, n: int) -> str:
 
 def change_of(scores: TestScores | OutlierScores, plain: TestScores | OutlierScores, name: str) -> Change:
     """Return whether a score changed noticeably against the plain network, and clearly beyond chance."""
-    if abs(getattr(scores, name) - getattr(plain, name)) <= NOTICEABLE:
+    if abs(getattr(scores, name) - getattr(plain, name)) <= NOTICEABLE_CHANGE:
         return "same"
     found = scores.against_plain[name]
     return "better" if found == "better" else "worse" if found == "worse" else "same"
