@@ -29,10 +29,12 @@
   }
   for (const button of document.querySelectorAll("button.copy")) {
     button.hidden = !navigator.clipboard;
-    button.addEventListener("click", async () => {
-      await navigator.clipboard.writeText(button.nextElementSibling.textContent);
-      button.textContent = "Copied";
-    });
+    button.addEventListener("click", () =>
+      navigator.clipboard.writeText(button.nextElementSibling.textContent).then(
+        () => (button.textContent = "Copied"),
+        () => (button.textContent = "Select and copy") // the browser does not allow it
+      )
+    );
   }
   // Folded parts are printed too.
   addEventListener("beforeprint", () => document.querySelectorAll("details").forEach((each) => (each.open = true)));
