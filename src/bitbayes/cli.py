@@ -1,24 +1,24 @@
-"""The command line: `bitbayes audit` and `bitbayes reproduce`."""
+"""The command line: `bitbayes audit` and `bitbayes reproduce`.
+
+Each command imports what it needs when it runs. So `--version`, `--help` and shell completion do without
+torch, which takes seconds to import.
+"""
 
 import io
 import json
 import sys
 from pathlib import Path
-from typing import Annotated, Any, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
-import torch
 import typer
-from rich.console import Console
 from typer.core import TyperGroup
 
 from bitbayes._version import __version__
-from bitbayes.auditing import ProgressBars, embedded_target, load_target, render_page, terminal_table
-from bitbayes.auditing import audit as run_audit
-from bitbayes.auditing.words import METHOD_TITLES, printable, write_chosen
-from bitbayes.errors import BitbayesError
-from bitbayes.io.whole_file import check_writable, write_text
-from bitbayes.reproduction.paper import Options, all_names
-from bitbayes.reproduction.paper import reproduce as run_reproduce
+from bitbayes.errors import BitbayesError, one_of
+from bitbayes.reproduction.names import NAMES, all_names
+
+if TYPE_CHECKING:
+    import torch
 
 LARGEST_SEED = 2**32 - 1  # the largest that numpy takes; torch takes larger ones
 
@@ -30,6 +30,8 @@ class _CommandGroup(TyperGroup):
         try:
             return super().invoke(ctx)
         except BitbayesError as error:
+            from bitbayes.auditing.words import printable
+
             typer.echo(f"bitbayes: {printable(error)}", err=True)
             raise typer.Exit(1) from error
 
@@ -39,7 +41,6 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
-    add_completion=False,
 )
 
 
@@ -133,6 +134,14 @@ def audit(
     embedded digits and their LeNet are audited, with Fashion-MNIST and letters
     as outliers.
     """
+    import torch
+    from rich.console import Console
+
+    from bitbayes.auditing import ProgressBars, embedded_target, load_target, render_page, terminal_table
+    from bitbayes.auditing import audit as run_audit
+    from bitbayes.auditing.words import METHOD_TITLES, write_chosen
+    from bitbayes.io.whole_file import check_writable, write_text
+
     for path in filter(None, (output, json_file)):
         check_writable(path)
     torch.manual_seed(seed)
@@ -164,10 +173,21 @@ def audit(
     console.print(f"Page: {output}", markup=False, soft_wrap=True)
 
 
+def _names_that_begin(text: str) -> list[str]:
+    """Return the names of tables and figures that complete a word of the command line."""
+    return [name for name in (*NAMES, "all") if name.startswith(text)]
+
+
 @app.command()
 def reproduce(
     names: Annotated[
-        list[str], typer.Argument(metavar="NAME...", help="Tables and figures, or all.", show_default=False)
+        list[str],
+        typer.Argument(
+            metavar="NAME...",
+            help="Tables and figures, or all.",
+            show_default=False,
+            autocompletion=_names_that_begin,
+        ),
     ],
     train: Annotated[
         str, typer.Option(help="What the network is trained on: digits, mnist, cifar10, cifar100 or svhn.")
@@ -199,24 +219,50 @@ def reproduce(
     OUTPUT/NAME. Networks are trained once and kept in the cache; a stopped
     training goes on where it stopped.
     """
-    where = _parse_device(device)
-    options = Options(train, data, trials, where, output, cache, quick, redraw, epochs, seed)
+    for name in names:
+        one_of("NAME", name, (*NAMES, "all"))
     chosen = all_names(train) if "all" in names else names
+    done: list[str] = []
 
     def print_files(name: str, files: list[Path]) -> None:
         for file in files:
             typer.echo(f"{name}: {file}")
+        done.append(name)
 
     try:
+        from bitbayes.reproduction.paper import Options
+        from bitbayes.reproduction.paper import reproduce as run_reproduce
+
+        where = _parse_device(device)
+        options = Options(train, data, trials, where, output, cache, quick, redraw, epochs, seed)
         run_reproduce(chosen, options, print_files)
     except KeyboardInterrupt:
-        typer.echo(
-            f"bitbayes: stopped; what was trained is in {cache}, and the same command goes on", err=True
-        )
+        typer.echo(f"bitbayes: {_interrupted(chosen, done, output, cache)}", err=True)
         raise typer.Exit(130) from None
 
 
-def _parse_device(name: str) -> torch.device:
+def _interrupted(chosen: list[str], done: list[str], output: Path, cache: Path) -> str:
+    """Return what to say after Ctrl-C: what was under way, what is kept, and how to go on.
+
+    >>> print(_interrupted(["toy", "table1", "table2"], ["toy"], Path("results"), Path("networks")))
+    interrupted while making table1 (2 of 3). Kept: the results of toy in results, and trained networks in
+    networks. A training that was under way is kept there too: the same command continues it.
+    """
+    kept = f"the results of {', '.join(done)} in {output}, and trained networks in {cache}"
+    if not done:
+        kept = f"trained networks in {cache}"
+    place = min(len(done), len(chosen) - 1)
+    return (
+        f"interrupted while making {chosen[place]} ({place + 1} of {len(chosen)}). Kept: {kept}. A training "
+        "that was under way is kept there too: the same command continues it."
+    )
+
+
+def _parse_device(name: str) -> "torch.device":
+    import torch
+
+    from bitbayes.auditing.words import printable
+
     try:
         one = torch.ones(1, device=name)
         one.add(1).item()  # raises on a device that holds no numbers, such as meta
