@@ -2,12 +2,12 @@
 
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from os import PathLike
-from typing import Any, Self
+from typing import Any, Never, Self
 
 import torch
 from torch import Tensor, nn
@@ -32,8 +32,9 @@ from bitbayes.logits import LogitGaussian
 from bitbayes.model import (
     Batch,
     Data,
-    Inputs,
     LateChecks,
+    Loader,
+    NamedInputs,
     Selector,
     check_data,
     check_loader,
@@ -45,7 +46,22 @@ from bitbayes.model import (
     selected,
     unwrapped,
 )
-from bitbayes.options import AUTO, Fisher, Options, frozen_option, positive_number, refuse_renamed
+from bitbayes.options import (
+    AUTO,
+    BoundForm,
+    CurvatureName,
+    Fisher,
+    FrozenOption,
+    Layers,
+    Objective,
+    Options,
+    Penalty,
+    PositiveNumber,
+    Predictive,
+    ResidualOption,
+    Structure,
+    refuse_renamed,
+)
 from bitbayes.posterior import WeightPosterior
 from bitbayes.prior import Prior, check_variance, differentiable
 from bitbayes.processes import together
@@ -123,14 +139,17 @@ class Laplace(nn.Module):
     1.00 0.91
     """
 
-    layers, structure, head, curvature, residual, output = map(
-        frozen_option, ("layers", "structure", "head", "curvature", "residual", "output")
-    )
+    layers = FrozenOption[Layers]()
+    structure = FrozenOption[Structure]()
+    head = FrozenOption[str | None]()
+    curvature = FrozenOption[CurvatureName | Fisher]()
+    residual = FrozenOption[ResidualOption]()
+    output = FrozenOption[Selector | None]()
     # Every mean of a logit is divided by it before the average is taken; no variance is.
-    temperature = positive_number("temperature")
+    temperature = PositiveNumber()
     # The residual adds residual_variance·max(0, k(x) − residual_threshold) to every logit's variance.
-    residual_variance = positive_number("residual_variance", zero=True)
-    residual_threshold = positive_number("residual_threshold", zero=True)
+    residual_variance = PositiveNumber(zero=True)
+    residual_threshold = PositiveNumber(zero=True)
     # `private_copy` need not copy it: it runs a copy of its model itself.
     _runs_privately = True
     # Of what was fitted; it keeps its kernel where predictions are made.
@@ -140,15 +159,15 @@ class Laplace(nn.Module):
         self,
         model: nn.Module,
         *,
-        layers: str = "last",
-        structure: str = "auto",
+        layers: Layers = "last",
+        structure: Structure = "auto",
         prior_variance: float | Mapping[str, float] | None = None,
-        predictive: str = "auto",
+        predictive: Predictive = "auto",
         head: str | None = None,
-        curvature: str | Fisher = "exact",
-        residual: bool | str | Sequence[str] = AUTO,
+        curvature: CurvatureName | Fisher = "exact",
+        residual: ResidualOption = AUTO,
         output: Selector | None = None,
-        **renamed: Any,
+        **renamed: Never,  # so that type checkers take no misspelt name
     ) -> None:
         super().__init__()
         refuse_renamed(renamed)
@@ -177,23 +196,23 @@ class Laplace(nn.Module):
         self._prior, self._chosen = Prior(self._prior_variance), True
 
     @property
-    def predictive(self) -> str:
+    def predictive(self) -> Predictive:
         """The default `method` of `predict_proba`, and the one of the drop-in."""
         return self.options.predictive
 
     @predictive.setter
-    def predictive(self, value: str) -> None:
+    def predictive(self, value: Predictive) -> None:
         self.options = replace(self.options, predictive=value).check()
 
     # ---- learning
 
     def fit(
         self,
-        loader: Iterable[Any],
+        loader: Loader,
         *,
         checkpoint: str | PathLike[str] | None = None,
         progress: bool | None = None,
-        **renamed: Any,
+        **renamed: Never,
     ) -> Self:
         """One forward pass over the training data; no gradients for the last layer. Again starts afresh.
 
@@ -213,7 +232,7 @@ class Laplace(nn.Module):
             self._set_posterior(fit_together("fit", self.model, self.options, partial(fit, keeper=keeper)))
         return self
 
-    def update(self, loader: Iterable[Any], *, progress: bool | None = None, **renamed: Any) -> Self:
+    def update(self, loader: Loader, *, progress: bool | None = None, **renamed: Never) -> Self:
         """Add more data to what was fitted: one `fit` on both gives the same (apart from drawn labels).
 
         Args:
@@ -228,12 +247,12 @@ class Laplace(nn.Module):
 
     def tune(
         self,
-        val_loader: Iterable[Any] | None = None,
+        val_loader: Loader | None = None,
         *,
         outliers: Data | None = None,
-        objective: str = "calibrated",
+        objective: Objective = "calibrated",
         weight: float = 0.25,
-        penalty: str = "entropy",
+        penalty: Penalty = "entropy",
         progress: bool | None = None,
     ) -> Self:
         """Choose the prior variance, and by default temperature and residual, in one pass over the data.
@@ -308,7 +327,7 @@ class Laplace(nn.Module):
 
     # ---- predicting
 
-    def forward(self, x: Any = None, /, *args: Any, **kwargs: Any) -> Tensor:
+    def forward(self, x: object = None, /, *args: object, **kwargs: object) -> Tensor:
         """Drop-in logits, of the shape of the model's own: their softmax (sigmoid) is `predict_proba`.
 
         It takes what the model takes, or all of it in one mapping. Differentiable in x; over all layers only
@@ -358,7 +377,7 @@ class Laplace(nn.Module):
         self,
         x: Data,
         *,
-        method: str | None = None,
+        method: Predictive | None = None,
         samples: int | None = None,
         generator: torch.Generator | None = None,
     ) -> Tensor:
@@ -375,21 +394,21 @@ class Laplace(nn.Module):
             generator: for "mc" and "weights".
         """
         self._warn_if_untuned()
-        posterior, method = self._current_posterior(), self._method(method)
-        if method == "weights" and self.options.residual_asked:
+        posterior, chosen = self._current_posterior(), self._method(method)
+        if chosen == "weights" and self.options.residual_asked:
             raise ArgumentError("method='weights' never sees the residual: choose another, or residual=False")
-        drawn = method in ("mc", "weights")
+        drawn = chosen in ("mc", "weights")
         if samples is not None and (not drawn or type(samples) is not int or samples < 1):
             raise ArgumentError(
-                f"samples={samples!r}, method={method!r}: expected a positive number, and 'mc'"
+                f"samples={samples!r}, method={chosen!r}: expected a positive number, and 'mc'"
                 + (" or 'weights'" if self.layers == "all" else "")
             )
-        if method == "weights":
+        if chosen == "weights":
             draws = posterior.sample(samples or NETWORKS, self._prior, generator)
             batches = input_batches(x, model_device(self.model))  # no weights hold the residual
             parts = ((each, posterior.average_networks(each, draws, self.temperature)[0]) for each in batches)
         else:
-            predict = partial(predictive.predict, method=method, samples=samples, generator=generator)
+            predict = partial(predictive.predict, method=chosen, samples=samples, generator=generator)
             gaussians = self._gaussians(self._batches(x), samples)
             parts = ((batch, predict(each)) for batch, each in gaussians)
         log_probabilities = posterior.fitted.likelihood.log_probabilities
@@ -499,7 +518,7 @@ class Laplace(nn.Module):
     @torch.no_grad()
     def evaluate(
         self,
-        loader: Iterable[Any],
+        loader: Loader,
         *,
         outliers: Mapping[str, Data] | None = None,
         progress: bool | None = None,
@@ -588,7 +607,7 @@ class Laplace(nn.Module):
         found = rays.limit(self._rays(x, find_alpha=False, tolerance=tolerance), self._method(None))
         return rays.ApproximateLimit(*found) if tolerance else found
 
-    def bound(self, x: Tensor | None = None, *, form: str = "tight") -> Tensor:
+    def bound(self, x: Tensor | None = None, *, form: BoundForm = "tight") -> Tensor:
         """A confidence that no limit exceeds: one number for all x; over all layers one for each row of x.
 
         For the last layer without the residual no prediction exceeds it either, near or far. One logit:
@@ -666,7 +685,7 @@ class Laplace(nn.Module):
 
     @classmethod
     def load(
-        cls, path: str | PathLike[str], model: nn.Module, *, output: Callable[[Any], Any] | None = None
+        cls, path: str | PathLike[str], model: nn.Module, *, output: Callable[..., Tensor] | None = None
     ) -> Self:
         """Read what `save` wrote, for the same model, wherever that now lives.
 
@@ -689,11 +708,11 @@ class Laplace(nn.Module):
     def export(
         self,
         path: str | PathLike[str],
-        example: Inputs,
+        example: Tensor | NamedInputs,
         *,
-        dynamic_shapes: Mapping[Any, Any] | None = None,
+        dynamic_shapes: export.DynamicShapes | None = None,
         score: bool = False,
-        metadata: Mapping[str, Any] | None = None,
+        metadata: Mapping[str, object] | None = None,
     ) -> None:
         """Write the drop-in, model and posterior together, as a graph that runs without bitbayes.
 

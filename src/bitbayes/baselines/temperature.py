@@ -2,9 +2,8 @@
 
 import math
 import warnings
-from collections.abc import Iterable
 from os import PathLike
-from typing import Any, Self
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +14,8 @@ from bitbayes.likelihood import Likelihood, checked_labels, likelihood_for
 from bitbayes.model import (
     Data,
     Inputs,
+    Loader,
+    NamedInputs,
     call,
     check_loader,
     fingerprint,
@@ -84,7 +85,7 @@ class TemperatureScaling(nn.Module):
         self._temperature = positive(values[0], "temperature") if values else None
 
     @torch.no_grad()
-    def fit(self, val_loader: Iterable[Any], *, progress: bool | None = None) -> Self:
+    def fit(self, val_loader: Loader, *, progress: bool | None = None) -> Self:
         """Choose T on validation data, with one forward pass.
 
         Warns with an `EdgeWarning` if the best T lies outside the searched range.
@@ -106,7 +107,7 @@ class TemperatureScaling(nn.Module):
         self.temperature = _best_temperature(logits, labels, likelihood)
         return self
 
-    def forward(self, x: Any) -> Tensor:
+    def forward(self, x: Tensor | NamedInputs) -> Tensor:
         """Return the logits f(x) / T, in the shape of the model's own output."""
         return call(private_copy(self.model), x) / self.temperature
 
