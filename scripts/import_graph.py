@@ -18,7 +18,7 @@ SOURCE = ROOT / "src" / "bitbayes"
 
 # Each row may import from the rows before it, and from its left-hand neighbours.
 ROWS = (
-    ("_version", "errors", "precision", "progress", "processes", "tensors"),
+    ("_version", "errors", "precision", "progress", "processes", "short_help", "tensors"),
     ("model",),
     ("likelihood", "logits", "prior"),
     ("predictive", "structures", "residual", "outliers"),

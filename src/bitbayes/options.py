@@ -165,6 +165,9 @@ class HasOptions(Protocol):
 class FrozenOption(Generic[T]):
     """An option as an attribute of a `Laplace`: it can be read, and not be changed."""
 
+    def __init__(self, doc: str) -> None:
+        self.__doc__ = doc
+
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
 
@@ -177,7 +180,7 @@ class FrozenOption(Generic[T]):
 
     def __set__(self, laplace: HasOptions, value: T) -> Never:
         raise ArgumentError(
-            f"{self.name}={value!r}: this option cannot be changed, because what was fitted depends on it. "
+            f"{self.name}={value!r}: an option cannot be changed, because what was fitted depends on it. "
             f"Make another one, Laplace(model, {self.name}={value!r}), and fit it"
         )
 
@@ -185,8 +188,8 @@ class FrozenOption(Generic[T]):
 class PositiveNumber:
     """A positive number as an attribute of a `Laplace`, which can be set at any time; `zero`: 0 too."""
 
-    def __init__(self, *, zero: bool = False) -> None:
-        self.zero = zero
+    def __init__(self, doc: str, *, zero: bool = False) -> None:
+        self.__doc__, self.zero = doc, zero
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name

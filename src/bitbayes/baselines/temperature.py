@@ -28,11 +28,12 @@ from bitbayes.model import (
 from bitbayes.precision import precise, working
 from bitbayes.prior import positive
 from bitbayes.progress import track
+from bitbayes.short_help import ShortHelp
 
 COLDEST, HOTTEST = 1e-3, 1e3
 
 
-class TemperatureScaling(nn.Module):
+class TemperatureScaling(ShortHelp):
     """A classifier whose logits are divided by a temperature T: p(y | x) = softmax(f(x) / T).
 
     A network with one logit gives σ(f(x) / T). `fit` chooses T. The log-likelihood of the labels is concave
@@ -143,6 +144,10 @@ class TemperatureScaling(nn.Module):
         scaled = cls(model)
         scaled.temperature = temperature_file.read(path, fingerprint(unwrapped(model)))
         return scaled
+
+    def extra_repr(self) -> str:
+        chosen = "" if self._temperature is not None else " (not fitted)"
+        return f"temperature={self.temperature:.4g}{chosen}"
 
     def _logits(self, inputs: Inputs, where: str) -> Tensor:
         """Return the model's logits, (n, k), after checks and in the working precision."""
