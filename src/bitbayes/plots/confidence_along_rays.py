@@ -81,7 +81,7 @@ def confidence_along_rays(
     if certificate:
         found = bayes.certify(x)
         alpha, value = found.alpha.max().item(), 100 * found.confidence.mean().item()
-        label = f"never above {value:.1f} % from δ = {alpha:.3g} on"
+        label = f"never above {value:.1f} % from δ = {alpha:,.{0 if alpha >= 10 else 2}f} on"
         shown = [alpha, ends[1]] if alpha < ends[1] else []  # beyond the last δ only the legend names it
         ax.plot(shown, [value] * len(shown), color=blue, alpha=0.5, linewidth=4, label=label)
     guess = 100 / classes
