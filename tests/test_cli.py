@@ -327,6 +327,6 @@ def test_an_audit_whose_table_cannot_be_printed_has_written_its_files(
     def unprintable(found: Any) -> str:
         raise UnicodeEncodeError("ascii", "’", 0, 1, "ordinal not in range(128)")
 
-    monkeypatch.setattr("bitbayes.cli.terminal_table", unprintable)
+    monkeypatch.setattr("bitbayes.auditing.command.terminal_table", unprintable)
     assert isinstance(run("audit", "blobs_target:classifier").exception, UnicodeEncodeError)
     assert (folder / "bitbayes-report.html").exists()

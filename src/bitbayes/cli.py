@@ -1,34 +1,23 @@
-"""The command line: `bitbayes audit` and `bitbayes reproduce`."""
+"""The command line: `bitbayes audit` and `bitbayes reproduce`.
+
+Each command imports what it needs when it runs. So `--version`, `--help` and shell completion do without
+torch, which takes seconds to import.
+"""
 
 import io
-import shlex
 import sys
-import webbrowser
 from pathlib import Path
-from typing import Annotated, Any, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
-import torch
 import typer
-from rich.console import Console
 from typer.core import TyperGroup
 
 from bitbayes._version import __version__
-from bitbayes.auditing import (
-    GENERATOR,
-    ProgressBars,
-    check_conditions,
-    embedded_target,
-    load_target,
-    parse_condition,
-    terminal_table,
-    write_conclusion,
-)
-from bitbayes.auditing import audit as run_audit
-from bitbayes.auditing.words import METHOD_TITLES, printable, write_chosen
-from bitbayes.errors import BitbayesError, FileError
-from bitbayes.io.whole_file import check_writable, write_text
-from bitbayes.reproduction.paper import Options, all_names
-from bitbayes.reproduction.paper import reproduce as run_reproduce
+from bitbayes.errors import BitbayesError, one_of
+from bitbayes.reproduction.names import NAMES, all_names
+
+if TYPE_CHECKING:
+    import torch
 
 LARGEST_SEED = 2**32 - 1  # the largest that numpy takes; torch takes larger ones
 
@@ -40,6 +29,8 @@ class _CommandGroup(TyperGroup):
         try:
             return super().invoke(ctx)
         except BitbayesError as error:
+            from bitbayes.auditing.words import printable
+
             typer.echo(f"bitbayes: {printable(error)}", err=True)
             raise typer.Exit(1) from error
 
@@ -49,7 +40,6 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
-    add_completion=False,
 )
 
 
@@ -92,9 +82,6 @@ def bitbayes(
     ] = False,
 ) -> None:
     """Honest confidence for any trained PyTorch classifier, after training."""
-
-
-FAILED_CONDITION = 3  # the exit code if a condition of --fail-if holds
 
 
 @app.command()
@@ -168,86 +155,28 @@ def audit(
     Exit codes: 0 success, 1 an error, 2 wrong usage, 3 a condition of --fail-if
     holds, 130 interrupted.
     """
-    conditions = [parse_condition(text) for text in fail_if or []]
-    files = [path for path in (json_file, output) if path]
-    for path in files:
-        check_writable(path)
-    replaced = [path for path in files if _may_replace(path, force)]
-    torch.manual_seed(seed)
-    where = _parse_device(device) if device is not None else None
-    bars, written = ProgressBars(), list[Path]()
-    try:
-        chosen = load_target(target) if target else embedded_target(seed)
-        model = chosen.model.to(where) if where is not None else chosen.model
-        with bars:
-            found = run_audit(
-                model,
-                chosen.train,
-                chosen.validation,
-                chosen.test,
-                chosen.outliers,
-                subject=chosen.subject,
-                seed=seed,
-                command=_command_to_repeat(target, seed, device),
-                progress=bars,
-            )
-        # Before anything is printed: whatever happens to the terminal, the files are there.
-        if json_file:
-            write_text(json_file, found.to_json())
-            written.append(json_file)
-        found.save(output)
-    except KeyboardInterrupt:
-        kept = f"only {written[0]} was written" if written else "nothing was written"
-        typer.echo(f"bitbayes: interrupted during “{bars.stage or 'Loading'}”; {kept}", err=True)
-        raise typer.Exit(130) from None
-    console = Console(highlight=False)
-    console.print(write_conclusion(found), markup=False)
-    console.print()
-    console.print(terminal_table(found))
-    for method, numbers in found.chosen.items():
-        console.print(f"Chosen for {METHOD_TITLES[method]}: {write_chosen(numbers)}.")
-    for note in found.notes:
-        console.print(f"Note: {note}", markup=False)
-    for path in files:
-        title = "Report" if path == output else "Numbers"
-        old = " (replaced the old one)" if path in replaced else ""
-        console.print(f"{title}: {path}{old}", markup=False, soft_wrap=True)
-    if open_page:
-        _open_in_browser(output)
-    if failures := check_conditions(found, conditions):
-        for line in failures:
-            typer.echo(f"bitbayes: failed: {printable(line)}", err=True)
-        raise typer.Exit(FAILED_CONDITION)
+    from bitbayes.auditing.command import Request, run_audit_command
+
+    where = None if device is None else _parse_device(device)
+    request = Request(target, output, json_file, open_page, fail_if or [], force, seed, where)
+    raise typer.Exit(run_audit_command(request))
 
 
-def _may_replace(path: Path, force: bool) -> bool:
-    """Return whether there is a file that will be replaced. Raise if it is none of ours, unless forced."""
-    if not path.exists():
-        return False
-    if not force:
-        with path.open("rb") as file:
-            start = file.read(1000)
-        if GENERATOR.encode() not in start and not start.startswith(b'{\n "schema":'):
-            raise FileError(
-                f"{path} exists and is no report of bitbayes: choose another name, or replace it by --force"
-            )
-    return True
-
-
-def _command_to_repeat(target: str | None, seed: int, device: str | None) -> str:
-    parts = ["bitbayes", "audit", *([target] if target else []), "--seed", str(seed)]
-    return shlex.join([*parts, *(["--device", device] if device else [])])
-
-
-def _open_in_browser(page: Path) -> None:
-    if not webbrowser.open(page.resolve().as_uri()):
-        typer.echo(f"bitbayes: no browser was found; open {page} yourself", err=True)
+def _names_that_begin(text: str) -> list[str]:
+    """Return the names of tables and figures that complete a word of the command line."""
+    return [name for name in (*NAMES, "all") if name.startswith(text)]
 
 
 @app.command()
 def reproduce(
     names: Annotated[
-        list[str], typer.Argument(metavar="NAME...", help="Tables and figures, or all.", show_default=False)
+        list[str],
+        typer.Argument(
+            metavar="NAME...",
+            help="Tables and figures, or all.",
+            show_default=False,
+            autocompletion=_names_that_begin,
+        ),
     ],
     train: Annotated[
         str, typer.Option(help="What the network is trained on: digits, mnist, cifar10, cifar100 or svhn.")
@@ -279,24 +208,50 @@ def reproduce(
     OUTPUT/NAME. Networks are trained once and kept in the cache; a stopped
     training goes on where it stopped.
     """
-    where = _parse_device(device)
-    options = Options(train, data, trials, where, output, cache, quick, redraw, epochs, seed)
+    for name in names:
+        one_of("NAME", name, (*NAMES, "all"))
     chosen = all_names(train) if "all" in names else names
+    done: list[str] = []
 
     def print_files(name: str, files: list[Path]) -> None:
         for file in files:
             typer.echo(f"{name}: {file}")
+        done.append(name)
 
     try:
+        from bitbayes.reproduction.paper import Options
+        from bitbayes.reproduction.paper import reproduce as run_reproduce
+
+        where = _parse_device(device)
+        options = Options(train, data, trials, where, output, cache, quick, redraw, epochs, seed)
         run_reproduce(chosen, options, print_files)
     except KeyboardInterrupt:
-        typer.echo(
-            f"bitbayes: stopped; what was trained is in {cache}, and the same command goes on", err=True
-        )
+        typer.echo(f"bitbayes: {_interrupted(chosen, done, output, cache)}", err=True)
         raise typer.Exit(130) from None
 
 
-def _parse_device(name: str) -> torch.device:
+def _interrupted(chosen: list[str], done: list[str], output: Path, cache: Path) -> str:
+    """Return what to say after Ctrl-C: what was under way, what is kept, and how to go on.
+
+    >>> print(_interrupted(["toy", "table1", "table2"], ["toy"], Path("results"), Path("networks")))
+    interrupted while making table1 (2 of 3). Kept: the results of toy in results, and trained networks in
+    networks. A training that was under way is kept there too: the same command continues it.
+    """
+    kept = f"the results of {', '.join(done)} in {output}, and trained networks in {cache}"
+    if not done:
+        kept = f"trained networks in {cache}"
+    place = min(len(done), len(chosen) - 1)
+    return (
+        f"interrupted while making {chosen[place]} ({place + 1} of {len(chosen)}). Kept: {kept}. A training "
+        "that was under way is kept there too: the same command continues it."
+    )
+
+
+def _parse_device(name: str) -> "torch.device":
+    import torch
+
+    from bitbayes.auditing.words import printable
+
     try:
         one = torch.ones(1, device=name)
         one.add(1).item()  # raises on a device that holds no numbers, such as meta

@@ -1,6 +1,5 @@
 """How overconfident is a classifier? `audit` measures it; a page, a table and a verdict report it."""
 
-from bitbayes.auditing.conditions import Condition, check_conditions, parse_condition
 from bitbayes.auditing.measure import audit
 from bitbayes.auditing.page import GENERATOR, render_page
 from bitbayes.auditing.progress import ProgressBars
@@ -13,15 +12,12 @@ from bitbayes.auditing.verdict import advise, write_verdict
 __all__ = [
     "GENERATOR",
     "AuditReport",
-    "Condition",
     "ProgressBars",
     "TableRow",
     "advise",
     "audit",
-    "check_conditions",
     "embedded_target",
     "load_target",
-    "parse_condition",
     "render_page",
     "table_sections",
     "terminal_table",

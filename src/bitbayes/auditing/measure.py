@@ -38,7 +38,7 @@ from bitbayes.auditing.words import METHOD_TITLES, printable
 from bitbayes.baselines import TemperatureScaling
 from bitbayes.errors import BitbayesError, DataError, EdgeWarning
 from bitbayes.laplace import NUMBERS, Laplace
-from bitbayes.model import Inputs, check_loader, labelled_batches, model_device, row_count
+from bitbayes.model import Inputs, Loader, check_loader, labelled_batches, model_device, row_count
 from bitbayes.outliers import far_away, uniform_noise
 
 # The mean of this many confidences is known to about two percentage points.
@@ -47,10 +47,10 @@ MOST_GENERATED_OUTLIERS = 1000
 
 def audit(
     model: nn.Module,
-    train: Iterable[Any],
-    validation: Iterable[Any],
-    test: Iterable[Any],
-    outliers: Mapping[str, Iterable[Any] | Tensor] | None = None,
+    train: Loader,
+    validation: Loader,
+    test: Loader,
+    outliers: Mapping[str, Loader | Tensor] | None = None,
     *,
     subject: str | None = None,
     seed: int = 0,
@@ -205,7 +205,7 @@ def _first_inputs(name: str, loader: Iterable[Any], device: torch.device) -> Inp
         raise DataError(f"{name!r}: {error}") from error
 
 
-def _check_outliers(outliers: Mapping[str, Iterable[Any] | Tensor] | None) -> list[tuple[str, str, Any]]:
+def _check_outliers(outliers: Mapping[str, Loader | Tensor] | None) -> list[tuple[str, str, Any]]:
     """Return the name, the kind and the inputs of each given set."""
     if outliers is not None and not isinstance(outliers, Mapping):
         raise DataError(

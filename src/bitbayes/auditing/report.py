@@ -11,6 +11,8 @@ from bitbayes.auditing.terminal import write_summary
 from bitbayes.auditing.verdict import write_verdict
 from bitbayes.io.whole_file import write_text
 
+JSON_START = '{\n "schema":'  # how `to_json` begins
+
 
 class AuditReport(Audit):
     """The results of an audit. A notebook shows the verdict and the main numbers.
