@@ -333,13 +333,14 @@ function drawScale(size) {
   const unit = 10 ** Math.floor(Math.log10(most));
   const length = [5, 2, 1].map((each) => each * unit).find((each) => each <= most);
   const pixels = (length / (2 * view().reach)) * size;
+  const [left, right] = [size - 14 - pixels, size - 14];
   const path = new Path2D();
-  path.moveTo(14, size - 20);
-  path.lineTo(14, size - 14);
-  path.lineTo(14 + pixels, size - 14);
-  path.lineTo(14 + pixels, size - 20);
+  path.moveTo(left, size - 20);
+  path.lineTo(left, size - 14);
+  path.lineTo(right, size - 14);
+  path.lineTo(right, size - 20);
   strokeTwice(path, 1.5);
-  writeOnMap(trim(length, 2), 14 + pixels / 2, size - 27);
+  writeOnMap(trim(length, 2), (left + right) / 2, size - 27);
 }
 
 // ---- The chart along the ray -----------------------------------------------------------------------------
@@ -373,7 +374,7 @@ function drawChart(region, limits) {
   for (let power = FIRST_DELTA; power <= LAST_DELTA; power++) {
     const anchor = power === LAST_DELTA ? "end" : "middle";
     const label = (10 ** power).toLocaleString("en");
-    if (power !== LAST_DELTA - 1 || width > 340) // on a narrow screen it would touch the last one
+    if (power !== LAST_DELTA - 1 || width > 420) // on a narrow screen it would touch the last one
       parts.push(element("text", { x: xOf(power), y: bottom + 16, "text-anchor": anchor }, label));
   }
   parts.push(element("text", { x: (left + right) / 2, y: bottom + 32, "text-anchor": "middle" }, "distance δ (shaded: on the map)"));
