@@ -103,11 +103,11 @@ const handleDelta = () => 0.93 * rayEnd();
 
 // ---- Colours ---------------------------------------------------------------------------------------------
 
-// Lightness goes evenly from one end to the other, so that equal steps of confidence look equal.
-// Each stop is lightness, and the two colour axes of OKLab.
+// Each stop is lightness, and the two colour axes of OKLab, in which distances are those that people see. All
+// stops are equally far apart, so that equal steps of confidence look equal.
 const STOPS = {
   light: [[0.965, 0.002, 0.016], [0.79, 0.055, 0.065], [0.62, 0.125, 0.045], [0.45, 0.13, -0.025], [0.28, 0.075, -0.075]],
-  dark: [[0.2, 0.012, -0.022], [0.375, 0.085, -0.045], [0.55, 0.14, 0.015], [0.735, 0.09, 0.075], [0.93, 0.005, 0.065]],
+  dark: [[0.2, 0.012, -0.022], [0.375, 0.085, -0.045], [0.55, 0.14, 0.015], [0.735, 0.09, 0.075], [0.92, 0.015, 0.068]],
 };
 
 function colourAt(stops, share) {
@@ -473,7 +473,10 @@ function draw() {
   showSettings();
   // A screen reader is told when things have come to rest.
   clearTimeout(telling);
-  telling = setTimeout(() => (find("state").textContent = describe(region, limits, data, border)), 400);
+  telling = setTimeout(() => {
+    telling = 0;
+    find("state").textContent = describe(region, limits, data, border);
+  }, 400);
 }
 
 function setSlider(id, value, text, used = true) {
@@ -586,6 +589,7 @@ let motion = 0;
 
 function stopMoving() {
   cancelAnimationFrame(motion);
+  motion = 0;
 }
 
 // Move some settings to new values; at once for readers who asked for less motion.
@@ -601,10 +605,10 @@ function moveTo(goal, milliseconds) {
   const frame = (now) => {
     const share = Math.min(Math.max((now - began) / milliseconds, 0), 1);
     const eased = share * share * (3 - 2 * share);
-    for (const key of Object.keys(goal)) state[key] = start[key] + eased * (goal[key] - start[key]);
+    for (const key of Object.keys(goal))
+      state[key] = share < 1 ? start[key] + eased * (goal[key] - start[key]) : goal[key];
     redraw(share < 1 && "zoom" in goal);
-    if (share < 1) motion = requestAnimationFrame(frame);
-    else Object.assign(state, goal);
+    motion = share < 1 ? requestAnimationFrame(frame) : 0;
   };
   motion = requestAnimationFrame(frame);
 }
