@@ -56,7 +56,7 @@ def state(page):
 
 
 def share(page, id):
-    return float(page.inner_text(f"#{id}").removesuffix(" %"))
+    return float(page.inner_text(f"#{id}").removesuffix("%"))
 
 
 def click(page, *ids):
@@ -159,7 +159,7 @@ def test_eigenvectors_of_a_matrix_with_zero_eigenvalues(explorer):
     found = explorer.evaluate(ask, matrix.tolist())
     values, vectors = (torch.tensor(each, dtype=torch.float64) for each in found)
     vectors = vectors.reshape(12, 12)
-    close(vectors.T @ values.diag() @ vectors, matrix)
+    close(vectors @ values.diag() @ vectors.T, matrix)
     close(vectors @ vectors.T, torch.eye(12, dtype=torch.float64))
 
 

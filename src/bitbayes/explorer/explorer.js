@@ -177,8 +177,11 @@ function drawMap() {
   const pixels = new ImageData(side, side);
   const lowest = 1 / classes;
   for (let i = 0; i < confidence.length; i++) {
-    const colour = colours[Math.round((255 * (confidence[i] - lowest)) / (1 - lowest))] || colours[0];
-    pixels.data.set(colour, 4 * i);
+    const level = Math.round((255 * (confidence[i] - lowest)) / (1 - lowest));
+    const [red, green, blue] = colours[Math.max(level, 0)]; // rounding can leave it just below
+    pixels.data[4 * i] = red;
+    pixels.data[4 * i + 1] = green;
+    pixels.data[4 * i + 2] = blue;
     pixels.data[4 * i + 3] = 255;
   }
   small.getContext("2d").putImageData(pixels, 0, 0);
@@ -225,9 +228,10 @@ function drawBoundary(probabilities, side, size) {
     for (let row = 0; row < side - 1; row++)
       for (let column = 0; column < side - 1; column++) {
         const first = row * side + column;
+        const sign = lead[first] > 0;
+        if (sign === lead[first + 1] > 0 && sign === lead[first + side] > 0 && sign === lead[first + side + 1] > 0) continue;
         const corners = [first, first + 1, first + side + 1, first + side];
         const signs = corners.map((corner) => lead[corner] > 0);
-        if (signs.every((sign) => sign === signs[0])) continue;
         const places = [[0, 0], [1, 0], [1, 1], [0, 1]];
         const crossings = [];
         for (let edge = 0; edge < 4; edge++) {
@@ -406,7 +410,7 @@ function drawChart(region, limits) {
 // At most so many digits behind the point, and none that are zero.
 const trim = (value, digits) => value.toLocaleString("en", { maximumFractionDigits: digits });
 
-const percent = (share) => `${(100 * share).toFixed(1)} %`;
+const percent = (share) => `${(100 * share).toFixed(1)}\u00a0%`; // no line ends before the sign
 
 // Three digits; from 100,000 on as a power of ten.
 function plainNumber(value) {
@@ -430,7 +434,7 @@ function describe(region, limits, data, border) {
   return (
     `${state.toy.title}, zoom ×${plainNumber(10 ** state.zoom)}, ${METHODS[method]}${numbers[method]}.${added} ` +
     `The mean confidence is ${percent(data)} at the data and ${percent(border)} on the map’s border. ` +
-    `On the ray at ${state.angle}°, no unit switches beyond α = ${plainNumber(region.alpha)}, ` +
+    `On the ray at ${state.angle}°, no unit switches beyond α\u00a0=\u00a0${plainNumber(region.alpha)}, ` +
     `and the confidence tends to ${percent(limits)}.`
   );
 }
