@@ -31,7 +31,7 @@ ROWS = (
     ("plots",),
     ("bitbayes",),  # the package itself: its public names
     ("reproduction",),
-    ("data", "networks", "paper", "training", "auditing"),
+    ("data", "networks", "paper", "training", "auditing", "explorer"),
     ("cli",),
     ("__main__",),
 )

@@ -1,4 +1,4 @@
-"""The command line: `bitbayes audit` and `bitbayes reproduce`.
+"""The command line: `bitbayes audit`, `bitbayes explore` and `bitbayes reproduce`.
 
 Each command imports what it needs when it runs. So `--version`, `--help` and shell completion do without
 torch, which takes seconds to import.
@@ -6,6 +6,7 @@ torch, which takes seconds to import.
 
 import io
 import sys
+import webbrowser
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
@@ -165,6 +166,30 @@ def audit(
 def _names_that_begin(text: str) -> list[str]:
     """Return the names of tables and figures that complete a word of the command line."""
     return [name for name in (*NAMES, "all") if name.startswith(text)]
+
+
+@app.command()
+def explore(
+    output: Annotated[Path, typer.Option(help="The page to write.")] = Path("bitbayes-explorer.html"),
+    open_page: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
+) -> None:
+    """Write a page to play with: the paper's toys, with sliders for prior, temperature and residual.
+
+    The page is one file that computes everything itself. It needs no internet connection.
+    Five steps show why a network is too sure far from its data, and what helps.
+    """
+    from rich.console import Console
+
+    from bitbayes.explorer import render_explorer
+    from bitbayes.io.whole_file import check_writable, write_text
+
+    check_writable(output)
+    with Console(stderr=True).status("Training three small networks"):
+        page = render_explorer()
+    write_text(output, page)
+    typer.echo(f"Page: {output}")
+    if open_page:
+        webbrowser.open(output.resolve().as_uri())
 
 
 @app.command()
