@@ -58,28 +58,27 @@ def test_the_three_comparisons(audit: Audit) -> None:
 CASES = {
     "no worse, and better on outliers": (
         {"unfamiliar": ("better", 0.8, 0.9), "far": ("better", 0.1, 1.0)},
-        "bitbayes helps: 10 of 100 unfamiliar inputs get through instead of 20, 0 of 100 far-away inputs "
-        "instead of 90, and familiar inputs are as well calibrated as before.",
+        "bitbayes helps: 10 of 100 unfamiliar inputs get through instead of 20 and 0 of 100 far-away inputs "
+        "instead of 90; familiar inputs are as well calibrated as before.",
         "Use bitbayes instead of the plain probabilities:",
     ),
     "better calibrated alone": (
         {"familiar": "better", "unfamiliar": ("same", 0.8, 0.8)},
-        "bitbayes helps: of 100 unfamiliar inputs about as many get through (20 → 20) and "
-        "familiar inputs are "
-        "better calibrated (calibration error 3.0 → 0.5 %).",
+        "bitbayes helps in part: familiar inputs are better calibrated (calibration error 3.0 → 0.5 %); of "
+        "100 unfamiliar inputs about as many get through (20 → 20).",
         "Use bitbayes instead of the plain probabilities:",
     ),
     "nothing changes": (
         {"unfamiliar": ("same", 0.8, 0.81), "far": ("same", 0.9, 0.9)},
-        "bitbayes changes little here: of 100 unfamiliar inputs about as many get through (20 → 19), of 100 "
-        "far-away inputs about as many get through (10 → 10), and familiar inputs are as well calibrated as "
+        "bitbayes changes little here: of 100 unfamiliar inputs about as many get through (20 → 19); of 100 "
+        "far-away inputs about as many get through (10 → 10); familiar inputs are as well calibrated as "
         "before.",
         "Keep the plain network: bitbayes brings no clear gain on these data.",
     ),
     "the network is blind": (
         {"unfamiliar": ("same", 0.5, 0.5)},
-        "bitbayes changes little here: AUROC on unfamiliar inputs stays at 50 %, so this network cannot tell "
-        "them from its own data and familiar inputs are as well calibrated as before.",
+        "bitbayes changes little here: AUROC on unfamiliar inputs stays at chance (50.0 → 50.0 %), so "
+        "this network cannot tell them from its own data; familiar inputs are as well calibrated as before.",
         "Keep the plain network: bitbayes brings no clear gain on these data.",
     ),
     "worse calibrated, but better on outliers": (
@@ -89,24 +88,30 @@ CASES = {
         "Keep the plain network’s probabilities. Use bitbayes only to refuse inputs that are "
         "unlike the data:",
     ),
+    "the network is blind, but better calibrated": (
+        {"familiar": "better", "unfamiliar": ("worse", 0.48, 0.45), "far": ("better", 0.1, 1.0)},
+        "bitbayes helps in part: 0 of 100 far-away inputs get through instead of 90 and familiar inputs are "
+        "better calibrated (calibration error 3.0 → 0.5 %); AUROC on unfamiliar inputs stays at chance (48.0 "
+        "→ 45.0 %), so this network cannot tell them from its own data.",
+        "Use bitbayes instead of the plain probabilities:",
+    ),
     "worse on unfamiliar inputs, better far away": (
         {"unfamiliar": ("worse", 0.8, 0.6), "far": ("better", 0.1, 1.0)},
-        "bitbayes helps in part: 0 of 100 far-away inputs get through instead of 90 and "
-        "familiar inputs are as "
+        "bitbayes helps in part: 0 of 100 far-away inputs get through instead of 90; familiar inputs are as "
         "well calibrated as before; but 40 of 100 unfamiliar inputs get through instead of 20.",
         "Decide by the inputs that you expect. If the gain below matters more to you than the loss:",
     ),
     "worse everywhere": (
         {"familiar": "worse", "unfamiliar": ("worse", 0.8, 0.6)},
-        "bitbayes makes this classifier worse: familiar inputs are less well calibrated (calibration error "
-        "1.0 → 30.0 %) and 40 of 100 unfamiliar inputs get through instead of 20.",
+        "bitbayes makes this classifier worse: 40 of 100 unfamiliar inputs get through instead of 20 and "
+        "familiar inputs are less well calibrated (calibration error 1.0 → 30.0 %).",
         "Keep the plain network. Before you try again, check that the validation data are like "
         "the test data, "
         "and that there are enough of them (300 here).",
     ),
     "worse on outliers alone": (
         {"unfamiliar": ("worse", 0.8, 0.6)},
-        "bitbayes makes this classifier worse: 40 of 100 unfamiliar inputs get through instead of 20 and "
+        "bitbayes makes this classifier worse: 40 of 100 unfamiliar inputs get through instead of 20; "
         "familiar inputs are as well calibrated as before.",
         "Keep the plain network. Before you try again, check that the validation data are like "
         "the test data, "

@@ -15,7 +15,7 @@ Change = Literal["better", "same", "worse"]
 
 NOTICEABLE = 0.005  # a difference of two rates: half a percentage point
 NOTICEABLE_CHANGE = 0.01  # against the plain network; less would decide nothing
-NO_BETTER_THAN_CHANCE = 0.6  # an AUROC below this
+CHANCE = 0.4, 0.6  # an AUROC between these is hardly better or worse than chance
 
 
 @dataclass(frozen=True)
@@ -59,24 +59,24 @@ def compare(audit: Audit) -> list[Comparison]:
 
 
 def write_verdict(audit: Audit) -> str:
-    """Return the verdict in one sentence."""
-    comparisons = compare(audit)
-    changes = {each.change for each in comparisons}
-    clauses = {each.kind: _clause(audit, each) for each in comparisons}
+    """Return the verdict in one sentence: what is better, what stays the same, and what is worse."""
     # What leads is the separation from unfamiliar inputs, and never a confidence.
-    order = [kind for kind in ("unfamiliar", "far", "familiar") if kind in clauses]
-    if "worse" not in changes:
-        opening = "bitbayes helps" if "better" in changes else "bitbayes changes little here"
-        return f"{opening}: {_join([clauses[kind] for kind in order])}."
-    bad = [each.kind for each in comparisons if each.change == "worse"]
-    if "better" not in changes:
-        rest = [clauses[kind] for kind in (*bad, *(kind for kind in order if kind not in bad))]
-        return f"bitbayes makes this classifier worse: {_join(rest)}."
-    good = [kind for kind in order if kind not in bad]
-    return (
-        f"bitbayes helps in part: {_join([clauses[kind] for kind in good])}; "
-        f"but {_join([clauses[kind] for kind in bad])}."
-    )
+    order = ("unfamiliar", "far", "familiar")
+    comparisons = sorted(compare(audit), key=lambda each: order.index(each.kind))
+    clauses: dict[Change, list[str]] = {"better": [], "same": [], "worse": []}
+    for each in comparisons:
+        clauses[each.change].append(_clause(audit, each))
+    better, same, worse = _join(clauses["better"]), "; ".join(clauses["same"]), _join(clauses["worse"])
+    if better and worse:
+        return f"bitbayes helps in part: {'; '.join(filter(None, (better, same)))}; but {worse}."
+    if worse:
+        return f"bitbayes makes this classifier worse: {'; '.join(filter(None, (worse, same)))}."
+    if better:
+        # The familiar inputs may stay as they are. The unfamiliar ones are what it is for.
+        in_part = any(each.kind == "unfamiliar" and each.change == "same" for each in comparisons)
+        opening = "bitbayes helps in part" if in_part else "bitbayes helps"
+        return f"{opening}: {'; '.join(filter(None, (better, same)))}."
+    return f"bitbayes changes little here: {same}."
 
 
 def advise(audit: Audit) -> list[Advice]:
@@ -187,8 +187,10 @@ def _compare_outliers(audit: Audit, kind: str, title: str) -> Comparison:
     group = audit.groups[kind]
     plain, ours = group.scores["plain"], group.scores["bitbayes"]
     by_auroc, by_fpr95 = change_of(ours, plain, "auroc"), change_of(ours, plain, "fpr95")
-    # If the two disagree, nothing is clear.
+    # If the two disagree, nothing is clear. And a chance that is a little higher or lower is still chance.
     change = by_auroc if by_fpr95 == "same" else by_fpr95 if by_auroc in ("same", by_fpr95) else "same"
+    if _is_chance(plain) and _is_chance(ours):
+        change = "same"
     return Comparison(
         kind=kind,
         title=title,
@@ -211,11 +213,10 @@ def _clause(audit: Audit, comparison: Comparison) -> str:
     before, after = comparison.plain, comparison.bitbayes
     scores = audit.groups[comparison.kind].scores
     inputs = "unfamiliar inputs" if comparison.kind == "unfamiliar" else "far-away inputs"
-    if comparison.change == "same" and scores["bitbayes"].auroc < NO_BETTER_THAN_CHANCE:
-        return (
-            f"AUROC on {inputs} stays at {100 * scores['bitbayes'].auroc:.0f} %, so this network cannot tell "
-            "them from its own data"
-        )
+    if _is_chance(scores["plain"]) and _is_chance(scores["bitbayes"]):
+        aurocs = f"{percent(scores['plain'].auroc)} → {percent(scores['bitbayes'].auroc)} %"
+        blind = "so this network cannot tell them from its own data"
+        return f"AUROC on {inputs} stays at chance ({aurocs}), {blind}"
     if comparison.change == "same":
         return f"of 100 {inputs} about as many get through ({before} → {after})"
     if before == after:  # the ranking changed, but not at this threshold
@@ -242,6 +243,8 @@ def _join(clauses: list[str]) -> str:
     >>> _join(["2 of 9 cats get through instead of 3", "4 of 9 dogs get through instead of 5", "all is well"])
     '2 of 9 cats get through instead of 3, 4 of 9 dogs instead of 5, and all is well'
     """
+    if not clauses:
+        return ""
     verb = " get through instead"
     later = [each.replace(verb, " instead") if verb in clauses[0] else each for each in clauses[1:]]
     if len(later) < 2:
@@ -249,12 +252,16 @@ def _join(clauses: list[str]) -> str:
     return f"{', '.join([clauses[0], *later[:-1]])}, and {later[-1]}"
 
 
+def _is_chance(scores: OutlierScores) -> bool:
+    return CHANCE[0] <= scores.auroc <= CHANCE[1]
+
+
 def _is_blind(audit: Audit) -> bool:
     """Return whether neither method tells the unfamiliar inputs from the data."""
     if "unfamiliar" not in audit.groups:
         return False
     scores = audit.groups["unfamiliar"].scores
-    return max(scores["plain"].auroc, scores["bitbayes"].auroc) < NO_BETTER_THAN_CHANCE
+    return _is_chance(scores["plain"]) and _is_chance(scores["bitbayes"])
 
 
 def _do_not_use(audit: Audit) -> Advice:
