@@ -88,4 +88,4 @@ chromium:
 	apt-get install --yes chromium
 
 clean:
-	rm -rf $(VENV) $(LOWEST) site .pytest_cache .mypy_cache .ruff_cache bitbayes-report.html
+	rm -rf $(VENV) $(LOWEST) site .pytest_cache .mypy_cache .ruff_cache bitbayes-report.html bitbayes-explorer.html

@@ -1,4 +1,6 @@
-"""The library's own errors: each says what was given and what to do, and leaves the object as it was."""
+"""The library's own errors. Each message says what was given and what to do. The object stays as it was."""
+
+import difflib
 
 
 class BitbayesError(Exception):
@@ -66,8 +68,14 @@ def one_of(name: str, value: object, allowed: tuple[str, ...]) -> str:
     Traceback (most recent call last):
     ...
     bitbayes.errors.ArgumentError: structure='kfac' is not known: choose one of 'full', 'kron'
+    >>> one_of("layers", "alll", ("last", "all"))
+    Traceback (most recent call last):
+    ...
+    bitbayes.errors.ArgumentError: layers='alll' is not known, did you mean 'all'? Choose one of 'last', 'all'
     """
     if not isinstance(value, str) or value not in allowed:
         choices = ", ".join(repr(a) for a in allowed)
-        raise ArgumentError(f"{name}={value!r} is not known: choose one of {choices}")
+        near = difflib.get_close_matches(value, allowed, n=1) if isinstance(value, str) else []
+        advice = f", did you mean {near[0]!r}? Choose" if near else ": choose"
+        raise ArgumentError(f"{name}={value!r} is not known{advice} one of {choices}")
     return value

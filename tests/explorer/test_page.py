@@ -48,7 +48,7 @@ def test_the_packed_network_is_the_network():
 
 def test_the_command_writes_the_page_and_opens_it_when_asked(toys, tmp_path, monkeypatch):
     opened = []
-    monkeypatch.setattr(cli, "render_explorer", lambda: render_explorer(toys))
+    monkeypatch.setattr("bitbayes.explorer.render_explorer", lambda: render_explorer(toys))
     monkeypatch.setattr(cli.webbrowser, "open", opened.append)
     file = tmp_path / "page.html"
     result = CliRunner().invoke(cli.app, ["explore", "--output", str(file)])
@@ -59,6 +59,6 @@ def test_the_command_writes_the_page_and_opens_it_when_asked(toys, tmp_path, mon
 
 
 def test_a_page_that_cannot_be_written_is_refused_before_the_training(tmp_path, monkeypatch):
-    monkeypatch.setattr(cli, "render_explorer", lambda: pytest.fail("trained for nothing"))
+    monkeypatch.setattr("bitbayes.explorer.render_explorer", lambda: pytest.fail("trained for nothing"))
     result = CliRunner().invoke(cli.app, ["explore", "--output", str(tmp_path / "nowhere" / "page.html")])
     assert result.exit_code == 1 and "there is no folder" in result.output

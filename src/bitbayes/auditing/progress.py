@@ -17,8 +17,10 @@ class ProgressBars:
         columns = (TextColumn("{task.description:17}"), BarColumn(), TimeElapsedColumn())
         self.progress = Progress(*columns, console=Console(stderr=True))
         self.tasks: dict[str, TaskID] = {}
+        self.stage = ""  # the one that is going on
 
     def __call__(self, stage: str, done: int, total: int | None) -> None:
+        self.stage = stage
         if stage not in self.tasks:
             self.tasks[stage] = self.progress.add_task(stage, total=total)
         self.progress.update(self.tasks[stage], completed=done, total=total)

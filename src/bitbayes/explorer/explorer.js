@@ -103,11 +103,11 @@ const handleDelta = () => 0.93 * rayEnd();
 
 // ---- Colours ---------------------------------------------------------------------------------------------
 
-// Lightness goes evenly from one end to the other, so that equal steps of confidence look equal.
-// Each stop is lightness, and the two colour axes of OKLab.
+// Each stop is lightness, and the two colour axes of OKLab, in which distances are those that people see. All
+// stops are equally far apart, so that equal steps of confidence look equal.
 const STOPS = {
   light: [[0.965, 0.002, 0.016], [0.79, 0.055, 0.065], [0.62, 0.125, 0.045], [0.45, 0.13, -0.025], [0.28, 0.075, -0.075]],
-  dark: [[0.2, 0.012, -0.022], [0.375, 0.085, -0.045], [0.55, 0.14, 0.015], [0.735, 0.09, 0.075], [0.93, 0.005, 0.065]],
+  dark: [[0.2, 0.012, -0.022], [0.375, 0.085, -0.045], [0.55, 0.14, 0.015], [0.735, 0.09, 0.075], [0.92, 0.015, 0.068]],
 };
 
 function colourAt(stops, share) {
@@ -177,8 +177,11 @@ function drawMap() {
   const pixels = new ImageData(side, side);
   const lowest = 1 / classes;
   for (let i = 0; i < confidence.length; i++) {
-    const colour = colours[Math.round((255 * (confidence[i] - lowest)) / (1 - lowest))] || colours[0];
-    pixels.data.set(colour, 4 * i);
+    const level = Math.round((255 * (confidence[i] - lowest)) / (1 - lowest));
+    const [red, green, blue] = colours[Math.max(level, 0)]; // rounding can leave it just below
+    pixels.data[4 * i] = red;
+    pixels.data[4 * i + 1] = green;
+    pixels.data[4 * i + 2] = blue;
     pixels.data[4 * i + 3] = 255;
   }
   small.getContext("2d").putImageData(pixels, 0, 0);
@@ -225,9 +228,10 @@ function drawBoundary(probabilities, side, size) {
     for (let row = 0; row < side - 1; row++)
       for (let column = 0; column < side - 1; column++) {
         const first = row * side + column;
+        const sign = lead[first] > 0;
+        if (sign === lead[first + 1] > 0 && sign === lead[first + side] > 0 && sign === lead[first + side + 1] > 0) continue;
         const corners = [first, first + 1, first + side + 1, first + side];
         const signs = corners.map((corner) => lead[corner] > 0);
-        if (signs.every((sign) => sign === signs[0])) continue;
         const places = [[0, 0], [1, 0], [1, 1], [0, 1]];
         const crossings = [];
         for (let edge = 0; edge < 4; edge++) {
@@ -333,13 +337,14 @@ function drawScale(size) {
   const unit = 10 ** Math.floor(Math.log10(most));
   const length = [5, 2, 1].map((each) => each * unit).find((each) => each <= most);
   const pixels = (length / (2 * view().reach)) * size;
+  const [left, right] = [size - 14 - pixels, size - 14];
   const path = new Path2D();
-  path.moveTo(14, size - 20);
-  path.lineTo(14, size - 14);
-  path.lineTo(14 + pixels, size - 14);
-  path.lineTo(14 + pixels, size - 20);
+  path.moveTo(left, size - 20);
+  path.lineTo(left, size - 14);
+  path.lineTo(right, size - 14);
+  path.lineTo(right, size - 20);
   strokeTwice(path, 1.5);
-  writeOnMap(trim(length, 2), 14 + pixels / 2, size - 27);
+  writeOnMap(trim(length, 2), (left + right) / 2, size - 27);
 }
 
 // ---- The chart along the ray -----------------------------------------------------------------------------
@@ -373,7 +378,7 @@ function drawChart(region, limits) {
   for (let power = FIRST_DELTA; power <= LAST_DELTA; power++) {
     const anchor = power === LAST_DELTA ? "end" : "middle";
     const label = (10 ** power).toLocaleString("en");
-    if (power !== LAST_DELTA - 1 || width > 340) // on a narrow screen it would touch the last one
+    if (power !== LAST_DELTA - 1 || width > 420) // on a narrow screen it would touch the last one
       parts.push(element("text", { x: xOf(power), y: bottom + 16, "text-anchor": anchor }, label));
   }
   parts.push(element("text", { x: (left + right) / 2, y: bottom + 32, "text-anchor": "middle" }, "distance δ (shaded: on the map)"));
@@ -405,7 +410,7 @@ function drawChart(region, limits) {
 // At most so many digits behind the point, and none that are zero.
 const trim = (value, digits) => value.toLocaleString("en", { maximumFractionDigits: digits });
 
-const percent = (share) => `${(100 * share).toFixed(1)} %`;
+const percent = (share) => `${(100 * share).toFixed(1)}\u00a0%`; // no line ends before the sign
 
 // Three digits; from 100,000 on as a power of ten.
 function plainNumber(value) {
@@ -429,7 +434,7 @@ function describe(region, limits, data, border) {
   return (
     `${state.toy.title}, zoom ×${plainNumber(10 ** state.zoom)}, ${METHODS[method]}${numbers[method]}.${added} ` +
     `The mean confidence is ${percent(data)} at the data and ${percent(border)} on the map’s border. ` +
-    `On the ray at ${state.angle}°, no unit switches beyond α = ${plainNumber(region.alpha)}, ` +
+    `On the ray at ${state.angle}°, no unit switches beyond α\u00a0=\u00a0${plainNumber(region.alpha)}, ` +
     `and the confidence tends to ${percent(limits)}.`
   );
 }
@@ -472,7 +477,10 @@ function draw() {
   showSettings();
   // A screen reader is told when things have come to rest.
   clearTimeout(telling);
-  telling = setTimeout(() => (find("state").textContent = describe(region, limits, data, border)), 400);
+  telling = setTimeout(() => {
+    telling = 0;
+    find("state").textContent = describe(region, limits, data, border);
+  }, 400);
 }
 
 function setSlider(id, value, text, used = true) {
@@ -585,6 +593,7 @@ let motion = 0;
 
 function stopMoving() {
   cancelAnimationFrame(motion);
+  motion = 0;
 }
 
 // Move some settings to new values; at once for readers who asked for less motion.
@@ -600,10 +609,10 @@ function moveTo(goal, milliseconds) {
   const frame = (now) => {
     const share = Math.min(Math.max((now - began) / milliseconds, 0), 1);
     const eased = share * share * (3 - 2 * share);
-    for (const key of Object.keys(goal)) state[key] = start[key] + eased * (goal[key] - start[key]);
+    for (const key of Object.keys(goal))
+      state[key] = share < 1 ? start[key] + eased * (goal[key] - start[key]) : goal[key];
     redraw(share < 1 && "zoom" in goal);
-    if (share < 1) motion = requestAnimationFrame(frame);
-    else Object.assign(state, goal);
+    motion = share < 1 ? requestAnimationFrame(frame) : 0;
   };
   motion = requestAnimationFrame(frame);
 }

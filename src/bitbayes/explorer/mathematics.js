@@ -12,31 +12,33 @@
 
 const KAPPA = Math.PI / 8;
 
-// From the numbers in the page: typed arrays, and the logit 0 of a network with one logit.
+// From the numbers in the page: typed arrays, weights as (inputs, outputs), and the logit 0 of a network with
+// one logit.
 function unpackToy(packed) {
-  const flat = (rows) => Float64Array.from(rows.flat());
+  const transposed = (rows) => Float64Array.from(rows[0].flatMap((_, i) => rows.map((row) => row[i])));
   const hidden = packed.hidden.map(({ weight, bias }) => ({
-    weight: flat(weight),
+    weight: transposed(weight),
     bias: Float64Array.from(bias),
-    outputs: weight.length,
-    inputs: weight[0].length,
   }));
   const oneLogit = packed.head.length === 1;
   const width = packed.head[0].length;
-  const head = flat(oneLogit ? [new Array(width).fill(0), ...packed.head] : packed.head);
-  return { ...packed, points: flat(packed.points), hidden, head, width, oneLogit };
+  const head = transposed(oneLogit ? [new Array(width).fill(0), ...packed.head] : packed.head);
+  return { ...packed, points: Float64Array.from(packed.points.flat()), hidden, head, width, oneLogit };
 }
 
-// inputs (n, i) · weightᵀ (i, o) + bias → (n, o).
-function affine(inputs, n, weight, bias, outputs) {
-  const width = inputs.length / n;
+// inputs (n, i) · weight (i, o) + bias → (n, o). Row by row of the weights: most features are 0 and are skipped.
+function affine(inputs, weight, bias, outputs) {
+  const width = (weight.length / outputs) | 0;
+  const n = (inputs.length / width) | 0;
   const result = new Float64Array(n * outputs);
-  for (let point = 0, to = 0; point < n; point++) {
-    const from = point * width;
-    for (let unit = 0, w = 0; unit < outputs; unit++, to++) {
-      let sum = bias ? bias[unit] : 0;
-      for (let i = 0; i < width; i++, w++) sum += weight[w] * inputs[from + i];
-      result[to] = sum;
+  for (let point = 0; point < n; point++) {
+    const to = point * outputs;
+    if (bias) result.set(bias, to);
+    for (let i = 0; i < width; i++) {
+      const value = inputs[point * width + i];
+      if (value === 0) continue;
+      const row = i * outputs;
+      for (let unit = 0; unit < outputs; unit++) result[to + unit] += weight[row + unit] * value;
     }
   }
   return result;
@@ -44,17 +46,16 @@ function affine(inputs, n, weight, bias, outputs) {
 
 // The input of the last layer at some points, (n, D).
 function features(toy, points) {
-  const n = points.length / 2;
-  return toy.hidden.reduce((values, { weight, bias, outputs }) => {
-    const next = affine(values, n, weight, bias, outputs);
+  return toy.hidden.reduce((values, { weight, bias }) => {
+    const next = affine(values, weight, bias, bias.length);
     for (let i = 0; i < next.length; i++) if (next[i] < 0) next[i] = 0;
     return next;
   }, points);
 }
 
-const logitsOf = (toy, phi) => affine(phi, phi.length / toy.width, toy.head, null, toy.classes);
+const logitsOf = (toy, phi) => affine(phi, toy.head, null, toy.classes);
 
-// Eigenvalues, none below zero, and eigenvectors (rows) of a symmetric matrix (d, d), by Jacobi's rotations.
+// Eigenvalues, none below zero, and eigenvectors (columns) of a symmetric matrix (d, d), by Jacobi's rotations.
 function eigen(matrix, d) {
   const a = Float64Array.from(matrix);
   const vectors = new Float64Array(d * d);
@@ -75,18 +76,14 @@ function eigen(matrix, d) {
         const t = (theta < 0 ? -1 : 1) / (Math.abs(theta) + Math.hypot(theta, 1));
         const cosine = 1 / Math.hypot(t, 1);
         const sine = t * cosine;
-        for (let i = 0; i < d; i++) {
-          const [one, other] = [a[i * d + p], a[i * d + q]];
-          a[i * d + p] = cosine * one - sine * other;
-          a[i * d + q] = sine * one + cosine * other;
-        }
-        for (const rows of [a, vectors]) {
-          for (let i = 0; i < d; i++) {
-            const [one, other] = [rows[p * d + i], rows[q * d + i]];
-            rows[p * d + i] = cosine * one - sine * other;
-            rows[q * d + i] = sine * one + cosine * other;
-          }
-        }
+        const rotate = (values, one, other) => {
+          const kept = values[one];
+          values[one] = cosine * kept - sine * values[other];
+          values[other] = sine * kept + cosine * values[other];
+        };
+        for (let i = 0; i < d; i++) rotate(a, i * d + p, i * d + q);
+        for (let i = 0; i < d; i++) rotate(a, p * d + i, q * d + i);
+        for (let i = 0; i < d; i++) rotate(vectors, i * d + p, i * d + q);
       }
     }
   }
@@ -123,7 +120,7 @@ function fitPosterior(toy, points) {
     for (let j = i + 1; j < k; j++) {
       const gaps = Float64Array.from(
         { length: columns },
-        (_, b) => (between.vectors[b * k + i] - between.vectors[b * k + j]) ** 2
+        (_, b) => (between.vectors[i * columns + b] - between.vectors[j * columns + b]) ** 2
       );
       pairs.push({ i, j, gaps });
     }
@@ -191,7 +188,7 @@ function prepare(toy, posterior, points) {
 
 function squaredComponents(posterior, phi) {
   const d = posterior.inputValues.length;
-  const components = affine(phi, phi.length / d, posterior.vectors, null, d);
+  const components = affine(phi, posterior.vectors, null, d);
   for (let i = 0; i < components.length; i++) components[i] *= components[i];
   return components;
 }
@@ -262,10 +259,10 @@ function finalRegion(toy, x) {
   let slope = Float64Array.from(x);
   let intercept = new Float64Array(2);
   let alpha = 0;
-  for (const { weight, bias, outputs } of toy.hidden) {
-    slope = affine(slope, 1, weight, null, outputs);
-    intercept = affine(intercept, 1, weight, bias, outputs);
-    for (let i = 0; i < outputs; i++) {
+  for (const { weight, bias } of toy.hidden) {
+    slope = affine(slope, weight, null, bias.length);
+    intercept = affine(intercept, weight, bias, bias.length);
+    for (let i = 0; i < bias.length; i++) {
       if (slope[i] !== 0) alpha = Math.max(alpha, -intercept[i] / slope[i]);
       if (slope[i] < 0 || (slope[i] === 0 && intercept[i] <= 0)) slope[i] = intercept[i] = 0;
     }
