@@ -26,7 +26,7 @@ def run(path: Path) -> nbformat.NotebookNode:
     client.execute()
     for cell in notebook.cells:
         cell.metadata.pop("execution", None)
-    # Of the kernel that ran it only the name of the language is kept: versions would change the file each time.
+    # Without the version of Python, which would change the file each time.
     notebook.metadata["language_info"] = {"name": "python"}
     return notebook
 
