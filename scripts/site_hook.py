@@ -22,6 +22,7 @@ OUTSIDE = (
     "results/**/*.md",
     "results/**/*.png",
     "examples/*.py",
+    "notebooks/*.ipynb",
     "benchmarks/faults/*.txt",
     "CONTRIBUTING.md",
     "CHANGELOG.md",
