@@ -99,7 +99,7 @@ CASES = {
         {"unfamiliar": ("worse", 0.8, 0.6), "far": ("better", 0.1, 1.0)},
         "bitbayes helps in part: 0 of 100 far-away inputs get through instead of 90; familiar inputs are as "
         "well calibrated as before; but 40 of 100 unfamiliar inputs get through instead of 20.",
-        "Decide by the inputs that you expect. If the gain below matters more to you than the loss:",
+        "Decide by the inputs that you expect. If the gain matters more to you than the loss:",
     ),
     "worse everywhere": (
         {"familiar": "worse", "unfamiliar": ("worse", 0.8, 0.6)},
