@@ -119,6 +119,8 @@ def audit(
         "temperature": by_confidence(lambda x: network.probabilities(x, scaled.temperature)),
         "bitbayes": by_score(bayes),
     }
+    # Now, so that the machine is as busy with other things as it was during the steps themselves.
+    cost = _measure_cost(model, bayes, methods, first, fitting, tuning, fit_seconds, tune_seconds, report)
     chosen = {"temperature": {"temperature": float(scaled.temperature)}, "bitbayes": _numbers(bayes)}
     if _tune_as_the_paper(paper, validation, first["validation"], report, notes):
         methods["paper"] = by_score(paper)
@@ -138,7 +140,6 @@ def audit(
     ray = score_rays(methods, inputs, device, report, notes) if inputs is not None and generated else None
     limits = score_limits(bayes, inputs, labels, report, notes) if inputs is not None and ray else []
     changed = predicted["plain"].probs.argmax(1) != predicted["bitbayes"].probs.argmax(1)  # (n,)
-    cost = _measure_cost(model, bayes, methods, first, fitting, tuning, fit_seconds, tune_seconds, report)
     return AuditReport(
         subject=printable(subject or type(model).__name__),
         classes=predicted["plain"].probs.shape[1],

@@ -247,9 +247,7 @@ def _join(clauses: list[str]) -> str:
         return ""
     verb = " get through instead"
     later = [each.replace(verb, " instead") if verb in clauses[0] else each for each in clauses[1:]]
-    if len(later) < 2:
-        return " and ".join([clauses[0], *later])
-    return f"{', '.join([clauses[0], *later[:-1]])}, and {later[-1]}"
+    return ", ".join([clauses[0], *later[:-1], *(f"and {each}" for each in later[-1:])])
 
 
 def _is_chance(scores: OutlierScores) -> bool:
