@@ -79,11 +79,13 @@ def test_the_explorer_opens(explorer):
 
 # The first lies so far out that it alone would set the spread of the inputs: there the residual has a floor.
 MORE = [[40.0, 400.0], [3.0, -1.0], [-5.0, 9.0], [0.5, 0.25]]
-SETTINGS = [  # prior variance, temperature, residual variance
-    (1.0, 1.0, 0.0),
-    (100.0, 0.3, 0.0),
-    (1e6, 2.0, 0.0),
-    (1e4, 0.5, 100.0),
+SETTINGS = [  # prior variance, temperature, residual variance, tolerance
+    (1.0, 1.0, 0.0, 1e-9),
+    (100.0, 0.3, 0.0, 1e-9),
+    (1e6, 2.0, 0.0, 1e-9),
+    (1e4, 0.5, 100.0, 1e-9),
+    # So wide a prior multiplies the rounding errors of the eigenvalues, in the page and in the library.
+    (1e10, 1.0, 0.0, 1e-8),
 ]
 ASK = """([name, added, numbers, points, rays]) => {
   const toy = TOYS.find((each) => each.name === name);
@@ -111,7 +113,7 @@ def grid():
     "name", [NAMES[0], *(pytest.param(each, marks=pytest.mark.slow) for each in NAMES[1:])]
 )
 def test_the_page_computes_what_the_library_does(explorer, toys, name):
-    """Probabilities, alpha and limits, before and after points were added, to 1e-9."""
+    """Probabilities, alpha and limits, before and after points were added."""
     bayes = fit_toy(*toys[name])
     network, points = toys[name][1], grid()
     angles = torch.linspace(0.01, 6.2, 25, dtype=torch.float64)
@@ -119,7 +121,7 @@ def test_the_page_computes_what_the_library_does(explorer, toys, name):
     for added in ([], MORE):
         if added:
             bayes.update([(torch.tensor(added, dtype=torch.float64), torch.zeros(len(added)).long())])
-        for prior, temperature, residual in SETTINGS:
+        for prior, temperature, residual, tolerance in SETTINGS:
             bayes.prior_variance, bayes.temperature, bayes.residual_variance = prior, temperature, residual
             numbers = {
                 "priorVariance": prior,
@@ -130,10 +132,10 @@ def test_the_page_computes_what_the_library_does(explorer, toys, name):
             found = explorer.evaluate(ASK, [name, added, numbers, points.tolist(), rays.tolist()])
             found = {key: torch.tensor(each, dtype=torch.float64) for key, each in found.items()}
             certificate, limits = bayes.certify(rays), bayes.limit(rays)
-            close(found["probabilities"], bayes.predict_proba(points).flatten())
+            close(found["probabilities"], bayes.predict_proba(points).flatten(), tolerance)
             close(found["alpha"], certificate.alpha)
             found_limits = found["limits"].reshape(len(rays), -1)
-            close(found_limits.amax(1), certificate.limit)
+            close(found_limits.amax(1), certificate.limit, tolerance)
             if not residual:
                 assert torch.equal(found_limits.argmax(1), limits.label)
             with torch.no_grad():
@@ -142,8 +144,8 @@ def test_the_page_computes_what_the_library_does(explorer, toys, name):
             close(found["temperature"], probabilities(logits / temperature))
 
 
-def close(found, expected):
-    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
+def close(found, expected, tolerance=1e-9):
+    torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
 
 
 def probabilities(logits):

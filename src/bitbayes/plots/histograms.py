@@ -63,6 +63,7 @@ def histograms(
     label = f"threshold: accepts {100 * accept:g} % of the data"
     ax.axvline(threshold, color=TEXT_COLOUR, linestyle="--", linewidth=1, label=label)
     ax.set(xlabel=xlabel or ("Confidence" if inside.dim() == 2 else "Score"), ylabel="Density")
+    ax.set_ylim(top=1.3 * ax.dataLim.ymax)  # room for the legend
     ax.legend(frameon=False)
     return ax
 
