@@ -45,6 +45,10 @@ def test_limits_and_certificate(audit: Audit) -> None:
         "200 test inputs. It is computed exactly, not measured at a large δ."
     )
     assert caption_limits(replace(audit, infinity=[])) == ""
+    empty = [replace(each, certified=1.0) for each in audit.infinity]
+    assert "The certificate says little here: beyond δ = 33 up to 100.0 % is possible." in caption_limits(
+        replace(audit, infinity=empty)
+    )
 
 
 def test_reliability_says_what_is_claimed_and_what_is_true(audit: Audit) -> None:

@@ -185,13 +185,13 @@ def test_stages_are_reported_from_start_to_end() -> None:
         "Fitting",
         "Temperature",
         "Tuning",
+        "Costs",
         "Paper’s objective",
         "Test data",
         "Outliers",
         "Settings",
         "Far away",
         "At infinity",
-        "Costs",
     ]
     assert steps["Fitting"] == [(0, 3), (1, 3), (1, 3), (2, 3), (2, 3), (3, 3)]
     assert all(done == total for done, total in (stage[-1] for stage in steps.values()))

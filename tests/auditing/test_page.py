@@ -151,16 +151,16 @@ def test_every_picture_is_described(text: str) -> None:
 
 def test_what_gets_through_is_written_for_readers_without_script(text: str) -> None:
     words = Reader(text).words
-    assert words.count("10 of 100 get through (plain 40) at 95 % kept") == 3
-    assert "0 of 100 get through (plain 100) at 95 % kept" in words
+    assert words.count("10 of 100 get through at 95 % kept Plain: 40 of 100, AUROC 80.0 %") == 3
+    assert "0 of 100 get through at 95 % kept Plain: 100 of 100, AUROC 2.0 %" in words
     assert 'class="slider" hidden' in text
 
 
 def test_the_script_finds_the_numbers_for_each_share(audit: Audit, text: str) -> None:
     page = Reader(text)
     shares = [[float(each) for each in value.split()] for value in page.having("data-share")]
-    assert len(shares) == 2 * len(audit.outliers)
-    assert shares[0] == [0.1] * 100 + [1.0] and shares[1] == [0.4] * 100 + [1.0]
+    assert len(shares) == 3 * len(audit.outliers)  # in the headline, and at each strip
+    assert shares[0] == shares[2] == [0.1] * 100 + [1.0] and shares[1] == [0.4] * 100 + [1.0]
     places = [value.split() for value in page.having("data-places")]
     assert {len(each) for each in (*shares, *places)} == {len(KEPT_SHARES)}
     assert page.having("data-from") == ["0.6", ""] * 3

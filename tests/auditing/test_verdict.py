@@ -58,7 +58,7 @@ def test_the_three_comparisons(audit: Audit) -> None:
 CASES = {
     "no worse, and better on outliers": (
         {"unfamiliar": ("better", 0.8, 0.9), "far": ("better", 0.1, 1.0)},
-        "bitbayes helps: 10 of 100 unfamiliar inputs get through instead of 20 and 0 of 100 far-away inputs "
+        "bitbayes helps: 10 of 100 unfamiliar inputs get through instead of 20, and 0 of 100 far-away inputs "
         "instead of 90; familiar inputs are as well calibrated as before.",
         "Use bitbayes instead of the plain probabilities:",
     ),
@@ -90,7 +90,7 @@ CASES = {
     ),
     "the network is blind, but better calibrated": (
         {"familiar": "better", "unfamiliar": ("worse", 0.48, 0.45), "far": ("better", 0.1, 1.0)},
-        "bitbayes helps in part: 0 of 100 far-away inputs get through instead of 90 and familiar inputs are "
+        "bitbayes helps in part: 0 of 100 far-away inputs get through instead of 90, and familiar inputs are "
         "better calibrated (calibration error 3.0 → 0.5 %); AUROC on unfamiliar inputs stays at chance (48.0 "
         "→ 45.0 %), so this network cannot tell them from its own data.",
         "Use bitbayes instead of the plain probabilities:",
@@ -99,11 +99,11 @@ CASES = {
         {"unfamiliar": ("worse", 0.8, 0.6), "far": ("better", 0.1, 1.0)},
         "bitbayes helps in part: 0 of 100 far-away inputs get through instead of 90; familiar inputs are as "
         "well calibrated as before; but 40 of 100 unfamiliar inputs get through instead of 20.",
-        "Decide by the inputs that you expect. If the gain below matters more to you than the loss:",
+        "Decide by the inputs that you expect. If the gain matters more to you than the loss:",
     ),
     "worse everywhere": (
         {"familiar": "worse", "unfamiliar": ("worse", 0.8, 0.6)},
-        "bitbayes makes this classifier worse: 40 of 100 unfamiliar inputs get through instead of 20 and "
+        "bitbayes makes this classifier worse: 40 of 100 unfamiliar inputs get through instead of 20, and "
         "familiar inputs are less well calibrated (calibration error 1.0 → 30.0 %).",
         "Keep the plain network. Before you try again, check that the validation data are like "
         "the test data, "

@@ -31,7 +31,7 @@ def open_details(page):
 
 
 def through(page, name):
-    """What the page says about a set of outliers."""
+    """What the page says about bitbayes and a set of outliers."""
     return page.locator("figure.set", has_text=name).locator(".through").inner_text()
 
 
@@ -43,13 +43,13 @@ def test_the_report_keeps_what_every_page_must(page, address):
 
 def test_the_slider_recomputes_what_gets_through(page, address):
     page.goto(address)
-    assert through(page, "cars") == "95 of 100 get through (plain 40) at 95 % kept"
+    assert through(page, "cars") == "95 of 100 get through at 95 % kept"
     line = page.locator("figure.set", has_text="cars").locator(".threshold").first
     before = float(line.get_attribute("x1"))
     page.locator("#kept").focus()
     for _ in range(2):
         page.keyboard.press("ArrowRight")
-    assert through(page, "cars") == "96 of 100 get through (plain 40) at 96 % kept"
+    assert through(page, "cars") == "96 of 100 get through at 96 % kept"
     assert page.locator("#kept-now").inner_text() == "96 %"
     assert page.locator("#kept").get_attribute("aria-valuetext") == "96 per cent kept"
     assert float(line.get_attribute("x1")) < before
@@ -57,9 +57,12 @@ def test_the_slider_recomputes_what_gets_through(page, address):
     page.keyboard.press("ArrowRight")
     assert through(page, "cars").endswith("at 96.5 % kept")
     page.keyboard.press("End")
-    assert through(page, "cars") == "100 of 100 get through (plain 100) at 100 % kept"
+    assert through(page, "cars") == "100 of 100 get through at 100 % kept"
+    plain = page.locator("figure.set", has_text="cars").locator(".strip-label").first
+    assert plain.inner_text() == "Plain: 100 of 100, AUROC 80.0 %"
     page.keyboard.press("Home")
-    assert through(page, "cars") == "50 of 100 get through (plain 40) at 50 % kept"
+    assert plain.inner_text() == "Plain: 40 of 100, AUROC 80.0 %"
+    assert through(page, "cars") == "50 of 100 get through at 50 % kept"
     assert page.errors == []
 
 
@@ -78,7 +81,7 @@ def test_without_script_the_page_says_the_same(chromium, address):
     context = chromium.new_context(java_script_enabled=False)
     page = context.new_page()
     page.goto(address)
-    assert through(page, "cars") == "95 of 100 get through (plain 40) at 95 % kept"
+    assert through(page, "cars") == "95 of 100 get through at 95 % kept"
     assert not page.locator(".slider").is_visible()
     assert not page.locator(".copy").first.is_visible()
     context.close()

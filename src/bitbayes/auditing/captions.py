@@ -6,6 +6,7 @@ from bitbayes.auditing.words import METHOD_TITLES, join_names, percent
 
 # Bins with fewer inputs say little about the accuracy in them.
 FEW_INPUTS = 10
+SAYS_NOTHING = 0.99  # a certified confidence from this on
 # A shorter forward pass is no measure for other steps: what these cost in any case would decide the ratio.
 SHORTEST_PASS = 0.05
 
@@ -49,6 +50,11 @@ def caption_limits(audit: Audit) -> str:
     alpha, certified = certificate(audit) or (None, None)
     if alpha is None or certified is None:
         return f"{limit} It is computed exactly, not measured at a large δ."
+    if certified >= SAYS_NOTHING:
+        return (
+            f"{limit} The certificate says little here: beyond δ = {write_scale(alpha)} up to "
+            f"{percent(certified)} % is possible. Both are computed, not measured at a large δ."
+        )
     return (
         f"{limit} Certificate: beyond δ = {write_scale(alpha)} it never exceeds {percent(certified)} % for "
         "any of them. Both are computed, not measured at a large δ."

@@ -30,7 +30,7 @@ from bitbayes.auditing.predictions import (
     predict_test,
 )
 from bitbayes.auditing.prior_curve import measure_prior_curve
-from bitbayes.auditing.progress import ReportProgress
+from bitbayes.auditing.progress import ReportProgress, say_nothing, shown
 from bitbayes.auditing.rankings import rank_test
 from bitbayes.auditing.report import AuditReport
 from bitbayes.auditing.scores import predict_sets, score_limits, score_outliers, score_rays, score_test
@@ -55,7 +55,7 @@ def audit(
     subject: str | None = None,
     seed: int = 0,
     command: str | None = None,
-    progress: ReportProgress | None = None,
+    progress: bool | ReportProgress | None = None,
 ) -> AuditReport:
     """Measure how overconfident a classifier is, and whether bitbayes helps.
 
@@ -78,8 +78,8 @@ def audit(
         subject: the title of the report. The default is the name of the model's class.
         seed: of the generated noise.
         command: what repeats the audit, for the report.
-        progress: called with the name of a stage, the steps done, and the number of all its steps (None if
-            unknown).
+        progress: whether to show bars; None: on terminals and in notebooks. Or a function that is called
+            with the name of a stage, the steps done, and the number of all its steps (None if unknown).
 
     Returns:
         The numbers, with `save(path)` for the report as a page, `to_dict()` and `to_json()`, and a summary
@@ -95,8 +95,34 @@ def audit(
     >>> found.methods, found.sizes["test"]
     (('plain', 'temperature', 'bitbayes', 'paper'), 120)
     """
+    with shown(progress) as report:
+        return _measure(
+            model,
+            train,
+            validation,
+            test,
+            outliers,
+            subject=subject,
+            seed=seed,
+            command=command,
+            report=report,
+        )
+
+
+def _measure(
+    model: nn.Module,
+    train: Loader,
+    validation: Loader,
+    test: Loader,
+    outliers: Mapping[str, Loader | Tensor] | None,
+    *,
+    subject: str | None,
+    seed: int,
+    command: str | None,
+    report: ReportProgress,
+) -> AuditReport:
+    """The audit, which reports its progress to `report`. See `audit`."""
     begun = time.perf_counter()
-    report = progress or _say_nothing
     device = model_device(model)
     notes: list[str] = []
     loaders = {"train": train, "validation": validation, "test": test}
@@ -119,6 +145,8 @@ def audit(
         "temperature": by_confidence(lambda x: network.probabilities(x, scaled.temperature)),
         "bitbayes": by_score(bayes),
     }
+    # Now, so that the machine is as busy with other things as it was during the steps themselves.
+    cost = _measure_cost(model, bayes, methods, first, fitting, tuning, fit_seconds, tune_seconds, report)
     chosen = {"temperature": {"temperature": float(scaled.temperature)}, "bitbayes": _numbers(bayes)}
     if _tune_as_the_paper(paper, validation, first["validation"], report, notes):
         methods["paper"] = by_score(paper)
@@ -138,7 +166,6 @@ def audit(
     ray = score_rays(methods, inputs, device, report, notes) if inputs is not None and generated else None
     limits = score_limits(bayes, inputs, labels, report, notes) if inputs is not None and ray else []
     changed = predicted["plain"].probs.argmax(1) != predicted["bitbayes"].probs.argmax(1)  # (n,)
-    cost = _measure_cost(model, bayes, methods, first, fitting, tuning, fit_seconds, tune_seconds, report)
     return AuditReport(
         subject=printable(subject or type(model).__name__),
         classes=predicted["plain"].probs.shape[1],
@@ -304,11 +331,11 @@ def _measure_cost(
     device = model_device(model)
 
     def fit_again() -> float:
-        again = TimedLoader(fitting.loader, stage, _say_nothing)
+        again = TimedLoader(fitting.loader, stage, say_nothing)
         return _working_seconds(lambda: Laplace(model).fit(again, progress=False), again, device)
 
     def tune_again() -> float:
-        again, other = TimedLoader(tuning.loader, stage, _say_nothing), copy.copy(bayes)
+        again, other = TimedLoader(tuning.loader, stage, say_nothing), copy.copy(bayes)
         return _working_seconds(lambda: other.tune(again, progress=False), again, device)
 
     fit_seconds, tune_seconds = repeated(fit_seconds, fit_again), repeated(tune_seconds, tune_again)
@@ -328,10 +355,6 @@ def _measure_cost(
         tune=tune_seconds / (per_input * fitting.rows),
         predict=predict_seconds / forward,
     )
-
-
-def _say_nothing(stage: str, done: int, total: int | None) -> None:
-    """Report no progress."""
 
 
 @contextmanager

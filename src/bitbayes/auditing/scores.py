@@ -29,7 +29,7 @@ from bitbayes.outliers import far_away
 RAY_DELTAS = torch.logspace(0, 4, 13, dtype=torch.float64).tolist()
 MOST_INPUTS_ALONG_RAYS = 200  # each of them is predicted once for every δ
 MOST_LIMITS_PER_CLASS = 50
-MOST_LIMITS = 500
+MOST_LIMITS = 200
 # Seeds of the bootstrap, for the test data and for the first set of outliers.
 TEST_SEED, OUTLIER_SEED = 0, 1
 

@@ -219,7 +219,7 @@ def _clause(audit: Audit, comparison: Comparison) -> str:
         return f"AUROC on {inputs} stays at chance ({aurocs}), {blind}"
     if comparison.change == "same":
         return f"of 100 {inputs} about as many get through ({before} → {after})"
-    if before == after:  # the ranking changed, but not at this threshold
+    if change_of(scores["bitbayes"], scores["plain"], "fpr95") == "same":  # but the ranking changed
         auroc = f"AUROC {percent(scores['plain'].auroc)} → {percent(scores['bitbayes'].auroc)} %"
         return f"it ranks {inputs} {comparison.change} ({auroc})"
     return f"{after} of 100 {inputs} get through instead of {before}"
@@ -247,9 +247,7 @@ def _join(clauses: list[str]) -> str:
         return ""
     verb = " get through instead"
     later = [each.replace(verb, " instead") if verb in clauses[0] else each for each in clauses[1:]]
-    if len(later) < 2:
-        return " and ".join([clauses[0], *later])
-    return f"{', '.join([clauses[0], *later[:-1]])}, and {later[-1]}"
+    return ", ".join([clauses[0], *later[:-1], *(f"and {each}" for each in later[-1:])])
 
 
 def _is_chance(scores: OutlierScores) -> bool:
@@ -273,7 +271,7 @@ def _do_not_use(audit: Audit) -> Advice:
 
 def _choose_yourself() -> Advice:
     return Advice(
-        "Decide by the inputs that you expect. If the gain below matters more to you than the loss:",
+        "Decide by the inputs that you expect. If the gain matters more to you than the loss:",
         f"{SET_UP}\n{REFUSE}",
     )
 
