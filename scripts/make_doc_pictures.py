@@ -23,8 +23,8 @@ from bitbayes.reproduction.paper.pictures import COLOURS
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "docs" / "pictures"
-# A page of the site shows a picture 660 px wide, and a phone 360. 96 px are an inch.
-WIDTH = 660 / 96
+# In inches, of which 96 px are one. A phone shows a picture 360 px wide: 11 points are 9 px there.
+WIDTH = 560 / 96
 CLASS_COLOURS, CLASS_MARKERS = ("#d7191c", "#1b9e77"), ("o", "^")
 CENTRE = (0.5, 0.25)  # of the two moons
 NEAR, FAR = 2.2, 40.0  # half the width of a map
@@ -268,10 +268,9 @@ def temperature() -> Figure:
     for value, shade in ((1.0, 1.0), (10.0, 0.8), (100.0, 0.6), (1000.0, 0.45)):
         found = plain(ray(deltas), value)
         axes.plot(deltas, found, color=COLOURS["temperature"], alpha=shade)
-        if value > 1:
-            at = float(deltas[(found > 0.7).float().argmax()])
-            axes.text(at * 1.15, 0.68, f"T = {value:g}", color="#00664b", fontsize=10)
-    axes.text(0.11, 1.012, "T = 1", color="#00664b", fontsize=10)
+        at = float(deltas[(found > 0.7).float().argmax()]) * 1.15
+        place = {1.0: (0.11, 1.012), 10.0: (0.11, 0.755)}.get(value, (at, 0.68))
+        axes.text(*place, f"T = {value:g}", color="#00664b", fontsize=10)
     bayes = fitted(100.0)
     axes.plot(deltas, confidence(bayes)(ray(deltas)), color=COLOURS["default"])
     last = float(confidence(bayes)(ray(deltas[-1:])))
@@ -323,7 +322,7 @@ def certificate() -> Figure:
     axes.text(alpha * 1.02, 0.5, f"α = {alpha:.1f}: no unit switches from here on", fontsize=10)
     axes.set(xlabel="distance δ along the ray", xlim=(0, right))
     percent(axes)
-    axes.legend(loc="center left", bbox_to_anchor=(0.05, 0.4))
+    axes.legend(loc="center left", bbox_to_anchor=(0.03, 0.4), handlelength=1)
     return figure
 
 
