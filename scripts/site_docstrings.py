@@ -5,25 +5,33 @@ import re
 import griffe
 
 
-class PlainStars(griffe.Extension):
-    """Keep the star of W*, which Markdown would take for emphasis, in all docstrings."""
-
+class DocstringsAsMarkdown(griffe.Extension):
     def on_object(self, *, obj: griffe.Object, **_: object) -> None:
         if obj.docstring is not None:
-            obj.docstring.value = with_plain_stars(obj.docstring.value)
+            obj.docstring.value = as_markdown(obj.docstring.value)
 
 
-def with_plain_stars(text: str) -> str:
-    r"""Escape stars behind a letter, except in code: behind a prompt, or between backticks.
+def as_markdown(text: str) -> str:
+    r"""Put examples into blocks of code, and keep the star of W*, which would be read as emphasis.
 
-    >>> print(with_plain_stars("weights W*, `a*b`"))
-    weights W\*, `a*b`
+    >>> print(as_markdown("The weights W*."))
+    The weights W\*.
+    >>> as_markdown("Twice:\n\n>>> 2*a\n4")
+    'Twice:\n\n```pycon\n>>> 2*a\n4\n```'
     """
-    lines = text.splitlines()
-    return "\n".join(line if line.lstrip().startswith((">>>", "...")) else escaped(line) for line in lines)
+    paragraphs = re.split(r"\n\s*\n", text)
+    return "\n\n".join(
+        as_block(each) if each.lstrip().startswith(">>>") else escaped(each) for each in paragraphs
+    )
 
 
-def escaped(line: str) -> str:
-    parts = line.split("`")  # those at odd places are code
+def as_block(example: str) -> str:
+    indent = re.match(r"\n*( *)", example)[1]
+    return f"{indent}```pycon\n{example.strip(chr(10))}\n{indent}```"
+
+
+def escaped(paragraph: str) -> str:
+    """Escape stars behind a letter, except between backticks."""
+    parts = paragraph.split("`")  # those at odd places are code
     parts[::2] = [re.sub(r"(?<=\w)\*(?!\*)", r"\\*", part) for part in parts[::2]]
     return "`".join(parts)

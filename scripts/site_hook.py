@@ -22,6 +22,7 @@ OUTSIDE = (
     "results/**/*.md",
     "results/**/*.png",
     "examples/*.py",
+    "notebooks/*.ipynb",
     "benchmarks/faults/*.txt",
     "CONTRIBUTING.md",
     "CHANGELOG.md",
@@ -108,7 +109,7 @@ def links_on_the_site(markdown: str, name: str) -> str:
 class Claim(NamedTuple):
     title: str
     anchor: str
-    verdicts: dict[str, str]  # by data set
+    verdicts: dict[str, str]  # by data set; by "" where there is none
     picture: str | None
 
 
@@ -123,6 +124,8 @@ def claims(markdown: str) -> list[Claim]:
         first, *cells = (cell.strip() for cell in row.strip("|").split("|"))
         title, anchor = re.match(r"\[(.*)\]\(#(.*)\)", first).groups()
         verdicts = {name: cell for name, cell in zip(sets, cells, strict=True) if cell not in ("", "–")}
+        if not any(cells[1:]):  # it is about no data set
+            verdicts = {"": cells[0]}
         number = title.split(".")[0]
         section = re.search(rf"^### {number}\. .*\n((?:(?!^##).*\n?)*)", markdown, re.MULTILINE)
         picture = re.search(r"!\[.*?\]\((.*?)\)", section[1]) if section else None
@@ -139,7 +142,7 @@ def with_cards(markdown: str) -> str:
 
 def card(claim: Claim) -> str:
     chips = " ".join(
-        f'<span class="verdict {word(verdict)}">{name}: {verdict}</span>'
+        f'<span class="verdict {word(verdict)}">{f"{name}: " if name else ""}{verdict}</span>'
         for name, verdict in claim.verdicts.items()
     )
     picture = f"![{claim.title}]({claim.picture})\n\n" if claim.picture else ""

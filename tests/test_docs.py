@@ -3,6 +3,7 @@
 import contextlib
 import doctest
 import importlib.util
+import inspect
 import re
 import subprocess
 import sys
@@ -337,6 +338,10 @@ def test_the_site_builds(tmp_path):
     names = {line.split(" ")[0] for line in zlib.decompress(packed).decode().splitlines()}
     assert {f"bitbayes.{name}" for name in bb.__all__} - names <= {"bitbayes.__version__"}
     assert {f"bitbayes.Laplace.{name}" for name in ("fit", "tune", "predict_proba", "certify")} <= names
+    shown = {name.rpartition(".")[2] for name in names}
+    for module in (getattr(bb, name) for name in bb.__all__):
+        public = [each for each in getattr(module, "__all__", ()) if inspect.isroutine(getattr(module, each))]
+        assert set(public) <= shown, f"{module.__name__} in docs/api_*.md"
     # Nothing is loaded from other servers.
     for page in site.rglob("*.html"):
         loaded = re.findall(r'<(?:script|img|iframe)[^>]*src="?([^" >]+)', page.read_text("utf-8"))

@@ -47,7 +47,7 @@ class Watch:
         self._counters = [(each, _version(each), each.data_ptr()) for each in tensors.values()]
         # Views, and what they showed.
         self._views = _views(tensors)
-        self._values = [torch.cat([*views.values()]) for views in self._views.values()]
+        self._values = _shown(self._views)
         saved = model.state_dict().keys()  # what the fingerprint is of
         self._others = {
             name: hashlib.sha256(tensor_bytes(each)).digest()
@@ -120,13 +120,17 @@ def watched(model: nn.Module) -> Iterator[set[str]]:
     Raises if a parameter has other entries: somebody trains the model at the same time.
     """
     living: set[str] = set()
-    before = _states(model)
+    tensors = dict(_named_tensors(model))
+    places, views = _places(tensors), _views(tensors)
+    entries = _shown(views)
     yield living
-    after = _states(model)
-    written = {name for name, state in before.items() if name not in after or after[name][0] != state[0]}
-    changed = {
-        name for name, state in before.items() if name in after and not _agree(state[1], after[name][1])
-    }
+    now = dict(_named_tensors(model))
+    # While every tensor is where it was, what the views show is what it holds: one look, and mostly the last.
+    if _places(now) == places and all(map(torch.equal, _shown(views), entries)):
+        return
+    before, after = _by_name(views, entries), _entries(now)
+    written = {name for name, place in places.items() if _places(now).get(name) != place}
+    changed = {name for name, each in before.items() if name in after and not _agree(each, after[name])}
     parameters = dict(model.named_parameters())
     if trained := [name for name in parameters if name in changed]:
         raise ModelError(
@@ -135,11 +139,20 @@ def watched(model: nn.Module) -> Iterator[set[str]]:
     living |= (written | changed) - parameters.keys()
 
 
-def _states(model: nn.Module) -> dict[str, tuple[tuple[int, int], Tensor]]:
-    tensors = dict(_named_tensors(model))
+def _places(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, int]]:
+    """How often each tensor was written to, and where it is."""
+    return {name: (_version(tensor), tensor.data_ptr()) for name, tensor in tensors.items()}
+
+
+def _entries(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Some entries of each tensor."""
     views = _views(tensors)
-    entries = _by_name(views, [torch.cat([*each.values()]).cpu() for each in views.values()])
-    return {name: ((_version(tensor), tensor.data_ptr()), entries[name]) for name, tensor in tensors.items()}
+    return _by_name(views, _shown(views))
+
+
+def _shown(views: Views) -> list[Tensor]:
+    """What the views of each place show now."""
+    return [torch.cat([*each.values()]) for each in views.values()]
 
 
 def _views(tensors: Mapping[str, Tensor]) -> Views:

@@ -48,11 +48,13 @@ class InputMoments(TensorBundle):
     @classmethod
     def of(cls, rows: Tensor) -> InputMoments:
         """The moments of inputs as rows (n, D) in float64."""
-        mean = rows.mean(0)
+        # Sums over rows as products with ones: a GPU takes half the time of `sum(0)`.
+        ones = rows.new_ones(len(rows))
+        mean = (ones @ rows) / len(rows)
         gaps = rows - mean
         squares = gaps.square()
         powers = squares, squares * gaps, squares.square()
-        return cls(rows.new_full((), len(rows)), mean, *(each.sum(0) for each in powers))
+        return cls(rows.new_full((), len(rows)), mean, *(ones @ each for each in powers))
 
     def __add__(self, other: InputMoments) -> InputMoments:
         if self.mean.shape != other.mean.shape:
