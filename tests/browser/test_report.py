@@ -133,6 +133,8 @@ def test_it_is_legible_on_a_phone(page, address, width, scheme):
     with sized(page, width), coloured(page, scheme):
         check_contrast(page)
         check_axe(page)
+        for caption in page.locator("caption").all():
+            assert caption.bounding_box()["height"] < 60  # one or two lines, and not a letter on each
 
 
 @pytest.mark.slow
