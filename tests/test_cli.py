@@ -134,6 +134,7 @@ def test_an_audit_of_a_users_classifier(folder: Path) -> None:
         (["blobs_target:unpaired"], "'validation': batch 0 is a Tensor: expected a pair"),
         (["blobs_target:classifier", "--output", "nowhere/page.html"], "there is no folder nowhere"),
         (["blobs_target:classifier", "--json", "."], "is a folder"),
+        (["blobs_target:classifier", "--json", "a", "--output", "a"], "are the same file, a: give two names"),
     ],
 )
 def test_an_error_is_one_line_on_stderr(folder: Path, arguments: list[str], message: str) -> None:

@@ -148,7 +148,7 @@ def make_audit() -> AuditReport:
             },
             "paper": {"prior_variance": 2.5},
         },
-        cost=Cost(2.0, 2.2, 4.4, 0.5, 0.25, 1.1, 2.2, 2.0),
+        cost=Cost(2.2, 4.4, 0.5, 0.25, 1.1, 2.2, 2.0),
         seconds=12.0,
         finished="2020-02-02T02:02:02+00:00",
         seed=7,

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from bitbayes import Laplace, TemperatureScaling, metrics
-from bitbayes.auditing.findings import AUDITED_METHODS, KEPT_SHARES, Audit
+from bitbayes.auditing.costs import Taken
+from bitbayes.auditing.findings import AUDITED_METHODS, KEPT_SHARES, Audit, Cost
 from bitbayes.auditing.measure import audit
 from bitbayes.errors import DataError, EdgeWarning
 from bitbayes.laplace import NUMBERS
@@ -370,12 +371,21 @@ def test_without_given_outliers_noise_is_what_is_unfamiliar() -> None:
     assert all(len(each.values) == each.size == 2 and each.image is None for each in found.examples)
 
 
-def test_costs_are_ratios_to_the_same_forward_pass() -> None:
-    cost = run(trained(3, 3), loaders(3)).cost
-    assert cost.fit == pytest.approx(cost.fit_seconds / cost.forward_seconds)
-    assert cost.tune == pytest.approx(cost.tune_seconds / cost.forward_seconds)
-    assert cost.forward_seconds == pytest.approx(120 * cost.forward_milliseconds / 1000)
-    assert cost.predict == pytest.approx(cost.predict_milliseconds / cost.forward_milliseconds)
+def test_costs_are_ratios_to_the_same_forward_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    # A forward pass over a batch of 40 takes 4 of work, so one over 120 training inputs takes 12.
+    monkeypatch.setattr("bitbayes.auditing.measure.repeated", lambda first, again: Taken(6.0, 24.0))
+    monkeypatch.setattr(
+        "bitbayes.auditing.measure.side_by_side", lambda *_: (Taken(2.0, 4.0), Taken(3.0, 10.0))
+    )
+    assert run(trained(3, 3), loaders(3)).cost == Cost(
+        fit_seconds=6.0,
+        tune_seconds=6.0,
+        predict_milliseconds=75.0,
+        forward_milliseconds=50.0,
+        fit=2.0,
+        tune=2.0,
+        predict=2.5,
+    )
 
 
 def test_outliers_must_be_named_and_readable_twice() -> None:

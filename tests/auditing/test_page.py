@@ -108,7 +108,7 @@ def test_how_it_was_made_is_told(text: str) -> None:
         "40, residual threshold 0.75; Paper’s objective: prior variance 2.5.",
         "other noise than the noise that is scored here",
         "another class than the plain network for 3 of 400 test inputs",
-        "Fitting takes 2.2 s (1.1 times a forward pass)",
+        "Fitting takes 2.2 s (1.1 times a forward pass over the training data)",
         "12.0 seconds, finished 2020-02-02 02:02:02 UTC",
         "A note of <importance>",
     ):

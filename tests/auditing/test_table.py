@@ -35,6 +35,11 @@ def test_the_best_of_each_row_is_marked_as_shown(audit: Audit) -> None:
     assert [row.label for row in fpr95.rows] == ["cars", "<ships>", "Uniform noise", "Test inputs × 2,000"]
 
 
+def test_an_interval_without_width_is_one_number(audit: Audit) -> None:
+    test = {m: replace(s, intervals=s.intervals | {"ece": [0.0101, 0.0102]}) for m, s in audit.test.items()}
+    assert table_sections(replace(audit, test=test))[0].rows[2].intervals == ["1.0"] * 4
+
+
 def test_separation_comes_before_confidence(audit: Audit) -> None:
     titles = [section.title for section in table_sections(audit)]
     assert titles.index("AUROC on outliers, %") < titles.index("Confidence on outliers, %")

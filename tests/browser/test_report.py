@@ -1,6 +1,10 @@
 """The report of an audit in a browser: the slider, a phone, the dark, paper, and readers without script."""
 
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
+from urllib.parse import urlparse
 
 import pytest
 
@@ -9,6 +13,7 @@ from bitbayes.auditing import render_page
 from bitbayes.auditing.findings import KEPT_SHARES
 from browser.page_checks import check_axe, check_contrast, check_page, coloured, sized
 
+ROOT = Path(__file__).parents[2]
 # Large enough to be seen, in CSS pixels.
 SMALLEST_TEXT = 11
 
@@ -128,6 +133,8 @@ def test_it_is_legible_on_a_phone(page, address, width, scheme):
     with sized(page, width), coloured(page, scheme):
         check_contrast(page)
         check_axe(page)
+        for caption in page.locator("caption").all():
+            assert caption.bounding_box()["height"] < 60  # one or two lines, and not a letter on each
 
 
 @pytest.mark.slow
@@ -164,3 +171,14 @@ def test_a_report_without_outliers_keeps_it_too(page, tmp_path):
     page.goto(path.as_uri())
     open_details(page)
     check_page(page)
+
+
+@pytest.mark.slow
+def test_the_screenshots_of_the_docs_are_taken_by_the_script(chromium, address, tmp_path):
+    """In a process of its own, since two drivers of a browser do not share one."""
+    report = Path(urlparse(address).path)
+    command = [sys.executable, "scripts/make_report_screenshots.py", str(report), "--output", str(tmp_path)]
+    subprocess.run(command, cwd=ROOT, check=True)
+    kept = {path.name for path in (ROOT / "docs" / "screenshots").iterdir()}
+    assert {path.name for path in tmp_path.iterdir()} == kept
+    assert all(name in (ROOT / "docs" / "audit.md").read_text("utf-8") for name in kept)

@@ -109,14 +109,19 @@ def caption_trade_off(audit: Audit) -> str:
     return f"{listed}.{verdict}"
 
 
-def describe_cost(cost: Cost) -> str:
-    """Say how long the steps took, and how that compares with forward passes of the plain network."""
-    if cost.forward_seconds >= SHORTEST_PASS:
-        passes = f" A forward pass over the training data takes {_seconds(cost.forward_seconds)}."
-        fit, tune = f" ({_times(cost.fit)} a forward pass)", f" ({_times(cost.tune)})"
+def describe_cost(cost: Cost, inputs: int) -> str:
+    """Say how long the steps took, and how that compares with forward passes of the plain network.
+
+    Args:
+        cost: what was measured.
+        inputs: the number of training inputs.
+    """
+    if inputs * cost.forward_milliseconds / 1000 >= SHORTEST_PASS:
+        fit = f" ({_times(cost.fit)} a forward pass over the training data)"
+        tune, passes = f" ({_times(cost.tune)} one)", ""
     else:
-        passes = " A forward pass over the training data is too short to compare with."
         fit = tune = ""
+        passes = " A forward pass over the training data is too short to compare with."
     return (
         f"Fitting takes {_seconds(cost.fit_seconds)}{fit}, and tuning {_seconds(cost.tune_seconds)}{tune}."
         f"{passes} A prediction takes {cost.predict_milliseconds:.2g} ms an input, {_times(cost.predict)} "

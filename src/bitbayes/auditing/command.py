@@ -17,7 +17,7 @@ from bitbayes.auditing.report import JSON_START, AuditReport
 from bitbayes.auditing.target import embedded_target, load_target
 from bitbayes.auditing.terminal import terminal_table, write_conclusion
 from bitbayes.auditing.words import METHOD_TITLES, printable, write_chosen
-from bitbayes.errors import FileError
+from bitbayes.errors import ArgumentError, FileError
 from bitbayes.io.whole_file import check_writable, write_text
 
 # Exit codes. Errors are raised, and end with 1.
@@ -55,6 +55,8 @@ def run_audit_command(request: Request) -> int:
     What is wrong with the request raises before any work.
     """
     conditions = [parse_condition(text) for text in request.fail_if]
+    if request.json_file == request.output:
+        raise ArgumentError(f"--output and --json are the same file, {request.output}: give two names")
     for path in request.files:
         check_writable(path)
     replaced = [path for path in request.files if _will_replace(path, request.force)]

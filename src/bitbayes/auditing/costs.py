@@ -1,13 +1,14 @@
 """What bitbayes costs, in seconds and relative to a plain forward pass.
 
-A single short run is mostly chance: the first one loads code, and others share the machine. So a run that is
-short is repeated, and the median counts.
+A single short run is mostly chance: the first one loads code. So a run that is short is repeated, and the
+median counts. Ratios on a CPU are of its own time, not of the clock's, so that they do not depend on what
+else the machine does.
 """
 
 import statistics
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import NamedTuple
 
 import torch
 
@@ -16,36 +17,68 @@ MOST_RUNS = 15
 FEWEST_RUNS = 3  # of steps that take less than `ENOUGH_SECONDS`
 
 
-def seconds_of(work: Callable[[], Any], device: torch.device) -> float:
-    """Return the seconds of one run of `work`, once all kernels have ended."""
-    begun = time.perf_counter()
-    work()
+class Taken(NamedTuple):
+    """What something took: seconds by the clock, and seconds of work.
+
+    The work is the time of the process on all cores. On a GPU it is that of the clock.
+    """
+
+    seconds: float
+    work: float
+
+    def less(self, other: "Taken") -> "Taken":
+        """Return what remains without a part."""
+        return Taken(self.seconds - other.seconds, self.work - other.work)
+
+
+def now(device: torch.device) -> Taken:
+    """Return the time of now, once all kernels have ended."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
-    return time.perf_counter() - begun
+    clock = time.perf_counter()
+    return Taken(clock, time.process_time() if device.type == "cpu" else clock)
 
 
-def repeated(first: float, again: Callable[[], float]) -> float:
-    """Return the median of the seconds of several runs.
+def measured(work: Callable[[], object], device: torch.device) -> Taken:
+    """Return what one run of `work` takes."""
+    begun = now(device)
+    work()
+    return now(device).less(begun)
+
+
+def repeated(first: Taken, again: Callable[[], Taken]) -> Taken:
+    """Return the median of what several runs take.
 
     Args:
-        first: the seconds of the first run, which was not for measuring. It counts only if it was long.
-        again: makes another run and returns its seconds.
+        first: what the first run took, which was not for measuring. It counts only if it was long.
+        again: makes another run and returns what it took.
     """
-    if first >= ENOUGH_SECONDS:
+    if first.seconds >= ENOUGH_SECONDS:
         return first
-    runs: list[float] = []
-    while len(runs) < FEWEST_RUNS or (sum(runs) < ENOUGH_SECONDS and len(runs) < MOST_RUNS):
+    runs: list[Taken] = []
+    while _needs_more(runs):
         runs.append(again())
-    return statistics.median(runs)
+    return _median(runs)
 
 
 def side_by_side(
-    one: Callable[[], Any], other: Callable[[], Any], device: torch.device
-) -> tuple[float, float]:
-    """Return the median seconds of two pieces of work. They take turns, so that both see the same machine."""
-    pairs: list[tuple[float, float]] = []
-    while len(pairs) < FEWEST_RUNS or (sum(map(sum, pairs)) < 2 * ENOUGH_SECONDS and len(pairs) < MOST_RUNS):
-        pairs.append((seconds_of(one, device), seconds_of(other, device)))
-    ones, others = zip(*pairs, strict=True)
-    return statistics.median(ones), statistics.median(others)
+    one: Callable[[], object], other: Callable[[], object], device: torch.device
+) -> tuple[Taken, Taken]:
+    """Return what two pieces of work take. They take turns, so that both see the same machine."""
+    ones: list[Taken] = []
+    others: list[Taken] = []
+    while _needs_more(ones) or _needs_more(others):
+        ones.append(measured(one, device))
+        others.append(measured(other, device))
+    return _median(ones), _median(others)
+
+
+def _needs_more(runs: list[Taken]) -> bool:
+    if len(runs) < FEWEST_RUNS:
+        return True
+    return sum(run.seconds for run in runs) < ENOUGH_SECONDS and len(runs) < MOST_RUNS
+
+
+def _median(runs: list[Taken]) -> Taken:
+    seconds, work = zip(*runs, strict=True)
+    return Taken(statistics.median(seconds), statistics.median(work))

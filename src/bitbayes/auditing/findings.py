@@ -195,10 +195,10 @@ class Cost:
     """The seconds of the steps of bitbayes, each the median of several runs where a run is short.
 
     The time for loading data is not counted. `fit` and `tune` are the ratios to one forward pass of the plain
-    network over the training data, and `predict` is the ratio of a prediction to a plain one.
+    network over the training data, and `predict` is the ratio of a prediction to a plain one. On a CPU the
+    ratios are of its own time, and not of the clock's: so they do not depend on what else the machine does.
     """
 
-    forward_seconds: float  # one forward pass over the training data
     fit_seconds: float
     tune_seconds: float
     predict_milliseconds: float  # of one input, in a batch

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from bitbayes._version import __version__
-from bitbayes.auditing.costs import repeated, seconds_of, side_by_side
+from bitbayes.auditing.costs import Taken, measured, now, repeated, side_by_side
 from bitbayes.auditing.examples import TestExamples, choose_examples
 from bitbayes.auditing.findings import Cost
 from bitbayes.auditing.predictions import (
@@ -130,13 +130,13 @@ def _measure(
     given = _check_outliers(outliers)
 
     bayes, scaled = Laplace(model), TemperatureScaling(model)
-    fitting = TimedLoader(train, "Fitting", report)
-    tuning = TimedLoader(validation, "Tuning", report, extra_steps=1)  # for the candidates
-    fit_seconds = _working_seconds(lambda: bayes.fit(fitting, progress=False), fitting, device)
+    fitting = TimedLoader(train, "Fitting", report, device)
+    tuning = TimedLoader(validation, "Tuning", report, device, extra_steps=1)  # for the candidates
+    fit = _without_waiting(lambda: bayes.fit(fitting, progress=False), fitting)
     with _edge_warnings_as_notes("Temperature", notes):
-        scaled.fit(TimedLoader(validation, "Temperature", report), progress=False)
+        scaled.fit(TimedLoader(validation, "Temperature", report, device), progress=False)
     paper = copy.copy(bayes)  # shares what was fitted, and gets numbers of its own
-    tune_seconds = _working_seconds(lambda: bayes.tune(tuning, progress=False), tuning, device)
+    tune = _without_waiting(lambda: bayes.tune(tuning, progress=False), tuning)
     report(tuning.stage, 1, 1)
 
     network = SharedPass(model)
@@ -145,14 +145,15 @@ def _measure(
         "temperature": by_confidence(lambda x: network.probabilities(x, scaled.temperature)),
         "bitbayes": by_score(bayes),
     }
-    # Now, so that the machine is as busy with other things as it was during the steps themselves.
-    cost = _measure_cost(model, bayes, methods, first, fitting, tuning, fit_seconds, tune_seconds, report)
+    report("Costs", 0, 1)
+    cost = _measure_cost(model, bayes, methods, first["test"], fitting, tuning, fit, tune)
+    report("Costs", 1, 1)
     chosen = {"temperature": {"temperature": float(scaled.temperature)}, "bitbayes": _numbers(bayes)}
     if _tune_as_the_paper(paper, validation, first["validation"], report, notes):
         methods["paper"] = by_score(paper)
         chosen["paper"] = {"prior_variance": _numbers(paper)["prior_variance"]}
     test_examples = TestExamples()
-    testing = TimedLoader(test, "Test data", report)
+    testing = TimedLoader(test, "Test data", report, device)
     predicted, labels, inputs = predict_test(methods, testing, device, MOST_GENERATED_OUTLIERS, test_examples)
 
     generated = _generate_outliers(inputs, seed, notes)
@@ -197,26 +198,34 @@ class TimedLoader:
         loader: the loader of (x, y) or of mappings.
         stage: the name of the stage for `report`.
         report: called before and after each batch.
+        device: the model's, for the clock.
         extra_steps: the steps of the stage that follow after the loader.
     """
 
     def __init__(
-        self, loader: Iterable[Any], stage: str, report: ReportProgress, extra_steps: int = 0
+        self,
+        loader: Iterable[Any],
+        stage: str,
+        report: ReportProgress,
+        device: torch.device,
+        extra_steps: int = 0,
     ) -> None:
-        self.loader, self.stage, self.report, self.extra_steps = loader, stage, report, extra_steps
-        self.rows, self.waiting_seconds = 0, 0.0
+        self.loader, self.stage, self.report, self.device = loader, stage, report, device
+        self.extra_steps = extra_steps
+        self.rows, self.waiting = 0, Taken(0.0, 0.0)
 
     def __iter__(self) -> Iterator[Any]:
-        self.rows, self.waiting_seconds = 0, 0.0
+        self.rows, self.waiting = 0, Taken(0.0, 0.0)
         total = len(self.loader) + self.extra_steps if isinstance(self.loader, Sized) else None
-        asked = time.perf_counter()
+        asked = now(self.device)
         for done, batch in enumerate(self.loader):
-            self.waiting_seconds += time.perf_counter() - asked
+            waited = now(self.device).less(asked)
+            self.waiting = Taken(self.waiting.seconds + waited.seconds, self.waiting.work + waited.work)
             self.report(self.stage, done, total)
             yield batch
             self.rows += row_count(batch if isinstance(batch, Mapping) else batch[0])
             self.report(self.stage, done + 1, total)
-            asked = time.perf_counter()
+            asked = now(self.device)
 
 
 def _first_inputs(name: str, loader: Iterable[Any], device: torch.device) -> Inputs:
@@ -257,7 +266,8 @@ def _tune_as_the_paper(
 
     Returns whether that was possible; a note says why not.
     """
-    tuning = TimedLoader(validation, METHOD_TITLES["paper"], report, extra_steps=1)  # for the noise
+    device = model_device(bayes.model)
+    tuning = TimedLoader(validation, METHOD_TITLES["paper"], report, device, extra_steps=1)  # for the noise
     left_out = f"The column “{tuning.stage}” is left out:"
     if not is_scalable(first):
         notes.append(f"{left_out} it needs noise, and the inputs are no floating-point tensors.")
@@ -301,59 +311,52 @@ def _generate_outliers(inputs: Tensor | None, seed: int, notes: list[str]) -> li
     ]
 
 
-def _working_seconds(work: Callable[[], Any], loader: TimedLoader, device: torch.device) -> float:
-    """Return the seconds that `work` takes, without the time it waits for the loader."""
-    return seconds_of(work, device) - loader.waiting_seconds
+def _without_waiting(work: Callable[[], object], loader: TimedLoader) -> Taken:
+    """Return what `work` takes, without the time that it waits for the loader."""
+    return measured(work, loader.device).less(loader.waiting)
 
 
 def _measure_cost(
     model: nn.Module,
     bayes: Laplace,
     methods: Methods,
-    first: dict[str, Inputs],
+    x: Inputs,
     fitting: TimedLoader,
     tuning: TimedLoader,
-    fit_seconds: float,
-    tune_seconds: float,
-    report: ReportProgress,
+    fit: Taken,
+    tune: Taken,
 ) -> Cost:
     """Measure short steps again, and compare them with a plain forward pass over the training data.
 
     Args:
         model, bayes, methods: what is audited.
-        first: the inputs of the first batch of each loader.
+        x: a batch of inputs.
         fitting, tuning: the loaders of the first run.
-        fit_seconds, tune_seconds: of the first run.
-        report: called with the progress.
+        fit, tune: what the first run took.
     """
-    stage = "Costs"
-    report(stage, 0, 1)
-    device = model_device(model)
 
-    def fit_again() -> float:
-        again = TimedLoader(fitting.loader, stage, say_nothing)
-        return _working_seconds(lambda: Laplace(model).fit(again, progress=False), again, device)
+    def fit_again() -> Taken:
+        again = TimedLoader(fitting.loader, "", say_nothing, fitting.device)
+        return _without_waiting(lambda: Laplace(model).fit(again, progress=False), again)
 
-    def tune_again() -> float:
-        again, other = TimedLoader(tuning.loader, stage, say_nothing), copy.copy(bayes)
-        return _working_seconds(lambda: other.tune(again, progress=False), again, device)
+    def tune_again() -> Taken:
+        again, other = TimedLoader(tuning.loader, "", say_nothing, tuning.device), copy.copy(bayes)
+        return _without_waiting(lambda: other.tune(again, progress=False), again)
 
-    fit_seconds, tune_seconds = repeated(fit_seconds, fit_again), repeated(tune_seconds, tune_again)
-    x = first["test"]
-    forward, predict_seconds = side_by_side(
-        lambda: plain_logits(model, x), lambda: methods["bitbayes"](x), device
+    fit, tune = repeated(fit, fit_again), repeated(tune, tune_again)
+    forward, prediction = side_by_side(
+        lambda: plain_logits(model, x), lambda: methods["bitbayes"](x), fitting.device
     )
-    per_input = forward / row_count(x)
-    report(stage, 1, 1)
+    n = row_count(x)
+    one_pass = forward.work / n * fitting.rows
     return Cost(
-        forward_seconds=per_input * fitting.rows,
-        fit_seconds=fit_seconds,
-        tune_seconds=tune_seconds,
-        predict_milliseconds=1000 * predict_seconds / row_count(x),
-        forward_milliseconds=1000 * per_input,
-        fit=fit_seconds / (per_input * fitting.rows),
-        tune=tune_seconds / (per_input * fitting.rows),
-        predict=predict_seconds / forward,
+        fit_seconds=fit.seconds,
+        tune_seconds=tune.seconds,
+        predict_milliseconds=1000 * prediction.seconds / n,
+        forward_milliseconds=1000 * forward.seconds / n,
+        fit=fit.work / one_pass,
+        tune=tune.work / one_pass,
+        predict=prediction.work / forward.work,
     )
 
 

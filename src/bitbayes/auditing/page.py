@@ -65,7 +65,7 @@ def page_values(audit: Audit) -> dict[str, Any]:
         "kept": KEPT_SHARES,
         "usual": USUAL_SHARE,
         "now": KEPT_SHARES.index(USUAL_SHARE),
-        "cost": captions.describe_cost(audit.cost),
+        "cost": captions.describe_cost(audit.cost, audit.sizes["train"]),
         "class_limits": _largest_limits(audit),
         "json_link": _json_link(audit),
     }

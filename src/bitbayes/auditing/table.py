@@ -87,7 +87,7 @@ def _make_row(
 
 def _write_interval(ends: Interval, write: Callable[[float], str]) -> str:
     low, high = map(write, ends)
-    return f"{low}–{high}"
+    return low if low == high else f"{low}–{high}"
 
 
 def _three_digits(number: float) -> str:
