@@ -422,7 +422,9 @@ class Laplace(ShortHelp):
         self._warn_if_untuned()
         posterior, chosen = self._current_posterior(), self._method(method)
         if chosen == "weights" and self.options.residual_asked:
-            raise ArgumentError("method='weights' never sees the residual: choose another, or residual=False")
+            raise ArgumentError(
+                "method='weights' does not use the residual: choose another, or residual=False"
+            )
         drawn = chosen in ("mc", "weights")
         if samples is not None and (not drawn or type(samples) is not int or samples < 1):
             raise ArgumentError(
@@ -793,9 +795,7 @@ class Laplace(ShortHelp):
             )
         target, every = export.check_path(path), self.layers == "all"
         if every and target.suffix == ".onnx":
-            raise ArgumentError(
-                "layers='all' needs derivatives, which ONNX has not: export to '.pt2' instead"
-            )
+            raise ArgumentError("layers='all' needs derivatives, and ONNX has none: export to '.pt2' instead")
         export.write(
             _WithScore(self) if score else self,
             target,
