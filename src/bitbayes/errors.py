@@ -1,6 +1,9 @@
 """The library's own errors. Each message says what was given and what to do. The object stays as it was."""
 
 import difflib
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 
 class BitbayesError(Exception):
@@ -55,8 +58,29 @@ class UntunedWarning(UserWarning):
     """A prediction uses a prior variance that was neither tuned nor set."""
 
 
+class SketchWarning(UserWarning):
+    """Too much may be lost of the moments of which the structure "lowrank" keeps a sketch."""
+
+
 class UncheckedWarning(UserWarning):
     """A file of an older version has no digest, so damage to it cannot be noticed."""
+
+
+@contextmanager
+def naming(subject: str) -> Iterator[None]:
+    """Say what an error in this block is about."""
+    try:
+        yield
+    except BitbayesError as error:
+        raise type(error)(f"{subject}: {error}") from error
+
+
+def level_of_the_caller() -> int:
+    """The `stacklevel` with which a warning points at the first line outside this package and torch."""
+    level, frame = 0, sys._getframe(1)
+    while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] in ("bitbayes", "torch"):
+        level, frame = level + 1, frame.f_back
+    return level + 1
 
 
 def one_of(name: str, value: object, allowed: tuple[str, ...]) -> str:
