@@ -10,8 +10,8 @@ LOWEST_TESTS := tests/test_dependencies.py tests/test_cli.py tests/io/test_poste
 	tests/io/test_export.py::test_a_residual_at_hidden_layers_is_exported \
 	tests/reproduction/data/test_sets.py tests/reproduction/test_deep_kernel.py::test_it_learns \
 	tests/test_metrics.py
-# All but the helper of the others and the one for a GPU.
-BENCHMARKS := $(filter-out benchmarks/timing.py benchmarks/seconds.py,$(sort $(wildcard benchmarks/*.py)))
+# All but the helper of the others and those for a GPU.
+BENCHMARKS := $(filter-out benchmarks/timing.py benchmarks/seconds.py benchmarks/nccl.py,$(sort $(wildcard benchmarks/*.py)))
 
 .PHONY: demo test test-all test-lowest fuzz lint docs benchmarks notebooks release-check chromium clean
 
@@ -92,6 +92,10 @@ $(VENV)/.peers: $(VENV)/.installed
 		|| echo "peers not installed: the tests that compare with them will be skipped"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps $(MODELS) \
 		|| echo "transformers, peft or timm not installed: the tests of their models will be skipped"
+# torchmetrics and Lightning import transformers where they find it, and fail where it lacks something.
+	$(BIN)/python -W ignore -c "import torchmetrics" || { \
+		echo "transformers cannot be imported, and is removed: the tests with it will be skipped"; \
+		$(BIN)/python -m pip uninstall --quiet --yes transformers peft; }
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps \
 		lightning lightning-utilities pyyaml || echo "Lightning not installed: its tests will be skipped"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[browser]" \

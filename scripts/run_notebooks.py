@@ -15,6 +15,16 @@ from nbclient import NotebookClient
 
 FOLDER = Path(__file__).parent.parent / "notebooks"
 SECONDS = 300  # for one cell
+# Where timm is installed without torchvision, as by `make test`, this makes `import timm` work all the same.
+TIMM_ALONE = f"""
+import sys
+sys.path.append({str(FOLDER.parent / "tests")!r})
+try:
+    from with_timm import import_timm
+    import_timm()
+except BaseException:  # pytest's own, if there is no timm
+    pass
+"""
 # tqdm, which other packages bring, asks for ipywidgets when it is imported. No notebook here needs these.
 os.environ.setdefault("PYTHONWARNINGS", "ignore:IProgress not found")
 
@@ -23,9 +33,11 @@ def run(path: Path) -> nbformat.NotebookNode:
     """Return the notebook with the outputs of all its cells. Raises if a cell fails."""
     notebook = nbformat.read(path, as_version=4)
     client = NotebookClient(notebook, timeout=SECONDS, resources={"metadata": {"path": str(path.parent)}})
-    client.execute()
-    for cell in notebook.cells:
-        cell.metadata.pop("execution", None)
+    with client.setup_kernel():
+        client.kc.execute(TIMM_ALONE, silent=True)
+        for index, cell in enumerate(notebook.cells):
+            client.execute_cell(cell, index)
+            cell.metadata.pop("execution", None)
     # Without the version of Python, which would change the file each time.
     notebook.metadata["language_info"] = {"name": "python"}
     return notebook

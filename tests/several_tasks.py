@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, DistributedSampler, Subset, TensorDatas
 import bitbayes as bb
 from bitbayes.errors import EdgeWarning
 from bitbayes.io import checkpoint
+from bitbayes.structures import lowrank
 from classifiers import drawn
 
 POINTS = 203
@@ -186,12 +187,12 @@ def wrapped(rank, size, kind, folder):
     return described(bayes), described(plain), described(again), same, path.read_bytes()
 
 
-def interrupted_and_resumed(rank, size, folder):
+def interrupted_and_resumed(rank, size, folder, k=3, **options):
     """A fit with a checkpoint in which one process is interrupted, and then again."""
     checkpoint.SECONDS, checkpoint.PAUSE = 0.0, 0
     bb.fitting.FIT_BYTES = 2**10
-    share = loader(dataset(), rank, size, "uneven", batch_size=5)
-    expected = described(bb.Laplace(network()).fit(share))
+    share = loader(dataset(k), rank, size, "uneven", batch_size=5)
+    expected = described(bb.Laplace(network(k), **options).fit(share))
 
     class Stopping:
         def __iter__(self):
@@ -202,14 +203,31 @@ def interrupted_and_resumed(rank, size, folder):
 
     failed = None
     try:
-        bb.Laplace(network()).fit(Stopping(), checkpoint=folder)
+        bb.Laplace(network(k), **options).fit(Stopping(), checkpoint=folder)
     except Exception as error:
         failed = type(error).__name__
     kept = sorted(each.name for each in folder.iterdir())
     dist.barrier()
-    bayes = bb.Laplace(network()).fit(list(share), checkpoint=folder)
+    bayes = bb.Laplace(network(k), **options).fit(list(share), checkpoint=folder)
     dist.barrier()
     return expected, described(bayes), failed, kept, list(folder.iterdir())
+
+
+def sketches(rank, size, folder):
+    """Sketches that lose something: by all processes, resumed, and merged of files of each one alone."""
+    lowrank.RANK, lowrank.POINTS_AT_ONCE = 4, 8
+    (folder / "checkpoints").mkdir(exist_ok=True)
+    dist.barrier()
+    options = {"k": 12, "structure": "lowrank"}
+    together, resumed, *_ = interrupted_and_resumed(rank, size, folder / "checkpoints", **options)
+    with bb.process_group(None):
+        share = loader(dataset(12), rank, size, "uneven", batch_size=5)
+        bb.Laplace(network(12), structure="lowrank").fit(share).save(folder / f"{rank}.safetensors")
+    dist.barrier()
+    files = [folder / f"{each}.safetensors" for each in range(size)]
+    merged = bb.merge(files, model=network(12))
+    (curvature,) = merged._posterior.fitted.curvature.values()
+    return together, resumed, described(merged), curvature.relative_error
 
 
 def drawn_labels(rank, size):

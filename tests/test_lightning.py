@@ -36,8 +36,8 @@ class Classifier(pl.LightningModule):
         return torch.optim.Adam(self.parameters(), lr=0.01)
 
 
-def loader(seed, **options):
-    x = torch.randn(48, 2, generator=torch.Generator().manual_seed(seed))
+def loader(seed, points=48, **options):
+    x = torch.randn(points, 2, generator=torch.Generator().manual_seed(seed))
     y = (x[:, 0] > 0).long() + (x[:, 1] > 0).long()
     return DataLoader(TensorDataset(x, y), batch_size=16, **options)
 

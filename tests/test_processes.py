@@ -127,6 +127,16 @@ def test_a_checkpoint_of_each_process(tmp_path):
     assert [failed for _, _, failed, _, _ in answers] == ["ProcessError", "OSError"]
 
 
+@pytest.mark.parametrize("size", [2, 3])
+def test_sketches_of_many_classes(size, tmp_path):
+    """By all processes, resumed, and merged of files: the same bits everywhere."""
+    answers = several.run(size, several_tasks.sketches, tmp_path)
+    for together, resumed, merged, error in answers:
+        assert error > 0  # the rank does not suffice
+        for each in (together, resumed, merged):
+            assert_same(each, answers[0][0], 0)
+
+
 def test_drawn_labels_are_other_ones_in_each_process():
     (first, both), (second, _) = several.run(2, several_tasks.drawn_labels)
     differ = [not torch.equal(first["tensors"][name], each) for name, each in second["tensors"].items()]

@@ -69,3 +69,13 @@ def test_a_terminal_has_a_bar_by_rich(monkeypatch, capsys, clock):
     monkeypatch.setenv("FORCE_COLOR", "1")
     assert list(track(range(6), "fitting", show=True)) == [*range(6)]
     assert "fitting" in capsys.readouterr().err
+
+
+def test_the_last_steps_are_shown_however_quick_they_were(notebook):
+    bar = NotebookBar("fitting", 3)
+    bar.start()
+    for _ in range(3):
+        bar.advance()  # within one pause: no update is sent
+    assert notebook == ["fitting: 0 of 3 in 0 s"]
+    bar.stop()
+    assert notebook[1:] == ["fitting: 3 of 3 in 0 s"]

@@ -32,7 +32,7 @@ def sentences(seed, rows=24):
     ]
 
 
-def trainer(callback, folder, **options):
+def trainer(callback, folder, data=None, **options):
     arguments = transformers.TrainingArguments(
         str(folder),
         num_train_epochs=1,
@@ -44,7 +44,7 @@ def trainer(callback, folder, **options):
         disable_tqdm=True,
         **options,
     )
-    data = {"train_dataset": sentences(1), "eval_dataset": sentences(2)}
+    data = data or {"train_dataset": sentences(1), "eval_dataset": sentences(2)}
     return transformers.Trainer(model(), arguments, callbacks=[callback], **data)
 
 

@@ -30,7 +30,7 @@ from bitbayes.model import (
     row_count,
     working_dtype,
 )
-from bitbayes.posterior import BatchGaussians, LogitFamily, WeightPosterior
+from bitbayes.posterior import BatchGaussians, Choice, LogitFamily, WeightPosterior
 from bitbayes.precision import without_autocast
 from bitbayes.prior import Prior, variance_grid
 from bitbayes.rays import ExactNetwork, RayGaussian
@@ -122,7 +122,9 @@ class AllLayers(WeightPosterior):
     def rows_per_step(self) -> int:
         return 1  # a batch has enough to do by itself
 
-    def families(self, batches: Iterable[Batch]) -> Iterator[tuple[Batch, LogitFamily]]:
+    def families(
+        self, batches: Iterable[Batch], choose: Choice | None = None
+    ) -> Iterator[tuple[Batch, LogitFamily]]:
         nodes = variance_grid(NODES, SMALLEST_NETWORK_VARIANCE, LARGEST_NETWORK_VARIANCE)
         logarithms = tuple(math.log(node) for node in nodes)
         for part in self._parts(map(self._with_checked_labels, batches)):

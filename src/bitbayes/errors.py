@@ -1,6 +1,9 @@
 """The library's own errors. Each message says what was given and what to do. The object stays as it was."""
 
 import difflib
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 
 class BitbayesError(Exception):
@@ -8,15 +11,15 @@ class BitbayesError(Exception):
 
 
 class ArgumentError(BitbayesError, ValueError):
-    """An argument has a value that does not exist or does not fit; the message lists those that do."""
+    """An argument has a wrong value. The message lists the right ones."""
 
 
 class ModelError(BitbayesError):
-    """The network is not one that bitbayes can work on as asked."""
+    """The network does not fit what was asked for."""
 
 
 class NotEnoughMemoryError(ModelError, MemoryError):
-    """What was asked for would not fit into memory; raised before any of it is allocated."""
+    """There is too little memory. It is raised before any memory is allocated."""
 
 
 class DataError(BitbayesError):
@@ -28,23 +31,23 @@ class EmptyLoaderError(DataError):
 
 
 class NotFittedError(BitbayesError):
-    """Something was asked that needs `fit` first."""
+    """`fit` must be called first."""
 
 
 class FileError(BitbayesError):
-    """A file is damaged, not one of ours, or belongs to another model."""
+    """A file is damaged, was not written by bitbayes, or belongs to another model."""
 
 
 class MissingFileError(FileError):
-    """There is no such file; the message says where to get it."""
+    """There is no such file. The message says where to get it."""
 
 
 class MissingPackageError(BitbayesError, ImportError):
-    """An optional package is not installed; the message says which."""
+    """An optional package is not installed. The message names it."""
 
 
 class ProcessError(BitbayesError):
-    """Another process of the group failed, does not take part, or was asked for something else."""
+    """Another process failed, did not take part, or was called differently."""
 
 
 class EdgeWarning(UserWarning):
@@ -52,11 +55,32 @@ class EdgeWarning(UserWarning):
 
 
 class UntunedWarning(UserWarning):
-    """A prediction is made with a prior variance that nobody chose."""
+    """A prediction uses a prior variance that was neither tuned nor set."""
+
+
+class SketchWarning(UserWarning):
+    """Too much may be lost of the moments of which the structure "lowrank" keeps a sketch."""
 
 
 class UncheckedWarning(UserWarning):
-    """A file of an older version is used, which has no digest by which damage would be noticed."""
+    """A file of an older version has no digest, so damage to it cannot be noticed."""
+
+
+@contextmanager
+def naming(subject: str) -> Iterator[None]:
+    """Say what an error in this block is about."""
+    try:
+        yield
+    except BitbayesError as error:
+        raise type(error)(f"{subject}: {error}") from error
+
+
+def level_of_the_caller() -> int:
+    """The `stacklevel` with which a warning points at the first line outside this package and torch."""
+    level, frame = 0, sys._getframe(1)
+    while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] in ("bitbayes", "torch"):
+        level, frame = level + 1, frame.f_back
+    return level + 1
 
 
 def one_of(name: str, value: object, allowed: tuple[str, ...]) -> str:

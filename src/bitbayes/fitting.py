@@ -44,15 +44,18 @@ from bitbayes.model import (
     working_dtype,
 )
 from bitbayes.options import Fisher, Options
-from bitbayes.precision import without_autocast, working
+from bitbayes.precision import precise, without_autocast, working
 from bitbayes.predictive import method_for
 from bitbayes.processes import together
 from bitbayes.progress import track
 from bitbayes.residual import InputMoments, as_rows, measurable, moments_of
 from bitbayes.structures import CURVATURES, WHOLE_NETWORK, Curvature, check_affordable, layer_curvatures
 
-# Features wait until they are worth one matrix product. Bytes, not batches, so that memory is bounded.
-FIT_BYTES = 2**25
+# Features wait until they are worth one matrix product. Bytes, not batches, so that memory is bounded. On a
+# GPU, where a product is fast, adding it up and what else is done once for each takes a larger share.
+FIT_BYTES, GPU_FIT_BYTES = 2**25, 2**27
+# Such features and their logits, in float64 and with what is made of them, take so many times their bytes.
+COPIES = 10
 # Numbers whose squares are summed at once.
 NORM_NUMBERS = 2**24
 # Up to so many classes "auto" keeps the whole Kronecker factor over the classes, at the price of their cube.
@@ -163,7 +166,7 @@ class Totals:
 
     def add_points(self, logits: Tensor, labels: Tensor, likelihood: Likelihood) -> None:
         self.count += len(labels)
-        self.loss = self.loss + likelihood.losses(logits.double(), labels).sum()
+        self.loss = self.loss + likelihood.losses(precise(logits), labels).sum()
 
     def add_curvature(self, curvature: dict[str, Curvature]) -> None:
         for name, more in curvature.items():
@@ -226,9 +229,9 @@ def fit_last_layer(
     kind = CURVATURES[_structure(options, head)]
     method_for(options.predictive, head.outputs, pairs=kind.knows_pairs)  # raises now, not after the pass
     _check_size(kind, head)
-    _check_memory(kind, head, model_device(model))
+    size = GPU_FIT_BYTES if model_device(model).type == "cuda" else FIT_BYTES
+    _check_memory(kind, head, model_device(model), COPIES * size)
     checks = LateChecks()
-    size = FIT_BYTES
     if head.layout.positions:  # of features: where these are many, so are the logits
         size = size * head.inputs // (head.inputs + head.outputs)
 
@@ -246,15 +249,16 @@ def fit_last_layer(
 
     with fingerprinted(model) as known, checks:
         for features, logits, labels in grouped(points(), size):
+            logits = precise(logits)
             totals.add_points(logits, labels, likelihood)
             features = with_bias(features.to(working(features.dtype)), head.bias)
             totals.add_curvature({head.name: kind.of_features(features, logits, likelihood)})
             if keeper is not None:
                 keeper.keep_if_due(totals, checks.settle)
-    weights = head.weights(model)
-    _check_overflow(totals.curvature, working(weights.dtype))
-    # Not of its parameters: a weight norm and an adapter have others, of which they make the weight.
-    norm = _squared_norm([weights])
+    # Not its parameters: a weight norm and an adapter have others, of which they make the weight.
+    weights = head.parts_of_weights(model)
+    _check_overflow(totals.curvature, working(weights[0].dtype))
+    norm = _squared_norm(weights)
     return _fitted(head, likelihood, totals, {head.name: norm}, options, known())
 
 
@@ -398,14 +402,14 @@ def _structure(options: Options, head: Head) -> str:
     return "kron" if head.outputs <= MANY_CLASSES or options.paper else "lowrank"
 
 
-def _check_memory(kind: type[Curvature], head: Head, device: torch.device) -> None:
-    """Raise, before anything is allocated, if it would not fit."""
-    needed, free = kind.bytes_needed(head.outputs, head.width), free_bytes(device)
+def _check_memory(kind: type[Curvature], head: Head, device: torch.device, more: int) -> None:
+    """Raise, before anything is allocated, if the structure and so many bytes more would not fit."""
+    needed, free = kind.bytes_needed(head.outputs, head.width) + more, free_bytes(device)
     if free is not None and needed > free:
         raise NotEnoughMemoryError(
             f"structure={kind.structure!r} needs about {needed / 1e9:,.1f} GB for this last layer of "
             f"{head.outputs:,} outputs and {head.width:,} features, and {free / 1e9:,.1f} GB are free on "
-            f"{device}: {_smaller(head, free)}"
+            f"{device}: {_smaller(head, free - more)}"
         )
 
 

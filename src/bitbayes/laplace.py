@@ -1,9 +1,7 @@
 """Laplace: the public face. It ties the rooms together and holds no mathematics."""
 
-import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from os import PathLike
@@ -16,11 +14,12 @@ from bitbayes import metrics, predictive, rays, uncertainty
 from bitbayes.all_layers import AllLayers
 from bitbayes.errors import (
     ArgumentError,
-    BitbayesError,
     FileError,
     ModelError,
     NotFittedError,
     UntunedWarning,
+    level_of_the_caller,
+    naming,
     one_of,
 )
 from bitbayes.fitting import Fitted, fit_all_layers, fit_last_layer
@@ -422,7 +421,9 @@ class Laplace(ShortHelp):
         self._warn_if_untuned()
         posterior, chosen = self._current_posterior(), self._method(method)
         if chosen == "weights" and self.options.residual_asked:
-            raise ArgumentError("method='weights' never sees the residual: choose another, or residual=False")
+            raise ArgumentError(
+                "method='weights' does not use the residual: choose another, or residual=False"
+            )
         drawn = chosen in ("mc", "weights")
         if samples is not None and (not drawn or type(samples) is not int or samples < 1):
             raise ArgumentError(
@@ -577,28 +578,20 @@ class Laplace(ShortHelp):
             )
         sets = dict(outliers or {})
         for name, data in sets.items():
-            with _naming(name):
+            with naming(f"outliers {name!r}"):
                 check_data(data)
         steps = track(check_loader(loader), "evaluating", progress)
         batches = self._with_kernel(labelled_batches(steps, model_device(self.model)))
         labels, probs, scores = map(torch.cat, zip(*self._predictions(batches), strict=True))
-        found = {
-            "accuracy": metrics.accuracy(probs, labels),
-            "nll": metrics.nll(probs, labels),
-            "ece": metrics.ece(probs, labels),
-            "brier": metrics.brier(probs, labels),
-            "mmc": metrics.mmc(probs),
-            "aurc": metrics.aurc(scores, probs.argmax(1) == labels),
-        }
+        found = metrics.of_predictions(probs, labels, scores)
         for (name, data), key in zip(sets.items(), metrics.log_names(sets), strict=True):
-            with _naming(name):
+            with naming(f"outliers {name!r}"):
                 if not isinstance(data, (Tensor, Mapping)):
                     data = track(data, f"evaluating: {name}", progress)
                 _, *predictions = zip(*self._predictions(self._batches(data)), strict=True)
                 probs_out, scores_out = map(torch.cat, predictions)
-                found[f"{key}/auroc"] = metrics.auroc(scores, scores_out)
-                found[f"{key}/fpr95"] = metrics.fpr95(scores, scores_out)
-                found[f"{key}/mmc"] = metrics.mmc(probs_out)
+                told = metrics.of_outliers(probs_out, scores_out, scores)
+                found |= {f"{key}/{measure}": value for measure, value in told.items()}
         return found
 
     def log_evidence(
@@ -793,9 +786,7 @@ class Laplace(ShortHelp):
             )
         target, every = export.check_path(path), self.layers == "all"
         if every and target.suffix == ".onnx":
-            raise ArgumentError(
-                "layers='all' needs derivatives, which ONNX has not: export to '.pt2' instead"
-            )
+            raise ArgumentError("layers='all' needs derivatives, and ONNX has none: export to '.pt2' instead")
         export.write(
             _WithScore(self) if score else self,
             target,
@@ -892,7 +883,7 @@ class Laplace(ShortHelp):
             f"nothing was tuned: the prior variance is {self.prior_variance:g}, and predictions may be far "
             "from calibrated. Call `tune(val_loader)` first, or set `prior_variance` yourself",
             UntunedWarning,
-            stacklevel=_level_of_the_caller(),
+            stacklevel=level_of_the_caller(),
         )
         self._warned = True
 
@@ -976,20 +967,3 @@ class _WithScore(nn.Module):
     def forward(self, x: Any) -> tuple[Tensor, Tensor]:
         logits, gaussian = self.bayes._logits_and_gaussian(x)
         return logits, uncertainty.score(gaussian)
-
-
-def _level_of_the_caller() -> int:
-    """The `stacklevel` with which a warning points at the first line outside this package and torch."""
-    level, frame = 0, sys._getframe(1)
-    while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] in ("bitbayes", "torch"):
-        level, frame = level + 1, frame.f_back
-    return level + 1
-
-
-@contextmanager
-def _naming(outliers: str) -> Iterator[None]:
-    """Say which set of outliers an error is about."""
-    try:
-        yield
-    except BitbayesError as error:
-        raise type(error)(f"outliers {outliers!r}: {error}") from error

@@ -23,7 +23,7 @@ from bitbayes.model import (
     model_device,
     private_copy,
 )
-from bitbayes.posterior import BatchGaussians, LogitFamily, WeightPosterior
+from bitbayes.posterior import BatchGaussians, Choice, LogitFamily, WeightPosterior
 from bitbayes.precision import most_precise, without_autocast, working
 from bitbayes.predictive import FEW_CLASSES
 from bitbayes.prior import Prior, variance_grid
@@ -32,9 +32,11 @@ from bitbayes.structures import Curvature, FullCurvature, WeightGaussian
 
 # Features that one step of tuning looks at, so that small operations have enough to do.
 STEP_BYTES = 2**22
-# Of the positions of validation data so many are kept, and so many bytes of their features: they determine
-# two numbers, and the mean loss of 32,768 points is known to half a percent of its spread.
-KEPT_POSITIONS, KEPT_BYTES = 2**15, 2**28
+# Nor more logits than this, for each of the candidates that are looked at together.
+STEP_LOGITS = 2**20
+# Of the positions of validation data so many are kept, and so many bytes of their features and logits: they
+# determine two numbers, and the mean loss of 8,192 points is known to about one percent of its spread.
+KEPT_POSITIONS, KEPT_BYTES = 2**13, 2**28
 # Up to this prior variance the rounding of float32, eps² of a squared feature, adds nothing to a variance.
 WIDE = 1e4
 # Numbers that the rows of the Hessian's width may take which the full structure makes for some points.
@@ -90,13 +92,14 @@ class LastLayer(WeightPosterior):
     @property
     def rows_per_step(self) -> int:
         dtype = working(next(self._head_tensors()).dtype)
-        return self._affordable(max(1, STEP_BYTES // (self.head.width * dtype.itemsize)))
+        rows = STEP_BYTES // (self.head.width * dtype.itemsize)
+        return self._affordable(max(1, min(rows, STEP_LOGITS // self.head.outputs)))
 
     @property
     def most_points(self) -> int | None:
         if not self.layout.positions:
             return None
-        return max(1, min(KEPT_POSITIONS, KEPT_BYTES // (8 * self.head.width)))
+        return max(1, min(KEPT_POSITIONS, KEPT_BYTES // (8 * (self.head.width + self.head.outputs))))
 
     # ---- predicting
 
@@ -127,8 +130,10 @@ class LastLayer(WeightPosterior):
         # Fewer for many classes: a candidate's covariances take a product of n·k·D.
         return variance_grid(100 if self.head.outputs <= FEW_CLASSES else 49)
 
-    def families(self, batches: Iterable[Batch]) -> Iterator[tuple[Batch, LogitFamily]]:
-        return self._families(batches, self.rows_per_step)
+    def families(
+        self, batches: Iterable[Batch], choose: Choice | None = None
+    ) -> Iterator[tuple[Batch, LogitFamily]]:
+        return self._families(batches, self.rows_per_step, choose=choose)
 
     # ---- far from the data
 
@@ -172,11 +177,17 @@ class LastLayer(WeightPosterior):
         return max(1, min(rows, FULL_NUMBERS // numbers))
 
     def _families(
-        self, batches: Iterable[Batch], rows: int, prior: Prior | None = None
+        self,
+        batches: Iterable[Batch],
+        rows: int,
+        prior: Prior | None = None,
+        choose: Choice | None = None,
     ) -> Iterator[tuple[FeatureBatch, HeadFamily]]:
         with LateChecks() as checks:
             for batch in forward_passes(self.model, self.head, batches, checks):
                 for part in self._with_checked_labels(batch, checks).split(rows):
+                    chosen = None if choose is None else choose(len(part))
+                    part = part if chosen is None else part.rows(chosen)
                     yield part, self._family(part.features, part.logits, prior)
 
     def _family(self, features: Tensor, logits: Tensor, prior: Prior | None = None) -> HeadFamily:

@@ -28,6 +28,10 @@ class LaplaceCallback(Callback):
     The loaders are the trainer's own. Their batches are pairs (x, y), or mappings with a key "labels". Random
     augmentation in the training data is taken as data; give a loader without it if you have one.
 
+    Where several processes train together, they fit and tune together, too: each reads the share of the data
+    that its trainer's loader gives it, and all end with the same `bayes`. A loader that you give must have
+    the process's own share (a `DistributedSampler`).
+
     Args:
         network: the name of the attribute of the LightningModule that is the network, such as "model"; by
             default the LightningModule itself, whose `forward` then returns logits.

@@ -14,6 +14,7 @@ from torch.nn import functional
 
 from bitbayes.errors import DataError
 from bitbayes.model import Batch, LateChecks, require
+from bitbayes.tensors import second_moments
 
 
 class Likelihood(Protocol):
@@ -147,9 +148,9 @@ class Categorical:
     def total_curvature(self, logits: Tensor) -> Tensor:
         """Σₙ Λₙ in contrasts, (k − 1, k − 1), without a matrix for each point; of logits in float64."""
         p = logits.softmax(1)
-        t = self.contrasts(logits.shape[1], p.device).to(p)  # not sent there: that would wait for the device
-        mean = p @ t
-        return t.T @ (p.sum(0)[:, None] * t) - mean.T @ mean
+        total = -second_moments(p)
+        total.diagonal().add_(p.sum(0))
+        return _in_contrasts(_in_contrasts(total).T)
 
     def diagonal(self, logits: Tensor) -> Tensor:
         """The diagonal of each Λₙ in the logits, (n, k): p(1 − p)."""
@@ -184,6 +185,19 @@ class Categorical:
     def log_probabilities(self, logits: Tensor) -> Tensor:
         """log p, (n, k), from drop-in logits (n, k)."""
         return logits.log_softmax(1)
+
+
+def _in_contrasts(rows: Tensor) -> Tensor:
+    """rows (…, k) times `Categorical.contrasts(k)`, (…, k − 1), without that matrix and a product with it."""
+    j = torch.arange(1, rows.shape[-1], dtype=rows.dtype, device=rows.device)
+    return (_sums_before(rows) - j * rows[..., 1:]) / (j * (j + 1)).sqrt()
+
+
+def _sums_before(rows: Tensor) -> Tensor:
+    """The sum of all entries before each one but the first, (…, k − 1)."""
+    if rows.is_cuda and torch.are_deterministic_algorithms_enabled():  # which refuse `cumsum` there
+        return rows[..., :-1] @ torch.ones_like(rows[0, :-1]).expand(rows.shape[-1] - 1, -1).triu()
+    return rows.cumsum(-1)[..., :-1]
 
 
 def likelihood_for(outputs: int) -> Likelihood:

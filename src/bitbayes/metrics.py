@@ -311,6 +311,23 @@ def nll(probs: Tensor, labels: Tensor) -> float:
     return -p.gather(1, labels[:, None]).clamp(min=floor).log().mean().item()
 
 
+def of_predictions(probs: Tensor, labels: Tensor, scores: Tensor) -> dict[str, float]:
+    """The measures of `Laplace.evaluate` on labelled data; `scores` (n,) say in which order to reject."""
+    return {
+        "accuracy": accuracy(probs, labels),
+        "nll": nll(probs, labels),
+        "ece": ece(probs, labels),
+        "brier": brier(probs, labels),
+        "mmc": mmc(probs),
+        "aurc": aurc(scores, probs.argmax(1) == labels),
+    }
+
+
+def of_outliers(probs: Tensor, scores: Tensor, scores_in: Tensor) -> dict[str, float]:
+    """The measures of `Laplace.evaluate` on outliers, beside the scores (n,) of the data."""
+    return {"auroc": auroc(scores_in, scores), "fpr95": fpr95(scores_in, scores), "mmc": mmc(probs)}
+
+
 def _confidence(probs: Tensor) -> Tensor:
     return probs.max(-1).values  # (n,)
 

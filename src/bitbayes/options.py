@@ -38,9 +38,16 @@ RENAMED = {
 
 @dataclass(frozen=True)
 class Fisher:
-    """Curvature estimated with labels drawn from the model: `draws` of them for each point.
+    """Estimate the curvature with labels that are drawn from the model, for `Laplace(curvature=…)`.
 
-    Over all layers it takes one pass back for each draw, where the exact curvature takes k − 1.
+    It takes one backward pass for each draw. The exact curvature takes k − 1.
+
+    Args:
+        draws: the number of labels for each point.
+        seed: of the draws.
+
+    >>> import bitbayes as bb
+    >>> bayes = bb.Laplace(nn.Linear(4, 10), layers="all", curvature=bb.Fisher(draws=3))
     """
 
     draws: int = 1
@@ -104,7 +111,7 @@ class Options:
             )
         if self.residual_asked and self.predictive == "weights":
             raise ArgumentError(
-                "residual=True widens the Gaussian over logits, which predictive='weights' never sees: "
+                "residual=True adds a variance to the logits, and predictive='weights' does not use it: "
                 "choose another"
             )
         return self

@@ -1,7 +1,7 @@
 """What a Gaussian over weights can do, in place in its network. `LastLayer` and `AllLayers` are its kinds."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any, Protocol, Self, TypeVar
 
@@ -34,6 +34,8 @@ from bitbayes.structures import Curvature, WeightGaussian
 BatchT = TypeVar("BatchT", bound=Batch)
 # Some points, and the Gaussian over their logits.
 BatchGaussians = Iterator[tuple[Batch, LogitGaussian]]
+# Given a number of points, the places (m,) of those to take, or None for all.
+Choice = Callable[[int], Tensor | None]
 
 
 class LogitFamily(Protocol):
@@ -172,8 +174,14 @@ class WeightPosterior(ABC):
         return None
 
     @abstractmethod
-    def families(self, batches: Iterable[Batch]) -> Iterator[tuple[Batch, LogitFamily]]:
-        """The points of each batch, labels checked, and the Gaussians over their logits for any prior."""
+    def families(
+        self, batches: Iterable[Batch], choose: Choice | None = None
+    ) -> Iterator[tuple[Batch, LogitFamily]]:
+        """The points of each batch, labels checked, and the Gaussians over their logits for any prior.
+
+        `choose`: which of so many points to take; others cost no more than their forward pass. Only asked
+        where there are `most_points`.
+        """
 
     def log_evidence(self, prior: Prior) -> Tensor:
         """log p(D | θ*) − the penalty of all layers: a scalar in float64."""

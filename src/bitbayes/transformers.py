@@ -24,6 +24,10 @@ class LaplaceCallback(TrainerCallback):
     (`eval_strategy="epoch"`); otherwise give `val_loader`, such as `trainer.get_eval_dataloader()`, or tune
     yourself. With `load_best_model_at_end` the best model is the one that is fitted.
 
+    Where several processes train together, they fit and tune together, too: each reads the share of the data
+    that its trainer's loader gives it, and all end with the same `bayes`. A loader that you give must have
+    the process's own share (a `DistributedSampler`).
+
     Args:
         train_loader: in the place of the trainer's.
         val_loader: in the place of the trainer's. Where there is none, nothing is tuned.

@@ -321,6 +321,7 @@ ALL_LAYERS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", ALL_LAYERS)
 def test_all_layers_are_exported_for_torch(case, tmp_path):
     """The backward passes are in the graph, and so are the numbers of rows that they are made for."""

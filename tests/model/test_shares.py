@@ -83,3 +83,20 @@ def test_fits_of_shares_are_merged_to_the_fit_of_all(layers):
     # Sums in another order: a few roundings of float64.
     torch.testing.assert_close(merged.predict_proba(x), whole.predict_proba(x), rtol=0, atol=1e-12)
     assert merged._posterior.fitted.count == 41
+
+
+@pytest.mark.parametrize("split", [False, True])
+@pytest.mark.parametrize("n", [1, 3, 7, 8, 9, 20, 24])
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_what_accelerate_repeats_is_left_out(n, size, split):
+    accelerate = pytest.importorskip("accelerate.data_loader", reason="accelerate is not installed")
+    data = TensorDataset(torch.zeros(n, 2), torch.arange(n))
+
+    def loader(rank, **options):
+        places = {"num_processes": size, "process_index": rank, "split_batches": split, **options}
+        return accelerate.prepare_data_loader(DataLoader(data, 4), put_on_device=False, **places)
+
+    for even in (True, False):
+        shares = [loader(rank, even_batches=even) for rank in range(size)]
+        found = [number for each in shares if next(iter(each), None) for number in numbers(each)]
+        assert sorted(found) == list(range(n))

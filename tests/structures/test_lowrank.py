@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import bitbayes as bb
 import reference
 from bitbayes import fitting
-from bitbayes.errors import ArgumentError, ModelError, NotEnoughMemoryError
+from bitbayes.errors import ArgumentError, ModelError, NotEnoughMemoryError, SketchWarning
 from bitbayes.likelihood import likelihood_for
 from bitbayes.structures import LowRankCurvature, lowrank
 from bitbayes.structures.class_curvature import ClassCurvature
@@ -274,6 +274,27 @@ def test_variances_are_close_where_the_rank_does_not_suffice(gain, tolerance):
         )
 
 
+def test_twins_are_covered_by_the_estimate_and_warned_of(monkeypatch):
+    """Of two classes that are always confused only the sum is certain, and a few directions keep few such."""
+    monkeypatch.setattr(lowrank, "RANK", 8)
+    torch.manual_seed(0)
+    centres = 3 * torch.randn(20, 10).double()
+    head = nn.Linear(10, 40, bias=False).double()
+    head.weight.data = centres.repeat_interleave(2, 0)
+    place = torch.arange(300) % 20
+    data = [(centres[place] + torch.randn(300, 10), 2 * place)]
+    bayes = bb.Laplace(head, structure="lowrank", prior_variance=100.0, residual=False).fit(data)
+    kept, p = curvature_of(bayes), head(data[0][0]).detach().softmax(1)
+    spread = p - p.mean(0)
+    lost = (spread.T @ spread - kept.directions.T @ kept.directions) / kept.sums.outer(kept.sums).sqrt()
+    assert 0.9 < float(torch.linalg.eigvalsh(lost).max()) <= kept.relative_error
+    with pytest.warns(SketchWarning, match="8 directions.*'kron' or 'diag'"):
+        ours = bayes.logits(data[0][0]).scaled_centred()[1]
+    kron = bb.Laplace(head, structure="kron", prior_variance=100.0, residual=False).fit(data)
+    ratios = ours / kron.logits(data[0][0]).scaled_centred()[1]
+    assert float(ratios.median()) < 0.1  # which is what the warning is about
+
+
 def test_the_estimate_of_merged_parts_is_that_of_both():
     p = probabilities(120, 30)
     first, second = of_probabilities(p[:60], 5), of_probabilities(p[60:], 5)
@@ -411,7 +432,7 @@ def test_memory_that_does_not_suffice_is_said_before_the_first_batch(monkeypatch
     model[0].register_forward_hook(lambda *_: seen.append(1))
     bayes = bb.Laplace(model, structure="lowrank")
     with pytest.raises(
-        NotEnoughMemoryError, match=r"0\.0 GB.*3,000 outputs and 21 features.*0\.0 GB are free"
+        NotEnoughMemoryError, match=r"0\.4 GB.*3,000 outputs and 21 features.*0\.0 GB are free"
     ):
         bayes.fit([(torch.randn(4, 2), torch.arange(4))])
     assert isinstance(NotEnoughMemoryError(), MemoryError)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from bitbayes.tuning.tune import Points, _kept
+from bitbayes.tuning.points import kept_points
 
 
 class Numbers(torch.Tensor):
@@ -21,22 +21,36 @@ class Numbers(torch.Tensor):
         return torch.cat(families)
 
 
-def kept(most, batches=64, size=500):
-    posterior = SimpleNamespace(most_points=most, rows_per_step=700, model=nn.Linear(1, 1))
+class Posterior(SimpleNamespace):
+    """Gives the numbers that are chosen of each batch, and counts what it was asked for."""
+
+    asked = 0
+
+    def families(self, batches, choose=None):
+        for numbers in batches:
+            chosen = None if choose is None else choose(len(numbers))
+            numbers = numbers if chosen is None else numbers[chosen]
+            self.asked += len(numbers)
+            yield SimpleNamespace(labels=numbers % 7, root_kernel=numbers.sqrt()), numbers
+
+
+def kept(most, batches=64, size=500, rows=700):
+    posterior = Posterior(most_points=most, rows_per_step=rows, model=nn.Linear(1, 1))
     numbers = torch.arange(batches * size).as_subclass(Numbers)
-    groups = [Points(each, each % 7, each.sqrt()) for each in numbers.split(size)]
-    return groups, _kept(posterior, iter(groups))
+    return posterior, numbers.split(size), kept_points(posterior, None, numbers.split(size))
 
 
 def test_all_are_kept_where_they_fit():
     for most in (None, 32_000):
-        groups, found = kept(most)
-        assert all(a is b for a, b in zip(groups, found, strict=True))
+        _, groups, found = kept(most)
+        assert all(torch.equal(a, b.family) for a, b in zip(groups, found, strict=True))
 
 
 @pytest.mark.parametrize("most", [31_999, 5000, 1000])
 def test_no_batch_is_preferred(most):
-    _, found = kept(most)
+    posterior, _, found = kept(most)
+    # Those that are dropped later are no more than those that are kept in the end, for each halving.
+    assert posterior.asked < most * (1 + math.log2(32_000 / most) + 1)
     numbers = torch.cat([each.family for each in found]).as_subclass(torch.Tensor)
     assert most / 3 < len(numbers) <= most and len(numbers.unique()) == len(numbers)
     assert all(len(each.family) <= 700 for each in found)

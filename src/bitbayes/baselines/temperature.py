@@ -93,7 +93,8 @@ class TemperatureScaling(ShortHelp):
 
         Args:
             val_loader: a loader of (x, y).
-            progress: True shows a progress bar, False does not, None shows it on a terminal only.
+            progress: True or False to show a progress bar or not. None shows one on terminals and in
+                notebooks.
         """
         outputs, targets = [], []
         steps = track(check_loader(val_loader), "temperature scaling", progress)

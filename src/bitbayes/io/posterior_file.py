@@ -21,7 +21,7 @@ from bitbayes.io.tensor_file import SAVE_AGAIN, TensorFile, read_tensors, write_
 from bitbayes.likelihood import likelihood_for
 from bitbayes.model import Fingerprint, Head, TrainableLayers
 
-FORMAT = 4
+FORMAT = 5
 
 
 def write(

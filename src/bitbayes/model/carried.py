@@ -78,7 +78,7 @@ def find_carried(
         features = rows[:, : weights.shape[1]]
         own = (output.unsqueeze(layout.axis) if layout.squeezed else output).movedim(layout.axis, -1)
         for logits in (rows[:, weights.shape[1] :], own.reshape(-1, k)):
-            if not bool(computes(weights, features, logits, one=False)):
+            if not bool(computes(weights, None, features, logits)):
                 break
         else:
             return "+".join(parts), weights.shape[1], k, False, layout, parts

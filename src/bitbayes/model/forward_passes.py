@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -30,6 +31,17 @@ class FeatureBatch(Batch):
 
     def __len__(self) -> int:
         return len(self.features)
+
+    def rows(self, which: Tensor) -> Self:
+        """Some of the points, by a mask or by their places; the inputs stay as they are."""
+        labels, root = self.labels, self.root_kernel
+        return replace(
+            self,
+            labels=None if labels is None else labels[which],
+            features=self.features[which],
+            logits=self.logits[which],
+            root_kernel=None if root is None else root[which.to(root.device)],
+        )
 
 
 @torch.no_grad()
@@ -72,14 +84,7 @@ def _by_position(points: FeatureBatch, layout: Layout, shape: tuple[int, ...]) -
     if labels is None:
         return points
     labels = position_labels(labels, shape[0], sizes, points.name)
-    counts = labels != IGNORED  # (N,)
-    return replace(
-        points,
-        labels=labels[counts],
-        features=points.features[counts],
-        logits=points.logits[counts],
-        root_kernel=None if root is None else root[counts.to(root.device)],
-    )
+    return replace(points, labels=labels).rows(labels != IGNORED)
 
 
 def grouped(parts: Iterable[tuple[Tensor, ...]], size: int) -> Iterator[tuple[Tensor, ...]]:
@@ -92,13 +97,21 @@ def grouped(parts: Iterable[tuple[Tensor, ...]], size: int) -> Iterator[tuple[Te
     [30, 20]
     """
     waiting: list[tuple[Tensor, ...]] = []
+    held = 0
     for part in parts:
         waiting.append(part)
-        if sum(max(tensor.nbytes for tensor in tensors) for tensors in waiting) >= size:
-            yield tuple(torch.cat(column) for column in zip(*waiting, strict=True))
-            waiting = []
+        held += max(tensor.nbytes for tensor in part)
+        if held >= size:
+            yield _joined(waiting)
+            waiting, held = [], 0
     if waiting:
-        yield tuple(torch.cat(column) for column in zip(*waiting, strict=True))
+        yield _joined(waiting)
+
+
+def _joined(parts: list[tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+    if len(parts) == 1:  # which `cat` would copy
+        return parts[0]
+    return tuple(torch.cat(column) for column in zip(*parts, strict=True))
 
 
 def check_finite(batch: Batch, features: Tensor, logits: Tensor, model: nn.Module) -> None:

@@ -27,6 +27,7 @@ from bitbayes.model.linear_maps import (
     is_linear_map,
     rows_of,
     sizes,
+    weight_and_bias,
     weight_matrix,
 )
 from bitbayes.model.output import call
@@ -34,8 +35,6 @@ from bitbayes.model.output import call
 # Points at which a linear map is compared with W·x + b: a wrong one is wrong at most points.
 CHECKED_ROWS = 1024
 WAY_OUT = "freeze all but the head (requires_grad_(False)) and use layers='all'"
-# Outputs of a head whose weights are looked at together.
-OUTPUTS_AT_ONCE = 2**14
 
 
 @dataclass(frozen=True)
@@ -78,6 +77,11 @@ class Head:
     def weights(self, model: nn.Module) -> Tensor:
         """μ (k, D) with logits = μ·φ̃, the bias of each linear map after its weights."""
         return torch.cat([weight_matrix(each) for each in self.modules(model).values()], dim=1)
+
+    def parts_of_weights(self, model: nn.Module) -> list[Tensor]:
+        """The weights and biases of its linear maps, one by one: a large head is not copied."""
+        pairs = map(weight_and_bias, self.modules(model).values())
+        return [each for pair in pairs for each in pair if each is not None]
 
     def draws(self, model: nn.Module, noise: Tensor) -> dict[str, Tensor]:
         """The weights plus noise (s, k, D), by the names of the model's parameters."""
@@ -147,7 +151,7 @@ def _forward_carried(
     if checks is not None:
         few = slice(None, None, max(1, len(rows) // CHECKED_ROWS))
         checks.add(
-            computes(head.weights(model), features[few], logits[few], one=False),
+            computes(head.weights(model), None, features[few], logits[few]),
             partial(_refuse_output, head, logits[few]),
         )
     shape = list(output.shape)
@@ -215,7 +219,7 @@ def _check_linear(name: str, module: nn.Module, x: Tensor, result: Tensor) -> No
     if not bool(result.isfinite().all()):
         return  # callers check this, and say what is not finite
     few = slice(None, None, max(1, len(x) // CHECKED_ROWS))
-    if not bool(computes(weight_matrix(module), x[few], result[few], one=sizes(module)[2])):
+    if not bool(computes(*weight_and_bias(module), x[few], result[few])):
         raise ModelError(
             f"the head {name!r} ({type(module).__name__}) does not compute W·x + b of its own weights: "
             f"{WAY_OUT}, or give the model a plain nn.Linear"

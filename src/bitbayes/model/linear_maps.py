@@ -17,6 +17,8 @@ from bitbayes.precision import precise
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 # The error that W·x + b may have in bfloat16, where W, x and the sum are each off by up to 2⁻⁸.
 LINEAR_RELATIVE_ERROR = 2.0**-6
+# Numbers that a check of W·x + b makes at once: in float64 the weight of 100,000 classes takes gigabytes.
+CHECKED_NUMBERS = 2**24
 
 
 def is_linear_map(module: nn.Module) -> bool:
@@ -72,11 +74,11 @@ def rows_of(values: Tensor, axis: int) -> Tensor:
 
 def weight_matrix(module: nn.Module) -> Tensor:
     """[W, b] (k, D): what the module computes is [W, b]·(x, 1). Without a bias it is W."""
-    weight, bias = _weight_and_bias(module)
+    weight, bias = weight_and_bias(module)
     return weight if bias is None else torch.cat([weight, bias[:, None]], dim=1)
 
 
-def _weight_and_bias(module: nn.Module) -> tuple[Tensor, Tensor | None]:
+def weight_and_bias(module: nn.Module) -> tuple[Tensor, Tensor | None]:
     """W (k, d) and b (k,): the layer's own, or what an adapter makes of it."""
     if isinstance(module, (nn.Linear, *CONVOLUTIONS)):
         return module.weight.flatten(1), module.bias
@@ -119,14 +121,25 @@ def drawn_parameters(module: nn.Module, noise: Tensor) -> dict[str, Tensor] | No
     return draws
 
 
-def computes(weights: Tensor, x: Tensor, result: Tensor, *, one: bool) -> Tensor:
-    """Whether the result (N, k) is [W, b]·(x, 1), up to rounding; `one`: x (N, d) lacks the bias's 1.
+def computes(weight: Tensor, bias: Tensor | None, x: Tensor, result: Tensor) -> Tensor:
+    """Whether the result (N, k) is W·x + b, up to rounding, of W (k, d), b (k,) and x (N, d): a tensor ()."""
+    outputs = max(1, CHECKED_NUMBERS // max(x.shape))  # at once
+    x, result = precise(x.detach()), result.detach()
+    parts = [slice(start, start + outputs) for start in range(0, len(weight), outputs)]
+    found = [
+        _computes(weight.detach()[part], None if bias is None else bias.detach()[part], x, result[:, part])
+        for part in parts
+    ]
+    return torch.stack(found).all()
 
-    Relative to Σ |W||x| + |b|, because the terms may cancel. The tolerance is that of bfloat16 in every
-    precision: a GPU may multiply float32 numbers with 8 bits. A different formula is off by much more.
+
+def _computes(weight: Tensor, bias: Tensor | None, x: Tensor, result: Tensor) -> Tensor:
+    """Relative to Σ |W||x| + |b|, because the terms may cancel.
+
+    The tolerance is that of bfloat16 in every precision: a GPU may multiply float32 numbers with 8 bits. A
+    different formula is off by much more.
     """
-    x, weights = precise(x.detach()), precise(weights.detach())
-    weight, bias = (weights[:, :-1], weights[:, -1]) if one else (weights, None)
+    weight, bias = precise(weight), None if bias is None else precise(bias)
+    gap = (precise(result) - functional.linear(x, weight, bias)).abs()
     size = functional.linear(x.abs(), weight.abs(), None if bias is None else bias.abs())
-    gap = (precise(result.detach()) - functional.linear(x, weight, bias)).abs()
     return (gap <= LINEAR_RELATIVE_ERROR * size).all()

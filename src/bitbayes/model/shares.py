@@ -1,7 +1,8 @@
 """Shares of data that several processes read: what a sampler repeats is left out.
 
-A `DistributedSampler` gives every process as many points. Where these do not come out even, it repeats some
-at the end. No point may count twice.
+A `DistributedSampler` gives every process as many points, and so do the loaders of Accelerate, which Hugging
+Face's `Trainer` uses. Where the points do not come out even, some are repeated at the end. No point may
+count twice.
 """
 
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from torch.utils.data import BatchSampler, DistributedSampler
 
 from bitbayes.errors import ArgumentError
 from bitbayes.model.batches import Batch
+from bitbayes.processes import together
 
 NOT_PADDED = (
     "give a sampler that repeats no point (range(rank, len(dataset), processes), say, or drop_last=True, "
@@ -31,6 +33,11 @@ def own_points(loader: Any) -> int | None:
     [2, 1]
     """
     batches = getattr(loader, "batch_sampler", None)
+    if _is_accelerates(batches, "BatchSamplerShard"):
+        return _own_of_shard(batches)
+    iterable = _is_accelerates(getattr(loader, "dataset", None), "IterableDatasetShard")
+    if not together().alone and (iterable or _is_accelerates(loader, "DataLoaderDispatcher")):
+        _refuse("Accelerate has spread an iterable data set over the processes")
     sampler = getattr(batches, "sampler", getattr(loader, "sampler", None))
     if not isinstance(sampler, DistributedSampler) or sampler.drop_last:
         return None
@@ -56,8 +63,27 @@ def without_repeats(batches: Iterator[Batch], own: int | None) -> Iterator[Batch
             own -= len(batch)
 
 
+def _own_of_shard(batches: Any) -> int | None:
+    """Of Accelerate's `BatchSamplerShard`: every so many-th batch is its own, or a part of each batch."""
+    inside, size, rank = batches.batch_sampler, batches.num_processes, batches.process_index
+    if size == 1 or batches.drop_last or not batches.even_batches:
+        return None
+    if type(inside) is not BatchSampler:
+        _refuse(f"the batches are put together by a {type(inside).__name__}")
+    total = len(inside.sampler)
+    rows: int = inside.batch_size // size if batches.split_batches else inside.batch_size
+    starts = range(rank * rows, total, size * rows)
+    return sum(min(rows, total - start) for start in starts)
+
+
+def _is_accelerates(value: Any, name: str) -> bool:
+    """Whether it is an object of this class of Accelerate, which need not be installed."""
+    kinds = ((each.__module__, each.__name__) for each in type(value).__mro__)
+    return ("accelerate.data_loader", name) in kinds
+
+
 def _refuse(reason: str) -> None:
     raise ArgumentError(
-        f"a DistributedSampler repeats points, and which ones is not known here, because {reason}: "
-        f"{NOT_PADDED}"
+        "some points are repeated, so that each process has as many, and which ones is not known here, "
+        f"because {reason}: {NOT_PADDED}"
     )

@@ -36,7 +36,10 @@ class Curvature(TensorBundle):
 
     @classmethod
     def bytes_needed(cls, outputs: int, width: int) -> int:
-        """About the memory that `fit` and predictions take for such a head, beside features and logits."""
+        """About the memory that `fit`, `tune` and predictions take for such a head, beside some features.
+
+        `benchmarks/memory_needed.py` measures it.
+        """
         return 0
 
     @classmethod

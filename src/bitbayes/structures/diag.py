@@ -27,7 +27,7 @@ class DiagCurvature(Curvature):
 
     @classmethod
     def bytes_needed(cls, outputs: int, width: int) -> int:
-        return 3 * 8 * outputs * width
+        return 8 * 8 * outputs * width
 
     @classmethod
     def of_features(cls, features: Tensor, logits: Tensor, likelihood: Likelihood) -> Self:

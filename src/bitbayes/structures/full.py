@@ -20,6 +20,7 @@ from bitbayes.precision import precise
 from bitbayes.structures.base import Curvature, Precision, WeightGaussian, eigen, squared_components
 from bitbayes.structures.grams import gram_root
 from bitbayes.structures.kron import flush_rounding_noise
+from bitbayes.tensors import second_moments
 
 # Rows of the largest dense matrix over all layers: 0.8 GB in float64, and derivatives take memory as well.
 NETWORK_ROWS = 10_000
@@ -41,7 +42,7 @@ class FullCurvature(Curvature):
 
     @classmethod
     def bytes_needed(cls, outputs: int, width: int) -> int:
-        return 4 * 8 * cls.largest_side(outputs, width) ** 2
+        return 5 * 8 * cls.largest_side(outputs, width) ** 2
 
     @classmethod
     def of_features(cls, features: Tensor, logits: Tensor, likelihood: Likelihood) -> Self:
@@ -63,9 +64,7 @@ class FullCurvature(Curvature):
     @classmethod
     def of_jacobian(cls, jacobian: LayerJacobian) -> Self:
         """The curvature over all parameters at some points, from the derivatives of Vᵀf in all of them."""
-        # Precise before the product: see `KronCurvature.of_features`.
-        rows = precise(jacobian.dense().flatten(0, 1))  # (n·c, P)
-        return cls(rows.T @ rows)
+        return cls(second_moments(jacobian.dense().flatten(0, 1)))  # of (n·c, P)
 
     def squares(self) -> dict[str, Tensor]:
         return {"hessian": self.hessian.diagonal()}

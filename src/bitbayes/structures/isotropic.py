@@ -24,7 +24,7 @@ class NoCurvature(Curvature):
 
     @classmethod
     def bytes_needed(cls, outputs: int, width: int) -> int:
-        return 8 * outputs * width
+        return 2 * 8 * outputs * width
 
     @classmethod
     def of_features(cls, features: Tensor, logits: Tensor, likelihood: Likelihood) -> Self:

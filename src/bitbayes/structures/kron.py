@@ -19,6 +19,7 @@ from bitbayes.logits import CovarianceFactors
 from bitbayes.model import DenseJacobian, Head, Layer, LayerJacobian, MatrixJacobian
 from bitbayes.precision import precise, smallest_precision
 from bitbayes.structures.base import Curvature, Precision, WeightGaussian, eigen, squared_components
+from bitbayes.tensors import second_moments
 
 # d = τ^damping. The paper damps each factor by √τ in its last-layer method (LLLA), and by τ over all layers
 # (KFLA). So its two methods differ on a network that has one layer: by 67 % in an example.
@@ -45,14 +46,12 @@ class KronCurvature(Curvature):
 
     @classmethod
     def bytes_needed(cls, outputs: int, width: int) -> int:
-        return 8 * (6 * outputs**2 + 4 * width**2)
+        # The last are precisions of candidates, of which `tune` looks at some together.
+        return 8 * (6 * outputs**2 + 5 * width**2 + 6 * outputs * width)
 
     @classmethod
     def of_features(cls, features: Tensor, logits: Tensor, likelihood: Likelihood) -> Self:
-        # Precise before the product: float32 would leave nothing of eigenvalues below 1e-7 of the largest,
-        # and these are what a wide prior is about.
-        features = precise(features)
-        inputs = features.T @ features
+        inputs = second_moments(features)
         outputs = likelihood.total_curvature(precise(logits))
         return cls(outputs, inputs, inputs.new_full((), len(features)))
 
@@ -116,7 +115,7 @@ class KronGaussian(WeightGaussian):
     shift: bool
 
     def precisions(self, tau: Precision) -> Tensor:
-        return self.output_values[..., :, None] * self.input_values[..., None, :] + tau
+        return (self.output_values[..., :, None] * self.input_values[..., None, :]).add_(tau)
 
     def to_weights(self, coordinates: Tensor) -> Tensor:
         return self.output_vectors @ coordinates @ self.input_vectors.mT
@@ -126,7 +125,9 @@ class KronGaussian(WeightGaussian):
         return squared_components(self.input_vectors, features)
 
     def covariance(self, coordinates: Tensor, tau: Precision) -> CovarianceFactors:
-        variances = (self.precisions(tau).reciprocal().to(coordinates) @ coordinates.T).T  # (n, k)
+        # In place: a matrix of k × D for each candidate of a tuning takes longer to allocate than to fill.
+        inverse = self.precisions(tau).reciprocal_().to(coordinates)
+        variances = (inverse @ coordinates.T).T  # (n, k)
         vectors = self.output_vectors.to(coordinates)
         if not self.shift:
             return CovarianceFactors(variances, vectors, torch.zeros_like(variances[:, 0]))

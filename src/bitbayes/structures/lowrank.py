@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 import operator
+import warnings
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Self
@@ -20,7 +21,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from bitbayes.errors import ArgumentError
+from bitbayes.errors import ArgumentError, SketchWarning, level_of_the_caller
 from bitbayes.likelihood import Likelihood
 from bitbayes.logits import CovarianceFactors
 from bitbayes.model import Head
@@ -30,6 +31,7 @@ from bitbayes.structures.base import Curvature, Precision, WeightGaussian, eigen
 from bitbayes.structures.class_curvature import ClassCurvature
 from bitbayes.structures.log_lattice import interpolation, lattice
 from bitbayes.structures.sketch import compress
+from bitbayes.tensors import second_moments
 
 # Directions of the sketch, and points that go into it at once. A point costs about 10·k·r operations.
 RANK = 64
@@ -38,6 +40,8 @@ POINTS_AT_ONCE = 2 * RANK
 SMALLEST_PRECISION = 0.01 / LARGEST_VARIANCE
 # Of ρ·λ_max(B), below which I + ρB is taken to be I.
 NEGLIGIBLE = 1e-12
+# A δ above which much may be lost. At 1 it may be all: C ⪯ diag(Σₙ pₙ).
+LARGE_ERROR = 0.5
 # Nodes of the table, about, by which memory is estimated.
 NODES = 320
 
@@ -68,27 +72,29 @@ class LowRankCurvature(Curvature):
 
     @classmethod
     def bytes_needed(cls, outputs: int, width: int) -> int:
-        # A and its eigenvectors; the table in two precisions; directions, and rows on their way into them.
-        rows = 3 * NODES // 2 + RANK + 2 * (POINTS_AT_ONCE + RANK)
-        return 8 * (4 * width**2 + outputs * rows)
+        # A, sums of it and its eigenvectors; the table in two precisions; directions, and rows on their way
+        # into them.
+        rows = 3 * NODES // 2 + RANK + 3 * (POINTS_AT_ONCE + RANK)
+        return 8 * (6 * width**2 + outputs * rows)
 
     @classmethod
     def of_features(cls, features: Tensor, logits: Tensor, likelihood: Likelihood) -> Self:
         if logits.shape[1] == 1:
             raise ArgumentError("structure='lowrank' is for many classes: use structure='full' for one logit")
-        parts = zip(torch.split(features, POINTS_AT_ONCE), torch.split(logits, POINTS_AT_ONCE), strict=True)
+        parts = torch.split(logits, POINTS_AT_ONCE)
         # One after the other, so that no more than one is there beside the total.
-        return reduce(operator.add, (cls._of_few(*part, likelihood) for part in parts))
+        total = reduce(operator.add, (cls._of_logits(part, likelihood) for part in parts))
+        return replace(total, inputs=second_moments(features))
 
     @classmethod
-    def _of_few(cls, features: Tensor, logits: Tensor, likelihood: Likelihood) -> Self:
-        features, logits = precise(features), precise(logits)
+    def _of_logits(cls, logits: Tensor, likelihood: Likelihood) -> Self:
+        """All but A, in whose place is a 0."""
+        logits = precise(logits)
         p = likelihood.log_probabilities(logits).exp()
         sums, (n, k) = p.sum(0), p.shape
         directions, lost = compress(p - sums / n, sums, min(RANK, k - 1))
-        inputs = features.T @ features
-        count = inputs.new_full((), n)
-        return cls(sums, likelihood.diagonal(logits).sum(0), directions, lost * sums, inputs, count)
+        diagonal, none = likelihood.diagonal(logits).sum(0), sums.new_zeros(())
+        return cls(sums, diagonal, directions, lost * sums, none, sums.new_full((), n))
 
     def __add__(self, other: Self) -> Self:
         """The moments of both about their common mean: one row more for the gap between the two means."""
@@ -127,6 +133,14 @@ class LowRankCurvature(Curvature):
         return float((self.error[positive] / self.sums[positive]).max()) if bool(positive.any()) else 0.0
 
     def head_gaussian(self, head: Head, contrasts: Tensor | None, *, paper: bool) -> LowRankGaussian:
+        if (lost := self.relative_error) > LARGE_ERROR:
+            warnings.warn(
+                f"the {len(self.directions)} directions of structure='lowrank' do not suffice for these "
+                f"predictions (δ = {lost:.2g}): where classes are confused in many pairs, variances may be "
+                "much too small for a wide prior. Compare with structure='kron' or 'diag'",
+                SketchWarning,
+                stacklevel=level_of_the_caller(),
+            )
         classes = ClassCurvature.matched(*map(precise, (self.sums, self.diagonal, self.directions)))
         values, vectors = eigen(self.inputs)
         return LowRankGaussian.of(classes, values / precise(self.count), vectors)

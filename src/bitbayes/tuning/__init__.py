@@ -2,8 +2,9 @@
 
 from bitbayes.tuning.calibrated import tune_calibrated
 from bitbayes.tuning.objectives import CALIBRATED, EVIDENCE, check_objective, objective_for
+from bitbayes.tuning.points import Candidate
 from bitbayes.tuning.search import warn_at_the_edge
-from bitbayes.tuning.tune import Candidate, tune_by_evidence, tune_on_data
+from bitbayes.tuning.tune import tune_by_evidence, tune_on_data
 
 __all__ = [
     "CALIBRATED",

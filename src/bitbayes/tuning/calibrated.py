@@ -23,11 +23,10 @@ from bitbayes.predictive import KAPPA
 from bitbayes.prior import Prior
 from bitbayes.residual import Residual
 from bitbayes.tuning.noise import NoiseLike
+from bitbayes.tuning.points import Candidate, Points
 from bitbayes.tuning.search import least, search
 from bitbayes.tuning.tune import (
     INSIDE,
-    Candidate,
-    Points,
     all_points,
     mean_costs,
     point_count,

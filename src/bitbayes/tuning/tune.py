@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,14 +22,15 @@ from bitbayes.model import (
     own_points,
     without_repeats,
 )
-from bitbayes.posterior import LogitFamily, WeightPosterior
+from bitbayes.posterior import WeightPosterior
 from bitbayes.precision import precise
 from bitbayes.prior import Prior, variance_grid
 from bitbayes.processes import together
 from bitbayes.progress import track
-from bitbayes.residual import Residual, deviations
+from bitbayes.residual import Residual
 from bitbayes.tuning.noise import NoiseLike
 from bitbayes.tuning.objectives import Objective
+from bitbayes.tuning.points import SEED, Candidate, Points, kept_points
 from bitbayes.tuning.search import largest_within, least, search, search_pairs
 
 # Candidates whose predictions are made in one go: what a small operation costs is mostly its start.
@@ -42,61 +43,6 @@ RESIDUAL_PRICE = 0.005
 Shares = tuple[list["Points"], list[NoiseLike]]
 # Seven a decade.
 RESIDUAL_VARIANCES = variance_grid(113)
-SEED = 0
-
-
-class Candidate(NamedTuple):
-    """Numbers that are tried, chosen or in use together; the residual's are None where they are not known."""
-
-    prior_variance: float | dict[str, float]
-    temperature: float = 1.0
-    residual_variance: float | None = None
-    residual_threshold: float | None = None
-
-    def complete(self, gaussian: LogitGaussian, root_kernel: Tensor | None) -> LogitGaussian:
-        """The one place where temperature and residual join a Gaussian over logits.
-
-        Args:
-            gaussian: that of the weights alone.
-            root_kernel: √k(x) (n,) of the residual, if there is one.
-        """
-        gaussian = gaussian.at_temperature(self.temperature)
-        if root_kernel is None or not self.residual_variance or self.residual_threshold is None:
-            return gaussian
-        added = deviations(root_kernel, self.residual_variance, self.residual_threshold)
-        return gaussian.plus_independent(added)
-
-
-class Points(NamedTuple):
-    """Some points: the Gaussians over their logits, labels (n,) and the residual's √k(x) (n,), if any."""
-
-    family: LogitFamily
-    labels: Tensor | None
-    root_kernel: Tensor | None
-
-    def gaussians(self, candidates: list[Candidate]) -> list[LogitGaussian]:
-        """The Gaussian over their logits for each candidate."""
-        variances = {candidate.prior_variance for candidate in candidates}
-        shared = {each: self.family.at(Prior(each)) for each in variances}
-        return [each.complete(shared[each.prior_variance], self.root_kernel) for each in candidates]
-
-    def rows(self, which: Tensor) -> Points:
-        """Some of the points, by their numbers."""
-        labels = None if self.labels is None else self.labels[which]
-        root = None if self.root_kernel is None else self.root_kernel[which]
-        return Points(self.family.rows(which), labels, root)
-
-    @staticmethod
-    def joined(parts: list[Points]) -> Points:
-        """All points of the parts."""
-        if len(parts) == 1:
-            return parts[0]
-        families, labels, roots = zip(*parts, strict=True)
-        return Points(
-            families[0].joined(list(families)),
-            None if labels[0] is None else torch.cat(labels),
-            None if roots[0] is None else torch.cat(roots),
-        )
 
 
 def tune_by_evidence(posterior: WeightPosterior, *, each_layer: bool) -> float | dict[str, float]:
@@ -221,7 +167,7 @@ def validation_points(
     posterior: WeightPosterior, residual: Residual | None, loader: Iterable[Any], progress: bool | None
 ) -> list[Points]:
     """What tuning needs of validation data, after one pass; of this process's share, if there are several."""
-    return _kept(posterior, _points(posterior, residual, _validation_batches(posterior, loader, progress)))
+    return kept_points(posterior, residual, _validation_batches(posterior, loader, progress))
 
 
 def shared_points(task: str, work: Callable[[], list[Points]], noise: Callable[[], NoiseLike]) -> Shares:
@@ -276,7 +222,7 @@ def _one_pass(
             yield batch
 
     def work() -> list[Points]:
-        return _kept(posterior, _points(posterior, residual, validation()))
+        return kept_points(posterior, residual, validation())
 
     inside, every = shared_points(task, work, lambda: noise)
     if not objective.outlier_weight:
@@ -288,54 +234,6 @@ def _one_pass(
         if not isinstance(data, (Tensor, Mapping)):
             data = track(data, "tuning: outliers", together().shown(progress))
         batches = input_batches(data, device, positions=posterior.layout.positions)
-        return _kept(posterior, _points(posterior, residual, without_repeats(batches, own)))
+        return kept_points(posterior, residual, without_repeats(batches, own))
 
     return inside, shared_points(f"{task}, outliers", outside, NoiseLike)[0]
-
-
-def _points(
-    posterior: WeightPosterior, residual: Residual | None, batches: Iterable[Batch]
-) -> Iterator[Points]:
-    """What tuning needs of the batches after their forward pass; small ones are joined on the way."""
-    attached = residual.attached_to(batches) if residual else batches
-    parts = (
-        Points(family, batch.labels, batch.root_kernel) for batch, family in posterior.families(attached)
-    )
-    return _in_steps(parts, posterior.rows_per_step)
-
-
-def _in_steps(parts: Iterable[Points], rows: int) -> Iterator[Points]:
-    """The points in groups of at most that many rows, unless a part has more."""
-    waiting: list[Points] = []
-    for part in parts:
-        if waiting and sum(len(each.family) for each in waiting) + len(part.family) > rows:
-            yield Points.joined(waiting)
-            waiting = []
-        waiting.append(part)
-    if waiting:
-        yield Points.joined(waiting)
-
-
-def _kept(posterior: WeightPosterior, groups: Iterable[Points]) -> list[Points]:
-    """The points that tuning keeps: all or, where there are too many, as many drawn from all.
-
-    Each time there are too many, about half of them are dropped, and as many of those to come.
-    """
-    most = posterior.most_points
-    if most is None:
-        return list(groups)
-    generator, device, share = torch.Generator().manual_seed(SEED), model_device(posterior.model), 1.0
-
-    def drawn(points: Points, share: float) -> Points:
-        chosen = torch.rand(len(points.family), generator=generator) < share
-        return points.rows(chosen.nonzero()[:, 0].to(device))
-
-    kept: list[Points] = []
-    for points in groups:
-        kept.append(points if share == 1 else drawn(points, share))
-        while sum(len(each.family) for each in kept) > most:
-            share /= 2
-            kept = [drawn(each, 1 / 2) for each in kept]
-    if share == 1:
-        return kept
-    return list(_in_steps((each for each in kept if len(each.family)), posterior.rows_per_step))

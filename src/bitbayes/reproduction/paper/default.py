@@ -26,7 +26,7 @@ from bitbayes.reproduction.paper.pictures import styled
 from bitbayes.reproduction.paper.report import Report, format_mean_std, format_range
 from bitbayes.reproduction.paper.session import Session
 from bitbayes.reproduction.paper.study import Study
-from bitbayes.tuning.tune import Points
+from bitbayes.tuning.points import Points
 
 FAR = 2000
 # Over all layers: the most classes, and the most points of each set of outliers. The work for a point grows

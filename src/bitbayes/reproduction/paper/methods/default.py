@@ -15,7 +15,7 @@ from bitbayes.reproduction.paper.methods.base import (
     set_numbers,
 )
 from bitbayes.reproduction.paper.methods.gaussians import Gaussians
-from bitbayes.tuning.tune import Points as KeptPoints
+from bitbayes.tuning.points import Points as KeptPoints
 
 
 class Default:

@@ -15,7 +15,8 @@ from bitbayes.reproduction.paper.methods.base import (
     rate_by_probabilities,
 )
 from bitbayes.tuning.calibrated import calibrate
-from bitbayes.tuning.tune import Candidate, Points, validation_points
+from bitbayes.tuning.points import Candidate, Points
+from bitbayes.tuning.tune import validation_points
 
 
 class Gaussians:

@@ -1,0 +1,47 @@
+"""Whether something is W·x + b of given weights, also where these are large."""
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from bitbayes.model import linear_maps
+from bitbayes.model.linear_maps import computes
+
+
+def weights_and_points(k, bias=True):
+    torch.manual_seed(k)
+    weight, x = torch.randn(k, 5), torch.randn(4, 5)
+    b = torch.randn(k) if bias else None
+    return weight, b, x, torch.nn.functional.linear(x, weight, b)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("numbers", [1, 15, 10**6])  # one output at once, three, all
+def test_one_wrong_output_is_noticed_wherever_it_is(bias, numbers, monkeypatch):
+    monkeypatch.setattr(linear_maps, "CHECKED_NUMBERS", numbers)
+    weight, b, x, result = weights_and_points(10, bias)
+    assert bool(computes(weight, b, x, result))
+    for output in range(10):
+        wrong = result.clone()
+        wrong[2, output] += 1.0
+        assert not bool(computes(weight, b, x, wrong))
+
+
+class Largest(TorchDispatchMode):
+    """The size of the largest tensor in float64 that an operation makes."""
+
+    numbers = 0
+
+    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+        made = operation(*args, **(kwargs or {}))
+        if isinstance(made, torch.Tensor) and made.dtype == torch.float64:
+            self.numbers = max(self.numbers, made.numel())
+        return made
+
+
+def test_a_check_of_many_outputs_makes_no_tensor_of_their_size(monkeypatch):
+    monkeypatch.setattr(linear_maps, "CHECKED_NUMBERS", 100)
+    arguments = weights_and_points(1000)
+    with Largest() as largest:
+        assert bool(computes(*arguments))
+    assert 0 < largest.numbers <= 100
