@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 LOWEST := .venv-lowest
+RELEASE := .venv-release
 # What uses each dependency, in about half a minute.
 LOWEST_TESTS := tests/test_dependencies.py tests/test_cli.py tests/io/test_posterior_file.py \
 	tests/io/test_export.py::test_onnxruntime_gives_the_same_numbers \
@@ -12,7 +13,7 @@ LOWEST_TESTS := tests/test_dependencies.py tests/test_cli.py tests/io/test_poste
 # All but the helper of the others and those for a GPU.
 BENCHMARKS := $(filter-out benchmarks/timing.py benchmarks/seconds.py benchmarks/nccl.py,$(sort $(wildcard benchmarks/*.py)))
 
-.PHONY: demo test test-all test-lowest fuzz lint benchmarks clean
+.PHONY: demo test test-all test-lowest fuzz lint docs benchmarks notebooks release-check chromium clean
 
 demo: $(VENV)/.installed
 	$(BIN)/bitbayes audit
@@ -40,12 +41,34 @@ lint: $(VENV)/.installed
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# The documentation, in site/. A link or an anchor that leads nowhere is an error.
+docs: $(VENV)/.docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
 benchmarks: $(VENV)/.peers
 	@set -e; for script in $(BENCHMARKS); do echo "== $$script"; $(BIN)/python $$script; done
 
+# Runs the notebooks and keeps their outputs in the files.
+notebooks: $(VENV)/.peers
+	$(BIN)/python scripts/run_notebooks.py
+
+# Builds what would be published and tries it in an empty environment, in a folder that is not the checkout.
+release-check: $(VENV)/.installed
+	rm -rf dist build $(RELEASE)
+	$(BIN)/python -m build --no-isolation
+	$(BIN)/twine check --strict dist/*
+	$(PYTHON) -m venv $(RELEASE)
+	$(RELEASE)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt dist/*.whl
+	cd $(RELEASE) && bin/bitbayes --version && bin/bitbayes audit --output report.html && test -s report.html
+	@echo "dist/ can be published"
+
 $(VENV)/.installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[test,lint]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[test,lint,release]"
+	touch $@
+
+$(VENV)/.docs: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[docs]"
 	touch $@
 
 $(LOWEST)/.installed: pyproject.toml constraints-lowest.txt
@@ -75,7 +98,13 @@ $(VENV)/.peers: $(VENV)/.installed
 		$(BIN)/python -m pip uninstall --quiet --yes transformers peft; }
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps \
 		lightning lightning-utilities pyyaml || echo "Lightning not installed: its tests will be skipped"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[browser]" \
+		|| echo "playwright or axe not installed: the tests in a browser will be skipped"
 	touch $@
 
+# For the tests in a browser (tests/browser). Without it they are skipped, and say so.
+chromium:
+	apt-get install --yes chromium
+
 clean:
-	rm -rf $(VENV) $(LOWEST) .pytest_cache .mypy_cache .ruff_cache bitbayes-report.html
+	rm -rf $(VENV) $(LOWEST) $(RELEASE) site .pytest_cache .mypy_cache .ruff_cache bitbayes-report.html bitbayes-explorer.html

@@ -13,4 +13,4 @@ os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-import bitbayes  # noqa: F401
+import bitbayes.laplace  # noqa: F401 (and with it almost every other module)

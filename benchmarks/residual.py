@@ -3,7 +3,7 @@
     python benchmarks/residual.py [--splits N]
 
 The embedded LeNet; 1,000 of the 2,000 test digits tune, 1,000 score, for N splits: means over these, the
-NLL as a multiple of that of temperature scaling. Prints the table of docs/infinity.md.
+NLL as a multiple of that of temperature scaling. Prints the table of docs/residual.md.
 """
 
 from __future__ import annotations

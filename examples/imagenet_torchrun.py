@@ -92,7 +92,7 @@ def main() -> None:
     bayes.tune(loader(validation))
     if dist.get_rank() == 0:
         bayes.save(options.output)
-        print(bayes.extra_repr())
+        print(bayes)
         measured = bayes.evaluate(DataLoader(test, options.batch_size, num_workers=options.workers))
         print(", ".join(f"{name} {value:.4f}" for name, value in measured.items()))
     dist.destroy_process_group()

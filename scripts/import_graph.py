@@ -18,7 +18,7 @@ SOURCE = ROOT / "src" / "bitbayes"
 
 # Each row may import from the rows before it, and from its left-hand neighbours.
 ROWS = (
-    ("_version", "errors", "precision", "progress", "processes", "tensors"),
+    ("_version", "errors", "precision", "progress", "processes", "short_help", "tensors"),
     ("model",),
     ("likelihood", "logits", "prior"),
     ("predictive", "structures", "residual", "outliers"),
@@ -28,13 +28,15 @@ ROWS = (
     ("posterior",),
     ("uncertainty", "metrics", "last_layer", "all_layers", "tuning", "io"),
     ("laplace", "merging", "baselines", "openood", "sklearn", "lightning", "transformers"),
+    ("plots",),
     ("bitbayes",),  # the package itself: its public names
     ("reproduction",),
-    ("data", "networks", "paper", "training", "auditing"),
+    ("data", "networks", "paper", "training", "auditing", "explorer"),
     ("cli",),
     ("__main__",),
 )
 ROOMS = tuple(room for row in ROWS for room in row)
+ABOVE = ROOMS[ROOMS.index("bitbayes") + 1 :]
 # Imports that happen only when somebody asks for what is behind them.
 LOADED_WHEN_ASKED_FOR = {("baselines", "reproduction")}
 
@@ -44,9 +46,12 @@ def imports(source: Path = SOURCE) -> dict[tuple[str, str], list[str]]:
     found = defaultdict(list)
     for path in sorted(source.rglob("*.py")):
         here = room_of(path.relative_to(source))
-        for line, name in imported_modules(ast.parse(path.read_text(encoding="utf-8"))):
+        # The package's own file imports each public name when somebody first uses it, and lists them for type
+        # checkers. Those from the rooms above it are left out here: nothing below depends on them.
+        package = here == "bitbayes"
+        for line, name in imported_modules(ast.parse(path.read_text(encoding="utf-8")), for_types=package):
             there = room_named(name, source)
-            if there != here:
+            if there != here and not (package and there in ABOVE):
                 found[here, there].append(f"{path.relative_to(source)}:{line}")
     return dict(found)
 
@@ -69,10 +74,13 @@ def room_named(module: str, source: Path) -> str:
     return parts[1] if there.is_dir() or there.with_suffix(".py").is_file() else "bitbayes"
 
 
-def imported_modules(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """Every module of bitbayes that is imported when the code runs, with its line; not for type checkers."""
+def imported_modules(tree: ast.AST, *, for_types: bool = False) -> Iterator[tuple[int, str]]:
+    """Every module of bitbayes that is imported when the code runs, with its line.
+
+    `for_types`: also those that only type checkers import.
+    """
     for node in ast.iter_child_nodes(tree):
-        if isinstance(node, ast.If) and getattr(node.test, "id", "") == "TYPE_CHECKING":
+        if isinstance(node, ast.If) and getattr(node.test, "id", "") == "TYPE_CHECKING" and not for_types:
             continue
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
@@ -80,7 +88,7 @@ def imported_modules(tree: ast.AST) -> Iterator[tuple[int, str]]:
             module = node.module or ""
             names = [f"{module}.{alias.name}" for alias in node.names] if module == "bitbayes" else [module]
         else:
-            yield from imported_modules(node)
+            yield from imported_modules(node, for_types=for_types)
             continue
         yield from ((node.lineno, name) for name in names if name.split(".")[0] == "bitbayes")
 

@@ -91,7 +91,9 @@ def test_importing_bitbayes_leaves_the_reproduction_alone():
     code = """
 import sys
 import bitbayes as bb
-late = ("bitbayes.reproduction", "bitbayes.auditing", "bitbayes.openood", "matplotlib", "typer", "rich")
+from bitbayes import Laplace, TemperatureScaling, merge, metrics, outliers, process_group
+late = ("bitbayes.reproduction", "bitbayes.auditing", "bitbayes.openood", "bitbayes.plots")
+late += ("matplotlib", "typer", "rich", "jinja2")
 others = ("sklearn", "lightning", "transformers")
 late += (*others, *(f"bitbayes.{name}" for name in others))
 assert not [name for name in sys.modules if name.startswith(late)]
@@ -100,6 +102,23 @@ print(bb.baselines.DeepKernel.__name__)
 """
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert result.stdout.split() == ["LeNet", "digits", "Recipe", "toy", "DeepKernel"], result.stderr
+
+
+def test_importing_bitbayes_alone_does_not_import_torch():
+    code = "import sys; import bitbayes; print(bitbayes.__version__, 'torch' in sys.modules)"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.split()[1] == "False"
+
+
+def test_every_public_name_can_be_imported():
+    import bitbayes
+
+    optional = {"lightning", "openood", "sklearn", "transformers"}  # they need what not everybody has
+    for name in set(bitbayes.__all__) - optional:
+        assert getattr(bitbayes, name) is not None
+    assert set(bitbayes.__all__) <= set(dir(bitbayes))
+    with pytest.raises(AttributeError, match="no attribute 'Laplac'"):
+        bitbayes.Laplac  # noqa: B018
 
 
 def test_the_picture_is_that_of_the_code(tmp_path):

@@ -5,12 +5,16 @@ import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
+TOOLS = ("lint", "release", "docs", "browser")  # what developers run, and no part of the package needs
 
 
 def lower_bounds():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    asked = [*project["dependencies"], *(each for name in extras if name != "lint" for each in extras[name])]
+    asked = [
+        *project["dependencies"],
+        *(each for name in extras if name not in TOOLS for each in extras[name]),
+    ]
     return dict(re.fullmatch(r"([\w-]+)>=([\d.]+)", each).groups() for each in asked)
 
 

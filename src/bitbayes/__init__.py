@@ -1,28 +1,35 @@
 """bitbayes: honest confidence for any trained classifier, after training, in one pass over the data."""
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from bitbayes import baselines, metrics, outliers
+from bitbayes import errors
 from bitbayes._version import __version__
-from bitbayes.baselines import TemperatureScaling
 from bitbayes.errors import BitbayesError
-from bitbayes.laplace import Laplace
-from bitbayes.logits import LogitGaussian
-from bitbayes.merging import merge
-from bitbayes.options import Fisher
-from bitbayes.processes import process_group
-from bitbayes.uncertainty import Uncertainty
 
 if TYPE_CHECKING:
-    from bitbayes import data, lightning, networks, openood, paper, sklearn, training, transformers
-
-# What re-runs the paper is a third of the code and needed by few, and those for other libraries load all of
-# these: all are imported when they are asked for.
-_LOADED_WHEN_ASKED_FOR = (
-    *("data", "networks", "paper", "training"),
-    *("lightning", "openood", "sklearn", "transformers"),
-)
+    from bitbayes import (
+        baselines,
+        data,
+        lightning,
+        metrics,
+        networks,
+        openood,
+        outliers,
+        paper,
+        plots,
+        sklearn,
+        training,
+        transformers,
+    )
+    from bitbayes.auditing import audit
+    from bitbayes.baselines import TemperatureScaling
+    from bitbayes.laplace import Laplace
+    from bitbayes.logits import LogitGaussian
+    from bitbayes.merging import merge
+    from bitbayes.options import Fisher
+    from bitbayes.processes import process_group
+    from bitbayes.uncertainty import Uncertainty
 
 __all__ = [
     "BitbayesError",
@@ -32,8 +39,10 @@ __all__ = [
     "TemperatureScaling",
     "Uncertainty",
     "__version__",
+    "audit",
     "baselines",
     "data",
+    "errors",
     "lightning",
     "merge",
     "metrics",
@@ -41,18 +50,41 @@ __all__ = [
     "openood",
     "outliers",
     "paper",
+    "plots",
     "process_group",
     "sklearn",
     "training",
     "transformers",
 ]
 
+# The modules that hold the public classes and functions. Every other public name is a module itself.
+_HOMES = {
+    "Fisher": "options",
+    "Laplace": "laplace",
+    "LogitGaussian": "logits",
+    "TemperatureScaling": "baselines",
+    "Uncertainty": "uncertainty",
+    "audit": "auditing",
+    "merge": "merging",
+    "process_group": "processes",
+}
 
-def __getattr__(name: str) -> Any:
-    if name in _LOADED_WHEN_ASKED_FOR:
-        return import_module(f"bitbayes.{name}")
-    raise AttributeError(f"module 'bitbayes' has no attribute {name!r}")
+if not TYPE_CHECKING:  # a type checker that sees this function takes every misspelt name for a public one
+
+    def __getattr__(name: str) -> object:
+        """Import a public name when it is first used.
+
+        So `bitbayes --version` does without torch, which takes seconds to import, and `import bitbayes` does
+        without matplotlib and the libraries that only some people have.
+        """
+        if name not in __all__:
+            raise AttributeError(f"module 'bitbayes' has no attribute {name!r}")
+        home = _HOMES.get(name)
+        found = import_module(f"bitbayes.{home or name}")
+        if home is not None:
+            found = globals()[name] = getattr(found, name)
+        return found
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LOADED_WHEN_ASKED_FOR})
+    return sorted({*globals(), *__all__})

@@ -1,24 +1,24 @@
-"""The command line: `bitbayes audit` and `bitbayes reproduce`."""
+"""The command line: `bitbayes audit`, `bitbayes explore` and `bitbayes reproduce`.
+
+Each command imports what it needs when it runs. So `--version`, `--help` and shell completion do without
+torch, which takes seconds to import.
+"""
 
 import io
-import json
 import sys
+import webbrowser
 from pathlib import Path
-from typing import Annotated, Any, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
-import torch
 import typer
-from rich.console import Console
 from typer.core import TyperGroup
 
 from bitbayes._version import __version__
-from bitbayes.auditing import ProgressBars, embedded_target, load_target, render_page, terminal_table
-from bitbayes.auditing import audit as run_audit
-from bitbayes.auditing.words import METHOD_TITLES, printable, write_chosen
-from bitbayes.errors import BitbayesError
-from bitbayes.io.whole_file import check_writable, write_text
-from bitbayes.reproduction.paper import Options, all_names
-from bitbayes.reproduction.paper import reproduce as run_reproduce
+from bitbayes.errors import BitbayesError, one_of
+from bitbayes.reproduction.names import NAMES, all_names
+
+if TYPE_CHECKING:
+    import torch
 
 LARGEST_SEED = 2**32 - 1  # the largest that numpy takes; torch takes larger ones
 
@@ -30,6 +30,8 @@ class _CommandGroup(TyperGroup):
         try:
             return super().invoke(ctx)
         except BitbayesError as error:
+            from bitbayes.auditing.words import printable
+
             typer.echo(f"bitbayes: {printable(error)}", err=True)
             raise typer.Exit(1) from error
 
@@ -39,7 +41,6 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
-    add_completion=False,
 )
 
 
@@ -92,11 +93,23 @@ def audit(
             metavar="TARGET", help="package.module:function. Default: embedded digits.", show_default=False
         ),
     ] = None,
-    output: Annotated[Path, typer.Option(help="The page to write.")] = Path("bitbayes-report.html"),
+    output: Annotated[Path, typer.Option(help="The report to write.")] = Path("bitbayes-report.html"),
     json_file: Annotated[
         Path | None,
         typer.Option("--json", metavar="FILE", help="Write all numbers here too.", show_default=False),
     ] = None,
+    open_page: Annotated[bool, typer.Option("--open", help="Show the report in a browser.")] = False,
+    fail_if: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="CONDITION",
+            help='Exit with 3 if this holds: "ece>0.05". May be repeated.',
+            show_default=False,
+        ),
+    ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace files that are no reports of bitbayes, too.")
+    ] = False,
     seed: Annotated[
         int,
         typer.Option(
@@ -108,10 +121,11 @@ def audit(
         typer.Option(help="cpu, cuda, cuda:1, … Default: where the model is.", show_default=False),
     ] = None,
 ) -> None:
-    """How overconfident is this classifier, and what does it look like after being a bit Bayesian?
+    """How overconfident is this classifier, and does bitbayes help?
 
-    Prints a table and writes a page that compares the plain network,
-    temperature scaling, bitbayes (the default) and the paper's objective.
+    Prints a verdict and a table, and writes a report as one HTML file. They
+    compare the plain network, temperature scaling, bitbayes (the default)
+    and the paper's objective.
 
     TARGET names a function of yours. It takes no arguments and returns a dict:
 
@@ -132,42 +146,62 @@ def audit(
     The module is looked for in the current directory too. Without TARGET the
     embedded digits and their LeNet are audited, with Fashion-MNIST and letters
     as outliers.
+
+    Conditions of --fail-if name accuracy, confidence, ece, nll or brier (test
+    data), auroc or fpr95 (the worst of the unfamiliar sets), far-auroc,
+    far-fpr95 or far-confidence. They are about bitbayes; write plain.ece for
+    another method. Values are numbers, percentages or names: "auroc<90%",
+    "ece>plain.ece".
+
+    Exit codes: 0 success, 1 an error, 2 wrong usage, 3 a condition of --fail-if
+    holds, 130 interrupted.
     """
-    for path in filter(None, (output, json_file)):
-        check_writable(path)
-    torch.manual_seed(seed)
-    chosen = load_target(target) if target else embedded_target(seed)
-    model = chosen.model.to(_parse_device(device)) if device is not None else chosen.model
-    with ProgressBars() as bars:
-        found = run_audit(
-            model,
-            chosen.train,
-            chosen.validation,
-            chosen.test,
-            chosen.outliers,
-            subject=chosen.subject,
-            seed=seed,
-            progress=bars,
-        )
-    # Before anything is printed: whatever happens to the terminal, the files are there.
-    if json_file:
-        write_text(json_file, json.dumps(found.as_dict(), indent=1, allow_nan=False) + "\n")
-    write_text(output, render_page(found))
-    console = Console(highlight=False)
-    console.print(terminal_table(found))
-    for method, numbers in found.chosen.items():
-        console.print(f"Chosen for {METHOD_TITLES[method]}: {write_chosen(numbers)}.")
-    for note in found.notes:
-        console.print(f"Note: {note}", markup=False)
-    if json_file:
-        console.print(f"Numbers: {json_file}", markup=False, soft_wrap=True)
-    console.print(f"Page: {output}", markup=False, soft_wrap=True)
+    from bitbayes.auditing.command import Request, run_audit_command
+
+    where = None if device is None else _parse_device(device)
+    request = Request(target, output, json_file, open_page, fail_if or [], force, seed, where)
+    raise typer.Exit(run_audit_command(request))
+
+
+def _names_that_begin(text: str) -> list[str]:
+    """Return the names of tables and figures that complete a word of the command line."""
+    return [name for name in (*NAMES, "all") if name.startswith(text)]
+
+
+@app.command()
+def explore(
+    output: Annotated[Path, typer.Option(help="The page to write.")] = Path("bitbayes-explorer.html"),
+    open_page: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
+) -> None:
+    """Write a page to play with: the paper's toys, with sliders for prior, temperature and residual.
+
+    The page is one file that computes everything itself. It needs no internet connection.
+    Five steps show why a network is too sure far from its data, and what helps.
+    """
+    from rich.console import Console
+
+    from bitbayes.explorer import render_explorer
+    from bitbayes.io.whole_file import check_writable, write_text
+
+    check_writable(output)
+    with Console(stderr=True).status("Training three small networks"):
+        page = render_explorer()
+    write_text(output, page)
+    typer.echo(f"Page: {output}")
+    if open_page:
+        webbrowser.open(output.resolve().as_uri())
 
 
 @app.command()
 def reproduce(
     names: Annotated[
-        list[str], typer.Argument(metavar="NAME...", help="Tables and figures, or all.", show_default=False)
+        list[str],
+        typer.Argument(
+            metavar="NAME...",
+            help="Tables and figures, or all.",
+            show_default=False,
+            autocompletion=_names_that_begin,
+        ),
     ],
     train: Annotated[
         str, typer.Option(help="What the network is trained on: digits, mnist, cifar10, cifar100 or svhn.")
@@ -199,24 +233,50 @@ def reproduce(
     OUTPUT/NAME. Networks are trained once and kept in the cache; a stopped
     training goes on where it stopped.
     """
-    where = _parse_device(device)
-    options = Options(train, data, trials, where, output, cache, quick, redraw, epochs, seed)
+    for name in names:
+        one_of("NAME", name, (*NAMES, "all"))
     chosen = all_names(train) if "all" in names else names
+    done: list[str] = []
 
     def print_files(name: str, files: list[Path]) -> None:
         for file in files:
             typer.echo(f"{name}: {file}")
+        done.append(name)
 
     try:
+        from bitbayes.reproduction.paper import Options
+        from bitbayes.reproduction.paper import reproduce as run_reproduce
+
+        where = _parse_device(device)
+        options = Options(train, data, trials, where, output, cache, quick, redraw, epochs, seed)
         run_reproduce(chosen, options, print_files)
     except KeyboardInterrupt:
-        typer.echo(
-            f"bitbayes: stopped; what was trained is in {cache}, and the same command goes on", err=True
-        )
+        typer.echo(f"bitbayes: {_interrupted(chosen, done, output, cache)}", err=True)
         raise typer.Exit(130) from None
 
 
-def _parse_device(name: str) -> torch.device:
+def _interrupted(chosen: list[str], done: list[str], output: Path, cache: Path) -> str:
+    """Return what to say after Ctrl-C: what was under way, what is kept, and how to go on.
+
+    >>> print(_interrupted(["toy", "table1", "table2"], ["toy"], Path("results"), Path("networks")))
+    interrupted while making table1 (2 of 3). Kept: the results of toy in results, and trained networks in
+    networks. A training that was under way is kept there too: the same command continues it.
+    """
+    kept = f"the results of {', '.join(done)} in {output}, and trained networks in {cache}"
+    if not done:
+        kept = f"trained networks in {cache}"
+    place = min(len(done), len(chosen) - 1)
+    return (
+        f"interrupted while making {chosen[place]} ({place + 1} of {len(chosen)}). Kept: {kept}. A training "
+        "that was under way is kept there too: the same command continues it."
+    )
+
+
+def _parse_device(name: str) -> "torch.device":
+    import torch
+
+    from bitbayes.auditing.words import printable
+
     try:
         one = torch.ones(1, device=name)
         one.add(1).item()  # raises on a device that holds no numbers, such as meta

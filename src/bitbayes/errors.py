@@ -1,5 +1,6 @@
-"""The library's own errors: each says what was given and what to do, and leaves the object as it was."""
+"""The library's own errors. Each message says what was given and what to do. The object stays as it was."""
 
+import difflib
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,15 +11,15 @@ class BitbayesError(Exception):
 
 
 class ArgumentError(BitbayesError, ValueError):
-    """An argument has a value that does not exist or does not fit; the message lists those that do."""
+    """An argument has a wrong value. The message lists the right ones."""
 
 
 class ModelError(BitbayesError):
-    """The network is not one that bitbayes can work on as asked."""
+    """The network does not fit what was asked for."""
 
 
 class NotEnoughMemoryError(ModelError, MemoryError):
-    """What was asked for would not fit into memory; raised before any of it is allocated."""
+    """There is too little memory. It is raised before any memory is allocated."""
 
 
 class DataError(BitbayesError):
@@ -30,23 +31,23 @@ class EmptyLoaderError(DataError):
 
 
 class NotFittedError(BitbayesError):
-    """Something was asked that needs `fit` first."""
+    """`fit` must be called first."""
 
 
 class FileError(BitbayesError):
-    """A file is damaged, not one of ours, or belongs to another model."""
+    """A file is damaged, was not written by bitbayes, or belongs to another model."""
 
 
 class MissingFileError(FileError):
-    """There is no such file; the message says where to get it."""
+    """There is no such file. The message says where to get it."""
 
 
 class MissingPackageError(BitbayesError, ImportError):
-    """An optional package is not installed; the message says which."""
+    """An optional package is not installed. The message names it."""
 
 
 class ProcessError(BitbayesError):
-    """Another process of the group failed, does not take part, or was asked for something else."""
+    """Another process failed, did not take part, or was called differently."""
 
 
 class EdgeWarning(UserWarning):
@@ -54,7 +55,7 @@ class EdgeWarning(UserWarning):
 
 
 class UntunedWarning(UserWarning):
-    """A prediction is made with a prior variance that nobody chose."""
+    """A prediction uses a prior variance that was neither tuned nor set."""
 
 
 class SketchWarning(UserWarning):
@@ -62,7 +63,7 @@ class SketchWarning(UserWarning):
 
 
 class UncheckedWarning(UserWarning):
-    """A file of an older version is used, which has no digest by which damage would be noticed."""
+    """A file of an older version has no digest, so damage to it cannot be noticed."""
 
 
 @contextmanager
@@ -91,8 +92,14 @@ def one_of(name: str, value: object, allowed: tuple[str, ...]) -> str:
     Traceback (most recent call last):
     ...
     bitbayes.errors.ArgumentError: structure='kfac' is not known: choose one of 'full', 'kron'
+    >>> one_of("layers", "alll", ("last", "all"))
+    Traceback (most recent call last):
+    ...
+    bitbayes.errors.ArgumentError: layers='alll' is not known, did you mean 'all'? Choose one of 'last', 'all'
     """
     if not isinstance(value, str) or value not in allowed:
         choices = ", ".join(repr(a) for a in allowed)
-        raise ArgumentError(f"{name}={value!r} is not known: choose one of {choices}")
+        near = difflib.get_close_matches(value, allowed, n=1) if isinstance(value, str) else []
+        advice = f", did you mean {near[0]!r}? Choose" if near else ": choose"
+        raise ArgumentError(f"{name}={value!r} is not known{advice} one of {choices}")
     return value

@@ -1,11 +1,11 @@
 """Laplace: the public face. It ties the rooms together and holds no mathematics."""
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from os import PathLike
-from typing import Any, Self
+from typing import Any, Never, Self
 
 import torch
 from torch import Tensor, nn
@@ -31,8 +31,9 @@ from bitbayes.logits import LogitGaussian
 from bitbayes.model import (
     Batch,
     Data,
-    Inputs,
     LateChecks,
+    Loader,
+    NamedInputs,
     Selector,
     check_data,
     check_loader,
@@ -45,13 +46,29 @@ from bitbayes.model import (
     unwrapped,
     without_labels,
 )
-from bitbayes.options import AUTO, Fisher, Options, frozen_option, positive_number, refuse_renamed
+from bitbayes.options import (
+    AUTO,
+    BoundForm,
+    CurvatureName,
+    Fisher,
+    FrozenOption,
+    Layers,
+    Objective,
+    Options,
+    Penalty,
+    PositiveNumber,
+    Predictive,
+    ResidualOption,
+    Structure,
+    refuse_renamed,
+)
 from bitbayes.posterior import WeightPosterior
 from bitbayes.prior import Prior, check_variance, differentiable
 from bitbayes.processes import together
 from bitbayes.progress import track
 from bitbayes.rays import Certificate, Limit, RayGaussian
 from bitbayes.residual import Residual
+from bitbayes.short_help import ShortHelp
 from bitbayes.tuning import (
     CALIBRATED,
     EVIDENCE,
@@ -75,41 +92,11 @@ POSTERIOR: dict[str, type[WeightPosterior]] = {"last": LastLayer, "all": AllLaye
 NUMBERS = ("prior_variance", "temperature", "residual_variance", "residual_threshold")
 
 
-class Laplace(nn.Module):
-    """A trained classifier with a Gaussian over the weights of its last layer, or of all layers.
+class Laplace(ShortHelp):
+    """A trained classifier with honest confidence: its predictions are averages over a Gaussian of weights.
 
-    p(y | x) = ∫ softmax(W φ̃(x)) N(W | W*, Σ) dW, with Σ = (H + I/σ₀²)⁻¹. H = Σₙ Λₙ ⊗ φ̃ₙφ̃ₙᵀ is the curvature
-    of the loss at the trained weights W*, and φ̃ is the last layer's input with a 1 for the bias. Over all
-    layers H = Σₙ JₙᵀΛₙJₙ, where J is the derivative of the logits in the parameters, and the network is taken
-    to be linear in these: f(x) + J(x)(θ − θ*).
-
-    Args:
-        model: a trained network; for "last" one whose logits are a linear map of features, one row for each
-            input or for each position of it (docs/models.md). It is never changed. The network inside
-            `torch.compile`, `DataParallel` or `DistributedDataParallel` is taken, and a plain copy of one
-            that FSDP has spread over processes.
-        layers: "last", or "all": every parameter that requires a gradient. Freeze those that are certain.
-        structure: what is kept of H: "full" (everything), "kron", "diag", for the last layer also "lowrank"
-            (kron for many classes) and "isotropic" (nothing: the paper's non-Bayesian baseline), or "auto":
-            kron, but for the last layer full for one logit, and lowrank for more than 4,096.
-        prior_variance: σ₀² > 0. It can be set at any time, and `tune` chooses it. Over all layers it may be a
-            mapping from the name of each layer to its own. None is 1, and the first prediction warns if
-            nothing was chosen until then.
-        predictive: the default `method` of `predict_proba`, and the one of the drop-in. "auto" is probit for
-            one logit, pairwise for up to 64 and meanfield for more. It can be set at any time.
-        head: the name of the last linear layer; found by itself if None.
-        curvature: of all layers: "exact" (k − 1 passes back for each batch), or "fisher", which is short for
-            `bb.Fisher(draws=1)` (one pass back for each label drawn from the model). "paper": the paper's own
-            formulas where they differ, for tables that compare (kron, and over all layers labels are drawn).
-        residual: whether to add to every logit the variance of infinitely many ReLU features at the input. It
-            grows faster than any mean, so that far away the confidence goes to exactly 1/k. "auto": where the
-            inputs are floating-point numbers (or images in uint8) of one size, from the moment when
-            `tune(objective="calibrated")` has chosen its two numbers. Names of layers: at the inputs of these
-            layers too, at the price of another forward pass.
-        output: where the logits are in what the model returns, if that is neither a tensor nor has `logits`:
-            the name of an entry or attribute, or a function that takes what the model returns.
-
-    Constructing computes nothing. What `fit` depends on cannot be changed afterwards.
+    Make one from your model, `fit` it on the training data, and `tune` it on validation data. Then use it in
+    the place of the model. The model itself is never changed. Making a `Laplace` computes nothing yet.
 
     >>> import bitbayes as bb
     >>> from torch.utils.data import DataLoader, TensorDataset
@@ -121,16 +108,56 @@ class Laplace(nn.Module):
     >>> probs, plain = bayes.predict_proba(1000 * x), model(1000 * x).softmax(1)
     >>> print(f"{plain.amax(1).mean():.2f} {probs.amax(1).mean():.2f}")
     1.00 0.91
+
+    Args:
+        model: a trained network that returns logits. For `layers="last"` these are a linear map of features,
+            one row for each input or for each position in it (docs/models.md). A network inside
+            `torch.compile`, `DataParallel` or `DistributedDataParallel` is taken out of it. Of an FSDP model
+            a plain copy is taken.
+        layers: the layers that get a Gaussian: "last", or "all", which is every parameter that requires a
+            gradient. Freeze those that are certain.
+        structure: what is kept of the curvature. "full" is everything. "kron" and "diag" are cheaper. For the
+            last layer there are also "lowrank" (as kron, for many classes) and "isotropic" (none: the paper's
+            baseline). "auto" is kron; for the last layer it is full for one logit, and lowrank for more than
+            4,096.
+        prior_variance: the variance σ₀² > 0 of the weights before data. `tune` chooses it, and it can be set
+            at any time. With `layers="all"` it may be a mapping from each layer's name to its own. None is 1,
+            with a warning at the first prediction if nothing was chosen by then.
+        predictive: how the average is computed: the default `method` of `predict_proba`. "auto" is probit for
+            one logit, pairwise for up to 64 and meanfield for more. It can be set at any time.
+        head: the name of the last linear layer. It is found automatically if None.
+        curvature: "exact". With `layers="all"` this takes k − 1 backward passes for each batch; "fisher", or
+            `bb.Fisher(draws=1)`, takes one for each label that is drawn from the model. "paper" uses the
+            paper's own formulas where they differ (kron; with all layers, drawn labels), to compare with its
+            tables.
+        residual: whether to add a variance that grows with the distance from the data, so that far away the
+            confidence goes to 1/k. "auto" adds it where the inputs are floating-point numbers (or images in
+            uint8) of one size, once `tune` has chosen its numbers. Names of layers add the variance at the
+            inputs of these layers too, which costs another forward pass.
+        output: where the logits are in what the model returns: a key, an attribute, or a function. It is not
+            needed if the model returns a tensor, or something with `logits`.
+
+    Note:
+        p(y | x) = ∫ softmax(W φ̃(x)) N(W | W*, Σ) dW, with Σ = (H + I/σ₀²)⁻¹. W* are the trained weights, φ̃ is
+        the last layer's input with a 1 for the bias, and H = Σₙ Λₙ ⊗ φ̃ₙφ̃ₙᵀ is the curvature of the loss. With
+        `layers="all"`, H = Σₙ JₙᵀΛₙJₙ, where J is the derivative of the logits with respect to the
+        parameters, and the network is treated as linear in these: f(x) + J(x)(θ − θ*).
     """
 
-    layers, structure, head, curvature, residual, output = map(
-        frozen_option, ("layers", "structure", "head", "curvature", "residual", "output")
+    layers = FrozenOption[Layers]("The layers that have a Gaussian.")
+    structure = FrozenOption[Structure]("What is kept of the curvature, as it was asked for.")
+    head = FrozenOption[str | None]("The name of the last linear layer, if it was given.")
+    curvature = FrozenOption[CurvatureName | Fisher]("How the curvature is computed.")
+    residual = FrozenOption[ResidualOption]("The residual, as it was asked for.")
+    output = FrozenOption[Selector | None]("Where the logits are in what the model returns.")
+    temperature = PositiveNumber(
+        "The mean logits are divided by it before the average is taken. Their variance is not."
     )
-    # Every mean of a logit is divided by it before the average is taken; no variance is.
-    temperature = positive_number("temperature")
-    # The residual adds residual_variance·max(0, k(x) − residual_threshold) to every logit's variance.
-    residual_variance = positive_number("residual_variance", zero=True)
-    residual_threshold = positive_number("residual_threshold", zero=True)
+    residual_variance = PositiveNumber(
+        "The residual adds residual_variance·max(0, k(x) − residual_threshold) to every logit's variance.",
+        zero=True,
+    )
+    residual_threshold = PositiveNumber("See `residual_variance`.", zero=True)
     # `private_copy` need not copy it: it runs a copy of its model itself.
     _runs_privately = True
     # Of what was fitted; it keeps its kernel where predictions are made.
@@ -140,15 +167,15 @@ class Laplace(nn.Module):
         self,
         model: nn.Module,
         *,
-        layers: str = "last",
-        structure: str = "auto",
+        layers: Layers = "last",
+        structure: Structure = "auto",
         prior_variance: float | Mapping[str, float] | None = None,
-        predictive: str = "auto",
+        predictive: Predictive = "auto",
         head: str | None = None,
-        curvature: str | Fisher = "exact",
-        residual: bool | str | Sequence[str] = AUTO,
+        curvature: CurvatureName | Fisher = "exact",
+        residual: ResidualOption = AUTO,
         output: Selector | None = None,
-        **renamed: Any,
+        **renamed: Never,  # so that type checkers take no misspelt name
     ) -> None:
         super().__init__()
         refuse_renamed(renamed)
@@ -160,7 +187,7 @@ class Laplace(nn.Module):
         self.options = Options.checked(self.model, curvature, residual, **given)
         self._posterior: WeightPosterior | None = None
         self.prior_variance = 1.0 if prior_variance is None else prior_variance
-        self._chosen = prior_variance is not None
+        self._chosen, self._warned = prior_variance is not None, False
         self.temperature, self.residual_threshold = 1.0, 0.0
         self.residual_variance = 1.0 if self.options.residual_asked else 0.0
 
@@ -168,7 +195,7 @@ class Laplace(nn.Module):
 
     @property
     def prior_variance(self) -> float | dict[str, float]:
-        """σ₀²: a float, or a dict with one for each layer if such was set."""
+        """The prior variance σ₀² of the weights: one number, or a dict with one for each layer."""
         return self._prior_variance
 
     @prior_variance.setter
@@ -177,35 +204,41 @@ class Laplace(nn.Module):
         self._prior, self._chosen = Prior(self._prior_variance), True
 
     @property
-    def predictive(self) -> str:
-        """The default `method` of `predict_proba`, and the one of the drop-in."""
+    def predictive(self) -> Predictive:
+        """How the average is computed: the default `method` of `predict_proba`, and that of `bayes(x)`."""
         return self.options.predictive
 
     @predictive.setter
-    def predictive(self, value: str) -> None:
+    def predictive(self, value: Predictive) -> None:
         self.options = replace(self.options, predictive=value).check()
 
     # ---- learning
 
     def fit(
         self,
-        loader: Iterable[Any],
+        loader: Loader,
         *,
         checkpoint: str | PathLike[str] | None = None,
         progress: bool | None = None,
-        **renamed: Any,
+        **renamed: Never,
     ) -> Self:
-        """One forward pass over the training data; no gradients for the last layer. Again starts afresh.
+        """Learn the Gaussian from the training data, in one forward pass.
 
-        Where a process group of torch.distributed is initialised, each process's loader has its own share of
-        the data, and all end with the same posterior. So it is with `update` and `tune`.
+        The last layer needs no gradients. A second `fit` starts again from nothing.
+
+        If torch.distributed is initialised, each process has a loader with its own share of the data. All of
+        them end with the same posterior. The same holds for `update` and `tune`.
 
         Args:
-            loader: yields (x, y), ((x1, x2), y), or mappings of tensors with a key "labels". Where the output
-                has positions, so have the labels; -100 does not count.
-            checkpoint: a folder. The sums are written to it twice a minute, and a fit that was interrupted
-                goes on from there. The loader must give the same batches in the same order again.
-            progress: True, False, or None for a bar on terminals.
+            loader: yields (x, y), ((x1, x2), y), or mappings of tensors with a key "labels". If the output
+                has positions, the labels have them too, and those with the label -100 do not count.
+            checkpoint: a folder. What was summed up is written there twice a minute, and a fit that was
+                interrupted continues from it. The loader must then give the same batches in the same order.
+            progress: True or False to show a progress bar or not. None shows one on terminals and in
+                notebooks.
+
+        Returns:
+            The `Laplace` itself.
         """
         refuse_renamed(renamed)
         fit = partial(FIT[self.layers], self.model, loader, self.options, together().shown(progress))
@@ -213,12 +246,14 @@ class Laplace(nn.Module):
             self._set_posterior(fit_together("fit", self.model, self.options, partial(fit, keeper=keeper)))
         return self
 
-    def update(self, loader: Iterable[Any], *, progress: bool | None = None, **renamed: Any) -> Self:
-        """Add more data to what was fitted: one `fit` on both gives the same (apart from drawn labels).
+    def update(self, loader: Loader, *, progress: bool | None = None, **renamed: Never) -> Self:
+        """Add more data to what was fitted.
+
+        One `fit` on all data gives the same result (apart from labels that are drawn).
 
         Args:
             loader: the new data, as for `fit`.
-            progress: True, False, or None for a bar on terminals.
+            progress: as for `fit`.
         """
         refuse_renamed(renamed)
         before, shown = self._current_posterior().fitted, together().shown(progress)
@@ -229,41 +264,46 @@ class Laplace(nn.Module):
 
     def tune(
         self,
-        val_loader: Iterable[Any] | None = None,
+        val_loader: Loader | None = None,
         *,
         outliers: Data | None = None,
-        objective: str = "calibrated",
+        objective: Objective = "calibrated",
         weight: float = 0.25,
-        penalty: str = "entropy",
+        penalty: Penalty = "entropy",
         progress: bool | None = None,
     ) -> Self:
         """Choose the prior variance, and by default temperature and residual, in one pass over the data.
 
         Args:
-            val_loader: validation data, as for `fit`; "evidence" needs none.
-            outliers: for "ood", a tensor or a loader; by default uniform noise over the range of the
-                validation inputs, as many.
-            objective: what is minimised.
-                "calibrated": the NLL of the validation data, in prior variance and temperature. Then the
-                residual, if there is one, gets a threshold beyond the validation data and a variance that
-                takes over from there.
-                "ood", the paper's: mean NLL − `weight` × mean entropy on outliers. It makes predictions less
+            val_loader: validation data, as for `fit`. "evidence" needs none.
+            outliers: for "ood": a tensor or a loader. By default uniform noise over the range of the
+                validation inputs, as many as there are of these.
+            objective: what to minimise.
+                "calibrated": the NLL of the validation data, by prior variance and temperature. If there is a
+                residual, it then gets a threshold beyond the validation data, and a variance that lowers the
+                confidence from there on.
+                "ood": the paper's, mean NLL − `weight` × mean entropy on outliers. Predictions become less
                 confident on outliers, and on the data too.
-                "nll": its first term. Predictions far away are hardly less confident than the network's own.
-                "evidence": minus the log marginal likelihood of the fitted data, which needs no other data.
-                Its predictions can be far from calibrated.
+                "nll": the first term alone. Far from the data, predictions are then hardly less confident
+                than the network's own.
+                "evidence": minus the log marginal likelihood of the fitted data. Its predictions can be far
+                from calibrated.
             weight: of the outliers' term of "ood".
-            penalty: of "ood": "entropy", or "uniform": + `weight` × mean cross-entropy to the uniform vector
-                instead.
-            progress: True, False, or None for a bar on terminals.
+            penalty: of "ood". "entropy" as above. "uniform" adds `weight` × mean cross-entropy to the uniform
+                distribution instead.
+            progress: as for `fit`.
+
+        Returns:
+            The `Laplace` itself.
 
         "ood", "nll" and "evidence" keep the temperature. They also keep the residual, unless it was asked for
-        (`residual=True`): "ood" then chooses its variance jointly with the prior's, and "nll" the largest
-        that raises the validation NLL by at most half a percent.
+        with `residual=True`. Then "ood" chooses its variance together with the prior's, and "nll" takes the
+        largest that raises the validation NLL by at most half a percent.
 
-        Where `prior_variance` is a mapping, each layer gets its own, by "evidence" alone. Over all layers the
-        candidates are compared with deviations interpolated between 18 priors (to 0.6 %, near the ends of the
-        range 2 %), and by the closed form also where the predictive is "weights".
+        If `prior_variance` is a mapping, each layer gets its own, which only "evidence" can choose. With
+        `layers="all"`, candidates are compared with standard deviations that are interpolated between 18
+        priors (to 0.6 %, near the ends of the range 2 %). They are compared by the closed form even if the
+        predictive is "weights".
 
         Warns (`EdgeWarning`) if the best candidate of "ood", "nll" or "evidence" is the first or the last.
         """
@@ -309,11 +349,12 @@ class Laplace(nn.Module):
 
     # ---- predicting
 
-    def forward(self, x: Any = None, /, *args: Any, **kwargs: Any) -> Tensor:
-        """Drop-in logits, of the shape of the model's own: their softmax (sigmoid) is `predict_proba`.
+    def forward(self, x: object = None, /, *args: object, **kwargs: object) -> Tensor:
+        """Return logits in the shape of the model's own, whose softmax (or sigmoid) is `predict_proba`.
 
-        It takes what the model takes, or all of it in one mapping; labels are left out. Differentiable in x;
-        over all layers only through the mean of the logits, not through their variance.
+        So `bayes(x)` can take the place of `model(x)`. It takes the arguments of the model, or all of them in
+        one mapping; labels are left out. The result is differentiable in x; with `layers="all"` only through
+        the mean of the logits, not through their variance.
         """
         self._warn_if_untuned()
         if args or kwargs:
@@ -347,9 +388,12 @@ class Laplace(nn.Module):
 
     @torch.no_grad()
     def logits(self, x: Data) -> LogitGaussian:
-        """The Gaussian over the network's outputs at x (or a loader): mean (n, k), covariance (n, k, k).
+        """Return the Gaussian over the logits at x: its mean (n, k) and covariance (n, k, k).
 
-        Where the output has positions, n counts them all, one input's after the other's.
+        If the output has positions, n counts them all, input by input.
+
+        Args:
+            x: inputs, or a loader of them.
         """
         self._warn_if_untuned()
         posterior = self._current_posterior()
@@ -361,38 +405,41 @@ class Laplace(nn.Module):
         self,
         x: Data,
         *,
-        method: str | None = None,
+        method: Predictive | None = None,
         samples: int | None = None,
         generator: torch.Generator | None = None,
     ) -> Tensor:
-        """Probabilities (n, k), rows sum to one; (n, 2) for a network with one logit.
+        """Return class probabilities (n, k). Each row sums to one. A network with one logit gives (n, 2).
 
-        Where the output has positions they are of its shape, (n, t, k) or (n, k, h, w).
+        If the output has positions, the result has its shape, (n, t, k) or (n, k, h, w).
 
         Args:
             x: inputs, or a loader of them.
-            method: "probit", "pairwise", "meanfield", "bridge", "mc", "quadrature" or, over all layers,
-                "weights": the average over drawn networks, the same ones for all batches; by default
+            method: "probit", "pairwise", "meanfield", "bridge", "mc", "quadrature", or with `layers="all"`
+                "weights": the average over networks that are drawn once for all batches. By default
                 `predictive`.
-            samples: of the logits, for "mc", 100 by default; of the network, for "weights", 20.
-            generator: for "mc" and "weights".
+            samples: the number of draws: of logits for "mc", 100 by default, and of networks for "weights",
+                20 by default.
+            generator: of the random numbers for "mc" and "weights".
         """
         self._warn_if_untuned()
-        posterior, method = self._current_posterior(), self._method(method)
-        if method == "weights" and self.options.residual_asked:
-            raise ArgumentError("method='weights' never sees the residual: choose another, or residual=False")
-        drawn = method in ("mc", "weights")
+        posterior, chosen = self._current_posterior(), self._method(method)
+        if chosen == "weights" and self.options.residual_asked:
+            raise ArgumentError(
+                "method='weights' does not use the residual: choose another, or residual=False"
+            )
+        drawn = chosen in ("mc", "weights")
         if samples is not None and (not drawn or type(samples) is not int or samples < 1):
             raise ArgumentError(
-                f"samples={samples!r}, method={method!r}: expected a positive number, and 'mc'"
+                f"samples={samples!r}, method={chosen!r}: expected a positive number, and 'mc'"
                 + (" or 'weights'" if self.layers == "all" else "")
             )
-        if method == "weights":
+        if chosen == "weights":
             draws = posterior.sample(samples or NETWORKS, self._prior, generator)
             batches = input_batches(x, model_device(self.model))  # no weights hold the residual
             parts = ((each, posterior.average_networks(each, draws, self.temperature)[0]) for each in batches)
         else:
-            predict = partial(predictive.predict, method=method, samples=samples, generator=generator)
+            predict = partial(predictive.predict, method=chosen, samples=samples, generator=generator)
             gaussians = self._gaussians(self._batches(x), samples)
             parts = ((batch, predict(each)) for batch, each in gaussians)
         log_probabilities = posterior.fitted.likelihood.log_probabilities
@@ -401,10 +448,11 @@ class Laplace(nn.Module):
 
     @torch.no_grad()
     def sample(self, n: int, *, generator: torch.Generator | None = None) -> dict[str, Tensor]:
-        """n draws of the weights (the head's, or all layers'), stacked, under the model's own names.
+        """Draw n networks: weights of the head, or of all layers, stacked, under the model's own names.
 
-        As `torch.func.functional_call` takes them, under `torch.vmap`; with `tie_weights=False` where the
-        head shares its weight with another layer, which is not drawn. No weights hold the residual.
+        They are in the form that `torch.func.functional_call` takes under `torch.vmap`. Use
+        `tie_weights=False` if the head shares its weight with another layer, which is not drawn. The residual
+        is not part of them.
 
         Args:
             n: the number of draws.
@@ -419,12 +467,14 @@ class Laplace(nn.Module):
 
     @torch.no_grad()
     def score(self, x: Data) -> Tensor:
-        """log Σᵢ exp(m̃ᵢ/√(1 + π/8·c̃ᵢᵢ)), (n,), m̃ and c̃ the centred logits' means and variances.
+        """Return one number for each row, (n,), that is larger for inputs that are more like the data.
 
-        One number a row, larger = more like the data, for ranking and rejecting: `bayes.score(x) >= t`, with
-        t from `threshold`. Where the output has positions, one for each: (n, t) or (n, h, w). It is of the
-        Gaussian over the logits, whatever the predictive is; for one logit
-        z = m/√(1 + π/8·v) it is that of the two logits ±z/2.
+        Use it to rank or to reject: accept an input if `bayes.score(x) >= t`, with t from `threshold`. If the
+        output has positions, each has its own: (n, t) or (n, h, w).
+
+        The score is log Σᵢ exp(m̃ᵢ/√(1 + π/8·c̃ᵢᵢ)), where m̃ and c̃ are the means and variances of the centred
+        logits. For one logit z = m/√(1 + π/8·v) it is that of the two logits ±z/2. It does not depend on the
+        predictive.
 
         Args:
             x: inputs, or a loader of them.
@@ -436,13 +486,13 @@ class Laplace(nn.Module):
 
     @torch.no_grad()
     def threshold(self, val_loader: Data, *, accept: float = 0.95) -> float:
-        """The largest t for which at least that share of the data has `score` ≥ t.
+        """Return the largest t for which at least the share `accept` of the data has `score` ≥ t.
 
-        Accept what is like the data by `bayes.score(x) >= t`.
+        Then `bayes.score(x) >= t` accepts what is like the data.
 
         Args:
-            val_loader: inputs that were not trained on, or a loader of them; labels are not looked at, but
-                that positions with the label -100 are left out.
+            val_loader: inputs that were not trained on, or a loader of them. Labels are ignored, except that
+                positions with the label -100 are left out.
             accept: the share, above 0 and at most 1.
 
         >>> import bitbayes as bb
@@ -463,17 +513,20 @@ class Laplace(nn.Module):
     def uncertainty(
         self, x: Data, *, samples: int | None = None, generator: torch.Generator | None = None
     ) -> Uncertainty:
-        """H[E p] = E H[p] + E KL(p ‖ E p), (n,) each in nats, and the variance of p (n, k), by draws of p.
+        """Return where the uncertainty comes from: noise in the labels, or too little data.
 
-        The first part is noise in the labels, the second, the mutual information of label and weights, is
-        what more data could take away. With `predictive="weights"` p is that of drawn networks, otherwise the
-        softmax of drawn logits. All rows share their random numbers, and without a generator every call
-        does: what is returned for a row depends on no other row.
+        The entropy of the prediction is a sum, H[E p] = E H[p] + E KL(p ‖ E p), (n,) each, in nats. The first
+        part is noise in the labels. The second is the mutual information of label and weights, which more
+        data would reduce. The result also has the variance of p, (n, k).
+
+        The expectations are means over draws of p: with `predictive="weights"` of drawn networks, otherwise
+        the softmax of drawn logits. All rows use the same random numbers, so the result for a row does not
+        depend on other rows. Without a generator all calls use the same ones too.
 
         Args:
             x: inputs, or a loader of them.
-            samples: the number of draws, 100 by default; 20 networks for "weights".
-            generator: of the random numbers; by default a new one with a fixed seed.
+            samples: the number of draws, 100 by default; for "weights" 20 networks.
+            generator: of the random numbers. By default a new one with a fixed seed.
         """
         self._warn_if_untuned()
         posterior, method = self._current_posterior(), self._method(None)
@@ -502,22 +555,23 @@ class Laplace(nn.Module):
     @torch.no_grad()
     def evaluate(
         self,
-        loader: Iterable[Any],
+        loader: Loader,
         *,
         outliers: Mapping[str, Data] | None = None,
         progress: bool | None = None,
     ) -> dict[str, float]:
-        """The `metrics` of the predictions on labelled data, and of `score` on outliers, in one pass.
+        """Measure the predictions on test data, and how well `score` detects outliers, in one pass.
 
-        "accuracy", "nll", "ece", "brier", "mmc" and, in the order of `score`, "aurc"; for each set of
-        outliers "NAME/auroc" and "NAME/fpr95", which tell it from the data by `score`, and "NAME/mmc". All
-        are floats, and MLflow and Weights & Biases take all keys as they are: in NAME whatever is no letter,
-        digit or underscore becomes an underscore (`metrics.log_names`).
+        The result has the keys "accuracy", "nll", "ece", "brier", "mmc" and "aurc" (in the order of `score`).
+        For each set of outliers it has "NAME/auroc" and "NAME/fpr95", which compare the scores with those of
+        the test data, and "NAME/mmc". `bb.metrics` defines them. All values are floats. MLflow and
+        Weights & Biases take the keys as they are: in NAME, everything but letters, digits and underscores
+        becomes an underscore (`metrics.log_names`).
 
         Args:
             loader: test data, as for `fit`.
-            outliers: a tensor or a loader for each name; their labels are not looked at.
-            progress: True, False, or None for a bar on terminals.
+            outliers: a tensor or a loader for each name. Labels are ignored.
+            progress: as for `fit`.
         """
         self._current_posterior()
         self._warn_if_untuned()
@@ -547,10 +601,13 @@ class Laplace(nn.Module):
     def log_evidence(
         self, prior_variance: float | Tensor | Mapping[str, float | Tensor] | None = None
     ) -> Tensor:
-        """log p(D) ≈ log p(D | W*) − ½[τ‖W*‖² − P log τ + log det(H + τI)], τ = 1/σ₀², P weights.
+        """Return the log marginal likelihood of the fitted data, a scalar in float64.
 
-        A scalar in float64; given a tensor, differentiable in it. Over all layers a sum over layers, each
-        with its own τ if `prior_variance` is a mapping.
+        log p(D) ≈ log p(D | W*) − ½[τ‖W*‖² − P log τ + log det(H + τI)], with τ = 1/σ₀² and P weights. With
+        `layers="all"` it is a sum over layers, each with its own τ if `prior_variance` is a mapping.
+
+        Args:
+            prior_variance: in the place of the present one. The result is differentiable in a tensor.
         """
         value = self.prior_variance if prior_variance is None else prior_variance
         return self._current_posterior().log_evidence(differentiable(value, self._layer_names))
@@ -558,12 +615,12 @@ class Laplace(nn.Module):
     # ---- far from the data
 
     def limit(self, x: Tensor, *, tolerance: float = 0.0) -> Limit:
-        """The confidence that `predict_proba(δ·x)` tends to as δ → ∞, and the class it goes to: (n,) each.
+        """Return the limit of the confidence of `predict_proba(δ·x)` as δ → ∞, and its class: (n,) each.
 
-        One logit: σ(|μᵀs|/√(π/8·sᵀΣs)), s the slope of the features along the ray. Where s = 0 the features
-        stop growing, and it is the prediction there. In float64, computed in one pass and not sampled at a
-        large δ. For predictives in closed form, and networks that are affine piece by piece. With
-        the residual it is 1/k.
+        The limit is computed in one pass, in float64, and not sampled at a large δ. With the residual it is
+        1/k. For one logit it is σ(|μᵀs|/√(π/8·sᵀΣs)), where s is the slope of the features along the ray. If
+        s = 0 the features stop growing, and the limit is the prediction there. It needs a predictive in
+        closed form, and a network that is piecewise affine, such as a ReLU network.
 
         Args:
             x: one ray for each row.
@@ -583,28 +640,31 @@ class Laplace(nn.Module):
         found = rays.limit(self._rays(x, find_alpha=False, tolerance=tolerance), self._method(None))
         return rays.ApproximateLimit(*found) if tolerance else found
 
-    def bound(self, x: Tensor | None = None, *, form: str = "tight") -> Tensor:
-        """A confidence that no limit exceeds: one number for all x; over all layers one for each row of x.
+    def bound(self, x: Tensor | None = None, *, form: BoundForm = "tight") -> Tensor:
+        """Return a confidence that no `limit` exceeds, in float64.
 
-        For the last layer without the residual no prediction exceeds it either, near or far. One logit:
-        σ(√(μᵀΣ⁻¹μ/κ)), κ = π/8, weights and bias together. No smaller number holds for all features: the
-        confidence tends to it along t·Σ⁻¹μ. k logits: each difference of two (for "probit" each logit less
-        the mean of all) has its own μ and Σ, and its own bound. Each μ is divided by the temperature. With
-        the residual it is 1/k, for x ≠ 0. In float64; for "probit", "quadrature", "pairwise" and "meanfield".
+        For the last layer it is one number for all x. Without the residual, no prediction exceeds it either,
+        near or far. With `layers="all"` there is one for each row of x. With the residual it is 1/k, for
+        x ≠ 0. There is a bound for "probit", "quadrature", "pairwise" and "meanfield".
 
-        Over all layers σ(√(uᵀ(JΣJᵀ)⁻¹u/κ)), where u is the logit's gradient in x in the ray's final region,
-        and J = ∂u/∂θ. Or the bound of the last layer given all others, if that is smaller, if J is too large
-        to form, or if JΣJᵀ is singular, as it is behind max pooling. The work grows with the cube of the
-        input's size.
+        Last layer, one logit: σ(√(μᵀΣ⁻¹μ/κ)), with κ = π/8, and weights and bias together. No smaller number
+        holds for all features: the confidence tends to it along t·Σ⁻¹μ. With k logits, each difference of two
+        (for "probit", each logit minus the mean of all) has its own μ and Σ, and its own bound. Each μ is
+        divided by the temperature.
+
+        All layers: σ(√(uᵀ(JΣJᵀ)⁻¹u/κ)), where u is the gradient of the logit with respect to x in the ray's
+        final region, and J = ∂u/∂θ. The bound of the last layer, with all others fixed, is taken if it is
+        smaller, if J is too large to form, or if JΣJᵀ is singular, as it is behind max pooling. The work
+        grows with the cube of the input's size.
 
         Args:
-            x: one ray for each row; needed over all layers.
+            x: one ray for each row. Only `layers="all"` needs it.
             form: "tight", or "theorem": the paper's, which is never smaller. One logit:
                 σ(‖μ‖/√(κ λ_min(Σ))). k logits: "pairwise" bounds each |zᵢⱼ| by ‖μᵢ − μⱼ‖/√(2κ λ_min(Σ)),
                 "probit" each |zᵢ| by ‖μᵢ − μ̄‖/√(κ(1 − 1/k) λ_min(Σ)), and "meanfield" by
-                ‖μᵢ − μ̄‖/√(2κ λ_min(Σ)). Over all layers σ(‖u‖/(s_min(J)·√(κ λ_min(Σ)))), which is 1 where x
-                or s_min(J) is 0. For the last layer "tight" gives this too where there are too many logits:
-                from about 200 for "pairwise", and from about 4,000 for the others.
+                ‖μᵢ − μ̄‖/√(2κ λ_min(Σ)). All layers: σ(‖u‖/(s_min(J)·√(κ λ_min(Σ)))), which is 1 if x or
+                s_min(J) is 0. For the last layer, "tight" gives this too if there are too many logits: from
+                about 200 for "pairwise", and from about 4,000 for the others.
 
         >>> import bitbayes as bb
         >>> _ = torch.manual_seed(0)
@@ -620,18 +680,21 @@ class Laplace(nn.Module):
         return rays.bound_with_residual(found, x, posterior.outputs) if self._residual() else found
 
     def certify(self, x: Tensor, *, tolerance: float = 0.0) -> Certificate:
-        """For each ray δ·x: alpha, the limit, and a confidence never exceeded for δ ≥ alpha; (n,) each.
+        """Return a certificate for each ray δ·x: alpha, the limit, and a confidence; (n,) each.
 
-        From alpha on every unit of the network keeps its state: no ReLU switches, no max pooling changes its
-        choice. One logit: the exact maximum of z(δ) = (aδ + c)/√(1 + π/8·(q₂δ² + 2q₁δ + q₀)) beyond alpha
-        ("quadrature": within 5e-5); k logits: within 1e-3 above the largest confidence. In float64:
-        predictions in float32 may differ by their rounding.
+        The confidence of `predict_proba(δ·x)` exceeds the certified one for no δ ≥ alpha. Beyond alpha every
+        unit of the network keeps its state: no ReLU switches, and no max pooling changes its choice.
+
+        For one logit the certified confidence is the exact maximum of
+        z(δ) = (aδ + c)/√(1 + π/8·(q₂δ² + 2q₁δ + q₀)) beyond alpha ("quadrature": within 5e-5). For k logits
+        it is at most 1e-3 above the largest confidence. All is computed in float64; predictions in float32
+        may differ by their rounding.
 
         Args:
             x: one ray for each row.
-            tolerance: above 0 the result is approximate, which its type says: units whose slope is less than
-                that, relative to their layer's largest, count as settled where they are. A few such units
-                make alpha huge where hardly anything changes any more.
+            tolerance: above 0 the result is approximate, and its type says so. Units whose slope is smaller
+                than this, relative to the largest of their layer, are then taken as settled. A few such units
+                can make alpha very large, although hardly anything changes there.
 
         >>> import bitbayes as bb
         >>> _ = torch.manual_seed(0)
@@ -651,7 +714,7 @@ class Laplace(nn.Module):
     # ---- files
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Write everything but the model to a safetensors file."""
+        """Write what was fitted and chosen to a safetensors file. The model itself is not part of it."""
         fitted = self._fitted_posterior().fitted
         if fingerprint(self.model) != fitted.fingerprint:
             raise ModelError(
@@ -661,14 +724,14 @@ class Laplace(nn.Module):
 
     @classmethod
     def load(
-        cls, path: str | PathLike[str], model: nn.Module, *, output: Callable[[Any], Any] | None = None
+        cls, path: str | PathLike[str], model: nn.Module, *, output: Callable[..., Tensor] | None = None
     ) -> Self:
-        """Read what `save` wrote, for the same model, wherever that now lives.
+        """Read what `save` wrote. The result is on the model's device.
 
         Args:
             path: the file.
             model: the network that was fitted, with the weights it had then.
-            output: the function that picks the logits, if it was fitted with one.
+            output: the function that picks the logits, if there was one.
         """
         model = unwrapped(model)
         options, numbers, fitted = posterior_file.read(path, fingerprint(model), model_device(model))
@@ -684,28 +747,30 @@ class Laplace(nn.Module):
     def export(
         self,
         path: str | PathLike[str],
-        example: Inputs,
+        example: Tensor | NamedInputs,
         *,
-        dynamic_shapes: Mapping[Any, Any] | None = None,
+        dynamic_shapes: export.DynamicShapes | None = None,
         score: bool = False,
-        metadata: Mapping[str, Any] | None = None,
+        metadata: Mapping[str, object] | None = None,
     ) -> None:
-        """Write the drop-in, model and posterior together, as a graph that runs without bitbayes.
+        """Write model and posterior as one graph that runs without bitbayes.
 
-        Its output has the shape of the model's own, for any number of rows; its softmax (sigmoid) is
-        `predict_proba`, by the `predictive` and with the numbers of now (prior variance, temperature,
-        residual). It checks no input: where the network overflows, so does the graph. For predictives in
+        The graph's output has the shape of the model's own, for any number of rows. Its softmax (or sigmoid)
+        is `predict_proba`, with the present predictive, prior variance, temperature and residual. The graph
+        does not check its inputs: if the network overflows, so does the graph. The predictive must be one in
         closed form.
 
         Args:
-            path: ends in ".onnx" (last layer; needs the extra `onnx`), or ".pt2" for `torch.export.load`.
-            example: inputs as the model takes them, one row or more; the input's names in ONNX are a
+            path: ends in ".onnx" (last layer only; needs the extra `onnx`), or in ".pt2" for
+                `torch.export.load`.
+            example: inputs as the model takes them, one row or more. In ONNX the inputs have the names of the
                 mapping's keys, or "x".
-            dynamic_shapes: sizes beside the number of rows that are free, {1: "length"}, or by input if these
-                are a mapping: {"input_ids": {1: "length"}, "attention_mask": {1: "length"}}. A name is one
-                size; in the place of a name may be a `torch.export.Dim` with bounds.
+            dynamic_shapes: sizes other than the number of rows that may vary: {1: "length"}, or for each
+                input of a mapping: {"input_ids": {1: "length"}, "attention_mask": {1: "length"}}. Equal names
+                are equal sizes. A `torch.export.Dim` in the place of a name gives bounds.
             score: whether the graph has a second output, "score": `score(x)`, for a threshold.
-            metadata: what the file tells about the graph, texts or what JSON can hold; versions are added.
+            metadata: what to write into the file about the graph: texts, or what JSON can hold. Versions are
+                added.
 
         >>> import os, tempfile
         >>> import bitbayes as bb
@@ -725,9 +790,7 @@ class Laplace(nn.Module):
             )
         target, every = export.check_path(path), self.layers == "all"
         if every and target.suffix == ".onnx":
-            raise ArgumentError(
-                "layers='all' needs derivatives, which ONNX has not: export to '.pt2' instead"
-            )
+            raise ArgumentError("layers='all' needs derivatives, and ONNX has none: export to '.pt2' instead")
         export.write(
             _WithScore(self) if score else self,
             target,
@@ -738,16 +801,45 @@ class Laplace(nn.Module):
             differentiates=every,
         )
 
-    def extra_repr(self) -> str:
-        state = f"fitted on {self._posterior.fitted.count:,} points" if self._posterior else "not fitted"
+    def __repr__(self) -> str:
+        """Return what was asked for and what was chosen. Of the model only the name is shown."""
+        rows = [
+            f"model={type(self.model).__name__}, layers={self.layers!r}, "
+            f"structure={self._shown_structure()}, predictive={self._shown_predictive()}",
+            f"prior_variance={self._shown_prior()}, temperature={self.temperature:.4g}, "
+            f"residual={self._shown_residual()}",
+            "not fitted",
+        ]
+        if self._posterior is not None:
+            points, classes = self._posterior.fitted.count, max(2, self._posterior.outputs)
+            rows[-1] = f"fitted on {points:,} points, {classes:,} classes"
+        return f"{type(self).__name__}(\n  " + ",\n  ".join(rows) + "\n)"
+
+    def _shown_structure(self) -> str:
+        if self.structure != AUTO or self._posterior is None:
+            return repr(self.structure)
+        curvature = self._posterior.fitted.curvature
+        found = "kron" if self.layers == "all" else next(iter(curvature.values())).structure
+        return f"{found!r} (auto)"
+
+    def _shown_predictive(self) -> str:
+        if self.predictive != AUTO or self._posterior is None:
+            return repr(self.predictive)
+        return f"{self._method(None)!r} (auto)"
+
+    def _shown_prior(self) -> str:
         value = self.prior_variance
-        shown = f"{value:.4g}" if isinstance(value, float) else f"{len(value)} layers' own"
-        residual = f"{self.residual_variance:.4g}" if self._posterior and self._residual() else "none"
-        return (
-            f"layers={self.layers!r}, structure={self.structure!r}, predictive={self.predictive!r}, "
-            f"prior_variance={shown}, temperature={self.temperature:.4g}, residual variance={residual}, "
-            f"{state}"
-        )
+        if isinstance(value, dict):
+            return f"one for each of {len(value)} layers"
+        return f"{value:.4g}" if self._chosen else f"{value:.4g} (not tuned)"
+
+    def _shown_residual(self) -> str:
+        if self._posterior is None:
+            return repr(self.residual)
+        if self._residual() is None:
+            waits = self.residual == AUTO and self._known_residual() is not None and not self._chosen
+            return "off until tuned" if waits else "off"
+        return f"on (variance {self.residual_variance:.4g}, threshold {self.residual_threshold:.4g})"
 
     # ---- inside
 
@@ -789,7 +881,7 @@ class Laplace(nn.Module):
 
     def _warn_if_untuned(self) -> None:
         """Say once that a prediction is made with a prior variance that nobody chose."""
-        if self._chosen or self._posterior is None or torch.compiler.is_compiling():
+        if self._chosen or self._warned or self._posterior is None or torch.compiler.is_compiling():
             return
         warnings.warn(
             f"nothing was tuned: the prior variance is {self.prior_variance:g}, and predictions may be far "
@@ -797,7 +889,7 @@ class Laplace(nn.Module):
             UntunedWarning,
             stacklevel=level_of_the_caller(),
         )
-        self._chosen = True
+        self._warned = True
 
     def _known_residual(self) -> Residual | None:
         """The residual that `fit` learned, if any, whether it is in use or not."""

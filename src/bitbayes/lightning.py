@@ -1,12 +1,14 @@
 """A Lightning callback that makes the trained network a bit Bayesian when training ends."""
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from torch import nn
 
 from bitbayes.errors import ArgumentError, DataError, MissingPackageError
 from bitbayes.laplace import Laplace
+from bitbayes.model import Loader
+from bitbayes.options import LaplaceOptions
 
 if TYPE_CHECKING:
     Callback = object
@@ -45,9 +47,9 @@ class LaplaceCallback(Callback):
         self,
         *,
         network: str | None = None,
-        train_loader: Iterable[Any] | None = None,
-        val_loader: Iterable[Any] | None = None,
-        **options: Any,
+        train_loader: Loader | None = None,
+        val_loader: Loader | None = None,
+        **options: Unpack[LaplaceOptions],
     ) -> None:
         if Callback is object:
             raise MissingPackageError("this callback is Lightning's: install lightning, or pytorch-lightning")

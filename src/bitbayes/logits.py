@@ -36,12 +36,14 @@ class CovarianceFactors(NamedTuple):
 
 @dataclass(frozen=True)
 class LogitGaussian:
-    """N(mean, covariance) over the logits at n points: mean (n, k), covariance (n, k, k).
+    """The Gaussian over the logits at n points: its mean (n, k) and its covariance (n, k, k).
 
-    Both are kept in units of `scale` (n,): `scaled_mean` is mean/scale, and `factors` give covariance/scale².
-    So neither a variance beyond the largest float nor a difference of large entries is ever formed. What is
-    called `scaled_…` is in these units. `mean`, the dense `covariance`, `variances` and draws of the logits
-    are made when they are asked for.
+    `mean`, `covariance`, `variances()` and `draw()` are computed when they are used. The covariance is dense:
+    for many classes `variances()` needs less memory.
+
+    Inside, everything is in units of `scale` (n,): `scaled_mean` is mean/scale, and `factors` give
+    covariance/scale². So no variance is too large for a float, and large entries are never subtracted. Names
+    that begin with `scaled_` are in these units.
 
     >>> import bitbayes as bb
     >>> from torch.utils.data import DataLoader, TensorDataset
@@ -80,7 +82,7 @@ class LogitGaussian:
 
     @property
     def covariance(self) -> Tensor:
-        """(n, k, k), dense."""
+        """The covariance of the logits at each point, (n, k, k)."""
         weights, _, shift, independent, _ = self.factors
         factor = self._dense_factor()
         covariance = (factor * weights[:, None, :]) @ factor.mT + shift[:, None, None]
@@ -90,15 +92,15 @@ class LogitGaussian:
 
     @property
     def mean(self) -> Tensor:
-        """(n, k)."""
+        """The mean of the logits at each point, (n, k)."""
         return self.scaled_mean * self.scale[:, None]
 
     def variances(self) -> Tensor:
-        """The diagonal of the covariance, (n, k)."""
+        """Return the variances of the logits, (n, k): the diagonal of the covariance."""
         return (self.scaled_variances() + self.factors.shift[:, None]) * self.scale.square()[:, None]
 
     def draw(self, samples: int, generator: torch.Generator | None = None) -> Tensor:
-        """Draws of the logits, (samples, n, k), independent for each point.
+        """Return draws of the logits, (samples, n, k), independent for each point.
 
         Args:
             samples: the number of draws.

@@ -22,20 +22,24 @@ ROUNDINGS = 100
 def merge(
     parts: Part | Sequence[Part], *, without: Part | Sequence[Part] = (), model: nn.Module | None = None
 ) -> Laplace:
-    """The posterior of all data of the parts together, less those of others: one `fit` gives the same.
+    """Combine posteriors that were fitted on different data, and take data out again.
 
-    Curvature is a sum over data, so the sums of the parts are added, and those of `without` are subtracted.
-    The result has the options and the numbers (prior variance, temperature, residual) of the first part: tune
-    it again where that matters. The parts stay as they are.
+    The result is that of one `fit` on all data of `parts`, without those of `without`. Curvature is a sum
+    over data, so the sums of the parts are added, and those of `without` are subtracted. The options, the
+    prior variance, the temperature and the residual are those of the first part. Tune again if these matter.
+    The parts do not change.
 
     Args:
         parts: fitted `Laplace`s of one model, or files that they were saved to.
-        without: the same, for data that are to be taken out again. Every point must be part of `parts`. The
-            result is what a fit without them gives, to 1e-9 for a model in float64 and to 1e-3 otherwise.
-            Raises a `DataError` where too few digits are left for that. Where labels are drawn
-            (`curvature="fisher"`, or "paper" over all layers), only if `parts` were merged of these very
-            fits: another fit of the same data draws other labels.
-        model: the network that was fitted; needed if all parts are files.
+        without: the same, for data to take out. Each of their points must be part of `parts`. The result
+            agrees with a fit without them to 1e-9 for a model in float64, and to 1e-3 otherwise. If too few
+            digits are left for that, a `DataError` is raised. Where labels are drawn (`curvature="fisher"`,
+            or "paper" over all layers), give the very fits that were merged: another fit of the same data
+            draws other labels.
+        model: the network that was fitted. It is needed if all parts are files.
+
+    Returns:
+        A new `Laplace`.
 
     >>> import bitbayes as bb
     >>> _ = torch.manual_seed(0)

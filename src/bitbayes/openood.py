@@ -4,9 +4,9 @@ OpenOOD is no dependency. Its evaluator takes only what is a `BasePostprocessor`
 where OpenOOD can be imported.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from operator import length_hint
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 import torch
@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from bitbayes.errors import DataError, ModelError, NotFittedError
 from bitbayes.laplace import NUMBERS, Laplace
-from bitbayes.model import Fingerprint, Inputs, check_loader, fingerprint, unwrapped
+from bitbayes.model import Fingerprint, Inputs, Loader, check_loader, fingerprint, unwrapped
+from bitbayes.options import LaplaceOptions
 from bitbayes.progress import track
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ class LaplacePostprocessor(BasePostprocessor):
     APS_mode = False
     hyperparam_search_done = True
 
-    def __init__(self, config: Any = None, **options: Any) -> None:
+    def __init__(self, config: object = None, **options: Unpack[LaplaceOptions]) -> None:
         self.config = config
         self.options = options
         self.args_dict: dict[str, list[Any]] = {}
@@ -57,7 +58,7 @@ class LaplacePostprocessor(BasePostprocessor):
         self._fitted_to: Fingerprint | None = None
 
     def setup(
-        self, net: nn.Module, id_loader_dict: Mapping[str, Iterable[Any]], ood_loader_dict: Any = None
+        self, net: nn.Module, id_loader_dict: Mapping[str, Loader], ood_loader_dict: object = None
     ) -> None:
         """Fit and tune, unless that was done for this network with the weights it has.
 
@@ -81,8 +82,8 @@ class LaplacePostprocessor(BasePostprocessor):
         return torch.cat(probabilities).argmax(1), torch.cat(scores)
 
     def inference(
-        self, net: nn.Module, data_loader: Iterable[Any], progress: bool = True
-    ) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+        self, net: nn.Module, data_loader: Loader, progress: bool = True
+    ) -> tuple[NDArray[np.int64], NDArray[np.floating], NDArray[np.int64]]:
         """Predictions, confidences and labels (n,) of all batches of a loader.
 
         Args:
@@ -126,7 +127,7 @@ class LaplacePostprocessor(BasePostprocessor):
 class _Pairs:
     """OpenOOD's batches, mappings with many keys, as the pairs (inputs, labels) that `Laplace` takes."""
 
-    def __init__(self, loader: Iterable[Any]) -> None:
+    def __init__(self, loader: Loader) -> None:
         self.loader = check_loader(loader)
 
     def __iter__(self) -> Iterator[tuple[Any, Any]]:
@@ -143,7 +144,7 @@ class _Pairs:
         return length_hint(self.loader)
 
 
-def _pairs(loaders: Mapping[str, Iterable[Any]], names: tuple[str, ...]) -> _Pairs:
+def _pairs(loaders: Mapping[str, Loader], names: tuple[str, ...]) -> _Pairs:
     for name in names:
         if name in loaders:
             return _Pairs(loaders[name])

@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, Generic, Literal, Never, Protocol, Self, TypedDict, TypeVar, overload
 
-from torch import nn
+from torch import Tensor, nn
 
 from bitbayes.errors import ArgumentError, FileError, one_of
 from bitbayes.predictive import closed_forms
 from bitbayes.prior import positive
 from bitbayes.structures import CURVATURES, LAYER_STRUCTURES
 
+# The values of options, for editors and type checkers. The tests compare them with what is checked below.
+Layers = Literal["last", "all"]
+Structure = Literal["auto", "full", "kron", "lowrank", "diag", "isotropic"]
+Method = Literal["probit", "pairwise", "meanfield", "bridge", "quadrature", "mc", "weights"]
+Predictive = Literal["auto", Method]
+CurvatureName = Literal["exact", "fisher", "paper"]
+ResidualOption = bool | Literal["auto"] | tuple[str, ...] | list[str]
+Objective = Literal["calibrated", "ood", "nll", "evidence"]
+Penalty = Literal["entropy", "uniform"]
+BoundForm = Literal["tight", "theorem"]
+
 ESTIMATES = ("exact", "fisher", "paper")
-AUTO = "auto"
+AUTO: Literal["auto"] = "auto"
 # Options of earlier versions, and what to write instead.
 RENAMED = {
     "estimate": "it is called curvature= now: curvature='fisher', or curvature=bb.Fisher(draws=…)",
@@ -27,9 +38,16 @@ RENAMED = {
 
 @dataclass(frozen=True)
 class Fisher:
-    """Curvature estimated with labels drawn from the model: `draws` of them for each point.
+    """Estimate the curvature with labels that are drawn from the model, for `Laplace(curvature=…)`.
 
-    Over all layers it takes one pass back for each draw, where the exact curvature takes k − 1.
+    It takes one backward pass for each draw. The exact curvature takes k − 1.
+
+    Args:
+        draws: the number of labels for each point.
+        seed: of the draws.
+
+    >>> import bitbayes as bb
+    >>> bayes = bb.Laplace(nn.Linear(4, 10), layers="all", curvature=bb.Fisher(draws=3))
     """
 
     draws: int = 1
@@ -38,6 +56,19 @@ class Fisher:
     def __post_init__(self) -> None:
         if type(self.draws) is not int or self.draws < 1 or type(self.seed) is not int:
             raise ArgumentError(f"{self}: expected a positive number of draws, and a whole number as seed")
+
+
+class LaplaceOptions(TypedDict, total=False):
+    """The options of `Laplace` as keyword arguments, for callbacks that pass them on."""
+
+    layers: Layers
+    structure: Structure
+    prior_variance: float | Mapping[str, float] | None
+    predictive: Predictive
+    head: str | None
+    curvature: CurvatureName | Fisher
+    residual: ResidualOption
+    output: str | Callable[..., Tensor] | None
 
 
 @dataclass(frozen=True)
@@ -49,13 +80,13 @@ class Options:
     in what the model returns.
     """
 
-    layers: str = "last"
-    structure: str = "auto"
-    predictive: str = "auto"
+    layers: Layers = "last"
+    structure: Structure = "auto"
+    predictive: Predictive = "auto"
     head: str | None = None
-    curvature: str | Fisher = "exact"
-    residual: bool | str | tuple[str, ...] = AUTO
-    output: str | Callable[[Any], Any] | None = None
+    curvature: CurvatureName | Fisher = "exact"
+    residual: bool | Literal["auto"] | tuple[str, ...] = AUTO
+    output: str | Callable[..., Tensor] | None = None
 
     @classmethod
     def checked(cls, model: nn.Module, curvature: Any, residual: object, **given: Any) -> Options:
@@ -80,7 +111,7 @@ class Options:
             )
         if self.residual_asked and self.predictive == "weights":
             raise ArgumentError(
-                "residual=True widens the Gaussian over logits, which predictive='weights' never sees: "
+                "residual=True adds a variance to the logits, and predictive='weights' does not use it: "
                 "choose another"
             )
         return self
@@ -129,28 +160,59 @@ class Options:
         return {**saved, "curvature": Fisher(**curvature) if isinstance(curvature, dict) else curvature}
 
 
-def frozen_option(name: str) -> property:
+T = TypeVar("T")
+
+
+class HasOptions(Protocol):
+    """What a `Laplace` is for its attributes."""
+
+    options: Options
+
+
+class FrozenOption(Generic[T]):
     """An option as an attribute of a `Laplace`: it can be read, and not be changed."""
 
-    def refuse(laplace: Any, value: object) -> None:
+    def __init__(self, doc: str) -> None:
+        self.__doc__ = doc
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    @overload
+    def __get__(self, laplace: None, owner: type) -> Self: ...
+    @overload
+    def __get__(self, laplace: HasOptions, owner: type) -> T: ...
+    def __get__(self, laplace: HasOptions | None, owner: type) -> T | Self:
+        return self if laplace is None else getattr(laplace.options, self.name)
+
+    def __set__(self, laplace: HasOptions, value: T) -> Never:
         raise ArgumentError(
-            f"{name}={value!r}: an option cannot be changed, because what was fitted depends on it. "
-            f"Make another one, Laplace(model, {name}={value!r}), and fit it"
+            f"{self.name}={value!r}: an option cannot be changed, because what was fitted depends on it. "
+            f"Make another one, Laplace(model, {self.name}={value!r}), and fit it"
         )
 
-    return property(lambda laplace: getattr(laplace.options, name), refuse)
 
-
-def positive_number(name: str, *, zero: bool = False) -> property:
+class PositiveNumber:
     """A positive number as an attribute of a `Laplace`, which can be set at any time; `zero`: 0 too."""
 
-    def set_to(laplace: Any, value: object) -> None:
-        setattr(laplace, f"_{name}", positive(value, name, zero=zero))
+    def __init__(self, doc: str, *, zero: bool = False) -> None:
+        self.__doc__, self.zero = doc, zero
 
-    return property(lambda laplace: getattr(laplace, f"_{name}"), set_to)
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    @overload
+    def __get__(self, laplace: None, owner: type) -> Self: ...
+    @overload
+    def __get__(self, laplace: object, owner: type) -> float: ...
+    def __get__(self, laplace: object | None, owner: type) -> float | Self:
+        return self if laplace is None else getattr(laplace, f"_{self.name}")
+
+    def __set__(self, laplace: object, value: float | Tensor) -> None:
+        setattr(laplace, f"_{self.name}", positive(value, self.name, zero=self.zero))
 
 
-def refuse_renamed(given: dict[str, Any]) -> None:
+def refuse_renamed(given: Mapping[str, object]) -> None:
     """Raise on what is no option, and say how the options of earlier versions are written now."""
     for name, value in given.items():
         if name in RENAMED:
@@ -158,9 +220,11 @@ def refuse_renamed(given: dict[str, Any]) -> None:
         raise TypeError(f"unexpected argument {name}={value!r}")
 
 
-def _residual_layers(model: nn.Module, residual: object) -> bool | str | tuple[str, ...]:
-    if isinstance(residual, bool) or residual == AUTO:
+def _residual_layers(model: nn.Module, residual: object) -> bool | Literal["auto"] | tuple[str, ...]:
+    if isinstance(residual, bool):
         return residual
+    if residual == AUTO:
+        return AUTO
     known = [name for name, _ in model.named_modules() if name]
     names = tuple(residual) if isinstance(residual, Sequence) and not isinstance(residual, str) else ()
     if not names or any(name not in known for name in names) or len(set(names)) < len(names):

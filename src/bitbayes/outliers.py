@@ -12,11 +12,14 @@ from bitbayes.model.private_copy import private_copy
 
 
 def uniform_noise(like: Tensor, n: int | None = None, *, generator: torch.Generator | None = None) -> Tensor:
-    """Noise over the observed range: every entry independent, uniform on [min(like), max(like)].
+    """Return uniform noise over the range of some data, [min(like), max(like)].
 
-    The minimum and maximum are over all of `like` (m, ...). Returns (n, ...) with n = m by default, on the
-    device and in the dtype of `like`. A `generator` may live on another device: it draws there, so a CPU
-    generator gives the same noise everywhere.
+    All entries are independent. The result is on the device and in the dtype of `like`.
+
+    Args:
+        like: the data, (m, ...). The minimum and the maximum are over all entries.
+        n: the number of items, m by default. The result is (n, ...).
+        generator: of the random numbers. A generator on the CPU gives the same noise on all devices.
 
     >>> images = torch.linspace(0, 1, 2 * 28 * 28).view(2, 1, 28, 28)
     >>> noise = uniform_noise(images, 5, generator=torch.Generator().manual_seed(0))
@@ -60,7 +63,11 @@ def noise_between(low: Tensor, high: Tensor, shape: torch.Size, generator: torch
 
 
 def far_away(x: Tensor, delta: float) -> Tensor:
-    """Points on the rays from the origin through x: δ · x, in the shape of `x` (n, ...).
+    """Return points far away on the rays from the origin through x: δ · x, in the shape of `x` (n, ...).
+
+    Args:
+        x: inputs (n, ...).
+        delta: the factor δ.
 
     >>> far_away(torch.tensor([[1.0, -2.0]]), 100)
     tensor([[ 100., -200.]])
@@ -162,10 +169,14 @@ def ascend(state: Ascent, gradient: Tensor, score: Tensor, *, adaptive: bool = F
 
 
 def rotate(x: Tensor, degrees: float) -> Tensor:
-    """Images turned counter-clockwise about their centre, bilinearly interpolated, zero outside.
+    """Return images turned counter-clockwise about their centre, with zeros outside.
 
     The output's pixel at (u, v) from the centre (u to the right, v down) is the input's at
-    (u cos θ − v sin θ, u sin θ + v cos θ), with θ the angle. `x` (n, c, h, w) → the same shape.
+    (u cos θ − v sin θ, u sin θ + v cos θ), where θ is the angle. Values are interpolated bilinearly.
+
+    Args:
+        x: images (n, c, h, w). The result has the same shape.
+        degrees: the angle.
 
     >>> rotate(torch.tensor([[[[1.0, 2.0], [3.0, 4.0]]]]), 90).round(decimals=4)
     tensor([[[[2., 4.], [1., 3.]]]])

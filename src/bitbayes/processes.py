@@ -29,9 +29,9 @@ _chosen: ContextVar[Any] = ContextVar("group", default=EVERY_PROCESS)
 
 @contextmanager
 def process_group(group: dist.ProcessGroup | None) -> Iterator[None]:
-    """Choose which processes `fit`, `update` and `tune` work together with in this block.
+    """Choose which processes share the work of `fit`, `update` and `tune` inside a `with` block.
 
-    Without it, all processes of an initialised `torch.distributed` do.
+    Without it, all processes of an initialised `torch.distributed` work together.
 
     Args:
         group: some of the processes (`torch.distributed.new_group`), or None for this process alone.

@@ -15,7 +15,7 @@ from torch.nn import functional
 from bitbayes.errors import ArgumentError, MissingPackageError
 from bitbayes.laplace import Laplace
 from bitbayes.model import as_logits, call, model_device, private_copy
-from bitbayes.options import AUTO, Fisher
+from bitbayes.options import AUTO, CurvatureName, Fisher, Layers, Predictive, ResidualOption, Structure
 
 if TYPE_CHECKING:
 
@@ -98,15 +98,15 @@ class LaplaceClassifier(ClassifierMixin, BaseEstimator):
         weight_decay: float = 0.01,
         validation_fraction: float = 0.2,
         classes: ArrayLike | None = None,
-        layers: str = "last",
-        structure: str = "auto",
+        layers: Layers = "last",
+        structure: Structure = "auto",
         prior_variance: float | Mapping[str, float] | None = None,
-        predictive: str = "auto",
+        predictive: Predictive = "auto",
         head: str | None = None,
-        curvature: str | Fisher = "exact",
-        residual: bool | str | Sequence[str] = AUTO,
+        curvature: CurvatureName | Fisher = "exact",
+        residual: ResidualOption = AUTO,
         device: str | None = None,
-        random_state: Any = None,
+        random_state: int | np.random.RandomState | None = None,
     ) -> None:
         self.module = module
         self.hidden = hidden
@@ -126,7 +126,9 @@ class LaplaceClassifier(ClassifierMixin, BaseEstimator):
         self.device = device
         self.random_state = random_state
 
-    def fit(self, X: Any, y: Any, *, validation: tuple[Any, Any] | None = None) -> Self:
+    def fit(
+        self, X: ArrayLike, y: ArrayLike, *, validation: tuple[ArrayLike, ArrayLike] | None = None
+    ) -> Self:
         """Train the network, unless it is trained already, fit the `Laplace` and tune it.
 
         Args:
@@ -135,17 +137,19 @@ class LaplaceClassifier(ClassifierMixin, BaseEstimator):
             validation: (X, y) that the network was not trained on, to tune by. Without it a part of X and y
                 is set aside. A trained network that has seen X is too sure of that part.
         """
-        X, y = validate_data(self, X, y, allow_nd=True, dtype="numeric", ensure_min_samples=2)
-        check_classification_targets(y)
+        inputs: NDArray[Any]
+        targets: NDArray[Any]
+        inputs, targets = validate_data(self, X, y, allow_nd=True, dtype="numeric", ensure_min_samples=2)
+        check_classification_targets(targets)
         self._check_numbers()
-        classes = self._classes_of(y)
+        classes = self._classes_of(targets)
         random = check_random_state(self.random_state)
         held = self._checked_validation(validation, classes)
         if held is None and self.prior_variance is None:
-            X, held_x, y, held_y = self._set_aside(X, y, random)
+            inputs, held_x, targets, held_y = self._set_aside(inputs, targets, random)
             held = held_x, held_y
-        labels = _indices(y, classes)
-        network = self._network(X, labels, len(classes), int(random.randint(2**31 - 1)))
+        labels = _indices(targets, classes)
+        network = self._network(inputs, labels, len(classes), int(random.randint(2**31 - 1)))
         bayes = Laplace(
             network,
             layers=self.layers,
@@ -155,25 +159,25 @@ class LaplaceClassifier(ClassifierMixin, BaseEstimator):
             head=self.head,
             curvature=self.curvature,
             residual=self.residual,
-        ).fit(_batches(network, X, labels), progress=False)
+        ).fit(_batches(network, inputs, labels), progress=False)
         if held is not None:
             bayes.tune(_batches(network, held[0], _indices(held[1], classes)), progress=False)
         self.classes_, self.module_, self.laplace_ = classes, network, bayes
         return self
 
-    def predict(self, X: Any) -> NDArray[Any]:
+    def predict(self, X: ArrayLike) -> NDArray[np.generic]:
         """The most probable label of each row."""
         probabilities = self.predict_proba(X)
         found: NDArray[Any] = self.classes_[probabilities.argmax(1)]
         return found
 
-    def predict_proba(self, X: Any) -> NDArray[Any]:
+    def predict_proba(self, X: ArrayLike) -> NDArray[np.floating]:
         """The probabilities (n, k), in the order of `classes_`; rows sum to one."""
         check_is_fitted(self)
         found: NDArray[Any] = self.laplace_.predict_proba(self._inputs(X)).cpu().numpy()
         return found
 
-    def score_samples(self, X: Any) -> NDArray[Any]:
+    def score_samples(self, X: ArrayLike) -> NDArray[np.floating]:
         """`Laplace.score` (n,): larger = more like the data, to reject by."""
         check_is_fitted(self)
         found: NDArray[Any] = self.laplace_.score(self._inputs(X)).cpu().numpy()

@@ -1,10 +1,12 @@
 """A callback of Hugging Face's `Trainer` that makes the trained model a bit Bayesian when training ends."""
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from bitbayes.errors import DataError, MissingPackageError
 from bitbayes.laplace import Laplace
+from bitbayes.model import Loader
+from bitbayes.options import LaplaceOptions
 
 if TYPE_CHECKING:
     TrainerCallback = object
@@ -38,9 +40,9 @@ class LaplaceCallback(TrainerCallback):
     def __init__(
         self,
         *,
-        train_loader: Iterable[Any] | None = None,
-        val_loader: Iterable[Any] | None = None,
-        **options: Any,
+        train_loader: Loader | None = None,
+        val_loader: Loader | None = None,
+        **options: Unpack[LaplaceOptions],
     ) -> None:
         if TrainerCallback is object:
             raise MissingPackageError("this callback is Hugging Face's: install transformers and accelerate")

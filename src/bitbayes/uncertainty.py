@@ -13,11 +13,11 @@ from bitbayes.precision import without_autocast
 
 
 class Uncertainty(NamedTuple):
-    """The uncertainty of n predictions, in nats: entropy = expected entropy + mutual information.
+    """The uncertainty of n predictions, in nats. The entropy is the sum of the next two.
 
-    entropy: H[E p] (n,), the whole.
-    expected_entropy: E H[p] (n,), what remains for known weights: noise in the labels.
-    mutual_information: E KL(p ‖ E p) (n,) ≥ 0, what the weights are to blame for.
+    entropy: H[E p] (n,), all of the uncertainty.
+    expected_entropy: E H[p] (n,), the part that stays if the weights are known: noise in the labels.
+    mutual_information: E KL(p ‖ E p) (n,) ≥ 0, the part that comes from unknown weights.
     variance: Var p (n, k), or (n, 2) for one logit.
     """
 
@@ -28,9 +28,9 @@ class Uncertainty(NamedTuple):
 
 
 def score(gaussian: LogitGaussian) -> Tensor:
-    """log Σᵢ exp zᵢ (n,), zᵢ = m̃ᵢ/√(1 + π/8·c̃ᵢᵢ) the logits of `probit`: larger = more like the data.
+    """Return log Σᵢ exp zᵢ (n,), which is larger for points that are more like the data.
 
-    For one logit z it is that of the two logits ±z/2.
+    zᵢ = m̃ᵢ/√(1 + π/8·c̃ᵢᵢ) are the logits of `probit`. For one logit z it is that of the two logits ±z/2.
     """
     z = predictive.predict(gaussian, "probit")  # (n, k)
     return (torch.cat([-z, z], dim=1) / 2 if z.shape[1] == 1 else z).logsumexp(1)

@@ -45,7 +45,7 @@ def test_sampled_networks_raise_on_inputs_that_are_not_finite_or_overflow(struct
 def test_sampled_networks_with_a_residual_raise():
     model, x, y = dense.case("mlp")
     bayes = bb.Laplace(model, layers="all", residual=True).fit(loader(x, y))
-    with pytest.raises(ArgumentError, match="never sees the residual"):
+    with pytest.raises(ArgumentError, match="does not use the residual"):
         bayes.predict_proba(x, method="weights")
 
 

@@ -10,11 +10,18 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from bitbayes import Laplace, TemperatureScaling, metrics
-from bitbayes.auditing.findings import AUDITED_METHODS, Audit
+from bitbayes.auditing.costs import Taken
+from bitbayes.auditing.findings import AUDITED_METHODS, KEPT_SHARES, Audit, Cost
 from bitbayes.auditing.measure import audit
 from bitbayes.errors import DataError, EdgeWarning
 from bitbayes.laplace import NUMBERS
 from bitbayes.logits import LogitGaussian
+
+
+@pytest.fixture(autouse=True)
+def _short_timing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bitbayes.auditing.costs.ENOUGH_SECONDS", 0.01)
+
 
 CENTRES = torch.tensor([[-2.0, 0.0], [2.0, 0.0], [0.0, 3.0]])
 
@@ -97,12 +104,20 @@ def test_every_score_is_what_the_parts_give_by_hand(k: int, outputs: int) -> Non
         assert scores.nll == pytest.approx(metrics.nll(inside, y), **near)
         assert scores.ece == pytest.approx(metrics.ece(inside, y), **near)
         assert scores.brier == pytest.approx(metrics.brier(inside, y), **near)
-        assert sum(scores.reliability.count) == sum(scores.histogram) == 150
+        assert sum(scores.reliability.count) == sum(found.rankings[method].histogram) == 150
+        for name, (low, high) in scores.intervals.items():
+            assert low < high
+            assert (
+                name == "ece" or low <= getattr(scores, name) <= high
+            )  # the bootstrap shifts the ECE upwards
         assert ring_scores[method].confidence == pytest.approx(metrics.mmc(outside), **near)
         rank = ranks.get(method, predict)
         assert ring_scores[method].auroc == pytest.approx(metrics.auroc(rank(x), rank(ring)), **near)
         assert ring_scores[method].fpr95 == pytest.approx(metrics.fpr95(rank(x), rank(ring)), **near)
-        assert sum(ring_scores[method].histogram) == 70
+        assert sum(found.outliers[0].passing[method].histogram) == 70
+        at_95 = found.outliers[0].passing[method].share[KEPT_SHARES.index(0.95)]
+        assert at_95 == pytest.approx(ring_scores[method].fpr95)
+        assert found.groups["unfamiliar"].scores[method].auroc == ring_scores[method].auroc
         assert found.ray is not None
         confidence = predict(found.ray.delta[-1] * x).max(1).values.double()
         assert found.ray.mean[method][-1] == pytest.approx(confidence.mean().item(), **near)
@@ -171,9 +186,11 @@ def test_stages_are_reported_from_start_to_end() -> None:
         "Fitting",
         "Temperature",
         "Tuning",
+        "Costs",
         "Paper’s objective",
         "Test data",
         "Outliers",
+        "Settings",
         "Far away",
         "At infinity",
     ]
@@ -311,6 +328,11 @@ def test_limits_of_each_class(k: int, outputs: int, monkeypatch: pytest.MonkeyPa
         assert row.size == 20
         assert row.mean == pytest.approx(far.mean().item(), abs=1e-4)
         assert row.largest == pytest.approx(far.max().item(), abs=1e-4)
+        assert row.alpha is not None and row.certified is not None
+        rays = x[y == row.label][:20]
+        for factor in (1.0, 3.0, 100.0):
+            beyond = bayes.predict_proba(factor * max(row.alpha, 1e-3) * rays).amax(1)
+            assert beyond.max() <= row.certified + 1e-4
 
 
 def test_limits_are_skipped_with_a_note_where_the_network_is_not_piecewise_affine() -> None:
@@ -319,3 +341,55 @@ def test_limits_are_skipped_with_a_note_where_the_network_is_not_piecewise_affin
     assert found.infinity == []
     (note,) = [note for note in found.notes if "infinity" in note]
     assert "tanh" in note
+
+
+def test_the_curve_of_prior_variances_is_that_of_the_library() -> None:
+    model, data = trained(3, 3), loaders(3)
+    ring = 10 * torch.randn(70, 2, generator=torch.Generator().manual_seed(3))
+    far = ring + 30
+    curve = run(model, data, {"ring": ring, "far": far}).prior_curve
+    assert curve is not None
+    assert curve.sets == ["ring", "far"]
+    bayes = Laplace(model, residual=False).fit(data["train"])
+    x, y = blobs(150, 3, 2)
+    for place in (0, 5, -1):
+        bayes.prior_variance = curve.prior_variance[place]
+        inside = bayes.score(x)
+        assert curve.ece[place] == pytest.approx(metrics.ece(bayes.predict_proba(x), y), abs=1e-5)
+        separations = [metrics.auroc(inside, bayes.score(each)) for each in (ring, far)]
+        assert curve.auroc[place] == pytest.approx(sum(separations) / 2, abs=1e-3)
+        passing = [metrics.fpr95(inside, bayes.score(each)) for each in (ring, far)]
+        assert curve.fpr95[place] == pytest.approx(sum(passing) / 2, abs=0.02)
+
+
+def test_without_given_outliers_noise_is_what_is_unfamiliar() -> None:
+    found = run(trained(3, 3), loaders(3))
+    assert found.groups["unfamiliar"].sets == ["Uniform noise"]
+    assert found.groups["far"].sets == ["Noise × 100", "Noise × 2,000", "Test inputs × 2,000"]
+    assert [each.source for each in found.examples[:2]] == ["Test data", "Test data"]
+    assert len(found.examples) == 6
+    assert all(len(each.values) == each.size == 2 and each.image is None for each in found.examples)
+
+
+def test_costs_are_ratios_to_the_same_forward_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    # A forward pass over a batch of 40 takes 4 of work, so one over 120 training inputs takes 12.
+    monkeypatch.setattr("bitbayes.auditing.measure.repeated", lambda first, again: Taken(6.0, 24.0))
+    monkeypatch.setattr(
+        "bitbayes.auditing.measure.side_by_side", lambda *_: (Taken(2.0, 4.0), Taken(3.0, 10.0))
+    )
+    assert run(trained(3, 3), loaders(3)).cost == Cost(
+        fit_seconds=6.0,
+        tune_seconds=6.0,
+        predict_milliseconds=75.0,
+        forward_milliseconds=50.0,
+        fit=2.0,
+        tune=2.0,
+        predict=2.5,
+    )
+
+
+def test_outliers_must_be_named_and_readable_twice() -> None:
+    with pytest.raises(DataError, match=r"outliers is a Tensor: give a dict from a name"):
+        run(trained(3, 3), loaders(3), torch.zeros(3, 2))
+    with pytest.raises(DataError, match=r"outliers 'ring': a generator can be read only once"):
+        run(trained(3, 3), loaders(3), {"ring": _once()})

@@ -3,45 +3,80 @@ from dataclasses import replace
 
 from rich.console import Console
 
-from bitbayes.auditing import TableRow, table_sections, terminal_table
+from bitbayes.auditing import TableRow, table_sections, terminal_table, write_conclusion
 from bitbayes.auditing.findings import Audit
 
 
+def printed(audit: Audit) -> list[str]:
+    """The lines of the table in a pipe."""
+    file = io.StringIO()
+    Console(file=file, width=80).print(terminal_table(audit))
+    return file.getvalue().splitlines()
+
+
 def test_the_best_of_each_row_is_marked_as_shown(audit: Audit) -> None:
-    test, confidence, auroc, fpr95 = table_sections(audit)
+    test, auroc, fpr95, confidence = table_sections(audit)
     assert test.rows[0] == TableRow(
-        "Accuracy, %", ["90.0", "90.0", "89.5", "89.0"], [True, True, False, False]
+        "Accuracy, %",
+        ["90.0", "90.0", "89.5", "89.0"],
+        [True, True, False, False],
+        ["89.0–91.0", "89.0–91.0", "88.5–90.5", "88.0–90.0"],
+        ["", "same", "same", "same"],
     )
     assert test.rows[1].best == [False] * 4  # no mean confidence is better than another
-    ece = TableRow("Calibration error (ECE), %", ["9.0", "2.0", "1.0", "20.0"], [False, False, True, False])
-    assert test.rows[2] == ece
+    assert test.rows[1].changes == [""] * 4
+    assert test.rows[2].values == ["9.0", "2.0", "1.0", "20.0"]
+    assert test.rows[2].best == [False, False, True, False]
+    assert test.rows[2].changes == ["", "better", "better", "worse"]
     assert test.rows[3].best == [False] * 4  # all alike
-    assert confidence.rows[0] == TableRow(
-        "cars", ["80.0", "70.0", "40.0", "60.0"], [False, False, True, False]
-    )
-    assert (confidence.better, auroc.better, fpr95.better) == ("lower", "higher", "lower")
-    assert [row.label for row in fpr95.rows] == ["cars", "<ships>", "Uniform noise"]
+    assert auroc.rows[0].values == ["80.0", "80.0", "90.0", "85.0"]
+    assert auroc.rows[0].changes == ["", "worse", "better", "better"]
+    assert (auroc.better, fpr95.better, confidence.better) == ("higher", "lower", "lower")
+    assert [row.label for row in fpr95.rows] == ["cars", "<ships>", "Uniform noise", "Test inputs × 2,000"]
 
 
-def test_without_outliers_only_the_test_data_remain(audit: Audit) -> None:
-    assert [section.title for section in table_sections(replace(audit, outliers=[]))] == ["Test data"]
+def test_an_interval_without_width_is_one_number(audit: Audit) -> None:
+    test = {m: replace(s, intervals=s.intervals | {"ece": [0.0101, 0.0102]}) for m, s in audit.test.items()}
+    assert table_sections(replace(audit, test=test))[0].rows[2].intervals == ["1.0"] * 4
+
+
+def test_separation_comes_before_confidence(audit: Audit) -> None:
+    titles = [section.title for section in table_sections(audit)]
+    assert titles.index("AUROC on outliers, %") < titles.index("Confidence on outliers, %")
+
+
+def test_without_outliers_only_the_test_data_remain(bare: Audit) -> None:
+    assert [section.title for section in table_sections(bare)] == ["Test data"]
 
 
 def test_the_terminal_table_fits_eighty_columns_on_one_line_a_row(audit: Audit) -> None:
     named = replace(
         audit, subject="[bold]zoo", outliers=[replace(audit.outliers[0], name="a [b] name of thirty letters")]
     )
-    console = Console(file=io.StringIO(), width=80)
-    console.print(terminal_table(named))
-    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    lines = printed(named)
     assert max(map(len, lines)) <= 80
     assert "[bold]zoo" in lines[0]
     assert any(line.split() == ["Plain", "Temperature", "bitbayes", "objective"] for line in lines)
-    rows = [line.split() for line in lines if "a [b] name of thirty letters" in line]
-    assert [row[-4:] for row in rows] == [["80.0", "70.0", "40.0", "60.0"], ["50.0"] * 4, ["95.0"] * 4]
+    rows = [line.split()[-4:] for line in lines if "a [b] name of thirty letters" in line]
+    assert rows == [
+        ["80.0", "80.0", "*90.0", "85.0"],
+        ["40.0", "40.0", "*10.0", "20.0"],
+        ["80.0", "70.0", "*40.0", "60.0"],
+    ]
     assert any("(lower is better)" in line for line in lines)
+    assert lines[-1].strip() == "* the best of its row"
+
+
+def test_numbers_with_and_without_a_mark_are_aligned(audit: Audit) -> None:
+    accuracy, ece = (next(line for line in printed(audit) if name in line) for name in ("Accuracy", "ECE"))
+    assert accuracy.index("89.5") + len("89.5") == ece.index("*1.0") + len("*1.0")
 
 
 def test_a_method_that_was_left_out_has_no_column(without_paper: Audit) -> None:
     assert {len(row.values) for section in table_sections(without_paper) for row in section.rows} == {3}
     assert len(terminal_table(without_paper).columns) == 4
+
+
+def test_the_conclusion_fits_eighty_columns(audit: Audit, bare: Audit) -> None:
+    for each in (audit, bare):
+        assert max(map(len, write_conclusion(each).splitlines())) <= 80

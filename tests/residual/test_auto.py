@@ -41,7 +41,7 @@ def test_before_tuning_no_bit_differs_from_no_residual(k, layers):
         lambda bayes: bayes.bound(far),
     ):
         assert torch.equal(ask(auto), ask(none))
-    assert "residual variance=none" in repr(auto)
+    assert "residual=off" in repr(auto)
 
 
 @pytest.mark.parametrize("layers", ["last", "all"])
@@ -49,7 +49,7 @@ def test_before_tuning_no_bit_differs_from_no_residual(k, layers):
 def test_after_tuning_it_is_what_residual_true_is_with_the_same_numbers(k, layers):
     bayes, (x, y) = trained(k, layers=layers)
     bayes.tune([(x, y)])
-    assert bayes.residual_variance > 0 and "residual variance=none" not in repr(bayes)
+    assert bayes.residual_variance > 0 and "residual=on" in repr(bayes)
     asked, _ = trained(k, layers=layers, residual=True)
     for name, value in numbers(bayes).items():
         setattr(asked, name, value)
@@ -67,7 +67,7 @@ def test_a_variance_of_zero_switches_it_off(layers):
     none, _ = trained(3, layers=layers, residual=False)
     none.prior_variance, none.temperature = bayes.prior_variance, bayes.temperature
     assert torch.equal(bayes.predict_proba(40 * x), none.predict_proba(40 * x))
-    assert "residual variance=none" in repr(bayes)
+    assert "residual=off" in repr(bayes)
 
 
 def test_without_it_limits_are_the_weights_own():

@@ -1,21 +1,26 @@
-"""How overconfident is a classifier? `audit` measures it; a table, a page and sentences report it."""
+"""How overconfident is a classifier? `audit` measures it; a page, a table and a verdict report it."""
 
 from bitbayes.auditing.measure import audit
-from bitbayes.auditing.page import render_page
+from bitbayes.auditing.page import GENERATOR, render_page
 from bitbayes.auditing.progress import ProgressBars
-from bitbayes.auditing.sentences import summarise
+from bitbayes.auditing.report import AuditReport
 from bitbayes.auditing.table import TableRow, table_sections
 from bitbayes.auditing.target import embedded_target, load_target
-from bitbayes.auditing.terminal import terminal_table
+from bitbayes.auditing.terminal import terminal_table, write_conclusion
+from bitbayes.auditing.verdict import advise, write_verdict
 
 __all__ = [
+    "GENERATOR",
+    "AuditReport",
     "ProgressBars",
     "TableRow",
+    "advise",
     "audit",
     "embedded_target",
     "load_target",
     "render_page",
-    "summarise",
     "table_sections",
     "terminal_table",
+    "write_conclusion",
+    "write_verdict",
 ]

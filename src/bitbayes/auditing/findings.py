@@ -3,29 +3,41 @@
 from dataclasses import asdict, dataclass
 from typing import Any
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 # The last is left out where uniform noise means nothing, or the network fails on it.
 AUDITED_METHODS = ("plain", "temperature", "bitbayes", "paper")
+# The shares of the test data that a threshold may keep: 50 %, 50.5 %, …, 100 %.
+KEPT_SHARES = [share / 200 for share in range(100, 201)]
+USUAL_SHARE = 0.95  # the share that FPR95 is about
+# How many bins the histograms of the scores have.
+HISTOGRAM_BINS = 24
+
+Interval = list[float]  # the low and the high end, of 95 %
 
 
 @dataclass(frozen=True)
 class ReliabilityDiagram:
     """The test inputs in 15 bins of confidence.
 
-    Each list has one entry per bin: the number of inputs, their mean confidence, and the share of them that
-    is classified correctly. The last two are None in an empty bin.
+    Each list has one entry per bin: the number of inputs, their mean confidence, the share of them that is
+    classified correctly, and the 95 % interval of that share by the bootstrap. All but the first are None in
+    an empty bin.
     """
 
     count: list[int]
     confidence: list[float | None]
     accuracy: list[float | None]
+    low: list[float | None]
+    high: list[float | None]
 
 
 @dataclass(frozen=True)
 class TestScores:
     """The scores of one method on the test data.
 
-    `confidence` is the mean over the inputs. `histogram` counts confidences in 20 equal bins from 0 to 1.
+    `confidence` is the mean over the inputs. `intervals` has a 95 % interval for each score, by the
+    bootstrap. `against_plain` says whether a score is "better", "worse" or the "same" as that of the plain
+    network: the same unless the 95 % interval of the difference excludes 0.
     """
 
     __test__ = False  # pytest would take this class for a test because of its name
@@ -36,21 +48,54 @@ class TestScores:
     ece: float
     brier: float
     reliability: ReliabilityDiagram
+    intervals: dict[str, Interval]
+    against_plain: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """How one method ranks inputs: by a score that is larger for inputs that are more like the data.
+
+    Attributes:
+        by: "confidence" or "score" (`Laplace.score`).
+        threshold: for each of `KEPT_SHARES`, the threshold that keeps this share of the test data.
+        low, high: the ends of the histograms' axis. For a confidence p the axis is log(p/(1 − p)).
+        position: where the thresholds are on the axis, from 0 (the low end) to 1.
+        histogram: the test data in `HISTOGRAM_BINS` bins. The outer bins also hold what is beyond the axis.
+    """
+
+    by: str
+    threshold: list[float]
+    low: float
+    high: float
+    position: list[float]
     histogram: list[int]
 
 
 @dataclass(frozen=True)
 class OutlierScores:
-    """The scores of one method on one set of outliers.
+    """The scores of one method on outliers.
 
     `confidence` is the mean over the outliers. `auroc` and `fpr95` measure how well the outliers are
-    separated from the test data: by the confidence, or by `Laplace.score` for a method with a Gaussian.
+    separated from the test data by the method's `Ranking`. `intervals` and `against_plain` are as in
+    `TestScores`.
     """
 
     confidence: float
     auroc: float
     fpr95: float
+    intervals: dict[str, Interval]
+    against_plain: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Passing:
+    """Which outliers get through: their histogram on the axis of the method's `Ranking`, and for each of
+    `KEPT_SHARES` the share of them that gets through the threshold.
+    """
+
     histogram: list[int]
+    share: list[float]
 
 
 @dataclass(frozen=True)
@@ -64,6 +109,54 @@ class OutlierSet:
     kind: str
     size: int
     scores: dict[str, OutlierScores]
+    passing: dict[str, Passing]
+
+
+@dataclass(frozen=True)
+class OutlierGroup:
+    """The means over several sets of outliers, with the names of the sets."""
+
+    sets: list[str]
+    scores: dict[str, OutlierScores]
+
+
+@dataclass(frozen=True)
+class PriorCurve:
+    """What each prior variance gives without temperature and residual: on the test data and, as means over
+    `sets`, on outliers. One entry per prior variance in each list.
+    """
+
+    sets: list[str]
+    prior_variance: list[float]
+    ece: list[float]
+    auroc: list[float]
+    fpr95: list[float]
+
+
+@dataclass(frozen=True)
+class Example:
+    """One input, and what each method says about it.
+
+    Attributes:
+        source: "Test data", or the name of the set of outliers.
+        kind: "test", or the kind of the set.
+        label: the true class, or None for an outlier.
+        image: the input as a PNG in a data URI, or None if it is no image.
+        values: the first numbers of an input that is no image.
+        size: how many numbers the input has.
+        predicted, confidence: the class and its probability, by method.
+        kept_from: by method, the smallest of `KEPT_SHARES` at which the input gets through; None: at none.
+    """
+
+    source: str
+    kind: str
+    label: int | None
+    image: str | None
+    values: list[float]
+    size: int
+    predicted: dict[str, int]
+    confidence: dict[str, float]
+    kept_from: dict[str, float | None]
 
 
 @dataclass(frozen=True)
@@ -83,56 +176,73 @@ class RayConfidence:
 
 @dataclass(frozen=True)
 class ClassLimits:
-    """The exact limits of bitbayes' confidence at δ·x as δ → ∞, for `size` test inputs x of one class."""
+    """The exact limits of bitbayes' confidence at δ·x as δ → ∞, for `size` test inputs x of one class.
+
+    `mean` and `largest` are over the limits. From δ = `alpha` (the largest of the class) on, no confidence
+    exceeds `certified`; both are None if there is no certificate.
+    """
 
     label: int
     size: int
     mean: float
     largest: float
+    alpha: float | None
+    certified: float | None
 
 
 @dataclass(frozen=True)
 class Cost:
-    """The time of the steps of bitbayes, relative to a plain forward pass over the same data.
+    """The seconds of the steps of bitbayes, each the median of several runs where a run is short.
 
-    The time for loading data is not counted.
+    The time for loading data is not counted. `fit` and `tune` are the ratios to one forward pass of the plain
+    network over the training data, and `predict` is the ratio of a prediction to a plain one. On a CPU the
+    ratios are of its own time, and not of the clock's: so they do not depend on what else the machine does.
     """
 
+    fit_seconds: float
+    tune_seconds: float
+    predict_milliseconds: float  # of one input, in a batch
+    forward_milliseconds: float  # the same of the plain network
     fit: float
     tune: float
     predict: float
-    forward_milliseconds: float  # the plain network on one test input
 
 
 @dataclass(frozen=True)
 class Audit:
-    """Everything that `bitbayes.auditing.audit` measures. All rates are fractions between 0 and 1.
+    """Everything that an audit measures. All rates are fractions between 0 and 1.
 
-    `test` has the methods in the order of `AUDITED_METHODS`. `chosen` holds the numbers that each
-    method chose on the validation data.
+    `test` has the methods in the order of `AUDITED_METHODS`. `groups` holds the means over the "unfamiliar"
+    sets (those of the user; or noise if there are none) and over the "far" ones. `chosen` holds the numbers
+    that each method chose on the validation data.
     """
 
     subject: str
     classes: int
     sizes: dict[str, int]
     test: dict[str, TestScores]
+    rankings: dict[str, Ranking]
     outliers: list[OutlierSet]
+    groups: dict[str, OutlierGroup]
+    prior_curve: PriorCurve | None
+    examples: list[Example]
     ray: RayConfidence | None
+    infinity: list[ClassLimits]  # empty if the limits are not known
     changed_labels: int  # by bitbayes
     chosen: dict[str, dict[str, float]]
     cost: Cost
     seconds: float
     finished: str  # UTC, in ISO format
     seed: int
+    command: str
     versions: dict[str, str]
     notes: list[str]
-    infinity: list[ClassLimits]  # empty if the limits are not known
 
     @property
     def methods(self) -> tuple[str, ...]:
         """The names of the methods, in the order of the columns."""
         return tuple(self.test)
 
-    def as_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return nested dicts and lists for JSON. The key "schema" holds the version of the layout."""
         return {"schema": SCHEMA_VERSION, **asdict(self)}

@@ -17,23 +17,28 @@ import torch
 from torch import Tensor, nn
 
 from bitbayes._version import __version__
-from bitbayes.auditing.findings import Audit, Cost
+from bitbayes.auditing.costs import Taken, measured, now, repeated, side_by_side
+from bitbayes.auditing.examples import TestExamples, choose_examples
+from bitbayes.auditing.findings import Cost
 from bitbayes.auditing.predictions import (
     Methods,
+    SharedPass,
     by_confidence,
     by_score,
     is_scalable,
-    plain_probabilities,
-    predict,
+    plain_logits,
     predict_test,
 )
-from bitbayes.auditing.progress import ReportProgress
-from bitbayes.auditing.scores import score_limits, score_outliers, score_rays, score_test
+from bitbayes.auditing.prior_curve import measure_prior_curve
+from bitbayes.auditing.progress import ReportProgress, say_nothing, shown
+from bitbayes.auditing.rankings import rank_test
+from bitbayes.auditing.report import AuditReport
+from bitbayes.auditing.scores import predict_sets, score_limits, score_outliers, score_rays, score_test
 from bitbayes.auditing.words import METHOD_TITLES, printable
 from bitbayes.baselines import TemperatureScaling
 from bitbayes.errors import BitbayesError, DataError, EdgeWarning
 from bitbayes.laplace import NUMBERS, Laplace
-from bitbayes.model import Inputs, check_loader, labelled_batches, model_device, row_count
+from bitbayes.model import Inputs, Loader, check_loader, labelled_batches, model_device, row_count
 from bitbayes.outliers import far_away, uniform_noise
 
 # The mean of this many confidences is known to about two percentage points.
@@ -42,19 +47,22 @@ MOST_GENERATED_OUTLIERS = 1000
 
 def audit(
     model: nn.Module,
-    train: Iterable[Any],
-    validation: Iterable[Any],
-    test: Iterable[Any],
-    outliers: Mapping[str, Iterable[Any] | Tensor] | None = None,
+    train: Loader,
+    validation: Loader,
+    test: Loader,
+    outliers: Mapping[str, Loader | Tensor] | None = None,
     *,
     subject: str | None = None,
     seed: int = 0,
-    progress: ReportProgress | None = None,
-) -> Audit:
-    """Compare the plain network, temperature scaling and the last-layer Laplace approximation.
+    command: str | None = None,
+    progress: bool | ReportProgress | None = None,
+) -> AuditReport:
+    """Measure how overconfident a classifier is, and whether bitbayes helps.
 
-    The approximation is fitted once, and tuned twice: by default ("bitbayes"), and by the paper's objective
-    ("paper"), which looks at uniform noise too. Where noise means nothing, a note takes the latter's place.
+    The audit compares the plain network, temperature scaling ("temperature") and the last-layer Laplace
+    approximation. The approximation is fitted once and tuned twice: by default ("bitbayes"), and by the
+    paper's objective ("paper"), which also uses uniform noise. If noise makes no sense for the inputs,
+    "paper" is left out, and a note says so.
 
     All scores are on the test data and on outliers. In addition to the given outliers the audit generates
     uniform noise over the range of the test inputs, δ·noise and δ·test inputs. It cannot generate them if
@@ -69,77 +77,117 @@ def audit(
         outliers: inputs that belong to no class: a tensor or a loader for each name.
         subject: the title of the report. The default is the name of the model's class.
         seed: of the generated noise.
-        progress: called with the name of a stage, the steps done, and the number of all its steps (None if
-            unknown).
+        command: what repeats the audit, for the report.
+        progress: whether to show bars; None: on terminals and in notebooks. Or a function that is called
+            with the name of a stage, the steps done, and the number of all its steps (None if unknown).
 
+    Returns:
+        The numbers, with `save(path)` for the report as a page, `to_dict()` and `to_json()`, and a summary
+        in a notebook.
+
+    >>> import bitbayes as bb
     >>> _ = torch.manual_seed(0)
     >>> x = torch.cat([torch.randn(60, 2) - 3, torch.randn(60, 2) + 3])
     >>> data = [(x, torch.arange(120) // 60)]
-    >>> found = audit(nn.Linear(2, 2), data, data, data, {"far right": x + 50})
+    >>> found = bb.audit(nn.Linear(2, 2), data, data, data, {"far right": x + 50})
     >>> [outlier.name for outlier in found.outliers]
     ['far right', 'Uniform noise', 'Noise × 100', 'Noise × 2,000', 'Test inputs × 2,000']
     >>> found.methods, found.sizes["test"]
     (('plain', 'temperature', 'bitbayes', 'paper'), 120)
     """
+    with shown(progress) as report:
+        return _measure(
+            model,
+            train,
+            validation,
+            test,
+            outliers,
+            subject=subject,
+            seed=seed,
+            command=command,
+            report=report,
+        )
+
+
+def _measure(
+    model: nn.Module,
+    train: Loader,
+    validation: Loader,
+    test: Loader,
+    outliers: Mapping[str, Loader | Tensor] | None,
+    *,
+    subject: str | None,
+    seed: int,
+    command: str | None,
+    report: ReportProgress,
+) -> AuditReport:
+    """The audit, which reports its progress to `report`. See `audit`."""
     begun = time.perf_counter()
-    report = progress or (lambda stage, done, total: None)
     device = model_device(model)
     notes: list[str] = []
     loaders = {"train": train, "validation": validation, "test": test}
     first = {name: _first_inputs(name, loader, device) for name, loader in loaders.items()}
-    plain_probabilities(model, first["train"])  # the first pass through a network may be slow: not timed
+    given = _check_outliers(outliers)
 
     bayes, scaled = Laplace(model), TemperatureScaling(model)
-    fitting = TimedLoader(train, "Fitting", report)
-    tuning = TimedLoader(validation, "Tuning", report, extra_steps=1)  # for the candidates
-    fit_seconds = _time_work(lambda: bayes.fit(fitting, progress=False), fitting, device)
+    fitting = TimedLoader(train, "Fitting", report, device)
+    tuning = TimedLoader(validation, "Tuning", report, device, extra_steps=1)  # for the candidates
+    fit = _without_waiting(lambda: bayes.fit(fitting, progress=False), fitting)
     with _edge_warnings_as_notes("Temperature", notes):
-        scaled.fit(TimedLoader(validation, "Temperature", report), progress=False)
+        scaled.fit(TimedLoader(validation, "Temperature", report, device), progress=False)
     paper = copy.copy(bayes)  # shares what was fitted, and gets numbers of its own
-    tune_seconds = _time_work(lambda: bayes.tune(tuning, progress=False), tuning, device)
+    tune = _without_waiting(lambda: bayes.tune(tuning, progress=False), tuning)
     report(tuning.stage, 1, 1)
 
+    network = SharedPass(model)
     methods: Methods = {
-        "plain": by_confidence(lambda x: plain_probabilities(model, x)),
-        "temperature": by_confidence(scaled.predict_proba),
+        "plain": by_confidence(network.probabilities),
+        "temperature": by_confidence(lambda x: network.probabilities(x, scaled.temperature)),
         "bitbayes": by_score(bayes),
     }
+    report("Costs", 0, 1)
+    cost = _measure_cost(model, bayes, methods, first["test"], fitting, tuning, fit, tune)
+    report("Costs", 1, 1)
     chosen = {"temperature": {"temperature": float(scaled.temperature)}, "bitbayes": _numbers(bayes)}
     if _tune_as_the_paper(paper, validation, first["validation"], report, notes):
         methods["paper"] = by_score(paper)
         chosen["paper"] = {"prior_variance": _numbers(paper)["prior_variance"]}
-    predict(methods, [first["test"]])  # the first call of a method may be slow too
-    testing = TimedLoader(test, "Test data", report)
-    predicted, labels, inputs, seconds = predict_test(methods, testing, device, MOST_GENERATED_OUTLIERS)
-    forward_seconds = seconds["plain"] / len(labels)
+    test_examples = TestExamples()
+    testing = TimedLoader(test, "Test data", report, device)
+    predicted, labels, inputs = predict_test(methods, testing, device, MOST_GENERATED_OUTLIERS, test_examples)
 
-    given = [(printable(name), "given", data) for name, data in (outliers or {}).items()]
     generated = _generate_outliers(inputs, seed, notes)
-    scored = score_outliers(methods, predicted, given + generated, device, report, notes)
+    sets = predict_sets(methods, given + generated, device, report, notes)
+    rankings = rank_test(predicted, [each.ranked for each in sets])
+    scored, groups = score_outliers(predicted, rankings, sets)
+    curve = None
+    if "unfamiliar" in groups:
+        members = [(n, data) for n, _, data in given + generated if n in groups["unfamiliar"].sets]
+        curve = measure_prior_curve(bayes, test, members, report)
     ray = score_rays(methods, inputs, device, report, notes) if inputs is not None and generated else None
     limits = score_limits(bayes, inputs, labels, report, notes) if inputs is not None and ray else []
     changed = predicted["plain"].probs.argmax(1) != predicted["bitbayes"].probs.argmax(1)  # (n,)
-    return Audit(
+    return AuditReport(
         subject=printable(subject or type(model).__name__),
         classes=predicted["plain"].probs.shape[1],
         sizes={"train": fitting.rows, "validation": tuning.rows, "test": len(labels)},
-        test={name: score_test(predicted[name].probs, labels) for name in methods},
+        test=score_test(predicted, labels),
+        rankings=rankings,
         outliers=scored,
+        groups=groups,
+        prior_curve=curve,
+        examples=choose_examples(test_examples, [(s.name, s.kind, s.examples) for s in sets], rankings),
         ray=ray,
+        infinity=limits,
         changed_labels=int(changed.sum()),
         chosen=chosen,
-        cost=Cost(
-            fit=fit_seconds / (forward_seconds * fitting.rows),
-            tune=tune_seconds / (forward_seconds * tuning.rows),
-            predict=seconds["bitbayes"] / seconds["plain"],
-            forward_milliseconds=1000 * forward_seconds,
-        ),
+        cost=cost,
         seconds=time.perf_counter() - begun,
         finished=datetime.now(UTC).isoformat(timespec="seconds"),
         seed=seed,
+        command=printable(command or f"bb.audit(model, train, validation, test, outliers, seed={seed})"),
         versions=_versions(device),
         notes=[printable(note) for note in notes],
-        infinity=limits,
     )
 
 
@@ -150,26 +198,34 @@ class TimedLoader:
         loader: the loader of (x, y) or of mappings.
         stage: the name of the stage for `report`.
         report: called before and after each batch.
+        device: the model's, for the clock.
         extra_steps: the steps of the stage that follow after the loader.
     """
 
     def __init__(
-        self, loader: Iterable[Any], stage: str, report: ReportProgress, extra_steps: int = 0
+        self,
+        loader: Iterable[Any],
+        stage: str,
+        report: ReportProgress,
+        device: torch.device,
+        extra_steps: int = 0,
     ) -> None:
-        self.loader, self.stage, self.report, self.extra_steps = loader, stage, report, extra_steps
-        self.rows, self.waiting_seconds = 0, 0.0
+        self.loader, self.stage, self.report, self.device = loader, stage, report, device
+        self.extra_steps = extra_steps
+        self.rows, self.waiting = 0, Taken(0.0, 0.0)
 
     def __iter__(self) -> Iterator[Any]:
-        self.rows, self.waiting_seconds = 0, 0.0
+        self.rows, self.waiting = 0, Taken(0.0, 0.0)
         total = len(self.loader) + self.extra_steps if isinstance(self.loader, Sized) else None
-        asked = time.perf_counter()
+        asked = now(self.device)
         for done, batch in enumerate(self.loader):
-            self.waiting_seconds += time.perf_counter() - asked
+            waited = now(self.device).less(asked)
+            self.waiting = Taken(self.waiting.seconds + waited.seconds, self.waiting.work + waited.work)
             self.report(self.stage, done, total)
             yield batch
             self.rows += row_count(batch if isinstance(batch, Mapping) else batch[0])
             self.report(self.stage, done + 1, total)
-            asked = time.perf_counter()
+            asked = now(self.device)
 
 
 def _first_inputs(name: str, loader: Iterable[Any], device: torch.device) -> Inputs:
@@ -185,6 +241,24 @@ def _first_inputs(name: str, loader: Iterable[Any], device: torch.device) -> Inp
         raise DataError(f"{name!r}: {error}") from error
 
 
+def _check_outliers(outliers: Mapping[str, Loader | Tensor] | None) -> list[tuple[str, str, Any]]:
+    """Return the name, the kind and the inputs of each given set."""
+    if outliers is not None and not isinstance(outliers, Mapping):
+        raise DataError(
+            f"outliers is a {type(outliers).__name__}: give a dict from a name to a tensor of inputs or a "
+            'loader, such as {"letters": letters_loader}'
+        )
+    found = []
+    for name, data in (outliers or {}).items():
+        if isinstance(data, Iterator):
+            raise DataError(
+                f"outliers {name!r}: a {type(data).__name__} can be read only once: "
+                "give a DataLoader, a tensor, or a list of batches"
+            )
+        found.append((printable(name), "given", data))
+    return found
+
+
 def _tune_as_the_paper(
     bayes: Laplace, validation: Iterable[Any], first: Inputs, report: ReportProgress, notes: list[str]
 ) -> bool:
@@ -192,7 +266,8 @@ def _tune_as_the_paper(
 
     Returns whether that was possible; a note says why not.
     """
-    tuning = TimedLoader(validation, METHOD_TITLES["paper"], report, extra_steps=1)  # for the noise
+    device = model_device(bayes.model)
+    tuning = TimedLoader(validation, METHOD_TITLES["paper"], report, device, extra_steps=1)  # for the noise
     left_out = f"The column “{tuning.stage}” is left out:"
     if not is_scalable(first):
         notes.append(f"{left_out} it needs noise, and the inputs are no floating-point tensors.")
@@ -236,13 +311,53 @@ def _generate_outliers(inputs: Tensor | None, seed: int, notes: list[str]) -> li
     ]
 
 
-def _time_work(work: Callable[[], Any], loader: TimedLoader, device: torch.device) -> float:
-    """Return the seconds that `work` takes, without the time it waits for the loader."""
-    begun = time.perf_counter()
-    work()
-    if device.type == "cuda":  # kernels may still be running
-        torch.cuda.synchronize(device)
-    return time.perf_counter() - begun - loader.waiting_seconds
+def _without_waiting(work: Callable[[], object], loader: TimedLoader) -> Taken:
+    """Return what `work` takes, without the time that it waits for the loader."""
+    return measured(work, loader.device).less(loader.waiting)
+
+
+def _measure_cost(
+    model: nn.Module,
+    bayes: Laplace,
+    methods: Methods,
+    x: Inputs,
+    fitting: TimedLoader,
+    tuning: TimedLoader,
+    fit: Taken,
+    tune: Taken,
+) -> Cost:
+    """Measure short steps again, and compare them with a plain forward pass over the training data.
+
+    Args:
+        model, bayes, methods: what is audited.
+        x: a batch of inputs.
+        fitting, tuning: the loaders of the first run.
+        fit, tune: what the first run took.
+    """
+
+    def fit_again() -> Taken:
+        again = TimedLoader(fitting.loader, "", say_nothing, fitting.device)
+        return _without_waiting(lambda: Laplace(model).fit(again, progress=False), again)
+
+    def tune_again() -> Taken:
+        again, other = TimedLoader(tuning.loader, "", say_nothing, tuning.device), copy.copy(bayes)
+        return _without_waiting(lambda: other.tune(again, progress=False), again)
+
+    fit, tune = repeated(fit, fit_again), repeated(tune, tune_again)
+    forward, prediction = side_by_side(
+        lambda: plain_logits(model, x), lambda: methods["bitbayes"](x), fitting.device
+    )
+    n = row_count(x)
+    one_pass = forward.work / n * fitting.rows
+    return Cost(
+        fit_seconds=fit.seconds,
+        tune_seconds=tune.seconds,
+        predict_milliseconds=1000 * prediction.seconds / n,
+        forward_milliseconds=1000 * forward.seconds / n,
+        fit=fit.work / one_pass,
+        tune=tune.work / one_pass,
+        predict=prediction.work / forward.work,
+    )
 
 
 @contextmanager

@@ -1,82 +1,100 @@
-"""The report as one HTML file. It needs no internet connection and contains no script."""
+"""The report as one HTML file. It loads nothing, and reads well where scripts do not run."""
 
+import base64
+import json
 from importlib.resources import files
+from typing import Any
 
 from jinja2 import Environment, StrictUndefined
+from markupsafe import Markup
 
-from bitbayes.auditing import figures
-from bitbayes.auditing.findings import Audit, ClassLimits
-from bitbayes.auditing.sentences import calibration_gap, summarise
-from bitbayes.auditing.table import table_sections
-from bitbayes.auditing.words import METHOD_TITLES, percent, write_chosen
+from bitbayes.auditing import captions, charts
+from bitbayes.auditing.findings import KEPT_SHARES, USUAL_SHARE, Audit, ClassLimits
+from bitbayes.auditing.table import ARROWS, table_sections
+from bitbayes.auditing.verdict import advise, compare, write_verdict
+from bitbayes.auditing.words import METHOD_TITLES, join_names, per_hundred, percent, write_chosen
 
 MOST_CLASSES_IN_TABLE = 20  # of limits at infinity
+CHANGE_WORDS = {"better": "▲ better", "same": "= no clear change", "worse": "▼ worse"}
+# The page says this in its head, so that `bitbayes audit` knows a report that it may replace.
+GENERATOR = "bitbayes audit"
 
 
 def render_page(audit: Audit) -> str:
-    """Return the page as text: sentences, a table, pictures, what was run, and a glossary."""
+    """Return the page as text."""
+    return render("page.html", page_values(audit))
+
+
+def render(name: str, values: dict[str, Any]) -> str:
+    """Fill a template of this package."""
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    template = environment.from_string(files(__package__).joinpath("page.html").read_text("utf-8"))
-    return template.render(
-        audit=audit,
-        sentences=summarise(audit),
-        sections=table_sections(audit),
-        methods=audit.methods,
-        names=METHOD_TITLES,
-        colours=figures.METHOD_COLOURS,
-        percent=percent,
-        write_chosen=write_chosen,
-        ray=_ray_picture(audit),
-        infinity=_largest_limits(audit),
-        all_are_guesses=_all_are_guesses(audit),
-        reliability=[_reliability_picture(audit, method) for method in audit.methods],
-        histograms=[_histogram_picture(audit, method) for method in audit.methods],
-    )
+    return environment.from_string(_read(name)).render(values)
 
 
-def _ray_picture(audit: Audit) -> tuple[str, str] | None:
-    """Return the picture and a text for readers who cannot see it."""
-    if audit.ray is None:
+def page_values(audit: Audit) -> dict[str, Any]:
+    """Return what the templates need."""
+    return {
+        "audit": audit,
+        "generator": GENERATOR,
+        "style": Markup(_read("page.css")),
+        "script": Markup(_read("page.js")),
+        "verdict": write_verdict(audit),
+        "comparisons": compare(audit),
+        "change_words": CHANGE_WORDS,
+        "advice": advise(audit),
+        "sections": table_sections(audit),
+        "arrows": ARROWS,
+        "names": METHOD_TITLES,
+        "percent": percent,
+        "per_hundred": per_hundred,
+        "join_names": join_names,
+        "write_chosen": write_chosen,
+        "keys": {method: charts.draw_key(method) for method in audit.methods},
+        "trade_off": _picture(audit, charts.draw_trade_off, captions.caption_trade_off, audit.prior_curve),
+        "reliability": _picture(audit, charts.draw_reliability, captions.caption_reliability, True),
+        "rays": _picture(audit, charts.draw_rays, captions.caption_rays, audit.ray),
+        "few_inputs": captions.FEW_INPUTS,
+        "limits": captions.caption_limits(audit),
+        "strips": {
+            (outlier.name, method): charts.draw_strip(audit, outlier, method)
+            for outlier in audit.outliers
+            for method in ("plain", "bitbayes")
+        },
+        "kept": KEPT_SHARES,
+        "usual": USUAL_SHARE,
+        "now": KEPT_SHARES.index(USUAL_SHARE),
+        "cost": captions.describe_cost(audit.cost, audit.sizes["train"]),
+        "class_limits": _largest_limits(audit),
+        "json_link": _json_link(audit),
+    }
+
+
+def _read(name: str) -> str:
+    return files(__package__).joinpath(name).read_text("utf-8")
+
+
+def _picture(audit: Audit, draw: Any, write_caption: Any, available: object) -> tuple[Markup, str] | None:
+    """Return a picture and its caption, which is also its text for readers who cannot see it."""
+    if available is None:
         return None
-    ends = ", ".join(
-        f"{METHOD_TITLES[m]} from {percent(audit.ray.mean[m][0])} to {percent(audit.ray.mean[m][-1])} %"
-        for m in audit.methods
-    )
-    return figures.draw_ray(audit.ray, audit.classes), (
-        f"Mean confidence as test inputs are multiplied by 1 to {audit.ray.delta[-1]:,.0f}: {ends}."
-    )
+    caption = write_caption(audit)
+    return draw(audit, caption), caption
 
 
 def _largest_limits(audit: Audit) -> list[ClassLimits]:
-    """Return the limits of all classes, or of the classes with the largest limits if there are many."""
+    """Return the limits of all classes, or of the classes with the largest limits if there are many.
+
+    If all are blind guesses, as they are with the residual, there is nothing to list.
+    """
+    if all(abs(row.largest - 1 / audit.classes) < 1e-6 for row in audit.infinity):
+        return []
     if len(audit.infinity) <= MOST_CLASSES_IN_TABLE:
         return audit.infinity
     return sorted(audit.infinity, key=lambda row: -row.largest)[:MOST_CLASSES_IN_TABLE]
 
 
-def _all_are_guesses(audit: Audit) -> bool:
-    """Return whether the largest limit of every class is 1/k, as it is with the residual."""
-    return all(abs(row.largest - 1 / audit.classes) < 1e-6 for row in audit.infinity)
-
-
-def _reliability_picture(audit: Audit, method: str) -> tuple[str, str, str]:
-    """Return the picture, a text for readers who cannot see it, and a verdict."""
-    scores = audit.test[method]
-    gap = calibration_gap(scores, audit.sizes["test"])
-    verdict = "fits" if gap == 0 else "overconfident" if gap > 0 else "underconfident"
-    text = (
-        f"Reliability diagram, {METHOD_TITLES[method]}: mean confidence {percent(scores.confidence)} %, "
-        f"right {percent(scores.accuracy)} %."
-    )
-    return figures.draw_reliability(audit, method), text, verdict
-
-
-def _histogram_picture(audit: Audit, method: str) -> tuple[str, str]:
-    """Return the picture and a text for readers who cannot see it."""
-    means = [("test data", audit.test[method].confidence)]
-    means += [(outlier.name, outlier.scores[method].confidence) for outlier in audit.outliers]
-    listing = ", ".join(f"{name} {percent(mean)} %" for name, mean in means)
-    text = f"Histograms of confidence, {METHOD_TITLES[method]}; means: {listing}."
-    return figures.draw_histograms(audit, method), text
+def _json_link(audit: Audit) -> str:
+    text = json.dumps(audit.to_dict(), allow_nan=False)
+    return "data:application/json;base64," + base64.b64encode(text.encode()).decode()

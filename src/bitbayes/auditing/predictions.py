@@ -1,6 +1,5 @@
-"""Run the audited methods on inputs, and measure the time that each of them takes."""
+"""Run the audited methods on inputs."""
 
-import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple, TypeGuard
 
@@ -23,8 +22,17 @@ class Rated(NamedTuple):
     scores: Tensor
 
 
+class Ranked(NamedTuple):
+    """The confidence and the score of outliers, (m,) each. Their other probabilities are not needed."""
+
+    confidence: Tensor
+    scores: Tensor
+
+
 Methods = dict[str, Callable[[Inputs], Rated]]  # by name
 Predictions = dict[str, Rated]  # by method
+# Called with the inputs of a batch, its labels if there are any, and the predictions of all methods.
+Watch = Callable[[Inputs, Tensor | None, Predictions], None]
 
 
 def is_scalable(x: Inputs) -> TypeGuard[Tensor]:
@@ -32,12 +40,29 @@ def is_scalable(x: Inputs) -> TypeGuard[Tensor]:
     return isinstance(x, Tensor) and x.is_floating_point()
 
 
-def plain_probabilities(model: nn.Module, x: Inputs) -> Tensor:
-    """Return the network's own probabilities, (n, k). A network with one logit gives (n, 2)."""
+def plain_logits(model: nn.Module, x: Inputs) -> Tensor:
+    """Return the network's own logits, (n, k)."""
     with torch.no_grad():
         output = call(private_copy(model), x)
-    logits = output.reshape(row_count(x), -1).to(working(output.dtype))  # (n, k)
-    return likelihood_for(logits.shape[1]).log_probabilities(logits).exp()
+    return output.reshape(row_count(x), -1).to(working(output.dtype))
+
+
+class SharedPass:
+    """The network's logits, kept for the last batch: two methods use the same forward pass."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+        self.inputs: Inputs | None = None
+        self.kept: Tensor | None = None
+
+    def probabilities(self, x: Inputs, temperature: float = 1.0) -> Tensor:
+        """Return the probabilities (n, k) of the logits divided by a temperature; one logit gives (n, 2)."""
+        if self.kept is None or self.inputs is not x:
+            logits = plain_logits(self.model, x)
+            # Division by a small T could overflow, so the largest logit is moved to 0 first.
+            self.kept = logits - logits.amax(1, keepdim=True) if logits.shape[1] > 1 else logits
+            self.inputs = x
+        return likelihood_for(self.kept.shape[1]).log_probabilities(self.kept / temperature).exp()
 
 
 def by_confidence(predict_proba: Callable[[Inputs], Tensor]) -> Callable[[Inputs], Rated]:
@@ -62,54 +87,53 @@ def by_score(bayes: Laplace) -> Callable[[Inputs], Rated]:
     return rate
 
 
-def predict(
-    methods: Methods, inputs: Iterable[Inputs], seconds: dict[str, float] | None = None
-) -> Predictions:
-    """Return the predictions of every method on all inputs.
+def predict(methods: Methods, x: Inputs) -> Predictions:
+    """Return the predictions of every method on one batch, on the CPU.
 
     All methods see a batch before the next batch is loaded. So their rows match even if the loader shuffles.
-
-    Args:
-        methods: the methods by name.
-        inputs: batches of inputs, on the model's device.
-        seconds: the time of each method is added here, if given.
     """
-    parts: dict[str, list[Rated]] = {name: [] for name in methods}
-    for x in inputs:
-        for name, rate in methods.items():
-            begun = time.perf_counter()
-            probs, scores = rate(x)
-            parts[name].append(Rated(probs.cpu(), scores.cpu()))
-            if seconds is not None:
-                seconds[name] += time.perf_counter() - begun
-    return {name: Rated(*map(torch.cat, zip(*part, strict=True))) for name, part in parts.items()}
+    return {name: Rated(*(part.cpu() for part in rate(x))) for name, rate in methods.items()}
 
 
-def predict_outliers(methods: Methods, data: Iterable[Any] | Tensor, device: torch.device) -> Predictions:
-    """Return the predictions of every method on a tensor, in pieces, or on the inputs of a loader."""
+def predict_outliers(
+    methods: Methods, data: Iterable[Any] | Tensor, device: torch.device, watch: Watch | None = None
+) -> dict[str, Ranked]:
+    """Return the ranks of a tensor, predicted in pieces, or of the inputs of a loader, by method."""
     pieces = list(torch.split(data, ROWS_PER_PREDICTION)) if isinstance(data, Tensor) else data
-    return predict(methods, (batch.inputs for batch in input_batches(pieces, device)))
+    parts: dict[str, list[Ranked]] = {name: [] for name in methods}
+    for batch in input_batches(pieces, device):
+        predicted = predict(methods, batch.inputs)
+        if watch:
+            watch(batch.inputs, None, predicted)
+        for name, (probs, scores) in predicted.items():
+            parts[name].append(Ranked(probs.amax(1), scores))
+    return {name: Ranked(*map(torch.cat, zip(*part, strict=True))) for name, part in parts.items()}
 
 
 def predict_test(
-    methods: Methods, loader: Iterable[Any], device: torch.device, most_kept: int
-) -> tuple[Predictions, Tensor, Tensor | None, dict[str, float]]:
+    methods: Methods, loader: Iterable[Any], device: torch.device, most_kept: int, watch: Watch
+) -> tuple[Predictions, Tensor, Tensor | None]:
     """Run every method on the test data.
 
-    Returns the predictions, the labels (n,), the first `most_kept` inputs (None if they cannot be scaled),
-    and the seconds that each method took.
+    Returns the predictions, the labels (n,), and the first `most_kept` inputs (None if these cannot be
+    scaled).
     """
     labels: list[Tensor] = []
     kept: list[Tensor] = []
-    seconds = dict.fromkeys(methods, 0.0)
+    parts: dict[str, list[Rated]] = {name: [] for name in methods}
+    for inputs, own in _labelled(loader, device):
+        labels.append(own)
+        if is_scalable(inputs) and sum(map(len, kept)) < most_kept:
+            kept.append(inputs.cpu())
+        predicted = predict(methods, inputs)
+        watch(inputs, own, predicted)
+        for name, rated in predicted.items():
+            parts[name].append(rated)
+    found = {name: Rated(*map(torch.cat, zip(*part, strict=True))) for name, part in parts.items()}
+    return found, torch.cat(labels), torch.cat(kept)[:most_kept] if kept else None
 
-    def inputs() -> Iterator[Inputs]:
-        for batch in labelled_batches(loader, device):
-            assert batch.labels is not None
-            labels.append(batch.labels.reshape(-1).long().cpu())
-            if is_scalable(batch.inputs) and sum(map(len, kept)) < most_kept:
-                kept.append(batch.inputs.cpu())
-            yield batch.inputs
 
-    found = predict(methods, inputs(), seconds)
-    return found, torch.cat(labels), torch.cat(kept)[:most_kept] if kept else None, seconds
+def _labelled(loader: Iterable[Any], device: torch.device) -> Iterator[tuple[Inputs, Tensor]]:
+    for batch in labelled_batches(loader, device):
+        assert batch.labels is not None
+        yield batch.inputs, batch.labels.reshape(-1).long().cpu()

@@ -1,13 +1,42 @@
-"""How an audit reports its progress, and progress bars that show it on stderr."""
+"""How an audit reports its progress, and bars that show it: on stderr, or in a notebook."""
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Self
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
+from bitbayes.progress import NotebookBar, in_notebook
+
 # Called with the name of a stage, the steps done, and the number of all its steps (None if unknown).
 ReportProgress = Callable[[str, int, int | None], None]
+
+
+def say_nothing(stage: str, done: int, total: int | None) -> None:
+    """Report no progress."""
+
+
+@contextmanager
+def shown(progress: bool | ReportProgress | None) -> Iterator[ReportProgress]:
+    """Yield what an audit reports to: bars, nothing, or a function of the caller.
+
+    Args:
+        progress: True for bars, False for none, None for bars on terminals and in notebooks only; or a
+            function.
+    """
+    if callable(progress):
+        yield progress
+    elif progress is False or (progress is None and not in_notebook() and not sys.stderr.isatty()):
+        yield say_nothing
+    elif in_notebook():
+        bars = NotebookBars()
+        yield bars
+        bars.stop()
+    else:
+        with ProgressBars() as terminal:
+            yield terminal
 
 
 class ProgressBars:
@@ -17,8 +46,10 @@ class ProgressBars:
         columns = (TextColumn("{task.description:17}"), BarColumn(), TimeElapsedColumn())
         self.progress = Progress(*columns, console=Console(stderr=True))
         self.tasks: dict[str, TaskID] = {}
+        self.stage = ""  # the one that is going on
 
     def __call__(self, stage: str, done: int, total: int | None) -> None:
+        self.stage = stage
         if stage not in self.tasks:
             self.tasks[stage] = self.progress.add_task(stage, total=total)
         self.progress.update(self.tasks[stage], completed=done, total=total)
@@ -29,3 +60,23 @@ class ProgressBars:
 
     def __exit__(self, *error: object) -> None:
         self.progress.stop()
+
+
+class NotebookBars:
+    """One bar in the output of a cell for each stage of an audit. An instance is a `ReportProgress`."""
+
+    def __init__(self) -> None:
+        self.bar: NotebookBar | None = None
+
+    def __call__(self, stage: str, done: int, total: int | None) -> None:
+        if self.bar is None or self.bar.what != stage:
+            self.stop()
+            self.bar = NotebookBar(stage, total)
+            self.bar.start()
+        while self.bar.done < done:
+            self.bar.advance()
+
+    def stop(self) -> None:
+        """Show the last bar as it is at the end."""
+        if self.bar is not None:
+            self.bar.stop()

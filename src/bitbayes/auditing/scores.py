@@ -1,63 +1,96 @@
 """Score the audited methods on the test data, on outliers, along rays, and at infinity."""
 
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from bitbayes import metrics
+from bitbayes.auditing import bootstrap
+from bitbayes.auditing.examples import SurestOutliers
 from bitbayes.auditing.findings import (
     ClassLimits,
+    OutlierGroup,
     OutlierScores,
     OutlierSet,
+    Ranking,
     RayConfidence,
     ReliabilityDiagram,
     TestScores,
 )
-from bitbayes.auditing.predictions import Methods, Predictions, predict_outliers
+from bitbayes.auditing.predictions import Methods, Predictions, Ranked, predict_outliers
 from bitbayes.auditing.progress import ReportProgress
+from bitbayes.auditing.rankings import rank_outliers
 from bitbayes.errors import BitbayesError, DataError
 from bitbayes.laplace import Laplace
 from bitbayes.outliers import far_away
 
-HISTOGRAM_BINS = 20
 RAY_DELTAS = torch.logspace(0, 4, 13, dtype=torch.float64).tolist()
 MOST_INPUTS_ALONG_RAYS = 200  # each of them is predicted once for every δ
 MOST_LIMITS_PER_CLASS = 50
+MOST_LIMITS = 200
+# Seeds of the bootstrap, for the test data and for the first set of outliers.
+TEST_SEED, OUTLIER_SEED = 0, 1
 
 
-def score_test(probs: Tensor, labels: Tensor) -> TestScores:
-    """Return the scores of one method from its probabilities (n, k) and the labels (n,)."""
-    bins = metrics.reliability(probs, labels)
-    return TestScores(
-        accuracy=metrics.accuracy(probs, labels),
-        confidence=metrics.mmc(probs),
-        nll=metrics.nll(probs, labels),
-        ece=metrics.ece(probs, labels),
-        brier=metrics.brier(probs, labels),
-        reliability=ReliabilityDiagram(
-            bins.count.tolist(), _nan_to_none(bins.confidence), _nan_to_none(bins.accuracy)
-        ),
-        histogram=_count_confidences(probs),
-    )
+class PredictedSet(NamedTuple):
+    """A set of outliers, how every method ranks it, and its examples."""
+
+    name: str
+    kind: str
+    ranked: dict[str, Ranked]
+    examples: SurestOutliers
 
 
-def score_outliers(
+def score_test(predicted: Predictions, labels: Tensor) -> dict[str, TestScores]:
+    """Return the scores of each method from its probabilities (n, k) and the labels (n,)."""
+    weights = bootstrap.resample(len(labels), TEST_SEED)
+    draws = {
+        method: bootstrap.resampled_test_scores(weights, rated.probs, labels)
+        for method, rated in predicted.items()
+    }
+    found = {}
+    for method, (probs, _) in predicted.items():
+        bins = metrics.reliability(probs, labels)
+        band = bootstrap.resampled_bin_accuracy(weights, probs, labels)
+        ends = [
+            bootstrap.interval(values) if n else [None, None]
+            for n, values in zip(bins.count, band.T, strict=True)
+        ]
+        found[method] = TestScores(
+            accuracy=metrics.accuracy(probs, labels),
+            confidence=metrics.mmc(probs),
+            nll=metrics.nll(probs, labels),
+            ece=metrics.ece(probs, labels),
+            brier=metrics.brier(probs, labels),
+            reliability=ReliabilityDiagram(
+                count=bins.count.tolist(),
+                confidence=_nan_to_none(bins.confidence),
+                accuracy=_nan_to_none(bins.accuracy),
+                low=[low for low, _ in ends],
+                high=[high for _, high in ends],
+            ),
+            intervals=bootstrap.intervals(draws[method]),
+            against_plain=bootstrap.compare(draws[method], draws["plain"], outliers=False),
+        )
+    return found
+
+
+def predict_sets(
     methods: Methods,
-    on_test: Predictions,
-    sets: list[tuple[str, str, Any]],
+    sets: list[tuple[str, str, Iterable[Any] | Tensor]],
     device: torch.device,
     report: ReportProgress,
     notes: list[str],
-) -> list[OutlierSet]:
-    """Score every method on every set of outliers.
+) -> list[PredictedSet]:
+    """Run every method on every set of outliers.
 
     If a method fails on a set of the user, that is an error. If it fails on a generated set, the set is
     skipped and a note says why.
 
     Args:
         methods: the methods by name.
-        on_test: the predictions of each method on the test data.
         sets: the name, the kind (see `OutlierSet`) and the inputs of each set.
         device: the model's device.
         report: called with the progress.
@@ -66,25 +99,100 @@ def score_outliers(
     found = []
     for number, (name, kind, data) in enumerate(sets):
         report("Outliers", number, len(sets))
+        examples = SurestOutliers()
         try:
-            predicted = predict_outliers(methods, data, device)
-            scores = {
-                method: OutlierScores(
-                    confidence=metrics.mmc(probs),
-                    auroc=metrics.auroc(on_test[method].scores, outside),
-                    fpr95=metrics.fpr95(on_test[method].scores, outside),
-                    histogram=_count_confidences(probs),
-                )
-                for method, (probs, outside) in predicted.items()
-            }
+            ranked = predict_outliers(methods, data, device, examples)
         except BitbayesError as error:
             if kind == "given":
                 raise DataError(f"outliers {name!r}: {error}") from error
             notes.append(f"{name} was skipped: {error}")
             continue
-        found.append(OutlierSet(name, kind, len(predicted["plain"].probs), scores))
+        found.append(PredictedSet(name, kind, ranked, examples))
     report("Outliers", len(sets), len(sets))
     return found
+
+
+def score_outliers(
+    on_test: Predictions, rankings: dict[str, Ranking], sets: list[PredictedSet]
+) -> tuple[list[OutlierSet], dict[str, OutlierGroup]]:
+    """Score every method on every set of outliers, and on the unfamiliar and the far sets together."""
+    weights = bootstrap.resample(len(on_test["plain"].scores), TEST_SEED)
+    scored: list[OutlierSet] = []
+    draws: list[dict[str, dict[str, Tensor]]] = []  # of each set: by method, by score
+    for number, (name, kind, ranked, _) in enumerate(sets):
+        size = len(ranked["plain"].scores)
+        own = bootstrap.resample(size, OUTLIER_SEED + number)
+        draws.append(
+            {
+                method: bootstrap.resampled_outlier_scores(
+                    weights, on_test[method].scores, own, each.scores, each.confidence
+                )
+                for method, each in ranked.items()
+            }
+        )
+        scores = {
+            method: _outlier_scores(
+                each.confidence.double().mean().item(),
+                metrics.auroc(on_test[method].scores, each.scores),
+                metrics.fpr95(on_test[method].scores, each.scores),
+                draws[-1][method],
+                draws[-1]["plain"],
+            )
+            for method, each in ranked.items()
+        }
+        passing = {method: rank_outliers(rankings[method], each.scores) for method, each in ranked.items()}
+        scored.append(OutlierSet(name, kind, size, scores, passing))
+    return scored, _score_groups(scored, draws)
+
+
+def _score_groups(
+    sets: list[OutlierSet], draws: list[dict[str, dict[str, Tensor]]]
+) -> dict[str, OutlierGroup]:
+    """Return the means over the unfamiliar and over the far sets.
+
+    The user's own outliers say most about unfamiliar inputs. Noise stands in for them if there are none.
+    """
+    given = [number for number, each in enumerate(sets) if each.kind == "given"]
+    noise = [number for number, each in enumerate(sets) if each.kind == "noise"]
+    far = [number for number, each in enumerate(sets) if each.kind == "far"]
+    found = {}
+    for group, members in (("unfamiliar", given or noise), ("far", far)):
+        if not members:
+            continue
+        means = {
+            method: bootstrap.mean_draws([draws[i][method] for i in members]) for method in draws[members[0]]
+        }
+
+        def mean(method: str, score: str, members: list[int] = members) -> float:
+            values = [float(getattr(sets[i].scores[method], score)) for i in members]
+            return sum(values) / len(values)
+
+        found[group] = OutlierGroup(
+            [sets[i].name for i in members],
+            {
+                method: _outlier_scores(
+                    mean(method, "confidence"),
+                    mean(method, "auroc"),
+                    mean(method, "fpr95"),
+                    means[method],
+                    means["plain"],
+                )
+                for method in means
+            },
+        )
+    return found
+
+
+def _outlier_scores(
+    confidence: float, auroc: float, fpr95: float, draws: dict[str, Tensor], plain: dict[str, Tensor]
+) -> OutlierScores:
+    return OutlierScores(
+        confidence=confidence,
+        auroc=auroc,
+        fpr95=fpr95,
+        intervals=bootstrap.intervals(draws),
+        against_plain=bootstrap.compare(draws, plain, outliers=True),
+    )
 
 
 def score_rays(
@@ -97,13 +205,13 @@ def score_rays(
     for number, delta in enumerate(RAY_DELTAS):
         report("Far away", number, len(RAY_DELTAS))
         try:
-            predicted = predict_outliers(methods, far_away(x, delta), device)
+            ranked = predict_outliers(methods, far_away(x, delta), device)
         except BitbayesError as error:
             notes.append(f"Far-away test inputs stop before δ = {delta:g}: {error}")
             break
         ray.delta.append(delta)
-        for method, (probs, _) in predicted.items():
-            confidence = probs.max(1).values.double()  # (n,)
+        for method, each in ranked.items():
+            confidence = each.confidence.double()  # (n,)
             ray.mean[method].append(confidence.mean().item())
             ray.low[method].append(confidence.quantile(0.1).item())
             ray.high[method].append(confidence.quantile(0.9).item())
@@ -114,30 +222,38 @@ def score_rays(
 def score_limits(
     bayes: Laplace, inputs: Tensor, labels: Tensor, report: ReportProgress, notes: list[str]
 ) -> list[ClassLimits]:
-    """Compute the limits of confidence for the first test inputs of each class.
+    """Compute the limits of confidence, and certificates, for the first test inputs of each class.
 
     If the network has no limits, the list is empty and a note says why.
     """
     labels = labels[: len(inputs)]
     classes = sorted(set(labels.tolist()))
+    most = max(1, min(MOST_LIMITS_PER_CLASS, MOST_LIMITS // len(classes)))
     found = []
     for number, label in enumerate(classes):
         report("At infinity", number, len(classes))
-        x = inputs[labels == label][:MOST_LIMITS_PER_CLASS]
+        x = inputs[labels == label][:most]
         try:
-            limits = bayes.limit(x).confidence
+            alpha, limits, certified = bayes.certify(x)
         except Exception as error:  # the network's own code can raise anything here
             notes.append(f"The limits of confidence at infinity were skipped: {error}")
             return []
-        found.append(ClassLimits(label, len(x), limits.mean().item(), limits.max().item()))
+        found.append(
+            ClassLimits(
+                label,
+                len(x),
+                mean=limits.mean().item(),
+                largest=limits.max().item(),
+                alpha=_finite(alpha.max()),
+                certified=_finite(certified.max()),
+            )
+        )
     report("At infinity", len(classes), len(classes))
     return found
 
 
-def _count_confidences(probs: Tensor) -> list[int]:
-    """Return the number of confidences in each of `HISTOGRAM_BINS` equal bins from 0 to 1."""
-    confidence = probs.max(1).values.float().clamp(max=1)  # (n,)
-    return [int(count) for count in confidence.histc(HISTOGRAM_BINS, 0, 1)]
+def _finite(value: Tensor) -> float | None:
+    return value.item() if bool(value.isfinite()) else None
 
 
 def _nan_to_none(values: Tensor) -> list[float | None]:

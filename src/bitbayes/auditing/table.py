@@ -1,19 +1,28 @@
-"""The rows of the audit's table as text, for the terminal and for the page."""
+"""The rows of the audit's tables as text, for the terminal and for the page."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from bitbayes.auditing.findings import Audit
+from bitbayes.auditing.findings import Audit, Interval, OutlierScores, TestScores
 from bitbayes.auditing.words import percent
+
+ARROWS = {"better": "▲", "worse": "▼", "same": ""}
 
 
 @dataclass(frozen=True)
 class TableRow:
-    """A label and one number per method, in the order of `Audit.methods`. `best` marks the best numbers."""
+    """A label and one number per method, in the order of `Audit.methods`.
+
+    `best` marks the best numbers. `intervals` are the ends of 95 %, as text. `changes` says how each number
+    compares with that of the plain network: "better", "worse" or "same"; "" for the plain network itself, and
+    for numbers of which none is better.
+    """
 
     label: str
     values: list[str]
     best: list[bool]
+    intervals: list[str]
+    changes: list[str]
 
 
 @dataclass(frozen=True)
@@ -26,21 +35,21 @@ class TableSection:
 
 
 def table_sections(audit: Audit) -> list[TableSection]:
-    """Return the scores on the test data, then the confidence, AUROC and FPR95 on each set of outliers."""
+    """Return the scores on the test data, then AUROC, FPR95 and the confidence on each set of outliers."""
     test = [audit.test[method] for method in audit.methods]
     on_test = [
-        _make_row("Accuracy, %", [s.accuracy for s in test], percent, max),
-        _make_row("Mean confidence, %", [s.confidence for s in test], percent, None),
-        _make_row("Calibration error (ECE), %", [s.ece for s in test], percent, min),
-        _make_row("Log loss (NLL)", [s.nll for s in test], "{:z.3f}".format, min),
-        _make_row("Brier score", [s.brier for s in test], "{:z.3f}".format, min),
+        _make_row("Accuracy, %", test, "accuracy", percent, max),
+        _make_row("Mean confidence, %", test, "confidence", percent, None),
+        _make_row("Calibration error (ECE), %", test, "ece", percent, min),
+        _make_row("Log loss (NLL)", test, "nll", _three_digits, min),
+        _make_row("Brier score", test, "brier", _three_digits, min),
     ]
     sections = [TableSection("Test data", "", on_test)]
     if audit.outliers:
         sections += [
-            _make_outlier_section(audit, "Confidence on outliers, %", "lower", "confidence"),
             _make_outlier_section(audit, "AUROC on outliers, %", "higher", "auroc"),
             _make_outlier_section(audit, "FPR95 on outliers, %", "lower", "fpr95"),
+            _make_outlier_section(audit, "Confidence on outliers, %", "lower", "confidence"),
         ]
     return sections
 
@@ -48,7 +57,7 @@ def table_sections(audit: Audit) -> list[TableSection]:
 def _make_outlier_section(audit: Audit, title: str, better: str, score: str) -> TableSection:
     best = min if better == "lower" else max
     rows = [
-        _make_row(outlier.name, [getattr(outlier.scores[m], score) for m in audit.methods], percent, best)
+        _make_row(outlier.name, [outlier.scores[m] for m in audit.methods], score, percent, best)
         for outlier in audit.outliers
     ]
     return TableSection(title, better, rows)
@@ -56,12 +65,30 @@ def _make_outlier_section(audit: Audit, title: str, better: str, score: str) -> 
 
 def _make_row(
     label: str,
-    numbers: list[float],
+    scores: Sequence[TestScores | OutlierScores],
+    name: str,
     write: Callable[[float], str],
     best: Callable[[Sequence[float]], float] | None,
 ) -> TableRow:
+    numbers = [getattr(each, name) for each in scores]
     values = [write(number) for number in numbers]
     # The written numbers are compared: a difference that rounding hides does not count, and if all numbers
     # are equal, none of them is best.
     winner = None if best is None or len(set(values)) == 1 else write(best(numbers))
-    return TableRow(label, values, [value == winner for value in values])
+    return TableRow(
+        label,
+        values,
+        best=[value == winner for value in values],
+        intervals=[_write_interval(each.intervals[name], write) for each in scores],
+        # The first is the plain network.
+        changes=["", *(each.against_plain.get(name, "") for each in scores[1:])],
+    )
+
+
+def _write_interval(ends: Interval, write: Callable[[float], str]) -> str:
+    low, high = map(write, ends)
+    return low if low == high else f"{low}–{high}"
+
+
+def _three_digits(number: float) -> str:
+    return f"{number:z.3f}"

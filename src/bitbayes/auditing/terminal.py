@@ -1,4 +1,6 @@
-"""The audit's table for the terminal. It fits into 80 columns."""
+"""The audit for the terminal: the conclusion, then all numbers. Both fit into 80 columns."""
+
+import textwrap
 
 from rich import box
 from rich.markup import escape
@@ -6,11 +8,38 @@ from rich.table import Table
 
 from bitbayes.auditing.findings import Audit
 from bitbayes.auditing.table import table_sections
+from bitbayes.auditing.verdict import advise, compare, write_verdict
 from bitbayes.auditing.words import METHOD_TITLES
+
+WIDTH = 80
+BEST_MARK = "*"  # bold print is lost in a pipe
+
+
+def write_conclusion(audit: Audit) -> str:
+    """Return the verdict, the three comparisons, and what to do."""
+    lines = [*textwrap.wrap(write_verdict(audit), WIDTH), ""]
+    comparisons = compare(audit)
+    label = max(len(each.title) for each in comparisons)
+    numbers = [f"{each.plain} → {each.bitbayes}" for each in comparisons]
+    width = max(map(len, numbers))
+    for each, number in zip(comparisons, numbers, strict=True):
+        lines.append(f"  {each.title:{label}}  {number:>{width}}  {each.change:6}  {each.measure}")
+    if len(comparisons) > 1:
+        lines.append("  (95 % kept: the threshold accepts 95 % of the familiar inputs)")
+    for advice in advise(audit):
+        lines += ["", *textwrap.wrap(advice.text, WIDTH)]
+        lines += [f"    {line}".rstrip() for line in advice.code.splitlines()]
+    return "\n".join(lines)
+
+
+def write_summary(audit: Audit) -> str:
+    """Return the subject and the conclusion, as `repr` shows them."""
+    sizes = f"{audit.classes} classes, {audit.sizes['test']:,} test inputs"
+    return f"Audit of {audit.subject} ({sizes})\n\n{write_conclusion(audit)}"
 
 
 def terminal_table(audit: Audit) -> Table:
-    """Return all scores of all methods as a table of rich. The best score of each row is bold."""
+    """Return all scores of all methods as a table of rich. The best of each row has a mark and is bold."""
     table = Table(box=box.SIMPLE_HEAD, title=escape(audit.subject), title_justify="left", pad_edge=False)
     table.add_column("", overflow="fold")
     for method in audit.methods:
@@ -20,8 +49,11 @@ def terminal_table(audit: Audit) -> Table:
         table.add_row(f"[bold]{section.title}[/bold]{better}")
         for row in section.rows:
             values = [
-                f"[bold]{v}[/bold]" if best else v for v, best in zip(row.values, row.best, strict=True)
+                f"[bold]{BEST_MARK}{v}[/bold]" if best else v
+                for v, best in zip(row.values, row.best, strict=True)
             ]
             table.add_row(f"  {escape(row.label)}", *values)
         table.add_section()
+    table.caption = f"{BEST_MARK} the best of its row"
+    table.caption_justify = "left"
     return table

@@ -35,6 +35,17 @@ def percent(rate: float) -> str:
     return f"{100 * rate:.1f}"
 
 
+def per_hundred(rate: float) -> str:
+    """Write a fraction as a number out of 100. What is not all and not none is not written as such.
+
+    >>> per_hundred(0.0), per_hundred(0.001), per_hundred(0.214), per_hundred(0.999), per_hundred(1.0)
+    ('0', '<1', '21', '>99', '100')
+    """
+    if 0 < rate < 0.005:
+        return "<1"
+    return ">99" if 0.995 <= rate < 1 else f"{100 * rate:.0f}"
+
+
 def write_chosen(chosen: dict[str, float]) -> str:
     """Write the numbers that a method chose. A residual without variance is left out.
 

@@ -3,7 +3,7 @@
 Deep kernel learning, which the paper compares with, needs the extra `dkl`.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from bitbayes.baselines import detectors
 from bitbayes.baselines.temperature import TemperatureScaling
@@ -14,9 +14,11 @@ if TYPE_CHECKING:
 __all__ = ["DeepKernel", "TemperatureScaling", "detectors"]
 
 
-def __getattr__(name: str) -> Any:
-    if name == "DeepKernel":  # trained by the paper's recipes, which `import bitbayes` leaves alone
-        from bitbayes.reproduction.deep_kernel import DeepKernel
+if not TYPE_CHECKING:  # a type checker that sees this function takes every misspelt name for a public one
 
-        return DeepKernel
-    raise AttributeError(f"module 'bitbayes.baselines' has no attribute {name!r}")
+    def __getattr__(name: str) -> object:
+        if name == "DeepKernel":  # trained by the paper's recipes, which `import bitbayes` leaves alone
+            from bitbayes.reproduction.deep_kernel import DeepKernel
+
+            return DeepKernel
+        raise AttributeError(f"module 'bitbayes.baselines' has no attribute {name!r}")

@@ -2,9 +2,8 @@
 
 import math
 import warnings
-from collections.abc import Iterable
 from os import PathLike
-from typing import Any, Self
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +14,8 @@ from bitbayes.likelihood import Likelihood, checked_labels, likelihood_for
 from bitbayes.model import (
     Data,
     Inputs,
+    Loader,
+    NamedInputs,
     call,
     check_loader,
     fingerprint,
@@ -27,11 +28,12 @@ from bitbayes.model import (
 from bitbayes.precision import precise, working
 from bitbayes.prior import positive
 from bitbayes.progress import track
+from bitbayes.short_help import ShortHelp
 
 COLDEST, HOTTEST = 1e-3, 1e3
 
 
-class TemperatureScaling(nn.Module):
+class TemperatureScaling(ShortHelp):
     """A classifier whose logits are divided by a temperature T: p(y | x) = softmax(f(x) / T).
 
     A network with one logit gives σ(f(x) / T). `fit` chooses T. The log-likelihood of the labels is concave
@@ -84,14 +86,15 @@ class TemperatureScaling(nn.Module):
         self._temperature = positive(values[0], "temperature") if values else None
 
     @torch.no_grad()
-    def fit(self, val_loader: Iterable[Any], *, progress: bool | None = None) -> Self:
+    def fit(self, val_loader: Loader, *, progress: bool | None = None) -> Self:
         """Choose T on validation data, with one forward pass.
 
         Warns with an `EdgeWarning` if the best T lies outside the searched range.
 
         Args:
             val_loader: a loader of (x, y).
-            progress: True shows a progress bar, False does not, None shows it on a terminal only.
+            progress: True or False to show a progress bar or not. None shows one on terminals and in
+                notebooks.
         """
         outputs, targets = [], []
         steps = track(check_loader(val_loader), "temperature scaling", progress)
@@ -106,7 +109,7 @@ class TemperatureScaling(nn.Module):
         self.temperature = _best_temperature(logits, labels, likelihood)
         return self
 
-    def forward(self, x: Any) -> Tensor:
+    def forward(self, x: Tensor | NamedInputs) -> Tensor:
         """Return the logits f(x) / T, in the shape of the model's own output."""
         return call(private_copy(self.model), x) / self.temperature
 
@@ -142,6 +145,10 @@ class TemperatureScaling(nn.Module):
         scaled = cls(model)
         scaled.temperature = temperature_file.read(path, fingerprint(unwrapped(model)))
         return scaled
+
+    def extra_repr(self) -> str:
+        chosen = "" if self._temperature is not None else " (not fitted)"
+        return f"temperature={self.temperature:.4g}{chosen}"
 
     def _logits(self, inputs: Inputs, where: str) -> Tensor:
         """Return the model's logits, (n, k), after checks and in the working precision."""

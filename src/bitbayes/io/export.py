@@ -31,7 +31,7 @@ ROWS = "rows"
 # Where a .pt2 file has its metadata.
 METADATA_FILE = "metadata.json"
 # Sizes other than the number of rows that are free: by axis, for each input of a mapping.
-DynamicShapes = Mapping[Any, Any]
+DynamicShapes = Mapping[int, object] | Mapping[str, Mapping[int, object]] | Mapping[int, Mapping[int, object]]
 # Neither torch's exporter nor Python's warning filters are safe in several threads.
 EXPORT_LOCK = threading.Lock()
 
@@ -55,7 +55,7 @@ def write(
     example: Inputs,
     *,
     dynamic_shapes: DynamicShapes | None = None,
-    metadata: Mapping[str, Any] | None = None,
+    metadata: Mapping[str, object] | None = None,
     outputs: tuple[str, ...] = (LOGITS,),
     differentiates: bool = False,
 ) -> None:

@@ -15,7 +15,10 @@ from torch import Tensor, nn
 from bitbayes.errors import DataError, EmptyLoaderError
 
 Inputs = Tensor | Mapping[Any, Tensor]
-Data = Inputs | Iterable[Any]
+# The types of public arguments: the keys of a mapping are names, places, or both.
+NamedInputs = Mapping[str, Tensor] | Mapping[int, Tensor] | Mapping[str | int, Tensor]
+Loader = Iterable[object]
+Data = Tensor | NamedInputs | Loader
 LABELS = ("labels", "label")
 EMPTY = "the loader is empty: it yielded no batch"
 PREVIEW_ROWS = 2

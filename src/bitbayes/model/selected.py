@@ -7,11 +7,11 @@ model seen through another class: its attributes are the model's own, and only w
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from bitbayes.errors import ArgumentError, ModelError
 
-Selector = str | Callable[[Any], Any]
+Selector = str | Callable[..., Tensor]
 
 
 def selected(model: nn.Module, output: Selector | None) -> nn.Module:

@@ -2,7 +2,7 @@
 
 import math
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Self
@@ -14,9 +14,11 @@ from torch.nn import functional
 from bitbayes.errors import ArgumentError, DataError, ModelError, NotFittedError
 from bitbayes.likelihood import Categorical, checked_labels
 from bitbayes.model import (
+    Data,
     Head,
-    Inputs,
     LateChecks,
+    Loader,
+    NamedInputs,
     check_loader,
     find_head,
     forward,
@@ -87,7 +89,7 @@ class DeepKernel(nn.Module):
 
     def fit(
         self,
-        train_loader: Iterable[Any],
+        train_loader: Loader,
         *,
         recipe: Recipe = MNIST,
         seed: int = 0,
@@ -145,7 +147,7 @@ class DeepKernel(nn.Module):
                 module.training = mode
         return self
 
-    def forward(self, x: Any) -> Tensor:
+    def forward(self, x: Tensor | NamedInputs) -> Tensor:
         """Return log p (n, k), which serve as logits. p is the average over 20 draws of the processes."""
         self._check_fitted()
         return self.probabilities(self.features(x), self.bounds, PREDICTION_DRAWS, None).log()
@@ -153,7 +155,7 @@ class DeepKernel(nn.Module):
     @torch.no_grad()
     def predict_proba(
         self,
-        x: Inputs | Iterable[Any],
+        x: Data,
         *,
         samples: int = PREDICTION_DRAWS,
         generator: torch.Generator | None = None,
@@ -177,7 +179,7 @@ class DeepKernel(nn.Module):
             ]
         return torch.cat(parts)
 
-    def features(self, x: Inputs) -> Tensor:
+    def features(self, x: Tensor | NamedInputs) -> Tensor:
         """Return the input of the last linear layer, (n, d)."""
         return forward(private_copy(self.model), self.head, x)[0]
 
@@ -283,7 +285,7 @@ class DeepKernel(nn.Module):
         return optimizer
 
     @torch.no_grad()
-    def _check_batches(self, loader: Iterable[Any]) -> list[int]:
+    def _check_batches(self, loader: Loader) -> list[int]:
         """Return the sizes of the batches. Raise if their data do not fit the model."""
         sizes: list[int] = []
         for batch in labelled_batches(loader, model_device(self.model)):

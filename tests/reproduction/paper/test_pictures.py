@@ -11,7 +11,6 @@ from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
-from bitbayes.auditing import figures
 from bitbayes.reproduction.paper import (
     confidence_vs_scale,
     default,
@@ -59,13 +58,6 @@ def test_every_method_has_a_colour_and_a_marker_of_its_own():
     assert set(COLOURS) == set(MARKERS) >= {*MULTICLASS, *BINARY, *METHODS, *DETECTORS, "dkl", "dkl-batch"}
     styles = [(COLOURS[key], MARKERS[key]) for key in COLOURS if COLOURS[key] != WITHDRAWN]
     assert len(set(styles)) == len(styles)
-
-
-def test_colours_and_markers_are_those_of_the_audit():
-    same = {"plain": "plain", "temperature": "temperature", "default": "bitbayes", "ours": "paper"}
-    for here, there in same.items():
-        assert COLOURS[here] == figures.METHOD_COLOURS[there], here
-        assert MARKERS[here] == figures.METHOD_MARKERS[there], here
 
 
 # How colours look without red or green cones, by Machado, Oliveira and Fernandes (2009), on linear RGB.

@@ -19,10 +19,10 @@ STEP_NUMBERS = 2**24
 
 @dataclass(frozen=True)
 class Detector(TensorBundle):
-    """A post-hoc score of features: larger = more like the training data.
+    """A score of features that is larger for those that are more like the training data.
 
-    What is fitted is in float64, and so are the scores: they stay finite for features a million times larger
-    than those of the training data. Where a device has no float64 (Apple's) they are on the CPU.
+    Everything is computed in float64, so scores stay finite for features that are a million times larger than
+    those of the training data. For a device without float64 (Apple's) they are computed on the CPU.
     """
 
     title: ClassVar[str]
@@ -30,14 +30,14 @@ class Detector(TensorBundle):
     @classmethod
     @torch.no_grad()
     def fit(cls, features: Tensor, labels: Tensor, weight: Tensor, bias: Tensor | None = None) -> Self:
-        """The detector of a network, on the device of its training features.
+        """Return the detector for a network, on the device of the training features.
 
         Args:
-            features: what goes into the last layer, for the training data, (N, d).
-            labels: theirs, (N,).
-            weight: the last layer's, (k, d). One row, of a network with one logit f, counts as two, those of
-                the logits ∓f/2.
-            bias: the last layer's, (k,), or None.
+            features: the inputs of the last layer for the training data, (N, d).
+            labels: of the training data, (N,).
+            weight: of the last layer, (k, d). For a network with one logit f it has one row, which counts as
+                the two of the logits ∓f/2.
+            bias: of the last layer, (k,), or None.
         """
         _check_features(features, "the training features")
         if not len(features):
@@ -47,7 +47,7 @@ class Detector(TensorBundle):
 
     @torch.no_grad()
     def score(self, features: Tensor) -> Tensor:
-        """One number a row, (n,), of features (n, d): larger = more like the training data."""
+        """Return one number for each row of features (n, d): (n,), larger if more like the training data."""
         _check_features(features, "the features", self.width)
         own = self.tensors().values()
         like = next(iter(own))

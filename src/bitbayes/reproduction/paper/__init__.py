@@ -7,7 +7,8 @@ Each table or figure has one module. On the command line, `bitbayes reproduce NA
 ('toy', 'linear-regions', 'bounded-logit')
 """
 
+from bitbayes.reproduction.names import NAMES, all_names
 from bitbayes.reproduction.paper.options import Options
-from bitbayes.reproduction.paper.registry import NAMES, all_names, reproduce
+from bitbayes.reproduction.paper.registry import reproduce
 
 __all__ = ["NAMES", "Options", "all_names", "reproduce"]

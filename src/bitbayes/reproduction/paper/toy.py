@@ -6,6 +6,7 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from bitbayes.plots.toy_map import CLASS_COLOURS, CLASS_MARKERS, draw_confidence, grid_points, view_extent
 from bitbayes.reproduction.paper.pictures import PAGE_WIDTH, make_panels, styled
 from bitbayes.reproduction.paper.report import Report
 from bitbayes.reproduction.paper.session import Session
@@ -15,8 +16,6 @@ from bitbayes.reproduction.paper.toys import TOY_PROBLEMS, Toy, fit_methods, tra
 GRID_POINTS_PER_SIDE = 51
 ZOOM = 8.0  # the width of the far view, in widths of the near view
 VIEWS = ("near", "far")
-CLASS_COLOURS = ("#d7191c", "#1b9e77", "#b04fc4", "#ff7f00")  # none of them is a colour of the map
-CLASS_MARKERS = ("o", "^", "s", "D")
 
 
 def measure(session: Session) -> dict[str, Any]:
@@ -61,19 +60,10 @@ def describe(toy: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def view_extent(toy: Toy, zoom: float) -> tuple[float, float, float, float]:
-    """Return left, right, bottom and top of a view: the data with a margin, `zoom` times as wide."""
-    low, high = toy.x.amin(0), toy.x.amax(0)
-    centre, half = (low + high) / 2, 0.75 * float((high - low).amax()) * zoom
-    x, y = centre.tolist()
-    return x - half, x + half, y - half, y + half
-
-
 def make_grid(toy: Toy, zoom: float) -> tuple[Tensor, tuple[float, float, float, float]]:
     """Return the grid points of a view, (51², 2), row by row from the bottom, and its extent."""
-    left, right, bottom, top = view_extent(toy, zoom)
-    x, y = (torch.linspace(*ends, GRID_POINTS_PER_SIDE) for ends in ((left, right), (bottom, top)))
-    return torch.cartesian_prod(y, x).flip(1), (left, right, bottom, top)
+    extent = view_extent(toy.x, zoom)
+    return grid_points(extent, GRID_POINTS_PER_SIDE), extent
 
 
 def border_points(toy: Toy, zoom: float) -> Tensor:
@@ -107,19 +97,11 @@ def show(values: dict[str, Any], report: Report) -> None:
         report.write_picture(lambda toy=toy: draw(toy), extra=name)  # type: ignore[misc]
 
 
-def boundary_functions(confidence: Any, label: Any, classes: int) -> list[Any]:
-    """Return functions on the grid that are 0 on the decision boundary: one per class, or one for two."""
-    if classes == 2:  # p − ½ of class 1, which contour lines can interpolate
-        return [(confidence - 0.5) * (2 * label - 1)]
-    return [(label == c) - 0.5 for c in range(classes)]
-
-
 @styled
 def draw(toy: dict[str, Any]) -> Figure:
     """Draw a column for each method, near the data and zoomed out. Black lines are decision boundaries."""
     names, shape = list(toy["maps"]), (GRID_POINTS_PER_SIDE, GRID_POINTS_PER_SIDE)
     figure, axes = make_panels(2, len(names), 0.15 + (PAGE_WIDTH - 1.0) / len(names))
-    low = 1 / toy["classes"]
     # The points of each class, with a marker of their own for those who do not see the colours.
     classes = [
         [point for point, label in zip(toy["points"], toy["labels"], strict=True) if label == c]
@@ -127,23 +109,12 @@ def draw(toy: dict[str, Any]) -> Figure:
     ]
     for row, view in zip(axes, VIEWS, strict=True):
         left, right, bottom, top = toy["extents"][view]
-        across = torch.linspace(left, right, GRID_POINTS_PER_SIDE).tolist()
-        up = torch.linspace(bottom, top, GRID_POINTS_PER_SIDE).tolist()
         for panel, name in zip(row, names, strict=True):
             found = toy["maps"][name][view]
             confidence = torch.tensor(found["per_mille"]).reshape(shape) / 1000
-            image = panel.imshow(
-                confidence.numpy(),
-                extent=(left, right, bottom, top),
-                origin="lower",
-                vmin=low,
-                vmax=1,
-                cmap="cividis",
-                interpolation="bilinear",
-            )
-            label = torch.tensor([int(c) for c in found["label"]]).reshape(shape).numpy()
-            for level in boundary_functions(confidence.numpy(), label, toy["classes"]):
-                panel.contour(across, up, level, levels=[0.0], colors="black", linewidths=0.8)
+            label = torch.tensor([int(c) for c in found["label"]]).reshape(shape)
+            extent = (left, right, bottom, top)
+            image = draw_confidence(panel, confidence.numpy(), label.numpy(), extent, toy["classes"])
             few = len(toy["points"]) < 200
             size, edge = ((8, 0.3) if few else (4, 0.1)) if view == "near" else (1, 0)
             for points, colour, marker in zip(classes, CLASS_COLOURS, CLASS_MARKERS, strict=False):

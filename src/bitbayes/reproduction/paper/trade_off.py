@@ -17,6 +17,7 @@ from torch import Tensor
 
 import bitbayes as bb
 from bitbayes import metrics
+from bitbayes.options import Objective
 from bitbayes.prior import variance_grid
 from bitbayes.progress import track
 from bitbayes.reproduction.paper.direct_labels import Label, place_labels
@@ -64,7 +65,7 @@ LEAST_ECE = 0.01  # in %, because a logarithmic axis has no 0
 # The prior variances that are named along the curve.
 NAMED_VARIANCES = (1e-2, 1.0, 1e2)
 # The ways to choose the prior variance of the curve.
-OBJECTIVES = ("nll", "evidence", "ood")
+OBJECTIVES: tuple[Objective, ...] = ("nll", "evidence", "ood")
 
 # NLL, ECE, mean confidence far away, and AUROC by set of near outliers.
 Quantities = dict[str, Any]

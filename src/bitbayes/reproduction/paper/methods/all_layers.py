@@ -15,6 +15,7 @@ from torch.func import functional_call
 import bitbayes as bb
 from bitbayes.errors import ArgumentError
 from bitbayes.laplace import NUMBERS
+from bitbayes.options import Objective
 from bitbayes.predictive import average_networks
 from bitbayes.reproduction.paper.methods.base import (
     IMAGES_PER_BATCH,
@@ -129,7 +130,7 @@ class Linearised:
 
     tuned_once = True
 
-    def __init__(self, objective: str, **options: Any) -> None:
+    def __init__(self, objective: Objective, **options: Any) -> None:
         self.objective, self.options = objective, options
 
     def fit(self, network: Network, images: Tensor, train: Points, labels: Tensor) -> None:

@@ -1,0 +1,123 @@
+"""Write the measured numbers of results/*.json into the pages of docs/ that show them.
+
+    python scripts/make_doc_numbers.py
+
+A page has `<!-- numbers: NAME -->` before each table and `<!-- end -->` after it. What is between them is
+replaced. tests/test_docs.py fails if a page does not have the numbers of now.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+RESULTS, DOCS = ROOT / "results", ROOT / "docs"
+DATA_SETS = ("digits", "mnist", "cifar10", "cifar100", "svhn")
+FAR = "Noise × 2000"
+BLOCK = re.compile(r"(<!-- numbers: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def mean(values: Iterable[float]) -> float:
+    values = list(values)
+    return sum(values) / len(values)
+
+
+def read(name: str, data_set: str) -> Any:
+    return json.loads((RESULTS / name / f"{data_set}.json").read_text(encoding="utf-8"))
+
+
+def measured(data_set: str, method: str) -> dict[str, float] | None:
+    """Means over the splits: NLL, ECE, confidence far away, and AUROC over the sets of other images."""
+    if method != "default-all":
+        trials = [trial[method] for trial in read("trade-off", data_set)["trials"]]
+        found = {name: mean(trial[name] for trial in trials) for name in ("nll", "ece", "far")}
+        return found | {"auroc": mean(mean(trial["auroc"].values()) for trial in trials)}
+    values = read("default", data_set)
+    trials = [trial["methods"].get(method) for trial in values["trials"]]
+    if None in trials:
+        return None
+    found = {name: mean(trial[name] for trial in trials) for name in ("nll", "ece")}
+    near = [[trial["outliers"][name]["auroc"]["score"] for name in values["near"]] for trial in trials]
+    far = mean(trial["outliers"][FAR]["mmc"] for trial in trials)
+    return found | {"far": far, "auroc": mean(map(mean, near))}
+
+
+def table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    header = list(header)
+    # A cell of numbers stays on one line.
+    whole = [[name, *(cell.replace(" ", "\N{NO-BREAK SPACE}") for cell in cells)] for name, *cells in rows]
+    lines = [header, ["---", *["--:"] * (len(header) - 1)], *whole]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def title(data_set: str) -> str:
+    return str(read("trade-off", data_set)["problem"])
+
+
+def of_setting(method: str) -> str:
+    """What one setting gives on each data set, with the plain network's values before an arrow."""
+    rows = []
+    for data_set in DATA_SETS:
+        plain, ours = measured(data_set, "plain"), measured(data_set, method)
+        if plain is None or ours is None:
+            continue
+        percent = [f"{100 * plain[name]:.1f} → {100 * ours[name]:.1f}" for name in ("ece", "far", "auroc")]
+        rows.append((title(data_set), f"{plain['nll']:.3f} → {ours['nll']:.3f}", *percent))
+    header = ("plain → this setting", "NLL", "ECE, %", "confidence far away, %", "AUROC, other images, %")
+    return table(header, rows)
+
+
+def overview() -> str:
+    """Calibration error, and confidence far away, of three methods on each data set."""
+    methods = {"plain": "plain", "temperature": "temperature scaling", "default": "bitbayes"}
+    rows = []
+    for data_set in DATA_SETS:
+        found = [measured(data_set, method) for method in methods]
+        cells = [f"{100 * each['ece']:.1f} / {100 * each['far']:.0f}" for each in found if each]
+        rows.append((title(data_set), *cells))
+    return table(("calibration error / confidence far away, %", *methods.values()), rows)
+
+
+def cost() -> str:
+    """Times of a ResNet-18 with ten classes on a GPU, as multiples of a plain pass over the same images."""
+    values = read("table3", "cifar10")
+    seconds, plain = values["seconds"], values["forward_pass_train"]
+    ours, own = seconds["default"], seconds["plain"]
+    last = ours["inference"] / plain, ours["prediction"] / own["prediction"]
+    times = read("resnet18", "times")["seconds"]
+    fit = times["highest kron: fit, exact"] / times["plain pass, training images"]
+    predict = times["highest kron: predict, linearised"] / times["plain pass, test images"]
+    rows = [
+        ("last layer (the default)", *(f"{each:.2f}" for each in last)),
+        ('`layers="all"`', f"{fit:.0f}", f"{predict:.0f}"),
+    ]
+    return table(("in plain passes over the same images", "fit", "predict"), rows)
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "overview": overview,
+    "default": lambda: of_setting("default"),
+    "temperature": lambda: of_setting("temperature"),
+    "evidence": lambda: of_setting("evidence"),
+    "ood": lambda: of_setting("ood"),
+    "all-layers": lambda: of_setting("default-all"),
+    "cost": cost,
+}
+
+
+def with_numbers(text: str) -> str:
+    return BLOCK.sub(lambda found: f"{found[1]}\n{TABLES[found[2]]()}\n{found[3]}", text)
+
+
+def main() -> None:
+    for path in sorted(DOCS.glob("*.md")):
+        text = path.read_text(encoding="utf-8")
+        if with_numbers(text) != text:
+            path.write_text(with_numbers(text), encoding="utf-8")
+            print(f"{path.relative_to(ROOT)}: written")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,358 @@
+"""Make the pictures of docs/understand.md and docs/index.md, in docs/pictures/.
+
+    python scripts/make_doc_pictures.py [--output FOLDER] [--quick]
+
+All of them show one network: the one that the first code block of docs/understand.md trains. `--quick` draws
+coarse maps, to see that everything works. It takes ten seconds, and `--quick` three.
+"""
+
+import argparse
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from torch import Tensor, nn
+
+import bitbayes as bb
+from bitbayes.reproduction.paper.pictures import COLOURS
+
+ROOT = Path(__file__).parents[1]
+FOLDER = ROOT / "docs" / "pictures"
+# In inches, of which 96 px are one. A phone shows a picture 360 px wide: 11 points are 9 px there.
+WIDTH = 560 / 96
+CLASS_COLOURS, CLASS_MARKERS = ("#d7191c", "#1b9e77"), ("o", "^")
+CENTRE = (0.5, 0.25)  # of the two moons
+NEAR, FAR = 2.2, 40.0  # half the width of a map
+DIRECTION = (-0.8, 0.6)  # of the ray in all pictures that have one
+STYLE = {
+    "font.size": 11,
+    "axes.titlesize": 11,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": "#8a8a8a",
+    "legend.frameon": False,
+    "legend.fontsize": 10,
+    "text.color": "#333333",
+    "axes.labelcolor": "#333333",
+    "svg.hashsalt": "bitbayes",  # the same file from the same numbers
+}
+points_per_side = 241
+
+
+# ---- the network, and what it is made into
+
+
+@cache
+def trained() -> tuple[nn.Module, Tensor, Tensor]:
+    """The network of docs/understand.md, and its training points."""
+    torch.manual_seed(0)
+    x, y = bb.data.two_moons(200, noise=0.15, seed=1)
+    model = bb.networks.MLP((2, 20, 20, 1))
+    optimiser = torch.optim.Adam(model.parameters(), lr=1e-2)
+    for _ in range(200):
+        optimiser.zero_grad()
+        nn.functional.binary_cross_entropy_with_logits(model(x)[:, 0], y.float()).backward()
+        optimiser.step()
+    return model, x, y
+
+
+def validation() -> list[tuple[Tensor, Tensor]]:
+    return [bb.data.two_moons(100, noise=0.15, seed=2)]
+
+
+def plain(x: Tensor, temperature: float = 1.0) -> Tensor:
+    """The network's own confidence."""
+    with torch.no_grad():
+        return (trained()[0](x)[:, 0] / temperature).abs().sigmoid()
+
+
+def features_of(x: Tensor) -> Tensor:
+    """What goes into the last layer."""
+    return nn.Sequential(*list(trained()[0])[:-1])(x)
+
+
+@cache
+def fitted(prior_variance: float) -> bb.Laplace:
+    model, x, y = trained()
+    return bb.Laplace(model, prior_variance=prior_variance, residual=False).fit([(x, y)])
+
+
+@cache
+def default() -> bb.Laplace:
+    model, x, y = trained()
+    return bb.Laplace(model).fit([(x, y)]).tune(validation())
+
+
+def confidence(bayes: bb.Laplace) -> Callable[[Tensor], Tensor]:
+    return lambda x: bayes.predict_proba(x).amax(1)
+
+
+# ---- parts of pictures
+
+
+def show_map(axes: Axes, predict: Callable[[Tensor], Tensor], half: float, title: str) -> object:
+    """Confidence as a colour, the data as points, and the network's boundary as a line."""
+    left, right = CENTRE[0] - half, CENTRE[0] + half
+    bottom, top = CENTRE[1] - half, CENTRE[1] + half
+    across, up = (torch.linspace(*ends, points_per_side) for ends in ((left, right), (bottom, top)))
+    grid = torch.cartesian_prod(up, across).flip(1)
+    shape = (points_per_side, points_per_side)
+    extent = (left, right, bottom, top)
+    style = {"vmin": 0.5, "vmax": 1, "cmap": "cividis", "interpolation": "bilinear"}
+    image = axes.imshow(predict(grid).reshape(shape).numpy(), extent=extent, origin="lower", **style)
+    with torch.no_grad():
+        logits = trained()[0](grid).reshape(shape).numpy()
+    axes.contour(across.numpy(), up.numpy(), logits, levels=[0.0], colors="white", linewidths=1.2)
+    show_points(axes, 9 if half < 5 else 1.5)
+    axes.set(xticks=[], yticks=[], xlim=(left, right), ylim=(bottom, top), title=title)
+    return image
+
+
+def show_points(axes: Axes, size: float) -> None:
+    _, x, y = trained()
+    for label in (0, 1):
+        here = x[y == label]
+        style = {"c": CLASS_COLOURS[label], "marker": CLASS_MARKERS[label], "linewidths": 0, "zorder": 3}
+        axes.scatter(here[:, 0], here[:, 1], s=size, **style)
+
+
+def maps(columns: list[tuple[str, Callable[[Tensor], Tensor]]], halves: tuple[float, ...]) -> Figure:
+    """A column for each predictor, a row for each view."""
+    side = (WIDTH - 0.9) / len(columns)
+    height = len(halves) * side + 0.35
+    figure = Figure(figsize=(WIDTH, height), layout="constrained")
+    grid = figure.subplots(len(halves), len(columns), squeeze=False)
+    for row, half in zip(grid, halves, strict=True):
+        for axes, (title, predict) in zip(row, columns, strict=True):
+            image = show_map(axes, predict, half, title if half == halves[0] else "")
+        if len(halves) > 1:
+            name = "near the data" if half == NEAR else f"zoomed out ×{half / NEAR:.0f}"
+            row[0].set_ylabel(name)
+    bar = figure.colorbar(image, ax=grid, shrink=0.9, aspect=25, pad=0.02, label="confidence")
+    bar.set_ticks([0.5, 0.75, 1.0], labels=["50 %", "75 %", "100 %"])
+    return figure
+
+
+def lines(columns: int = 1, height: float = 3.2) -> tuple[Figure, list[Axes]]:
+    figure = Figure(figsize=(WIDTH, height), layout="constrained")
+    return figure, list(figure.subplots(1, columns, squeeze=False)[0])
+
+
+def ray(deltas: Tensor) -> Tensor:
+    return deltas[:, None] * torch.tensor([DIRECTION])
+
+
+def percent(axes: Axes, low: float = 0.48) -> None:
+    axes.set(ylim=(low, 1.02), ylabel="confidence")
+    axes.set_yticks([0.5, 0.6, 0.7, 0.8, 0.9, 1.0], labels=[f"{v} %" for v in range(50, 101, 10)])
+    axes.grid(axis="y", color="#e4e4e4", linewidth=0.8)
+    axes.set_axisbelow(True)
+
+
+# ---- the pictures
+
+
+def home() -> Figure:
+    scaled = bb.TemperatureScaling(trained()[0]).fit(validation())
+    columns = [
+        ("plain network", plain),
+        ("temperature scaling", lambda x: scaled.predict_proba(x).amax(1)),
+        ("bitbayes", confidence(default())),
+    ]
+    return maps(columns, (NEAR, FAR))
+
+
+def why_sure() -> Figure:
+    """The pieces on which the network is linear, with a ray, and logit and confidence along the ray."""
+    figure = Figure(figsize=(WIDTH, 3.4), layout="constrained")
+    spaces = figure.add_gridspec(2, 2)
+    plane, above, below = (figure.add_subplot(each) for each in (spaces[:, 0], spaces[0, 1], spaces[1, 1]))
+    model, half = trained()[0], 8.0
+    side = torch.linspace(-half, half, 3 * points_per_side)
+    grid = torch.cartesian_prod(side, side).flip(1)
+    with torch.no_grad():
+        first = model[0](grid)
+        on = torch.cat([first, model[2](first.relu())], 1).reshape(len(side), len(side), -1) > 0
+    # Two neighbours lie in one piece if the same units are on.
+    edge = (on[1:, :-1] != on[:-1, :-1]).any(2) | (on[:-1, 1:] != on[:-1, :-1]).any(2)
+    extent = (-half, half, -half, half)
+    plane.imshow(1 - 0.45 * edge.float().numpy(), extent=extent, origin="lower", cmap="gray", vmin=0)
+    show_points(plane, 3)
+    end = half * np.array(DIRECTION) * 1.1
+    plane.annotate("", end, (0, 0), arrowprops={"arrowstyle": "->", "color": "#0072B2", "linewidth": 2})
+    plane.set(xticks=[], yticks=[], xlim=(-half, half), ylim=(-half, half), title="pieces of the network")
+    deltas = torch.linspace(0, 12, 400)
+    with torch.no_grad():
+        above.plot(deltas, model(ray(deltas))[:, 0].abs(), color=COLOURS["default"])
+    above.set(title="along the arrow", ylabel="|logit|", xlim=(0, 12), ylim=(0, None), xticks=[])
+    below.plot(deltas, plain(ray(deltas)), color=COLOURS["plain"])
+    below.set(xlabel="distance δ", xlim=(0, 12))
+    percent(below)
+    below.set_yticks([0.5, 0.75, 1.0], labels=["50 %", "75 %", "100 %"])
+    return figure
+
+
+def laplace() -> Figure:
+    """The loss along one direction of the last layer's weights, and boundaries of drawn networks."""
+    figure, (loss, draws) = lines(2, 3.2)
+    bayes = fitted(100.0)
+    model, x, y = trained()
+    with torch.no_grad():
+        features = torch.cat([features_of(x), torch.ones(len(x), 1)], 1).double()
+        head = torch.cat([model[-1].weight[0], model[-1].bias]).double()
+    p = (features @ head).sigmoid()
+    hessian = features.T @ (features * (p * (1 - p))[:, None]) + torch.eye(21) / bayes.prior_variance
+    # The direction in which the weights are the least certain that still is one of the data's.
+    values, vectors = torch.linalg.eigh(hessian)
+    direction, curvature = vectors[:, -1], values[-1]
+    deviation = curvature**-0.5
+    steps = torch.linspace(-3.5, 3.5, 201).double() * deviation
+
+    def cost(weights: Tensor) -> Tensor:
+        logits = features @ weights
+        data = nn.functional.binary_cross_entropy_with_logits(logits, y.double(), reduction="sum")
+        return data + weights.square().sum() / (2 * bayes.prior_variance)
+
+    costs = torch.stack([cost(head + step * direction) for step in steps])
+    slope = (cost(head + 1e-4 * direction) - cost(head - 1e-4 * direction)) / 2e-4
+    parabola = cost(head) + slope * steps + curvature * steps.square() / 2
+    loss.plot(steps, costs, color="#333333", label="loss")
+    loss.plot(steps, parabola, color="#0072B2", linestyle="--", label="its parabola")
+    loss.fill_between(
+        steps,
+        costs.min() - 2.0,
+        costs.min() - 2.0 + 3.0 * torch.exp(-(steps**2) / (2 * deviation**2)),
+        color="#0072B2",
+        alpha=0.25,
+        label="the Gaussian",
+        linewidth=0,
+    )
+    loss.set(title="one direction of the weights", xlabel="change of the weights", yticks=[], xticks=[0])
+    loss.set_xticklabels(["trained"])
+    loss.legend(loc="upper center", ncols=1)
+    loss.set_ylim(float(costs.min()) - 2.0, None)
+
+    half = 6.0
+    side = torch.linspace(-half, half, points_per_side)
+    grid = torch.cartesian_prod(side, side).flip(1) + torch.tensor([CENTRE])
+    with torch.no_grad():
+        hidden = features_of(grid)
+        centre = model(grid)
+    weights = bayes.sample(30, generator=torch.Generator().manual_seed(0))
+    weight, bias = (weights[f"4.{name}"] for name in ("weight", "bias"))
+    across, up = side + CENTRE[0], side + CENTRE[1]
+    for each in range(30):
+        logits = (hidden @ weight[each].T + bias[each]).reshape(len(side), -1).detach().numpy()
+        draws.contour(across, up, logits, levels=[0.0], colors="#0072B2", linewidths=0.6, alpha=0.5)
+    draws.contour(
+        across, up, centre.reshape(len(side), -1).numpy(), levels=[0.0], colors="black", linewidths=1.8
+    )
+    show_points(draws, 4)
+    draws.set(xticks=[], yticks=[], aspect="equal", title="boundaries of 30 drawn networks")
+    return figure
+
+
+def prior() -> Figure:
+    columns = [(f"σ₀² = {value:g}", confidence(fitted(value))) for value in (0.01, 1.0, 100.0, 10000.0)]
+    return maps(columns, (NEAR, FAR))
+
+
+def temperature() -> Figure:
+    figure, (axes,) = lines()
+    deltas = torch.logspace(-1, 3, 400)
+    for value, shade in ((1.0, 1.0), (10.0, 0.8), (100.0, 0.6), (1000.0, 0.45)):
+        found = plain(ray(deltas), value)
+        axes.plot(deltas, found, color=COLOURS["temperature"], alpha=shade)
+        at = float(deltas[(found > 0.7).float().argmax()]) * 1.15
+        place = {1.0: (0.11, 1.012), 10.0: (0.11, 0.755)}.get(value, (at, 0.68))
+        axes.text(*place, f"T = {value:g}", color="#00664b", fontsize=10)
+    bayes = fitted(100.0)
+    axes.plot(deltas, confidence(bayes)(ray(deltas)), color=COLOURS["default"])
+    last = float(confidence(bayes)(ray(deltas[-1:])))
+    axes.text(900, last - 0.05, "last layer, σ₀² = 100", color=COLOURS["default"], ha="right", fontsize=10)
+    axes.set(xscale="log", xlabel="distance δ along the ray", xlim=(0.1, 1000))
+    percent(axes)
+    axes.set_ylim(0.48, 1.06)
+    return figure
+
+
+def residual() -> Figure:
+    figure, (axes,) = lines()
+    deltas = torch.logspace(-1, 5, 500)
+    without = default_without_residual()
+    for name, colour, predict in (
+        ("plain network", COLOURS["plain"], plain),
+        ("without the residual", COLOURS["ours"], confidence(without)),
+        ("with the residual", COLOURS["default"], confidence(default())),
+    ):
+        style = "--" if name.startswith("without") else "-"  # it lies on top of the plain network's
+        axes.plot(deltas, predict(ray(deltas)), style, color=colour, label=name)
+    axes.set(xscale="log", xlabel="distance δ along the ray", xlim=(0.1, 1e5))
+    percent(axes)
+    axes.legend(loc="center right", bbox_to_anchor=(1.0, 0.6))
+    return figure
+
+
+@cache
+def default_without_residual() -> bb.Laplace:
+    model, x, y = trained()
+    return bb.Laplace(model, residual=False).fit([(x, y)]).tune(validation())
+
+
+def certificate() -> Figure:
+    figure, (axes,) = lines()
+    bayes = fitted(100.0)
+    found = bayes.certify(torch.tensor([DIRECTION]))
+    alpha, limit, bound = (float(each) for each in found)
+    deltas = torch.linspace(0, 2.5 * alpha, 800)
+    axes.axvspan(alpha, float(deltas[-1]), color="#0072B2", alpha=0.08, linewidth=0)
+    axes.plot(deltas, plain(ray(deltas)), color=COLOURS["plain"], label="plain")
+    axes.plot(deltas, confidence(bayes)(ray(deltas)), color=COLOURS["default"], label="last layer, σ₀² = 100")
+    axes.hlines(bound, alpha, float(deltas[-1]), color="#333333", linestyle="-", linewidth=1.2)
+    axes.hlines(limit, 0, float(deltas[-1]), color="#333333", linestyle=":", linewidth=1.2)
+    right = float(deltas[-1])
+    axes.text(right, bound + 0.012, "certificate: never above this", ha="right", fontsize=10)
+    axes.text(right, limit - 0.045, "limit", ha="right", fontsize=10)
+    axes.axvline(alpha, color="#333333", linewidth=0.8)
+    axes.text(alpha * 1.02, 0.5, f"α = {alpha:.1f}: no unit switches from here on", fontsize=10)
+    axes.set(xlabel="distance δ along the ray", xlim=(0, right))
+    percent(axes)
+    axes.legend(loc="center left", bbox_to_anchor=(0.03, 0.4), handlelength=1)
+    return figure
+
+
+PICTURES: dict[str, Callable[[], Figure]] = {
+    "home.png": home,
+    "why_sure.png": why_sure,
+    "laplace.svg": laplace,
+    "prior.png": prior,
+    "temperature.svg": temperature,
+    "residual.svg": residual,
+    "certificate.svg": certificate,
+}
+
+
+def main(arguments: list[str] | None = None) -> None:
+    global points_per_side
+    parser = argparse.ArgumentParser(description="Make the pictures of the documentation.")
+    parser.add_argument("--output", type=Path, default=FOLDER)
+    parser.add_argument("--quick", action="store_true", help="draw coarse maps")
+    options = parser.parse_args(arguments)
+    if options.quick:
+        points_per_side = 21
+    options.output.mkdir(parents=True, exist_ok=True)
+    with matplotlib.rc_context(STYLE):
+        for name, draw in PICTURES.items():
+            path = options.output / name
+            metadata = {"Date": None} if path.suffix == ".svg" else None
+            draw().savefig(path, dpi=192, metadata=metadata)
+            print(f"{path}: {path.stat().st_size / 1000:.0f} kB")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,156 @@
+"""The bootstrap: how much would a score change with other inputs of the same kind?
+
+A resample draws as many inputs as there are, with replacement. It is kept as weights (r, n): how often each
+of r resamples has each of n inputs. All methods get the same resamples, so that differences between two
+methods are of the same inputs.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from bitbayes import metrics
+from bitbayes.auditing.findings import USUAL_SHARE, Interval
+
+RESAMPLES = 300
+LEVEL = 0.95
+# How many weights are in memory as floating-point numbers at a time.
+WEIGHTS_AT_ONCE = 10_000_000
+
+# Scores for which a larger value is better. The mean confidence has no direction on the test data.
+LARGER_IS_BETTER = {
+    "accuracy": True,
+    "auroc": True,
+    "nll": False,
+    "ece": False,
+    "brier": False,
+    "fpr95": False,
+}
+
+
+def resample(n: int, seed: int) -> Tensor:
+    """Return the weights of `RESAMPLES` resamples of n inputs, (r, n), as small integers."""
+    generator = torch.Generator().manual_seed(seed)
+    rows = (torch.randint(n, (n,), generator=generator).bincount(minlength=n) for _ in range(RESAMPLES))
+    return torch.stack([row.to(torch.uint8) for row in rows])
+
+
+def resampled_test_scores(weights: Tensor, probs: Tensor, labels: Tensor) -> dict[str, Tensor]:
+    """Return each score of the test data for each resample, (r,).
+
+    Args:
+        weights: (r, n).
+        probs: (n, k).
+        labels: (n,).
+    """
+    probs = probs.double()
+    confidence, predicted = probs.max(1)
+    right = (predicted == labels).double()
+    own = probs.gather(1, labels[:, None])[:, 0]
+    per_input = torch.stack(
+        [
+            right,
+            confidence,
+            -own.clamp_min(torch.finfo(torch.float32).tiny).log(),
+            probs.square().sum(1) - 2 * own + 1,  # Σᵢ (pᵢ − [i = y])²
+        ],
+        dim=1,
+    )  # (n, 4)
+    accuracy, mean_confidence, nll, brier = (weighted_sums(weights, per_input) / len(labels)).T
+    gaps = _per_bin(confidence, (confidence - right)[:, None])  # (n, bins)
+    ece = weighted_sums(weights, gaps).abs().sum(1) / len(labels)
+    return {"accuracy": accuracy, "confidence": mean_confidence, "nll": nll, "ece": ece, "brier": brier}
+
+
+def resampled_bin_accuracy(weights: Tensor, probs: Tensor, labels: Tensor) -> Tensor:
+    """Return the accuracy in each bin of confidence for each resample, (r, bins); NaN where it is empty."""
+    confidence, predicted = probs.double().max(1)
+    right = (predicted == labels).double()
+    sums = weighted_sums(weights, _per_bin(confidence, torch.stack([right, torch.ones_like(right)], 1)))
+    bins = sums.shape[1] // 2
+    return sums[:, :bins] / sums[:, bins:]
+
+
+def resampled_outlier_scores(
+    weights: Tensor, inside: Tensor, outlier_weights: Tensor, outside: Tensor, confidence: Tensor
+) -> dict[str, Tensor]:
+    """Return the scores of a set of outliers for each resample of the test data and of the outliers, (r,).
+
+    Args:
+        weights: of the test data, (r, n).
+        inside: what ranks the test data, (n,).
+        outlier_weights: (r, m).
+        outside: what ranks the outliers, (m,).
+        confidence: the outliers' confidence, (m,).
+    """
+    n, m = len(inside), len(outside)
+    inside, order = inside.sort()
+    outside, outlier_order = outside.sort()
+    below, not_above = torch.searchsorted(inside, outside), torch.searchsorted(inside, outside, right=True)
+    enough = n - math.ceil(metrics.check_share(USUAL_SHARE) * n)  # so many may lie below the threshold
+    auroc, fpr95 = [], []
+    step = max(1, WEIGHTS_AT_ONCE // max(n, m))
+    for start in range(0, len(weights), step):
+        own = weights[start : start + step][:, order].double()
+        other = outlier_weights[start : start + step][:, outlier_order].double()
+        # (r, n + 1): how many test inputs are among the first i.
+        counts = torch.nn.functional.pad(own.cumsum(1), (1, 0))
+        ranks_above = n - (counts[:, below] + counts[:, not_above]) / 2  # (r, m)
+        auroc.append((other * ranks_above).sum(1) / (n * m))
+        # The threshold is the test input with which more than `enough` inputs are reached from below.
+        place = (counts[:, 1:] <= enough).sum(1)  # (r,)
+        first_through = torch.searchsorted(outside, inside[place])  # (r,)
+        through = torch.nn.functional.pad(other.cumsum(1), (1, 0)).gather(1, first_through[:, None])[:, 0]
+        fpr95.append(1 - through / m)
+    mean = weighted_sums(outlier_weights, confidence.double()[:, None])[:, 0] / m
+    return {"confidence": mean, "auroc": torch.cat(auroc), "fpr95": torch.cat(fpr95)}
+
+
+def weighted_sums(weights: Tensor, values: Tensor) -> Tensor:
+    """Return weights @ values, (r, v), a few resamples at a time."""
+    step = max(1, WEIGHTS_AT_ONCE // weights.shape[1])
+    parts = [weights[start : start + step].double() @ values for start in range(0, len(weights), step)]
+    return torch.cat(parts)
+
+
+def intervals(draws: dict[str, Tensor]) -> dict[str, Interval]:
+    """Return the 95 % interval of each score."""
+    return {name: interval(values) for name, values in draws.items()}
+
+
+def interval(values: Tensor) -> Interval:
+    """Return the ends between which the middle 95 % of the values lie.
+
+    >>> interval(torch.linspace(0, 1, 1001, dtype=torch.float64))
+    [0.025, 0.975]
+    """
+    tail = (1 - LEVEL) / 2
+    low, high = values.double().nanquantile(torch.tensor([tail, 1 - tail], dtype=torch.float64)).tolist()
+    return [round(low, 12), round(high, 12)]
+
+
+def compare(draws: dict[str, Tensor], plain: dict[str, Tensor], *, outliers: bool) -> dict[str, str]:
+    """Return for each score "better", "worse" or "same": whether the interval of its difference excludes 0.
+
+    On outliers a lower confidence is better. On the test data the confidence is not compared.
+    """
+    directions = {**LARGER_IS_BETTER, "confidence": False} if outliers else LARGER_IS_BETTER
+    found = {}
+    for name in draws.keys() & directions.keys():
+        low, high = interval(draws[name] - plain[name])
+        larger = low > 0
+        found[name] = "same" if low <= 0 <= high else "better" if larger == directions[name] else "worse"
+    return {name: found[name] for name in draws if name in found}
+
+
+def mean_draws(sets: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+    """Return the mean over several sets of outliers, for each score and resample."""
+    return {name: torch.stack([draws[name] for draws in sets]).mean(0) for name in sets[0]}
+
+
+def _per_bin(confidence: Tensor, values: Tensor, bins: int = 15) -> Tensor:
+    """Spread values (n, v) over the bins of `metrics.reliability`: (n, v·bins), 0 outside an input's bin."""
+    edges = torch.arange(1, bins, dtype=torch.float64) / bins
+    member = torch.nn.functional.one_hot(torch.bucketize(confidence, edges, right=True), bins).double()
+    return (values[:, :, None] * member[:, None, :]).flatten(1)

@@ -1,0 +1,167 @@
+"""What stands beside the report's pictures, written from the numbers that they show."""
+
+from bitbayes.auditing.findings import Audit, Cost
+from bitbayes.auditing.verdict import NOTICEABLE, describe_gap
+from bitbayes.auditing.words import METHOD_TITLES, join_names, percent
+
+# Bins with fewer inputs say little about the accuracy in them.
+FEW_INPUTS = 10
+SAYS_NOTHING = 0.99  # a certified confidence from this on
+# A shorter forward pass is no measure for other steps: what these cost in any case would decide the ratio.
+SHORTEST_PASS = 0.05
+
+
+def caption_rays(audit: Audit) -> str:
+    """Say how the confidence of each method changes from the data to the largest δ."""
+    ray = audit.ray
+    assert ray is not None
+    guess = 1 / audit.classes
+    parts = [
+        f"{METHOD_TITLES[method]} {_movement(ray.mean[method][0], ray.mean[method][-1])}"
+        for method in audit.methods
+    ]
+    end = ray.mean["bitbayes"][-1]
+    verdict = (
+        f"At δ = {ray.delta[-1]:,.0f} bitbayes is as unsure as a blind guess ({percent(guess)} %)."
+        if abs(end - guess) <= NOTICEABLE
+        else f"A blind guess is {percent(guess)} %; bitbayes ends {percent(end - guess)} points above it."
+    )
+    return f"Mean confidence from δ = 1 to δ = {ray.delta[-1]:,.0f}: {'; '.join(parts)}. {verdict}"
+
+
+def caption_limits(audit: Audit) -> str:
+    """Say what the confidence of bitbayes tends to, and what is certified about it."""
+    if not audit.infinity:
+        return ""
+    size = sum(each.size for each in audit.infinity)
+    mean = sum(each.mean * each.size for each in audit.infinity) / size
+    largest = max(each.largest for each in audit.infinity)
+    guess = 1 / audit.classes
+    if abs(largest - guess) < 1e-6:
+        limit = (
+            f"Limit: as δ grows without end, the confidence of bitbayes tends to {percent(guess)} %, a blind "
+            f"guess, for each of {size:,} test inputs."
+        )
+    else:
+        limit = (
+            f"Limit: as δ grows without end, the confidence of bitbayes tends to {percent(mean)} % on "
+            f"average over {size:,} test inputs, and to {percent(largest)} % for the surest of them."
+        )
+    alpha, certified = certificate(audit) or (None, None)
+    if alpha is None or certified is None:
+        return f"{limit} It is computed exactly, not measured at a large δ."
+    if certified >= SAYS_NOTHING:
+        return (
+            f"{limit} The certificate says little here: beyond δ = {write_scale(alpha)} up to "
+            f"{percent(certified)} % is possible. Both are computed, not measured at a large δ."
+        )
+    return (
+        f"{limit} Certificate: beyond δ = {write_scale(alpha)} it never exceeds {percent(certified)} % for "
+        "any of them. Both are computed, not measured at a large δ."
+    )
+
+
+def certificate(audit: Audit) -> tuple[float, float] | None:
+    """Return from which δ on which confidence is never exceeded, for all test inputs that were certified."""
+    alphas = [each.alpha for each in audit.infinity if each.alpha is not None]
+    certified = [each.certified for each in audit.infinity if each.certified is not None]
+    if not alphas or not len(alphas) == len(certified) == len(audit.infinity):
+        return None
+    return max(alphas), max(certified)
+
+
+def caption_reliability(audit: Audit) -> str:
+    """Say for each method whether it claims as much as it achieves."""
+    n = audit.sizes["test"]
+    parts = [
+        f"{METHOD_TITLES[method]} claims {percent(scores.confidence)} % and is right "
+        f"{percent(scores.accuracy)} % of the time ({describe_gap(scores, n)})"
+        for method, scores in audit.test.items()
+    ]
+    return f"{'; '.join(parts)}."
+
+
+def caption_trade_off(audit: Audit) -> str:
+    """Say what the settings buy and what they cost, on the test data and on unfamiliar inputs."""
+    group = audit.groups["unfamiliar"]
+    points = {m: (audit.test[m].ece, group.scores[m].fpr95) for m in audit.methods}
+    listed = "; ".join(
+        f"{METHOD_TITLES[m]}: calibration error {percent(ece)} %, {percent(fpr95)} % get through"
+        for m, (ece, fpr95) in points.items()
+    )
+    ours = points["bitbayes"]
+    beaten = [
+        METHOD_TITLES[m]
+        for m, (ece, fpr95) in points.items()
+        if m != "bitbayes" and ece >= ours[0] and fpr95 >= ours[1]
+    ]
+    better = [
+        METHOD_TITLES[m]
+        for m, (ece, fpr95) in points.items()
+        if m != "bitbayes" and ece <= ours[0] and fpr95 <= ours[1]
+    ]
+    verdict = ""
+    if beaten:
+        verdict = f" bitbayes is at least as good as {join_names(beaten)} on both axes."
+    if better:
+        verb = "is" if len(better) == 1 else "are"
+        verdict += f" {join_names(better)} {verb} at least as good as bitbayes on both axes."
+    return f"{listed}.{verdict}"
+
+
+def describe_cost(cost: Cost, inputs: int) -> str:
+    """Say how long the steps took, and how that compares with forward passes of the plain network.
+
+    Args:
+        cost: what was measured.
+        inputs: the number of training inputs.
+    """
+    if inputs * cost.forward_milliseconds / 1000 >= SHORTEST_PASS:
+        fit = f" ({_times(cost.fit)} a forward pass over the training data)"
+        tune, passes = f" ({_times(cost.tune)} one)", ""
+    else:
+        fit = tune = ""
+        passes = " A forward pass over the training data is too short to compare with."
+    return (
+        f"Fitting takes {_seconds(cost.fit_seconds)}{fit}, and tuning {_seconds(cost.tune_seconds)}{tune}."
+        f"{passes} A prediction takes {cost.predict_milliseconds:.2g} ms an input, {_times(cost.predict)} "
+        "a plain one. Loading data is not counted. Short steps are medians of several runs."
+    )
+
+
+def _seconds(seconds: float) -> str:
+    return (
+        "less than 0.01 s" if seconds < 0.01 else f"{seconds:.2g} s" if seconds < 100 else f"{seconds:,.0f} s"
+    )
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:.1f} times" if ratio < 10 else f"{ratio:.0f} times"
+
+
+def write_scale(delta: float) -> str:
+    """Write a factor δ: as a plain number while that is short.
+
+    >>> write_scale(0.25), write_scale(1234.5), write_scale(3.2e9)
+    ('0.25', '1,234', '3.2·10⁹')
+    """
+    if delta < 10:
+        return f"{delta:.3g}"
+    if delta < 1e6:
+        return f"{delta:,.0f}"
+    mantissa, exponent = f"{delta:.1e}".split("e")
+    return f"{mantissa}·10{str(int(exponent)).translate(str.maketrans('0123456789', '⁰¹²³⁴⁵⁶⁷⁸⁹'))}"
+
+
+def _movement(start: float, end: float) -> str:
+    """Say where a confidence goes. Half a point is hardly a movement.
+
+    >>> _movement(0.881, 0.877)
+    'hardly moves, from 88.1 to 87.7 %'
+    >>> _movement(0.98, 0.1), _movement(0.9, 1.0)
+    ('falls from 98.0 to 10.0 %', 'rises from 90.0 to 100.0 %')
+    """
+    word = "rises" if end > start else "falls"
+    if abs(end - start) <= NOTICEABLE:
+        word = "hardly moves,"
+    return f"{word} from {percent(start)} to {percent(end)} %"

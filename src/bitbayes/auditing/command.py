@@ -1,0 +1,131 @@
+"""The command `bitbayes audit`: what it prints, which files it writes, and its exit code."""
+
+import shlex
+import sys
+import webbrowser
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from rich.console import Console
+
+from bitbayes.auditing.conditions import check_conditions, parse_condition
+from bitbayes.auditing.measure import audit
+from bitbayes.auditing.page import GENERATOR
+from bitbayes.auditing.progress import ProgressBars
+from bitbayes.auditing.report import JSON_START, AuditReport
+from bitbayes.auditing.target import embedded_target, load_target
+from bitbayes.auditing.terminal import terminal_table, write_conclusion
+from bitbayes.auditing.words import METHOD_TITLES, printable, write_chosen
+from bitbayes.errors import ArgumentError, FileError
+from bitbayes.io.whole_file import check_writable, write_text
+
+# Exit codes. Errors are raised, and end with 1.
+SUCCESS, CONDITION_HOLDS, INTERRUPTED = 0, 3, 130
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the user asked for: the arguments and options of the command."""
+
+    target: str | None
+    output: Path
+    json_file: Path | None
+    open_page: bool
+    fail_if: list[str]
+    force: bool
+    seed: int
+    device: torch.device | None
+
+    @property
+    def files(self) -> list[Path]:
+        """What is written, in this order."""
+        return [path for path in (self.json_file, self.output) if path]
+
+    @property
+    def command(self) -> str:
+        """The command that repeats the audit."""
+        parts = ["bitbayes", "audit", *([self.target] if self.target else []), "--seed", str(self.seed)]
+        return shlex.join([*parts, *(["--device", str(self.device)] if self.device else [])])
+
+
+def run_audit_command(request: Request) -> int:
+    """Audit, write the files, print the conclusion, and return the exit code.
+
+    What is wrong with the request raises before any work.
+    """
+    conditions = [parse_condition(text) for text in request.fail_if]
+    if request.json_file == request.output:
+        raise ArgumentError(f"--output and --json are the same file, {request.output}: give two names")
+    for path in request.files:
+        check_writable(path)
+    replaced = [path for path in request.files if _will_replace(path, request.force)]
+    bars, written = ProgressBars(), list[Path]()
+    try:
+        found = _run(request, bars)
+        # Before anything is printed: whatever happens to the terminal, the files are there.
+        if request.json_file:
+            write_text(request.json_file, found.to_json())
+            written.append(request.json_file)
+        found.save(request.output)
+    except KeyboardInterrupt:
+        kept = f"only {written[0]} was written" if written else "nothing was written"
+        _complain(f"interrupted during “{bars.stage or 'Loading'}”; {kept}")
+        return INTERRUPTED
+    _print(found, request, replaced)
+    if request.open_page and not webbrowser.open(request.output.resolve().as_uri()):
+        _complain(f"no browser was found; open {request.output} yourself")
+    failures = check_conditions(found, conditions)
+    for line in failures:
+        _complain(f"failed: {line}")
+    return CONDITION_HOLDS if failures else SUCCESS
+
+
+def _run(request: Request, bars: ProgressBars) -> AuditReport:
+    torch.manual_seed(request.seed)
+    chosen = load_target(request.target) if request.target else embedded_target(request.seed)
+    model = chosen.model if request.device is None else chosen.model.to(request.device)
+    with bars:
+        return audit(
+            model,
+            chosen.train,
+            chosen.validation,
+            chosen.test,
+            chosen.outliers,
+            subject=chosen.subject,
+            seed=request.seed,
+            command=request.command,
+            progress=bars,
+        )
+
+
+def _print(found: AuditReport, request: Request, replaced: list[Path]) -> None:
+    console = Console(highlight=False)
+    console.print(write_conclusion(found), markup=False)
+    console.print()
+    console.print(terminal_table(found))
+    for method, numbers in found.chosen.items():
+        console.print(f"Chosen for {METHOD_TITLES[method]}: {write_chosen(numbers)}.")
+    for note in found.notes:
+        console.print(f"Note: {note}", markup=False)
+    for path in request.files:
+        title = "Report" if path == request.output else "Numbers"
+        old = " (replaced the old one)" if path in replaced else ""
+        console.print(f"{title}: {path}{old}", markup=False, soft_wrap=True)
+
+
+def _will_replace(path: Path, force: bool) -> bool:
+    """Return whether there is a file that will be replaced. Raise if it is none of ours, unless forced."""
+    if not path.exists():
+        return False
+    with path.open("rb") as file:
+        start = file.read(1000).decode("utf-8", "replace")
+    if not force and GENERATOR not in start and not start.startswith(JSON_START):
+        raise FileError(
+            f"{path} exists and is no report of bitbayes: choose another name, or replace it with --force"
+        )
+    return True
+
+
+def _complain(text: str) -> None:
+    print(f"bitbayes: {printable(text)}", file=sys.stderr)

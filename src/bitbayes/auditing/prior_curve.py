@@ -1,0 +1,89 @@
+"""What each prior variance gives, without temperature and residual: the curve of the trade-off."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bitbayes import metrics, predictive, uncertainty
+from bitbayes.auditing.findings import PriorCurve
+from bitbayes.auditing.predictions import ROWS_PER_PREDICTION, Rated
+from bitbayes.auditing.progress import ReportProgress
+from bitbayes.laplace import Laplace
+from bitbayes.likelihood import likelihood_for
+from bitbayes.model import Batch, input_batches, labelled_batches, model_device
+from bitbayes.prior import Prior
+
+PRIOR_VARIANCES = [10.0**exponent for exponent in range(-4, 6)]
+# More inputs than these would not move a point that one can see.
+MOST_INPUTS = 2000
+
+
+@torch.no_grad()
+def measure_prior_curve(
+    bayes: Laplace,
+    test: Iterable[Any],
+    sets: list[tuple[str, Iterable[Any] | Tensor]],
+    report: ReportProgress,
+) -> PriorCurve:
+    """Score every prior variance on the first inputs of the test data and of each set, in one pass.
+
+    Args:
+        bayes: a fitted one. It is not changed.
+        test: a loader of (x, y).
+        sets: the name and the inputs of each set of outliers.
+        report: called with the progress.
+    """
+    stage, steps = "Settings", 1 + len(sets)
+    report(stage, 0, steps)
+    device = model_device(bayes.model)
+    labels: list[Tensor] = []
+
+    def test_batches() -> Iterator[Batch]:
+        for batch in _first(labelled_batches(test, device)):
+            assert batch.labels is not None
+            labels.append(batch.labels.reshape(-1).long().cpu())
+            yield batch
+
+    inside = _rate(bayes, test_batches())
+    truth = torch.cat(labels)
+    auroc, fpr95 = [], []  # of each set, by prior variance
+    for number, (_, data) in enumerate(sets):
+        report(stage, 1 + number, steps)
+        pieces = list(torch.split(data, ROWS_PER_PREDICTION)) if isinstance(data, Tensor) else data
+        outside = _rate(bayes, _first(input_batches(pieces, device)))
+        pairs = [(own.scores, other.scores) for own, other in zip(inside, outside, strict=True)]
+        auroc.append([metrics.auroc(*pair) for pair in pairs])
+        fpr95.append([metrics.fpr95(*pair) for pair in pairs])
+    report(stage, steps, steps)
+    return PriorCurve(
+        sets=[name for name, _ in sets],
+        prior_variance=list(PRIOR_VARIANCES),
+        ece=[metrics.ece(own.probs, truth) for own in inside],
+        auroc=[sum(each) / len(sets) for each in zip(*auroc, strict=True)],
+        fpr95=[sum(each) / len(sets) for each in zip(*fpr95, strict=True)],
+    )
+
+
+def _first(batches: Iterator[Batch]) -> Iterator[Batch]:
+    """Yield batches until `MOST_INPUTS` inputs are reached."""
+    seen = 0
+    for batch in batches:
+        yield batch
+        seen += len(batch)
+        if seen >= MOST_INPUTS:
+            return
+
+
+def _rate(bayes: Laplace, batches: Iterator[Batch]) -> list[Rated]:
+    """Return the predictions for each prior variance. The network runs once for all of them."""
+    parts: list[list[Rated]] = [[] for _ in PRIOR_VARIANCES]
+    for _, family in bayes._current_posterior().families(batches):
+        for own, variance in zip(parts, PRIOR_VARIANCES, strict=True):
+            gaussian = family.at(Prior(variance))
+            k = gaussian.scaled_mean.shape[1]
+            logits = predictive.predict(gaussian, predictive.method_for(bayes.predictive, k))
+            probs = likelihood_for(k).log_probabilities(logits).exp()
+            own.append(Rated(probs.cpu(), uncertainty.score(gaussian).cpu()))
+    return [Rated(*map(torch.cat, zip(*own, strict=True))) for own in parts]

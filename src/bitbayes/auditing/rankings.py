@@ -1,0 +1,71 @@
+"""How each method ranks inputs, and which outliers get through a threshold."""
+
+import torch
+from torch import Tensor
+
+from bitbayes import metrics
+from bitbayes.auditing.findings import HISTOGRAM_BINS, KEPT_SHARES, Passing, Ranking
+from bitbayes.auditing.predictions import Predictions, Ranked
+
+# A confidence of 1 is shown as if it were this far from 1: float32 holds hardly any number between.
+NEAREST_TO_ONE = 1e-7
+# This share of each set may lie beyond each end of the axis.
+BEYOND = 0.01
+
+
+def rank_test(on_test: Predictions, sets: list[dict[str, Ranked]]) -> dict[str, Ranking]:
+    """Return the ranking of each method, with an axis that shows the test data and all sets of outliers."""
+    return {
+        method: _rank(
+            "score" if method in ("bitbayes", "paper") else "confidence",
+            rated.scores,
+            [ranked[method].scores for ranked in sets],
+        )
+        for method, rated in on_test.items()
+    }
+
+
+def rank_outliers(ranking: Ranking, scores: Tensor) -> Passing:
+    """Return which outliers get through, from what ranks them (m,)."""
+    thresholds = torch.tensor(ranking.threshold, dtype=torch.float64)
+    # (shares,) the number of outliers below each threshold.
+    below = torch.searchsorted(scores.double().sort().values, thresholds)
+    return Passing(
+        histogram=_histogram(_on_axis(ranking.by, scores), ranking.low, ranking.high),
+        share=(1 - below.double() / len(scores)).tolist(),
+    )
+
+
+def _rank(by: str, scores: Tensor, others: list[Tensor]) -> Ranking:
+    thresholds = [metrics.threshold(scores, accept=share) for share in KEPT_SHARES]
+    ends = [_middle(_on_axis(by, each)) for each in (scores, *others)]
+    low, high = min(low for low, _ in ends), max(high for _, high in ends)
+    high = high if high > low else low + 1.0
+    positions = (_on_axis(by, torch.tensor(thresholds)) - low) / (high - low)
+    return Ranking(
+        by=by,
+        threshold=thresholds,
+        low=low,
+        high=high,
+        position=positions.clamp(0, 1).tolist(),
+        histogram=_histogram(_on_axis(by, scores), low, high),
+    )
+
+
+def _on_axis(by: str, scores: Tensor) -> Tensor:
+    """Return the scores as they are, but a confidence p as log(p/(1 − p)): most of them are close to 1."""
+    scores = scores.double()
+    if by == "score":
+        return scores
+    return scores.clamp(NEAREST_TO_ONE, 1 - NEAREST_TO_ONE).logit()
+
+
+def _middle(values: Tensor) -> tuple[float, float]:
+    """Return the ends between which all but the outer values lie."""
+    values = values.sort().values
+    outer = int(BEYOND * len(values))
+    return values[outer].item(), values[-1 - outer].item()
+
+
+def _histogram(values: Tensor, low: float, high: float) -> list[int]:
+    return [int(count) for count in values.clamp(low, high).histc(HISTOGRAM_BINS, low, high)]

@@ -1,0 +1,304 @@
+// The mathematics of the page: a ReLU network, the Gaussian over its last layer, predictions, rays.
+//
+// All numbers are float64. A matrix is a flat Float64Array, row by row. n points in the plane are an array of
+// 2n numbers. D is the number of features, K the number of classes.
+//
+// A network with one logit f is a network of two classes with the logits 0 and f. Then one formula is enough:
+// with plain logits m, their temperature T and the variance of their differences,
+//
+//     p_i ∝ 1 / Σ_j exp(−z_ij),   z_ij = (m_i − m_j)/T / √(1 + π/8·Var(f_i − f_j)).
+//
+// Without a variance this is the softmax of m/T.
+
+const KAPPA = Math.PI / 8;
+
+// From the numbers in the page: typed arrays, weights as (inputs, outputs), and the logit 0 of a network with
+// one logit.
+function unpackToy(packed) {
+  const transposed = (rows) => Float64Array.from(rows[0].flatMap((_, i) => rows.map((row) => row[i])));
+  const hidden = packed.hidden.map(({ weight, bias }) => ({
+    weight: transposed(weight),
+    bias: Float64Array.from(bias),
+  }));
+  const oneLogit = packed.head.length === 1;
+  const width = packed.head[0].length;
+  const head = transposed(oneLogit ? [new Array(width).fill(0), ...packed.head] : packed.head);
+  return { ...packed, points: Float64Array.from(packed.points.flat()), hidden, head, width, oneLogit };
+}
+
+// inputs (n, i) · weight (i, o) + bias → (n, o). Row by row of the weights: most features are 0 and are skipped.
+function affine(inputs, weight, bias, outputs) {
+  const width = (weight.length / outputs) | 0;
+  const n = (inputs.length / width) | 0;
+  const result = new Float64Array(n * outputs);
+  for (let point = 0; point < n; point++) {
+    const to = point * outputs;
+    if (bias) result.set(bias, to);
+    for (let i = 0; i < width; i++) {
+      const value = inputs[point * width + i];
+      if (value === 0) continue;
+      const row = i * outputs;
+      for (let unit = 0; unit < outputs; unit++) result[to + unit] += weight[row + unit] * value;
+    }
+  }
+  return result;
+}
+
+// The input of the last layer at some points, (n, D).
+function features(toy, points) {
+  return toy.hidden.reduce((values, { weight, bias }) => {
+    const next = affine(values, weight, bias, bias.length);
+    for (let i = 0; i < next.length; i++) if (next[i] < 0) next[i] = 0;
+    return next;
+  }, points);
+}
+
+const logitsOf = (toy, phi) => affine(phi, toy.head, null, toy.classes);
+
+// Eigenvalues, none below zero, and eigenvectors (columns) of a symmetric matrix (d, d), by Jacobi's rotations.
+function eigen(matrix, d) {
+  const a = Float64Array.from(matrix);
+  const vectors = new Float64Array(d * d);
+  for (let i = 0; i < d; i++) vectors[i * d + i] = 1;
+  for (let sweep = 0; sweep < 60; sweep++) {
+    let off = 0;
+    let total = 0;
+    for (let i = 0; i < d * d; i++) {
+      total += a[i] * a[i];
+      if (i % (d + 1)) off += a[i] * a[i];
+    }
+    if (off <= 1e-36 * total) break;
+    for (let p = 0; p < d; p++) {
+      for (let q = p + 1; q < d; q++) {
+        const apq = a[p * d + q];
+        if (apq === 0) continue;
+        const theta = (a[q * d + q] - a[p * d + p]) / (2 * apq);
+        const t = (theta < 0 ? -1 : 1) / (Math.abs(theta) + Math.hypot(theta, 1));
+        const cosine = 1 / Math.hypot(t, 1);
+        const sine = t * cosine;
+        const rotate = (values, one, other) => {
+          const kept = values[one];
+          values[one] = cosine * kept - sine * values[other];
+          values[other] = sine * kept + cosine * values[other];
+        };
+        for (let i = 0; i < d; i++) rotate(a, i * d + p, i * d + q);
+        for (let i = 0; i < d; i++) rotate(a, p * d + i, q * d + i);
+        for (let i = 0; i < d; i++) rotate(vectors, i * d + p, i * d + q);
+      }
+    }
+  }
+  return { values: Float64Array.from({ length: d }, (_, i) => Math.max(0, a[i * d + i])), vectors };
+}
+
+// What the points say about the last layer, with no prior in it, and where the points lie.
+//
+// The precisions of the weights are outputValues[b]·inputValues[a] + 1/σ₀² in the basis of both eigenvectors.
+// One logit: the exact Hessian Σ p(1 − p)φφᵀ. K logits: Σ Λ ⊗ Σ φφᵀ / N, with Λ = diag(p) − ppᵀ.
+// gaps[pair][b] is (Q_ib − Q_jb)², so that Var(f_i − f_j) = Σ_b gaps[pair][b]·w_b.
+function fitPosterior(toy, points) {
+  const { width: d, classes: k, oneLogit } = toy;
+  const n = points.length / 2;
+  const phi = features(toy, points);
+  const logits = logitsOf(toy, phi);
+  const inputs = new Float64Array(d * d);
+  const outputs = new Float64Array(k * k);
+  for (let point = 0; point < n; point++) {
+    const p = softmax(logits.subarray(point * k, point * k + k));
+    const weight = oneLogit ? p[0] * p[1] : 1;
+    for (let i = 0; i < d; i++)
+      for (let j = 0; j < d; j++) inputs[i * d + j] += weight * phi[point * d + i] * phi[point * d + j];
+    for (let i = 0; i < k; i++)
+      for (let j = 0; j < k; j++) outputs[i * k + j] += (i === j ? p[i] : 0) - p[i] * p[j];
+  }
+  const own = eigen(inputs, d);
+  const between = oneLogit
+    ? { values: Float64Array.of(1), vectors: Float64Array.of(0, 1) }
+    : eigen(outputs, k);
+  const columns = between.values.length;
+  const pairs = [];
+  for (let i = 0; i < k; i++)
+    for (let j = i + 1; j < k; j++) {
+      const gaps = Float64Array.from(
+        { length: columns },
+        (_, b) => (between.vectors[i * columns + b] - between.vectors[j * columns + b]) ** 2
+      );
+      pairs.push({ i, j, gaps });
+    }
+  return {
+    inputValues: own.values,
+    vectors: own.vectors,
+    outputValues: oneLogit ? between.values : between.values.map((value) => value / n),
+    pairs,
+    moments: inputMoments(points),
+  };
+}
+
+function softmax(logits) {
+  const largest = Math.max(...logits);
+  const weights = Array.from(logits, (value) => Math.exp(value - largest));
+  const total = weights.reduce((a, b) => a + b);
+  return weights.map((value) => value / total);
+}
+
+// Means of both coordinates, and the numbers that distances from them are divided by: the fourth root of the
+// mean fourth power, or more where fewer than ten points determine it.
+function inputMoments(points) {
+  const n = points.length / 2;
+  const sums = [0, 1].map((axis) => {
+    let mean = 0;
+    for (let i = 0; i < n; i++) mean += points[2 * i + axis] / n;
+    let squares = 0;
+    let fourths = 0;
+    for (let i = 0; i < n; i++) {
+      const square = (points[2 * i + axis] - mean) ** 2;
+      squares += square;
+      fourths += square * square;
+    }
+    return { mean, squares, fourths };
+  });
+  const floor = Math.sqrt((sums[0].squares + sums[1].squares) / (2 * n)) || 1;
+  return sums.map(({ mean, squares, fourths }) => {
+    const deviation = (fourths / n) ** 0.25;
+    const determined = deviation > 0 && squares * squares >= 10 * fourths;
+    return { mean, deviation: determined ? deviation : Math.max(deviation, floor) };
+  });
+}
+
+// k(x) = mean over both coordinates of |x̂|³/3, at some points, (n,).
+function kernel(moments, points) {
+  const result = new Float64Array(points.length / 2);
+  const [one, other] = moments;
+  for (let i = 0; i < result.length; i++) {
+    const a = Math.abs((points[2 * i] - one.mean) / one.deviation);
+    const b = Math.abs((points[2 * i + 1] - other.mean) / other.deviation);
+    result[i] = (a * a * a + b * b * b) / 6;
+  }
+  return result;
+}
+
+// All that predictions at some points need and that no setting changes: computed once for a view.
+function prepare(toy, posterior, points) {
+  const phi = features(toy, points);
+  return {
+    logits: logitsOf(toy, phi),
+    squares: squaredComponents(posterior, phi),
+    kernel: kernel(posterior.moments, points),
+  };
+}
+
+function squaredComponents(posterior, phi) {
+  const d = posterior.inputValues.length;
+  const components = affine(phi, posterior.vectors, null, d);
+  for (let i = 0; i < components.length; i++) components[i] *= components[i];
+  return components;
+}
+
+// The settings that a method uses: a plain network is a Gaussian without a variance, at temperature 1.
+function effective({ method, priorVariance, temperature, residualVariance, residualThreshold }) {
+  const bayes = method === "bitbayes";
+  return {
+    temperature: method === "plain" ? 1 : temperature,
+    priorVariance: bayes ? priorVariance : 0,
+    residualVariance: bayes ? residualVariance : 0,
+    residualThreshold,
+  };
+}
+
+// 1 / (outputValues[b]·inputValues[a] + 1/σ₀²), (outputs, D); all 0 for σ₀² = 0.
+function variancesOfWeights(posterior, priorVariance) {
+  const { inputValues, outputValues } = posterior;
+  const d = inputValues.length;
+  return Float64Array.from({ length: outputValues.length * d }, (_, i) =>
+    priorVariance > 0 ? 1 / (outputValues[Math.floor(i / d)] * inputValues[i % d] + 1 / priorVariance) : 0
+  );
+}
+
+// Probabilities of all classes, (n, K), at prepared points.
+function predict(toy, posterior, settings, { logits, squares, kernel }) {
+  const { temperature, priorVariance, residualVariance, residualThreshold } = effective(settings);
+  const { classes: k, width: d, oneLogit } = toy;
+  const { pairs } = posterior;
+  const variances = variancesOfWeights(posterior, priorVariance);
+  const columns = posterior.outputValues.length;
+  const n = kernel.length;
+  const result = new Float64Array(n * k);
+  const w = new Float64Array(columns);
+  // The residual is independent for each logit: a difference of two has it twice.
+  const logitsWithResidual = oneLogit ? 1 : 2;
+  for (let point = 0; point < n; point++) {
+    if (priorVariance > 0)
+      for (let b = 0, v = 0; b < columns; b++) {
+        let sum = 0;
+        for (let a = 0, s = point * d; a < d; a++, s++, v++) sum += squares[s] * variances[v];
+        w[b] = sum;
+      }
+    const residual = residualVariance * Math.max(0, kernel[point] - residualThreshold) * logitsWithResidual;
+    const at = point * k;
+    for (let i = 0; i < k; i++) result[at + i] = 1;
+    for (const { i, j, gaps } of pairs) {
+      let variance = residual;
+      for (let b = 0; b < columns; b++) variance += gaps[b] * w[b];
+      const z = (logits[at + i] - logits[at + j]) / temperature / Math.sqrt(1 + KAPPA * variance);
+      result[at + i] += Math.exp(-z);
+      result[at + j] += Math.exp(z);
+    }
+    normalise(result, at, k);
+  }
+  return result;
+}
+
+// From Σ_j exp(−z_ij) to probabilities, in place.
+function normalise(totals, at, k) {
+  let sum = 0;
+  for (let i = at; i < at + k; i++) sum += totals[i] = 1 / totals[i];
+  for (let i = at; i < at + k; i++) totals[i] /= sum;
+}
+
+// The last linear region on the ray δ·x: beyond alpha no unit switches, and features are slope·δ + intercept.
+function finalRegion(toy, x) {
+  let slope = Float64Array.from(x);
+  let intercept = new Float64Array(2);
+  let alpha = 0;
+  for (const { weight, bias } of toy.hidden) {
+    slope = affine(slope, weight, null, bias.length);
+    intercept = affine(intercept, weight, bias, bias.length);
+    for (let i = 0; i < bias.length; i++) {
+      if (slope[i] !== 0) alpha = Math.max(alpha, -intercept[i] / slope[i]);
+      if (slope[i] < 0 || (slope[i] === 0 && intercept[i] <= 0)) slope[i] = intercept[i] = 0;
+    }
+  }
+  return { alpha, slope, intercept };
+}
+
+// What the probabilities at δ·x tend to as δ → ∞, (K,): computed, not taken at some large δ.
+function limit(toy, posterior, settings, { slope, intercept }) {
+  const { temperature, priorVariance, residualVariance } = effective(settings);
+  const { classes: k, width: d } = toy;
+  if (residualVariance > 0) return new Float64Array(k).fill(1 / k);
+  const grows = slope.some((value) => value !== 0);
+  const direction = grows ? slope : intercept;
+  const logits = logitsOf(toy, direction);
+  const squares = squaredComponents(posterior, direction);
+  const variances = variancesOfWeights(posterior, priorVariance);
+  const result = new Float64Array(k).fill(1);
+  for (const { i, j, gaps } of posterior.pairs) {
+    let variance = 0;
+    for (let v = 0; v < variances.length; v++) variance += gaps[Math.floor(v / d)] * variances[v] * squares[v % d];
+    const gap = (logits[i] - logits[j]) / temperature;
+    const z = gap === 0 ? 0 : gap / Math.sqrt((grows ? 0 : 1) + KAPPA * variance);
+    result[i] += Math.exp(-z);
+    result[j] += Math.exp(z);
+  }
+  normalise(result, 0, k);
+  return result;
+}
+
+// The largest of each K numbers, (n,).
+function largest(values, k) {
+  const result = new Float64Array(values.length / k);
+  for (let i = 0; i < values.length; i++) {
+    const row = Math.floor(i / k);
+    if (values[i] > result[row]) result[row] = values[i];
+  }
+  return result;
+}

@@ -1,0 +1,55 @@
+"""What all pictures share: axes to draw on, and a colour and a marker for each method."""
+
+from collections.abc import Iterable, Mapping
+
+from matplotlib.axes import Axes
+from torch import Tensor
+
+from bitbayes.errors import ArgumentError
+
+# From the palette of Okabe and Ito, whose colours colour-blind people can tell apart, and a grey.
+COLOURS = {"plain": "#6C6C6C", "temperature": "#009E73", "bitbayes": "#0072B2", "paper": "#CC79A7"}
+MARKERS = {"plain": "o", "temperature": "^", "bitbayes": "s", "paper": "D"}
+OTHER_COLOURS = ("#D55E00", "#E69F00", "#56B4E9", "#882255", "#4B2FA8")
+OTHER_MARKERS = ("v", "P", "X", "<", ">")
+TEXT_COLOUR, FAINT_COLOUR = "#333333", "#8a8a8a"
+BAND_OPACITY = 0.18
+
+
+def axes_or_new(ax: Axes | None) -> Axes:
+    """Return the axes, or those of a new figure. The frame is opened at the top and on the right."""
+    if ax is None:
+        from matplotlib import pyplot
+
+        _, ax = pyplot.subplots(layout="constrained")
+    elif not isinstance(ax, Axes):
+        raise ArgumentError(f"ax is a {type(ax).__name__}: expected matplotlib axes, as plt.subplots() gives")
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.spines[["left", "bottom"]].set_color(FAINT_COLOUR)
+    return ax
+
+
+def by_name(given: Tensor | Mapping[str, Tensor], name: str) -> dict[str, Tensor]:
+    """Return tensors by the name of their method; one tensor alone gets the name."""
+    return dict(given) if isinstance(given, Mapping) else {name: given}
+
+
+def method_styles(names: Iterable[str]) -> dict[str, tuple[str, str]]:
+    """Return a colour and a marker for each method: its own, or for others the next that are free.
+
+    >>> method_styles(["plain", "mine"])
+    {'plain': ('#6C6C6C', 'o'), 'mine': ('#D55E00', 'v')}
+    """
+    found, others = {}, 0
+    for name in names:
+        if name in COLOURS:
+            found[name] = COLOURS[name], MARKERS[name]
+        else:
+            place = others % len(OTHER_COLOURS)
+            found[name], others = (OTHER_COLOURS[place], OTHER_MARKERS[place]), others + 1
+    return found
+
+
+def literal(text: str) -> str:
+    """Return a text in which matplotlib finds no formula."""
+    return text.replace("$", r"\$")

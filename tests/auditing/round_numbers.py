@@ -1,0 +1,158 @@
+"""An audit with round numbers, so that a reader can check what the report says about it, and its parts."""
+
+from dataclasses import replace
+from typing import Any
+
+from bitbayes.auditing.findings import (
+    AUDITED_METHODS,
+    HISTOGRAM_BINS,
+    KEPT_SHARES,
+    ClassLimits,
+    Cost,
+    Example,
+    OutlierGroup,
+    OutlierScores,
+    OutlierSet,
+    Passing,
+    PriorCurve,
+    Ranking,
+    RayConfidence,
+    ReliabilityDiagram,
+    TestScores,
+)
+from bitbayes.auditing.report import AuditReport
+
+
+def around(value: float) -> list[float]:
+    return [value - 0.01, value + 0.01]
+
+
+def scores_on_test(accuracy: float, confidence: float, ece: float, change: str = "same") -> TestScores:
+    def filled(value: Any, other: Any) -> list[Any]:
+        return [value] * 14 + [other]
+
+    bins = ReliabilityDiagram(
+        filled(0, 400),
+        filled(None, confidence),
+        filled(None, accuracy),
+        filled(None, accuracy - 0.03),
+        filled(None, accuracy + 0.03),
+    )
+    numbers = {"accuracy": accuracy, "confidence": confidence, "nll": 0.25, "ece": ece, "brier": 0.125}
+    intervals = {name: around(value) for name, value in numbers.items()}
+    against = dict.fromkeys(("accuracy", "nll", "brier"), "same") | {"ece": change}
+    return TestScores(**numbers, reliability=bins, intervals=intervals, against_plain=against)
+
+
+def outlier_scores(confidence: float, auroc: float, fpr95: float, change: str = "same") -> OutlierScores:
+    numbers = {"confidence": confidence, "auroc": auroc, "fpr95": fpr95}
+    intervals = {name: around(value) for name, value in numbers.items()}
+    return OutlierScores(**numbers, intervals=intervals, against_plain=dict.fromkeys(numbers, change))
+
+
+def outlier_set(name: str, kind: str, **scores: OutlierScores) -> OutlierSet:
+    histogram = [100] + [0] * (HISTOGRAM_BINS - 1)
+    # As many get through at each share as at 95 %, but all of them if all test inputs are kept.
+    passing = {m: Passing(histogram, [s.fpr95] * (len(KEPT_SHARES) - 1) + [1.0]) for m, s in scores.items()}
+    return OutlierSet(name, kind, 100, scores, passing)
+
+
+def ranking(by: str) -> Ranking:
+    places = [1 - share / 2 for share in KEPT_SHARES]
+    return Ranking(by, places, 0.0, 1.0, places, [0] * (HISTOGRAM_BINS - 1) + [400])
+
+
+def group(change: str, plain: OutlierScores, ours: OutlierScores, *sets: str) -> OutlierGroup:
+    """The means over sets, which are the same for plain and temperature, and for bitbayes and paper."""
+    ours = replace(ours, against_plain=dict.fromkeys(ours.against_plain, change))
+    return OutlierGroup(list(sets), dict(zip(AUDITED_METHODS, (plain, plain, ours, ours), strict=True)))
+
+
+def example(source: str, label: int | None, **changes: Any) -> Example:
+    values = {
+        "source": source,
+        "kind": "given" if label is None else "test",
+        "label": label,
+        "image": "data:image/png;base64,iVBORw0KGgo=",
+        "values": [],
+        "size": 784,
+        "predicted": dict.fromkeys(AUDITED_METHODS, 3),
+        "confidence": {"plain": 0.99, "temperature": 0.9, "bitbayes": 0.25, "paper": 0.3},
+        "kept_from": {"plain": 0.6, "temperature": 0.6, "bitbayes": None, "paper": 0.97},
+    }
+    return Example(**(values | changes))
+
+
+def make_audit() -> AuditReport:
+    """An audit in which bitbayes helps."""
+    line = {method: [0.9, 0.8] for method in AUDITED_METHODS}
+    far = dict(
+        zip(
+            AUDITED_METHODS,
+            (
+                outlier_scores(1.0, 0.02, 1.0),
+                outlier_scores(1.0, 0.02, 1.0),
+                outlier_scores(0.25, 1.0, 0.0, "better"),
+                outlier_scores(0.7, 0.9, 0.4, "better"),
+            ),
+            strict=True,
+        )
+    )
+    near = {
+        "plain": outlier_scores(0.8, 0.8, 0.4),
+        "temperature": outlier_scores(0.7, 0.8, 0.4, "worse"),
+        "bitbayes": outlier_scores(0.4, 0.9, 0.1, "better"),
+        "paper": outlier_scores(0.6, 0.85, 0.2, "better"),
+    }
+    return AuditReport(
+        subject="zoo:animals",
+        classes=4,
+        sizes={"train": 5000, "validation": 300, "test": 400},
+        test={
+            "plain": scores_on_test(0.9, 0.99, 0.09),
+            "temperature": scores_on_test(0.9, 0.91, 0.02, "better"),
+            "bitbayes": scores_on_test(0.895, 0.9, 0.01, "better"),
+            "paper": scores_on_test(0.89, 0.7, 0.2, "worse"),
+        },
+        rankings={
+            m: ranking("score" if m in ("bitbayes", "paper") else "confidence") for m in AUDITED_METHODS
+        },
+        outliers=[
+            outlier_set("cars", "given", **near),
+            outlier_set("<ships>", "given", **near),
+            outlier_set("Uniform noise", "noise", **near),
+            outlier_set("Test inputs × 2,000", "far", **far),
+        ],
+        groups={
+            "unfamiliar": group("better", near["plain"], near["bitbayes"], "cars", "<ships>"),
+            "far": group("better", far["plain"], far["bitbayes"], "Test inputs × 2,000"),
+        },
+        prior_curve=PriorCurve(
+            ["cars", "<ships>"], [0.1, 1.0, 10.0], [0.05, 0.1, 0.4], [0.8, 0.9, 0.7], [0.4, 0.2, 0.5]
+        ),
+        examples=[
+            example("Test data", 1),
+            example("cars", None),
+            example("<ships>", None, image=None, values=[0.5, -2.0], size=12),
+        ],
+        ray=RayConfidence([1.0, 10000.0], 200, mean=line, low=line, high=line),
+        infinity=[ClassLimits(label, 50, 0.625, 0.725, 30.0 + label, 0.75) for label in range(4)],
+        changed_labels=3,
+        chosen={
+            "temperature": {"temperature": 1.75},
+            "bitbayes": {
+                "prior_variance": 12.5,
+                "temperature": 0.625,
+                "residual_variance": 40.0,
+                "residual_threshold": 0.75,
+            },
+            "paper": {"prior_variance": 2.5},
+        },
+        cost=Cost(2.2, 4.4, 0.5, 0.25, 1.1, 2.2, 2.0),
+        seconds=12.0,
+        finished="2020-02-02T02:02:02+00:00",
+        seed=7,
+        command="bitbayes audit zoo:animals --seed 7",
+        versions={"bitbayes": "0.1.0", "torch": "2.6", "python": "3.11", "device": "cpu", "threads": "2"},
+        notes=["a note of <importance>"],
+    )

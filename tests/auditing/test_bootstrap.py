@@ -1,0 +1,83 @@
+"""The bootstrap against the metrics themselves, on inputs that are repeated as often as they were drawn."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from bitbayes import metrics
+from bitbayes.auditing import bootstrap
+
+
+@pytest.fixture(autouse=True)
+def _few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bootstrap, "RESAMPLES", 7)
+    monkeypatch.setattr(bootstrap, "WEIGHTS_AT_ONCE", 200)  # several steps
+
+
+def drawn(weights: Tensor, values: Tensor) -> Tensor:
+    """The values of one resample."""
+    return values.repeat_interleave(weights.long(), dim=0)
+
+
+def test_a_resample_has_as_many_inputs_as_there_are() -> None:
+    weights = bootstrap.resample(50, seed=3)
+    assert weights.shape == (7, 50)
+    assert (weights.long().sum(1) == 50).all()
+    assert len({tuple(row.tolist()) for row in weights}) == 7
+    assert torch.equal(weights, bootstrap.resample(50, seed=3))
+
+
+def test_scores_of_the_test_data_are_those_of_each_resample() -> None:
+    probs, labels = torch.randn(60, 3).mul(2).softmax(1), torch.arange(60) % 3
+    weights = bootstrap.resample(60, seed=0)
+    found = bootstrap.resampled_test_scores(weights, probs, labels)
+    bins = bootstrap.resampled_bin_accuracy(weights, probs, labels)
+    for i, row in enumerate(weights):
+        p, y = drawn(row, probs), drawn(row, labels)
+        expected = {
+            "accuracy": metrics.accuracy(p, y),
+            "confidence": metrics.mmc(p),
+            "nll": metrics.nll(p, y),
+            "ece": metrics.ece(p, y),
+            "brier": metrics.brier(p, y),
+        }
+        assert {name: values[i].item() for name, values in found.items()} == pytest.approx(expected, rel=1e-6)
+        torch.testing.assert_close(bins[i], metrics.reliability(p, y).accuracy, equal_nan=True)
+
+
+@pytest.mark.parametrize("ties", [False, True])
+def test_scores_of_outliers_are_those_of_each_resample(ties: bool) -> None:
+    inside, outside = torch.randn(60, dtype=torch.float64) + 1, torch.randn(40, dtype=torch.float64)
+    if ties:
+        inside, outside = inside.round(), outside.round()
+    weights, own = bootstrap.resample(60, seed=0), bootstrap.resample(40, seed=1)
+    confidence = torch.rand(40)
+    found = bootstrap.resampled_outlier_scores(weights, inside, own, outside, confidence)
+    for i in range(7):
+        a, b = drawn(weights[i], inside), drawn(own[i], outside)
+        assert found["auroc"][i].item() == pytest.approx(metrics.auroc(a, b))
+        assert found["fpr95"][i].item() == pytest.approx(metrics.fpr95(a, b))
+        assert found["confidence"][i].item() == pytest.approx(
+            drawn(own[i], confidence).double().mean().item()
+        )
+
+
+def test_a_difference_counts_where_its_interval_excludes_zero() -> None:
+    plain = {"auroc": torch.rand(1000), "fpr95": torch.rand(1000), "confidence": torch.rand(1000)}
+    shifted = {name: values + 0.2 for name, values in plain.items()}
+    noisy = {name: values + torch.randn(1000) for name, values in plain.items()}
+    assert bootstrap.compare(shifted, plain, outliers=True) == {
+        "auroc": "better",
+        "fpr95": "worse",
+        "confidence": "worse",
+    }
+    assert set(bootstrap.compare(noisy, plain, outliers=True).values()) == {"same"}
+    # A mean confidence on the test data is neither better nor worse than another.
+    assert "confidence" not in bootstrap.compare(shifted, plain, outliers=False)
+
+
+def test_the_interval_of_an_accuracy_is_about_that_of_a_binomial(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bootstrap, "RESAMPLES", 2000)
+    right = (torch.arange(400) < 320).double()
+    low, high = bootstrap.interval(bootstrap.weighted_sums(bootstrap.resample(400, 0), right[:, None]) / 400)
+    assert (low, high) == pytest.approx((0.8 - 1.96 * 0.02, 0.8 + 1.96 * 0.02), abs=0.005)

@@ -1,0 +1,83 @@
+from dataclasses import replace
+
+from bitbayes.auditing.captions import (
+    caption_limits,
+    caption_rays,
+    caption_reliability,
+    caption_trade_off,
+    describe_cost,
+)
+from bitbayes.auditing.findings import Audit
+
+
+def test_rays_say_where_each_line_goes(audit: Audit) -> None:
+    assert audit.ray is not None
+    mean = {
+        "plain": [0.9, 1.0],
+        "temperature": [0.8, 0.801],
+        "bitbayes": [0.98, 0.25],
+        "paper": [0.881, 0.877],
+    }
+    caption = caption_rays(replace(audit, ray=replace(audit.ray, mean=mean)))
+    assert caption == (
+        "Mean confidence from δ = 1 to δ = 10,000: Plain rises from 90.0 to 100.0 %; Temperature hardly "
+        "moves, from 80.0 to 80.1 %; bitbayes falls from 98.0 to 25.0 %; Paper’s objective "
+        "hardly moves, from "
+        "88.1 to 87.7 %. At δ = 10,000 bitbayes is as unsure as a blind guess (25.0 %)."
+    )
+
+
+def test_without_the_residual_rays_end_above_a_blind_guess(audit: Audit) -> None:
+    assert caption_rays(audit).endswith("A blind guess is 25.0 %; bitbayes ends 55.0 points above it.")
+
+
+def test_limits_and_certificate(audit: Audit) -> None:
+    assert caption_limits(audit) == (
+        "Limit: as δ grows without end, the confidence of bitbayes tends to 62.5 % on average over 200 test "
+        "inputs, and to 72.5 % for the surest of them. Certificate: beyond δ = 33 it never "
+        "exceeds 75.0 % for "
+        "any of them. Both are computed, not measured at a large δ."
+    )
+    guesses = [replace(each, mean=0.25, largest=0.25, alpha=None) for each in audit.infinity]
+    assert caption_limits(replace(audit, infinity=guesses)) == (
+        "Limit: as δ grows without end, the confidence of bitbayes tends to 25.0 %, a blind "
+        "guess, for each of "
+        "200 test inputs. It is computed exactly, not measured at a large δ."
+    )
+    assert caption_limits(replace(audit, infinity=[])) == ""
+    empty = [replace(each, certified=1.0) for each in audit.infinity]
+    assert "The certificate says little here: beyond δ = 33 up to 100.0 % is possible." in caption_limits(
+        replace(audit, infinity=empty)
+    )
+
+
+def test_reliability_says_what_is_claimed_and_what_is_true(audit: Audit) -> None:
+    caption = caption_reliability(audit)
+    assert caption.startswith(
+        "Plain claims 99.0 % and is right 90.0 % of the time (overconfident by 9.0 points); "
+    )
+    assert "bitbayes claims 90.0 % and is right 89.5 % of the time (as sure as it should be)" in caption
+    assert "claims 70.0 % and is right 89.0 % of the time (underconfident by 19.0 points)" in caption
+
+
+def test_the_trade_off_says_who_is_better_on_both_axes(audit: Audit) -> None:
+    caption = caption_trade_off(audit)
+    assert "Plain: calibration error 9.0 %, 40.0 % get through" in caption
+    assert caption.endswith(
+        " bitbayes is at least as good as Plain, Temperature and Paper’s objective on both axes."
+    )
+    swapped = replace(
+        audit, test=audit.test | {"plain": audit.test["bitbayes"], "bitbayes": audit.test["plain"]}
+    )
+    assert "at least as good as Temperature" not in caption_trade_off(swapped)
+
+
+def test_costs_are_compared_only_with_a_pass_that_takes_long_enough(audit: Audit) -> None:
+    assert describe_cost(audit.cost, 5000) == (
+        "Fitting takes 2.2 s (1.1 times a forward pass over the training data), and tuning 4.4 s (2.2 times "
+        "one). A prediction takes 0.5 ms an input, 2.0 times a plain one. Loading data is not counted. Short "
+        "steps are medians of several runs."
+    )
+    short = describe_cost(replace(audit.cost, fit_seconds=0.2, fit=200.0), 4)
+    assert "200" not in short
+    assert "too short to compare with" in short

@@ -1,0 +1,35 @@
+import pytest
+import torch
+
+from bitbayes.auditing import costs
+from bitbayes.auditing.costs import Taken
+
+
+def test_short_runs_are_repeated_and_the_median_counts() -> None:
+    runs = iter([Taken(0.1, 3.0), Taken(9.0, 1.0), Taken(0.2, 2.0), Taken(0.3, 4.0)])
+    # Three runs are enough, since they take more than `ENOUGH_SECONDS` together.
+    assert costs.repeated(Taken(0.01, 0.01), lambda: next(runs)) == Taken(0.2, 2.0)
+
+
+def test_long_runs_are_not_repeated() -> None:
+    def again() -> Taken:
+        raise AssertionError
+
+    long = Taken(costs.ENOUGH_SECONDS, 0.1)
+    assert costs.repeated(long, again) == long
+
+
+def test_two_pieces_of_work_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    turns: list[str] = []
+    clock = iter(range(100))
+    monkeypatch.setattr(costs.time, "perf_counter", lambda: next(clock))
+    found = costs.side_by_side(lambda: turns.append("a"), lambda: turns.append("b"), torch.device("meta"))
+    assert turns == ["a", "b"] * costs.FEWEST_RUNS
+    assert found == (Taken(1, 1), Taken(1, 1))
+
+
+def test_on_a_cpu_work_is_the_time_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(costs.time, "perf_counter", lambda: 7.0)
+    monkeypatch.setattr(costs.time, "process_time", lambda: 5.0)
+    assert costs.now(torch.device("cpu")) == Taken(7.0, 5.0)
+    assert costs.now(torch.device("meta")) == Taken(7.0, 7.0)
