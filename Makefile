@@ -15,7 +15,7 @@ BENCHMARKS := $(filter-out benchmarks/timing.py benchmarks/seconds.py benchmarks
 
 .PHONY: demo test test-all test-lowest fuzz lint docs benchmarks notebooks release-check chromium clean
 
-demo: $(VENV)/.installed
+demo: $(VENV)/.package
 	$(BIN)/bitbayes audit
 
 PYTEST := $(BIN)/pytest -n auto --dist worksteal
@@ -62,8 +62,13 @@ release-check: $(VENV)/.installed
 	cd $(RELEASE) && bin/bitbayes --version && bin/bitbayes audit --output report.html && test -s report.html
 	@echo "dist/ can be published"
 
-$(VENV)/.installed: pyproject.toml constraints.txt
+# The package alone, for the demo: a first look should not wait for the tools of developers.
+$(VENV)/.package: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	touch $@
+
+$(VENV)/.installed: $(VENV)/.package
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[test,lint,release]"
 	touch $@
 

@@ -70,7 +70,7 @@ def test_verdict_numbers_and_advice_come_first(audit: Audit, text: str) -> None:
         "Unfamiliar inputs",
         "Far-away inputs",
         "What to do",
-        "What each setting trades",
+        "What each setting gains and costs",
         "Three inputs to look at",
         "Is it right as often as it claims?",
         "What gets through?",

@@ -35,8 +35,8 @@ def outcome(
 
 def test_what_leads_is_how_many_get_through(audit: Audit) -> None:
     assert write_verdict(audit) == (
-        "bitbayes helps: 10 of 100 unfamiliar inputs get through instead of 40, 0 of 100 far-away inputs "
-        "instead of 100, and familiar inputs are better calibrated (calibration error 9.0 → 1.0 %)."
+        "bitbayes helps: of 100 unfamiliar inputs, 10 get through instead of 40; of 100 far-away inputs, "
+        "none instead of all; familiar inputs are better calibrated (calibration error 9.0 → 1.0 %)."
     )
 
 
@@ -44,8 +44,8 @@ def test_the_three_comparisons(audit: Audit) -> None:
     familiar, unfamiliar, far = compare(audit)
     assert (familiar.plain, familiar.bitbayes, familiar.change) == ("9.0", "1.0", "better")
     assert familiar.detail == (
-        "Claims 99.0 → 90.0 %, and is right 90.0 → 89.5 % of the time: plain overconfident by 9.0 points, "
-        "bitbayes as sure as it should be."
+        "Claims 99.0 → 90.0 %, and is right 90.0 → 89.5 % of the time: plain is overconfident by 9.0 "
+        "points, bitbayes as sure as it should be."
     )
     assert (unfamiliar.plain, unfamiliar.bitbayes, unfamiliar.change) == ("40", "10", "better")
     assert unfamiliar.detail == (
@@ -58,8 +58,8 @@ def test_the_three_comparisons(audit: Audit) -> None:
 CASES = {
     "no worse, and better on outliers": (
         {"unfamiliar": ("better", 0.8, 0.9), "far": ("better", 0.1, 1.0)},
-        "bitbayes helps: 10 of 100 unfamiliar inputs get through instead of 20, and 0 of 100 far-away inputs "
-        "instead of 90; familiar inputs are as well calibrated as before.",
+        "bitbayes helps: of 100 unfamiliar inputs, 10 get through instead of 20; of 100 far-away inputs, "
+        "none instead of 90; familiar inputs are as well calibrated as before.",
         "Use bitbayes instead of the plain probabilities:",
     ),
     "better calibrated alone": (
@@ -83,27 +83,27 @@ CASES = {
     ),
     "worse calibrated, but better on outliers": (
         {"familiar": "worse", "unfamiliar": ("better", 0.8, 0.9)},
-        "bitbayes helps in part: 10 of 100 unfamiliar inputs get through instead of 20; but familiar inputs "
+        "bitbayes helps in part: of 100 unfamiliar inputs, 10 get through instead of 20; but familiar inputs "
         "are less well calibrated (calibration error 1.0 → 30.0 %).",
         "Keep the plain network’s probabilities. Use bitbayes only to refuse inputs that are "
         "unlike the data:",
     ),
     "the network is blind, but better calibrated": (
         {"familiar": "better", "unfamiliar": ("worse", 0.48, 0.45), "far": ("better", 0.1, 1.0)},
-        "bitbayes helps in part: 0 of 100 far-away inputs get through instead of 90, and familiar inputs are "
+        "bitbayes helps in part: of 100 far-away inputs, none get through instead of 90; familiar inputs are "
         "better calibrated (calibration error 3.0 → 0.5 %); AUROC on unfamiliar inputs stays at chance (48.0 "
         "→ 45.0 %), so this network cannot tell them from its own data.",
         "Use bitbayes instead of the plain probabilities:",
     ),
     "worse on unfamiliar inputs, better far away": (
         {"unfamiliar": ("worse", 0.8, 0.6), "far": ("better", 0.1, 1.0)},
-        "bitbayes helps in part: 0 of 100 far-away inputs get through instead of 90; familiar inputs are as "
-        "well calibrated as before; but 40 of 100 unfamiliar inputs get through instead of 20.",
+        "bitbayes helps in part: of 100 far-away inputs, none get through instead of 90; familiar inputs are "
+        "as well calibrated as before; but of 100 unfamiliar inputs, 40 get through instead of 20.",
         "Decide by the inputs that you expect. If the gain matters more to you than the loss:",
     ),
     "worse everywhere": (
         {"familiar": "worse", "unfamiliar": ("worse", 0.8, 0.6)},
-        "bitbayes makes this classifier worse: 40 of 100 unfamiliar inputs get through instead of 20, and "
+        "bitbayes makes this classifier worse: of 100 unfamiliar inputs, 40 get through instead of 20; "
         "familiar inputs are less well calibrated (calibration error 1.0 → 30.0 %).",
         "Keep the plain network. Before you try again, check that the validation data are like "
         "the test data, "
@@ -111,7 +111,7 @@ CASES = {
     ),
     "worse on outliers alone": (
         {"unfamiliar": ("worse", 0.8, 0.6)},
-        "bitbayes makes this classifier worse: 40 of 100 unfamiliar inputs get through instead of 20; "
+        "bitbayes makes this classifier worse: of 100 unfamiliar inputs, 40 get through instead of 20; "
         "familiar inputs are as well calibrated as before.",
         "Keep the plain network. Before you try again, check that the validation data are like "
         "the test data, "

@@ -25,7 +25,7 @@ def write_conclusion(audit: Audit) -> str:
     for each, number in zip(comparisons, numbers, strict=True):
         lines.append(f"  {each.title:{label}}  {number:>{width}}  {each.change:6}  {each.measure}")
     if len(comparisons) > 1:
-        lines.append("  (95 % kept: the threshold accepts 95 % of the familiar inputs)")
+        lines.append("  (through a threshold that accepts 95 % of the familiar inputs)")
     for advice in advise(audit):
         lines += ["", *textwrap.wrap(advice.text, WIDTH)]
         lines += [f"    {line}".rstrip() for line in advice.code.splitlines()]

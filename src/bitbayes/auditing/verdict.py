@@ -148,7 +148,9 @@ def describe_gap(scores: TestScores, n: int) -> str:
 
 def _describe_gaps(plain: TestScores, ours: TestScores, n: int) -> str:
     before, after = describe_gap(plain, n), describe_gap(ours, n)
-    return f"both {before}" if before == after else f"plain {before}, bitbayes {after}"
+    if before == after:
+        return f"both are {before}".replace("as it should", "as they should")
+    return f"plain is {before}, bitbayes {after}"
 
 
 def change_of(scores: TestScores | OutlierScores, plain: TestScores | OutlierScores, name: str) -> Change:
@@ -194,7 +196,7 @@ def _compare_outliers(audit: Audit, kind: str, title: str) -> Comparison:
     return Comparison(
         kind=kind,
         title=title,
-        measure="of 100 get through at 95 % kept",
+        measure="of 100 get through",
         plain=per_hundred(plain.fpr95),
         bitbayes=per_hundred(ours.fpr95),
         change=change,
@@ -222,7 +224,8 @@ def _clause(audit: Audit, comparison: Comparison) -> str:
     if change_of(scores["bitbayes"], scores["plain"], "fpr95") == "same":  # but the ranking changed
         auroc = f"AUROC {percent(scores['plain'].auroc)} → {percent(scores['bitbayes'].auroc)} %"
         return f"it ranks {inputs} {comparison.change} ({auroc})"
-    return f"{after} of 100 {inputs} get through instead of {before}"
+    counts = {"0": "none", "100": "all"}
+    return f"of 100 {inputs}, {counts.get(after, after)} get through instead of {counts.get(before, before)}"
 
 
 def _familiar_clause(audit: Audit, comparison: Comparison) -> str:
@@ -240,14 +243,12 @@ def _familiar_clause(audit: Audit, comparison: Comparison) -> str:
 def _join(clauses: list[str]) -> str:
     """Join clauses to a sentence. A verb that two clauses share is written once.
 
-    >>> _join(["2 of 9 cats get through instead of 3", "4 of 9 dogs get through instead of 5", "all is well"])
-    '2 of 9 cats get through instead of 3, 4 of 9 dogs instead of 5, and all is well'
+    >>> _join(["of 9 cats, 2 get through instead of 3", "of 9 dogs, 4 get through instead of 5"])
+    'of 9 cats, 2 get through instead of 3; of 9 dogs, 4 instead of 5'
     """
-    if not clauses:
-        return ""
     verb = " get through instead"
     later = [each.replace(verb, " instead") if verb in clauses[0] else each for each in clauses[1:]]
-    return ", ".join([clauses[0], *later[:-1], *(f"and {each}" for each in later[-1:])])
+    return "; ".join([*clauses[:1], *later])
 
 
 def _is_chance(scores: OutlierScores) -> bool:
