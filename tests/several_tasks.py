@@ -12,6 +12,7 @@ from torch import nn
 from torch.utils.data import DataLoader, DistributedSampler, Subset, TensorDataset
 
 import bitbayes as bb
+from bitbayes import last_layer
 from bitbayes.errors import EdgeWarning
 from bitbayes.io import checkpoint
 from bitbayes.structures import lowrank
@@ -251,7 +252,7 @@ def positions(rank, size):
 
 def positions_of_uneven_shares(rank, size):
     """How many positions each process keeps for tuning, of 40,000 and of 2,000."""
-    bb.last_layer.KEPT_POSITIONS = 4096
+    last_layer.KEPT_POSITIONS = 4096
     x = torch.zeros((40, 2)[rank], 1000, 2).double()
     y = torch.zeros(x.shape[:2], dtype=torch.long)
     posterior = bb.Laplace(network(), residual=False).fit([(x, y)])._posterior

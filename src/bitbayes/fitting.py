@@ -183,8 +183,9 @@ class Totals:
     def counted(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         """The batches, counted as they are read."""
         for batch in batches:
+            assert batch.labels is not None
             self.batches += 1
-            self.rows += len(batch)
+            self.rows += len(batch.labels)  # not those of the inputs, which may be texts in a list
             yield batch
 
     def with_inputs(self, model: nn.Module, options: Options, batches: Iterable[Batch]) -> Iterator[Batch]:
