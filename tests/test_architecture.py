@@ -121,6 +121,24 @@ def test_every_public_name_can_be_imported():
         bitbayes.Laplac  # noqa: B018
 
 
+def test_all_names_can_be_imported_without_what_not_everybody_has():
+    code = """
+import pydoc
+import sys
+for name in ("sklearn", "lightning", "transformers", "openood", "scipy"):
+    sys.modules[name] = None
+from bitbayes import *
+import bitbayes as bb
+assert "class Laplace" in pydoc.plain(pydoc.render_doc(bb))
+try:
+    bb.sklearn
+except bb.errors.MissingPackageError:
+    print(Laplace.__name__)
+"""
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert result.stdout.split() == ["Laplace"], result.stderr
+
+
 def test_the_picture_is_that_of_the_code(tmp_path):
     """By the description inside: another version of matplotlib draws the lines a little differently."""
     found = set(graph.imports())

@@ -1,6 +1,7 @@
 """bitbayes: honest confidence for any trained classifier, after training, in one pass over the data."""
 
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from bitbayes import errors
@@ -69,6 +70,9 @@ _HOMES = {
     "process_group": "processes",
 }
 
+if not TYPE_CHECKING and find_spec("sklearn") is None:  # for `import *` and `help`, which import every name
+    __all__.remove("sklearn")
+
 if not TYPE_CHECKING:  # a type checker that sees this function takes every misspelt name for a public one
 
     def __getattr__(name: str) -> object:
@@ -77,7 +81,7 @@ if not TYPE_CHECKING:  # a type checker that sees this function takes every miss
         So `bitbayes --version` does without torch, which takes seconds to import, and `import bitbayes` does
         without matplotlib and the libraries that only some people have.
         """
-        if name not in __all__:
+        if name not in (*__all__, "sklearn"):
             raise AttributeError(f"module 'bitbayes' has no attribute {name!r}")
         home = _HOMES.get(name)
         found = import_module(f"bitbayes.{home or name}")

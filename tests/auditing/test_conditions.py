@@ -31,6 +31,7 @@ def failures(audit: Audit, *texts: str) -> list[str]:
         ("temperature.nll<1", True),
         ("paper.brier>1", False),
         ("confidence>0.5", True),
+        ("nll>2.5", False),
     ],
 )
 def test_a_condition_holds_or_not(audit: Audit, text: str, holds: bool) -> None:
@@ -83,6 +84,10 @@ def test_every_name_has_a_value(audit: Audit, method: str, measure: str) -> None
         ("ece>", r"is no condition"),
         ("ece>much", r"'much' in 'ece>much' is no measure"),
         ("", r"'' is no condition"),
+        # These would never hold, or always, whatever is measured.
+        ("fpr95>20", r"'20' in 'fpr95>20' would decide nothing: a rate is between 0 and 1, or a percentage"),
+        ("plain.ece>nan", r"'nan' in 'plain.ece>nan' would decide nothing"),
+        ("nll>nan", r"'nan' in 'nll>nan' would decide nothing: give a number"),
     ],
 )
 def test_mistakes_are_named(text: str, message: str) -> None:

@@ -1,3 +1,5 @@
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -33,3 +35,6 @@ def test_on_a_cpu_work_is_the_time_of_the_process(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(costs.time, "process_time", lambda: 5.0)
     assert costs.now(torch.device("cpu")) == Taken(7.0, 5.0)
     assert costs.now(torch.device("meta")) == Taken(7.0, 7.0)
+    # As on Windows. A pass of no work would be divided by.
+    monkeypatch.setattr(costs.time, "get_clock_info", lambda name: SimpleNamespace(resolution=0.015625))
+    assert costs.now(torch.device("cpu")) == Taken(7.0, 7.0)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from bitbayes import Laplace, TemperatureScaling, metrics
 from bitbayes.auditing.costs import Taken
@@ -313,6 +313,29 @@ def test_a_loader_that_will_not_do_is_named_before_any_work(name: str, loader: A
 def test_outliers_that_will_not_do_are_named() -> None:
     with pytest.raises(DataError, match=r"^outliers 'ring': "):
         run(trained(3, 3), loaders(3), {"ring": torch.full((5, 2), math.nan)})
+    with pytest.raises(DataError, match=r"^outliers 'ring': a tensor of shape \(0, 2\) holds no inputs"):
+        run(trained(3, 3), loaders(3), {"ring": torch.zeros(0, 2)})
+
+
+@pytest.mark.parametrize("names", [("Uniform noise",), ("left  ring", "left ring")])
+def test_two_sets_of_one_name_would_be_mixed_up(names: tuple[str, ...]) -> None:
+    with pytest.raises(DataError, match=rf"^outliers '{names[-1]}': the report has another set of this name"):
+        run(trained(3, 3), loaders(3), {name: torch.full((5, 2), 9.0) for name in names})
+
+
+class Stream(IterableDataset[tuple[Tensor, Tensor]]):
+    """Points that come one by one: nobody knows how many."""
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        return iter(list(zip(*blobs(60, 3, 0), strict=True)))
+
+
+def test_a_stream_of_data_has_no_length() -> None:
+    steps: list[int | None] = []
+    streams = {name: DataLoader(Stream(), 20) for name in ("train", "validation", "test")}
+    found = run(trained(3, 3), streams, progress=lambda stage, done, all: steps.append(all))
+    assert found.sizes == {"train": 60, "validation": 60, "test": 60}
+    assert None in steps
 
 
 @pytest.mark.parametrize("k, outputs", [(3, 3), (2, 1)])

@@ -166,6 +166,15 @@ def test_the_script_finds_the_numbers_for_each_share(audit: Audit, text: str) ->
     assert page.having("data-from") == ["0.6", ""] * 3
 
 
+def test_the_script_does_not_round_a_few_to_none_or_most_to_all(audit: Audit) -> None:
+    cars = audit.outliers[0]
+    shares = [1 / 20_000] * (len(KEPT_SHARES) - 1) + [1 - 1 / 20_000]
+    passing = cars.passing | {"bitbayes": replace(cars.passing["bitbayes"], share=shares)}
+    page = Reader(render_page(replace(audit, outliers=[replace(cars, passing=passing)])))
+    assert "<1 of 100 get through at 95 % kept" in page.words
+    assert {float(each) for each in page.having("data-share")[0].split()} == {0.00005, 0.99995}
+
+
 def test_examples_are_images_or_values(audit: Audit, text: str) -> None:
     page = Reader(text)
     images = [attributes["alt"] for tag, attributes in page.tags if tag == "img"]

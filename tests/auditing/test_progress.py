@@ -37,5 +37,6 @@ def test_a_notebook_has_one_bar_for_each_stage(monkeypatch: pytest.MonkeyPatch) 
         assert isinstance(report, NotebookBars)
         for step in [(0, 2), (1, 2), (1, 2), (2, 2)]:
             report("Fitting", *step)
-        report("Tuning", 1, 1)
+        for step in [(0, 4), (3, 4), (1, 1)]:
+            report("Tuning", *step)
     assert [(bar.what, bar.done, bar.total) for bar in displayed] == [("Fitting", 2, 2), ("Tuning", 1, 1)]

@@ -1,5 +1,6 @@
 """The command `bitbayes audit`: what it prints, which files it writes, and its exit code."""
 
+import os
 import shlex
 import sys
 import webbrowser
@@ -55,7 +56,7 @@ def run_audit_command(request: Request) -> int:
     What is wrong with the request raises before any work.
     """
     conditions = [parse_condition(text) for text in request.fail_if]
-    if request.json_file == request.output:
+    if request.json_file and os.path.realpath(request.json_file) == os.path.realpath(request.output):
         raise ArgumentError(f"--output and --json are the same file, {request.output}: give two names")
     for path in request.files:
         check_writable(path)
@@ -100,7 +101,7 @@ def _run(request: Request, bars: ProgressBars) -> AuditReport:
 
 
 def _print(found: AuditReport, request: Request, replaced: list[Path]) -> None:
-    console = Console(highlight=False)
+    console = Console(highlight=False, emoji=False)
     console.print(write_conclusion(found), markup=False)
     console.print()
     console.print(terminal_table(found))
@@ -120,7 +121,8 @@ def _will_replace(path: Path, force: bool) -> bool:
         return False
     with path.open("rb") as file:
         start = file.read(1000).decode("utf-8", "replace")
-    if not force and GENERATOR not in start and not start.startswith(JSON_START):
+    ours = f'name="generator" content="{GENERATOR}"' in start or start.startswith(JSON_START)
+    if not force and not ours:
         raise FileError(
             f"{path} exists and is no report of bitbayes: choose another name, or replace it with --force"
         )

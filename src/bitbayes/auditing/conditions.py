@@ -5,6 +5,7 @@ unless a method stands before it, as in "plain.ece". A value is a number, a perc
 """
 
 import difflib
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -31,6 +32,8 @@ MEASURES = {
     "far-fpr95": "the worst FPR95 over the far-away sets",
     "far-confidence": "the largest mean confidence over the far-away sets",
 }
+# What is not between 0 and 1, as all others are.
+NOT_RATES = ("nll", "brier")
 FORM = re.compile(r"\s*([^\s<>=]+)\s*(>=|<=|>|<)\s*([^\s<>=]+)\s*")
 
 
@@ -62,7 +65,12 @@ def parse_condition(text: str) -> Condition:
             f"{text!r} is no condition: write a measure, >, >=, < or <=, and a number, such as 'ece>0.05'"
         )
     left, comparison, right = match.groups()
-    return Condition(text, _read_name(left, text), comparison, _read_value(right, text))
+    found = Condition(text, _read_name(left, text), comparison, _read_value(right, text))
+    rate = found.left.partition(".")[2] not in NOT_RATES
+    if isinstance(found.right, float) and (math.isnan(found.right) or (rate and found.right > 1)):
+        expected = "a rate is between 0 and 1, or a percentage such as 5%" if rate else "give a number"
+        raise ArgumentError(f"{right!r} in {text!r} would decide nothing: {expected}")
+    return found
 
 
 def check_conditions(audit: Audit, conditions: list[Condition]) -> list[str]:

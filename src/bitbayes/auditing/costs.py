@@ -15,12 +15,14 @@ import torch
 ENOUGH_SECONDS = 0.4  # in which a step is repeated
 MOST_RUNS = 15
 FEWEST_RUNS = 3  # of steps that take less than `ENOUGH_SECONDS`
+# On Windows the time of a process advances in steps of 16 ms: a short pass would take no time at all.
+COARSEST_CLOCK = 0.0001
 
 
 class Taken(NamedTuple):
     """What something took: seconds by the clock, and seconds of work.
 
-    The work is the time of the process on all cores. On a GPU it is that of the clock.
+    The work is the time of the process on all cores. On a GPU, or if that time is coarse, it is the clock's.
     """
 
     seconds: float
@@ -36,7 +38,8 @@ def now(device: torch.device) -> Taken:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     clock = time.perf_counter()
-    return Taken(clock, time.process_time() if device.type == "cpu" else clock)
+    fine = time.get_clock_info("process_time").resolution <= COARSEST_CLOCK
+    return Taken(clock, time.process_time() if device.type == "cpu" and fine else clock)
 
 
 def measured(work: Callable[[], object], device: torch.device) -> Taken:

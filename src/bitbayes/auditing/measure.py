@@ -8,9 +8,10 @@ import copy
 import platform
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from operator import length_hint
 from typing import Any
 
 import torch
@@ -43,6 +44,7 @@ from bitbayes.outliers import far_away, uniform_noise
 
 # The mean of this many confidences is known to about two percentage points.
 MOST_GENERATED_OUTLIERS = 1000
+GENERATED = ("Uniform noise", "Noise × 100", "Noise × 2,000", "Test inputs × 2,000")
 
 
 def audit(
@@ -216,7 +218,8 @@ class TimedLoader:
 
     def __iter__(self) -> Iterator[Any]:
         self.rows, self.waiting = 0, Taken(0.0, 0.0)
-        total = len(self.loader) + self.extra_steps if isinstance(self.loader, Sized) else None
+        length = length_hint(self.loader)  # 0 if it is unknown, as that of a streaming DataLoader
+        total = length + self.extra_steps if length else None
         asked = now(self.device)
         for done, batch in enumerate(self.loader):
             waited = now(self.device).less(asked)
@@ -248,8 +251,14 @@ def _check_outliers(outliers: Mapping[str, Loader | Tensor] | None) -> list[tupl
             f"outliers is a {type(outliers).__name__}: give a dict from a name to a tensor of inputs or a "
             'loader, such as {"letters": letters_loader}'
         )
-    found = []
+    found: list[tuple[str, str, Any]] = []
     for name, data in (outliers or {}).items():
+        if printable(name) in (*GENERATED, *(other for other, _, _ in found)):
+            raise DataError(
+                f"outliers {name!r}: the report has another set of this name: choose another name"
+            )
+        if isinstance(data, Tensor) and data.numel() == 0:
+            raise DataError(f"outliers {name!r}: a tensor of shape {tuple(data.shape)} holds no inputs")
         if isinstance(data, Iterator):
             raise DataError(
                 f"outliers {name!r}: a {type(data).__name__} can be read only once: "
@@ -303,12 +312,12 @@ def _generate_outliers(inputs: Tensor | None, seed: int, notes: list[str]) -> li
     except DataError as error:
         notes.append(f"Noise and far-away inputs were skipped: {error}")
         return []
-    return [
-        ("Uniform noise", "noise", noise),
-        ("Noise × 100", "far", far_away(noise, 100)),  # the paper's δ for two classes
-        ("Noise × 2,000", "far", far_away(noise, 2000)),  # the paper's δ for more classes
-        ("Test inputs × 2,000", "far", far_away(inputs, 2000)),
-    ]
+    by_100, by_2000 = (
+        far_away(noise, 100),
+        far_away(noise, 2000),
+    )  # the paper's δ for two classes, and for more
+    inputs_of = noise, by_100, by_2000, far_away(inputs, 2000)
+    return list(zip(GENERATED, ("noise", "far", "far", "far"), inputs_of, strict=True))
 
 
 def _without_waiting(work: Callable[[], object], loader: TimedLoader) -> Taken:

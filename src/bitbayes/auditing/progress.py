@@ -75,6 +75,8 @@ class NotebookBars:
             self.bar.start()
         while self.bar.done < done:
             self.bar.advance()
+        if done == total:  # the end of a stage may be reported in other steps than those before
+            self.bar.done = self.bar.total = total
 
     def stop(self) -> None:
         """Show the last bar as it is at the end."""

@@ -1,5 +1,6 @@
 """Numbers and names as the report writes them."""
 
+import math
 import unicodedata
 
 METHOD_TITLES = {
@@ -40,10 +41,12 @@ def per_hundred(rate: float) -> str:
 
     >>> per_hundred(0.0), per_hundred(0.001), per_hundred(0.214), per_hundred(0.999), per_hundred(1.0)
     ('0', '<1', '21', '>99', '100')
+    >>> per_hundred(0.005), per_hundred(0.125)  # halves go up, as in the page's script
+    ('1', '13')
     """
     if 0 < rate < 0.005:
         return "<1"
-    return ">99" if 0.995 <= rate < 1 else f"{100 * rate:.0f}"
+    return ">99" if 0.995 <= rate < 1 else f"{math.floor(100 * rate + 0.5)}"
 
 
 def write_chosen(chosen: dict[str, float]) -> str:
