@@ -56,7 +56,7 @@ def test_reliability_says_what_is_claimed_and_what_is_true(audit: Audit) -> None
     assert caption.startswith(
         "Plain claims 99.0 % and is right 90.0 % of the time (overconfident by 9.0 points); "
     )
-    assert "bitbayes claims 90.0 % and is right 89.5 % of the time (as sure as it should be)" in caption
+    assert "bitbayes claims 90.0 % and is right 89.5 % of the time (calibrated on average)" in caption
     assert "claims 70.0 % and is right 89.0 % of the time (underconfident by 19.0 points)" in caption
 
 
