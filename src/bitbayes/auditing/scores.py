@@ -50,6 +50,8 @@ def score_test(predicted: Predictions, labels: Tensor) -> dict[str, TestScores]:
         method: bootstrap.resampled_test_scores(weights, rated.probs, labels)
         for method, rated in predicted.items()
     }
+    for method, rated in predicted.items():
+        draws[method]["ece"] = bootstrap.centred(draws[method]["ece"], metrics.ece(rated.probs, labels))
     found = {}
     for method, (probs, _) in predicted.items():
         bins = metrics.reliability(probs, labels)
