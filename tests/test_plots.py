@@ -229,6 +229,21 @@ def test_the_trade_off_is_that_of_evaluate_and_changes_nothing(ax):
         plots.trade_off(bayes, data, far, prior_variances=[])
 
 
+def test_a_trade_off_along_an_array(ax):
+    bayes, x = trained()
+    data = [(x, torch.arange(60) % 2)]
+    plots.trade_off(bayes.tune(data), data, 10 * x, prior_variances=numpy.logspace(-1, 1, 3), ax=ax)
+    assert len(ax.lines[0].get_xdata()) == 3
+
+
+@pytest.mark.parametrize("seed", range(6))  # some of the samples leave the single point of a bin out
+def test_a_bin_that_no_bootstrap_sample_meets_has_a_band_of_no_width(ax, seed):
+    probs = torch.tensor([[0.95, 0.05]]).repeat(50, 1)
+    probs[0] = torch.tensor([0.55, 0.45])
+    plots.reliability(probs, torch.zeros(50, dtype=torch.long), resamples=1, seed=seed, ax=ax)
+    assert list(band(ax).values()) == [(100, 100), (100, 100)]
+
+
 def test_without_axes_there_is_a_new_figure_and_other_axes_raise():
     probs, y = predictions()
     first, second = plots.reliability(probs, y), plots.reliability(probs, y)

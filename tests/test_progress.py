@@ -79,3 +79,8 @@ def test_the_last_steps_are_shown_however_quick_they_were(notebook):
     assert notebook == ["fitting: 0 of 3 in 0 s"]
     bar.stop()
     assert notebook[1:] == ["fitting: 3 of 3 in 0 s"]
+
+
+def test_a_process_without_stderr_has_no_bar(monkeypatch):
+    monkeypatch.setattr("sys.stderr", None)
+    assert list(track(range(3), "Fitting")) == [0, 1, 2]

@@ -14,7 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 from bitbayes._version import __version__
-from bitbayes.errors import BitbayesError, one_of
+from bitbayes.errors import BitbayesError, FileError, one_of
 from bitbayes.reproduction.names import NAMES, all_names
 
 if TYPE_CHECKING:
@@ -184,12 +184,14 @@ def explore(
     from bitbayes.io.whole_file import check_writable, write_text
 
     check_writable(output)
+    if output.exists() and b'name="generator" content="bitbayes ' not in output.read_bytes()[:1000]:
+        raise FileError(f"{output} exists and is no page of bitbayes: choose another name, or delete it")
     with Console(stderr=True).status("Training three small networks"):
         page = render_explorer()
     write_text(output, page)
     typer.echo(f"Page: {output}")
-    if open_page:
-        webbrowser.open(output.resolve().as_uri())
+    if open_page and not webbrowser.open(output.resolve().as_uri()):
+        typer.echo(f"bitbayes: no browser was found; open {output} yourself", err=True)
 
 
 @app.command()

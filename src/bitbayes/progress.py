@@ -34,7 +34,7 @@ def track(steps: Iterable[T], what: str, show: bool | None = None) -> Iterator[T
         show: True for always, False for never, None for "only on terminals and in notebooks".
     """
     notebook = in_notebook()
-    if show is False or (show is None and not notebook and not sys.stderr.isatty()):
+    if show is False or (show is None and not notebook and not on_terminal()):
         yield from steps
         return
     total = length_hint(steps) or None
@@ -57,6 +57,11 @@ def in_notebook() -> bool:
     """Return whether this code runs in a notebook: in an IPython shell that has a kernel."""
     ipython = sys.modules.get("IPython")
     return getattr(ipython and ipython.get_ipython(), "kernel", None) is not None
+
+
+def on_terminal() -> bool:
+    """Return whether stderr is a terminal. A process without a console may have no stderr at all."""
+    return sys.stderr is not None and sys.stderr.isatty()
 
 
 class TerminalBar:

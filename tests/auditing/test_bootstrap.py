@@ -6,6 +6,8 @@ from torch import Tensor
 
 from bitbayes import metrics
 from bitbayes.auditing import bootstrap
+from bitbayes.auditing.predictions import Rated
+from bitbayes.auditing.scores import score_test
 
 
 @pytest.fixture(autouse=True)
@@ -81,3 +83,19 @@ def test_the_interval_of_an_accuracy_is_about_that_of_a_binomial(monkeypatch: py
     right = (torch.arange(400) < 320).double()
     low, high = bootstrap.interval(bootstrap.weighted_sums(bootstrap.resample(400, 0), right[:, None]) / 400)
     assert (low, high) == pytest.approx((0.8 - 1.96 * 0.02, 0.8 + 1.96 * 0.02), abs=0.005)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_ece_of_a_calibrated_classifier_is_inside_of_its_interval(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bootstrap, "RESAMPLES", 300)
+    monkeypatch.setattr(bootstrap, "WEIGHTS_AT_ONCE", 1_000_000)
+    generator = torch.Generator().manual_seed(seed)
+    confidence = 0.5 + 0.5 * torch.rand(10_000, generator=generator)
+    labels = (torch.rand(10_000, generator=generator) > confidence).long()
+    rated = Rated(torch.stack([confidence, 1 - confidence], 1), confidence)
+    found = score_test({"plain": rated}, labels)["plain"]
+    low, high = found.intervals["ece"]
+    assert 0 <= low < found.ece < high < 0.02
+    assert found.ece == pytest.approx((low + high) / 2, abs=0.002)

@@ -29,6 +29,15 @@ def test_rays_say_where_each_line_goes(audit: Audit) -> None:
 
 def test_without_the_residual_rays_end_above_a_blind_guess(audit: Audit) -> None:
     assert caption_rays(audit).endswith("A blind guess is 25.0 %; bitbayes ends 55.0 points above it.")
+    assert audit.ray is not None
+    ray = replace(audit.ray, mean=audit.ray.mean | {"bitbayes": [0.9, 0.005]})  # five times a guess
+    caption = caption_rays(replace(audit, classes=1000, ray=ray))
+    assert caption.endswith("A blind guess is 0.1 %; bitbayes ends 0.4 points above it.")
+
+
+def test_a_certificate_is_rounded_up(audit: Audit) -> None:
+    bounds = [replace(each, alpha=33.2, certified=0.75042) for each in audit.infinity]
+    assert "beyond δ = 34 it never exceeds 75.1 %" in caption_limits(replace(audit, infinity=bounds))
 
 
 def test_limits_and_certificate(audit: Audit) -> None:
@@ -56,7 +65,7 @@ def test_reliability_says_what_is_claimed_and_what_is_true(audit: Audit) -> None
     assert caption.startswith(
         "Plain claims 99.0 % and is right 90.0 % of the time (overconfident by 9.0 points); "
     )
-    assert "bitbayes claims 90.0 % and is right 89.5 % of the time (as sure as it should be)" in caption
+    assert "bitbayes claims 90.0 % and is right 89.5 % of the time (calibrated on average)" in caption
     assert "claims 70.0 % and is right 89.0 % of the time (underconfident by 19.0 points)" in caption
 
 

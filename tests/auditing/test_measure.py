@@ -313,6 +313,8 @@ def test_a_loader_that_will_not_do_is_named_before_any_work(name: str, loader: A
 def test_outliers_that_will_not_do_are_named() -> None:
     with pytest.raises(DataError, match=r"^outliers 'ring': "):
         run(trained(3, 3), loaders(3), {"ring": torch.full((5, 2), math.nan)})
+    with pytest.raises(DataError, match=r"^outliers 'ring': mat1 and mat2 shapes cannot be multiplied"):
+        run(trained(3, 3), loaders(3), {"ring": torch.zeros(5, 7)})
     with pytest.raises(DataError, match=r"^outliers 'ring': a tensor of shape \(0, 2\) holds no inputs"):
         run(trained(3, 3), loaders(3), {"ring": torch.zeros(0, 2)})
 

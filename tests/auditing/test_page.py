@@ -198,6 +198,7 @@ def test_a_page_without_outliers_and_rays(bare: Audit) -> None:
         "Details",
     ]
     assert "Unfamiliar:" not in page.words
+    assert "the wrong answers that it is surest of. An input" in page.words  # and nothing of outliers
 
 
 def test_any_name_can_be_shown(audit: Audit) -> None:
@@ -217,6 +218,11 @@ def test_limits_are_listed_unless_all_are_blind_guesses(audit: Audit) -> None:
     words = Reader(render_page(replace(audit, infinity=guesses))).words
     assert "tends to 25.0 %, a blind guess, for each of 200 test inputs" in words
     assert "Largest limit" not in words
+    assert "and the thick line is the certificate." in words
+    without = [replace(row, alpha=None) for row in audit.infinity]
+    words = Reader(render_page(replace(audit, infinity=without))).words
+    assert "The ring above ∞ is the mean limit." in words
+    assert "certificate" not in words
 
 
 def test_a_page_without_the_papers_objective(without_paper: Audit) -> None:

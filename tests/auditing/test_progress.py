@@ -17,6 +17,10 @@ def test_bars_are_for_terminals_and_notebooks(monkeypatch: pytest.MonkeyPatch) -
         assert report is say_nothing
     with shown(print) as report:
         assert report is print
+    with monkeypatch.context() as without:
+        without.setattr("sys.stderr", None)
+        with shown(None) as report:
+            assert report is say_nothing
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
     with shown(None) as report:
         assert isinstance(report, ProgressBars)

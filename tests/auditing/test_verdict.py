@@ -45,7 +45,7 @@ def test_the_three_comparisons(audit: Audit) -> None:
     assert (familiar.plain, familiar.bitbayes, familiar.change) == ("9.0", "1.0", "better")
     assert familiar.detail == (
         "Claims 99.0 → 90.0 %, and is right 90.0 → 89.5 % of the time: plain is overconfident by 9.0 "
-        "points, bitbayes as sure as it should be."
+        "points, bitbayes calibrated on average."
     )
     assert (unfamiliar.plain, unfamiliar.bitbayes, unfamiliar.change) == ("40", "10", "better")
     assert unfamiliar.detail == (
@@ -70,15 +70,16 @@ CASES = {
     ),
     "nothing changes": (
         {"unfamiliar": ("same", 0.8, 0.81), "far": ("same", 0.9, 0.9)},
-        "bitbayes changes little here: of 100 unfamiliar inputs about as many get through (20 → 19); of 100 "
-        "far-away inputs about as many get through (10 → 10); familiar inputs are as well calibrated as "
-        "before.",
+        "bitbayes makes no clear difference here: of 100 unfamiliar inputs about as many get through "
+        "(20 → 19); of 100 far-away inputs about as many get through (10 → 10); familiar inputs are "
+        "as well calibrated as before.",
         "Keep the plain network: bitbayes brings no clear gain on these data.",
     ),
     "the network is blind": (
         {"unfamiliar": ("same", 0.5, 0.5)},
-        "bitbayes changes little here: AUROC on unfamiliar inputs stays at chance (50.0 → 50.0 %), so "
-        "this network cannot tell them from its own data; familiar inputs are as well calibrated as before.",
+        "bitbayes makes no clear difference here: AUROC on unfamiliar inputs stays at chance (50.0 → "
+        "50.0 %), so this network cannot tell them from its own data; familiar inputs are as well "
+        "calibrated as before.",
         "Keep the plain network: bitbayes brings no clear gain on these data.",
     ),
     "worse calibrated, but better on outliers": (
@@ -153,7 +154,9 @@ def test_where_temperature_is_enough_it_is_recommended(audit: Audit) -> None:
     test = {**found.test, "plain": scores_on_test(0.9, 0.95, 0.05)}
     test["temperature"] = scores_on_test(0.9, 0.9, 0.01, "better")
     test["bitbayes"] = scores_on_test(0.9, 0.95, 0.05)
-    assert advise(replace(found, test=test))[0].text == "Temperature scaling is enough here:"
+    advice = advise(replace(found, test=test))[0]
+    assert advice.text == "Temperature scaling is enough here:"
+    assert advice.code.startswith("import bitbayes as bb\n")
 
 
 def test_without_outliers_of_the_user_they_are_asked_for(audit: Audit) -> None:
@@ -169,6 +172,24 @@ def test_a_lower_accuracy_is_said_too(audit: Audit) -> None:
     found = outcome(audit)
     found = replace(found, test=found.test | {"bitbayes": ours})
     assert write_verdict(found) == "bitbayes makes this classifier worse: accuracy falls from 90.0 to 80.0 %."
+    (shown,) = compare(found)
+    assert (shown.measure, shown.plain, shown.bitbayes) == ("accuracy, %", "90.0", "80.0")
+
+
+def test_a_higher_accuracy_is_no_better_calibration(audit: Audit) -> None:
+    ours = scores_on_test(0.95, 0.95, 0.011)
+    ours = replace(ours, against_plain=ours.against_plain | {"accuracy": "better"})
+    found = outcome(audit)
+    found = replace(found, test=found.test | {"bitbayes": ours})
+    assert write_verdict(found) == "bitbayes helps: accuracy rises from 90.0 to 95.0 %."
+
+
+def test_the_lines_to_copy_are_those_of_the_gain(audit: Audit) -> None:
+    found = advise(outcome(audit, familiar="better", unfamiliar=("worse", 0.8, 0.6)))[0]
+    assert found.text.startswith("Decide by the inputs")
+    assert "predict_proba" in found.code and "threshold" not in found.code
+    found = advise(outcome(audit, unfamiliar=("worse", 0.8, 0.6), far=("better", 0.1, 1.0)))[0]
+    assert "threshold" in found.code and "predict_proba" not in found.code
 
 
 def test_a_change_must_be_noticeable_and_beyond_chance(audit: Audit) -> None:
@@ -182,6 +203,18 @@ def test_a_change_must_be_noticeable_and_beyond_chance(audit: Audit) -> None:
     scores = {**found.groups["unfamiliar"].scores, "plain": plain, "bitbayes": ours}
     found.groups["unfamiliar"] = replace(found.groups["unfamiliar"], scores=scores)
     assert compare(found)[1].change == "same"
+    disagree = "on unfamiliar inputs the scores disagree (AUROC 80.0 → 90.0 %; 40 → 60 of 100 get through)"
+    assert disagree in write_verdict(found)
+
+
+def test_with_few_inputs_nothing_is_said_to_be_the_same(audit: Audit) -> None:
+    found = outcome(audit, unfamiliar=("same", 0.8, 0.7))
+    found = replace(found, test=found.test | {"bitbayes": scores_on_test(0.9, 0.9, 0.05)})
+    assert write_verdict(found) == (
+        "bitbayes makes no clear difference here: it is not clear whether fewer unfamiliar inputs get"
+        " through (20 → 30 of 100); it is not clear whether familiar inputs are better calibrated "
+        "(calibration error 1.0 → 5.0 %)."
+    )
 
 
 def test_a_better_ranking_at_the_same_threshold_is_told_by_auroc(audit: Audit) -> None:
@@ -189,6 +222,14 @@ def test_a_better_ranking_at_the_same_threshold_is_told_by_auroc(audit: Audit) -
     pair = outlier_scores(0.8, 0.8, 0.0), outlier_scores(0.8, 0.9, 0.0)
     found.groups["unfamiliar"] = group("better", *pair, "cars")
     assert "it ranks unfamiliar inputs better (AUROC 80.0 → 90.0 %)" in write_verdict(found)
+    shown = compare(found)[1]
+    assert (shown.measure, shown.plain, shown.bitbayes, shown.change) == (
+        "AUROC, %",
+        "80.0",
+        "90.0",
+        "better",
+    )
+    assert shown.detail.startswith("0 → 0 of 100 get through; mean confidence")
 
 
 @pytest.mark.parametrize(

@@ -54,8 +54,19 @@ def test_the_command_writes_the_page_and_opens_it_when_asked(toys, tmp_path, mon
     result = CliRunner().invoke(cli.app, ["explore", "--output", str(file)])
     assert result.exit_code == 0 and f"Page: {file}" in result.output.replace("\n", "")
     assert file.read_text(encoding="utf-8") == render_explorer(toys) and not opened
-    assert CliRunner().invoke(cli.app, ["explore", "--output", str(file), "--open"]).exit_code == 0
+    result = CliRunner().invoke(cli.app, ["explore", "--output", str(file), "--open"])
+    assert result.exit_code == 0
     assert opened == [file.as_uri()]
+    assert f"no browser was found; open {file} yourself" in result.stderr  # `append` returns no True
+
+
+def test_a_file_of_something_else_is_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr("bitbayes.explorer.render_explorer", lambda: pytest.fail("trained for nothing"))
+    file = tmp_path / "thesis.html"
+    file.write_text("ten years of work")
+    result = CliRunner().invoke(cli.app, ["explore", "--output", str(file)])
+    assert result.exit_code == 1 and "is no page of bitbayes" in result.output.replace("\n", " ")
+    assert file.read_text() == "ten years of work"
 
 
 def test_a_page_that_cannot_be_written_is_refused_before_the_training(tmp_path, monkeypatch):

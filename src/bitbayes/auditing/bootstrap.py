@@ -63,6 +63,15 @@ def resampled_test_scores(weights: Tensor, probs: Tensor, labels: Tensor) -> dic
     return {"accuracy": accuracy, "confidence": mean_confidence, "nll": nll, "ece": ece, "brier": brier}
 
 
+def centred(ece: Tensor, measured: float) -> Tensor:
+    """Move the ECE of the resamples, (r,), so that its mean is the measured one; none below 0.
+
+    A resample adds chance to the gap of each bin, and the ECE sums absolute gaps. So it is larger than that
+    of the data, most of all for a calibrated classifier: its own ECE could lie outside of the interval.
+    """
+    return (ece - ece.mean() + measured).clamp_min(0)
+
+
 def resampled_bin_accuracy(weights: Tensor, probs: Tensor, labels: Tensor) -> Tensor:
     """Return the accuracy in each bin of confidence for each resample, (r, bins); NaN where it is empty."""
     confidence, predicted = probs.double().max(1)

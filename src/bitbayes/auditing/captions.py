@@ -1,5 +1,7 @@
 """What stands beside the report's pictures, written from the numbers that they show."""
 
+import math
+
 from bitbayes.auditing.findings import Audit, Cost
 from bitbayes.auditing.verdict import NOTICEABLE, describe_gap
 from bitbayes.auditing.words import METHOD_TITLES, join_names, percent
@@ -23,7 +25,7 @@ def caption_rays(audit: Audit) -> str:
     end = ray.mean["bitbayes"][-1]
     verdict = (
         f"At δ = {ray.delta[-1]:,.0f} bitbayes is as unsure as a blind guess ({percent(guess)} %)."
-        if abs(end - guess) <= NOTICEABLE
+        if end - guess <= min(NOTICEABLE, guess / 2)  # half a point is much where there are many classes
         else f"A blind guess is {percent(guess)} %; bitbayes ends {percent(end - guess)} points above it."
     )
     return f"Mean confidence from δ = 1 to δ = {ray.delta[-1]:,.0f}: {'; '.join(parts)}. {verdict}"
@@ -48,6 +50,8 @@ def caption_limits(audit: Audit) -> str:
             f"average over {size:,} test inputs, and to {percent(largest)} % for the surest of them."
         )
     alpha, certified = certificate(audit) or (None, None)
+    if certified is not None:
+        certified = _round_up(certified, 0.001)  # a bound that is rounded down is none
     if alpha is None or certified is None:
         return f"{limit} It is computed exactly, not measured at a large δ."
     if certified >= SAYS_NOTHING:
@@ -140,17 +144,23 @@ def _times(ratio: float) -> str:
 
 
 def write_scale(delta: float) -> str:
-    """Write a factor δ: as a plain number while that is short.
+    """Write a factor δ, rounded up: as a plain number while that is short.
 
-    >>> write_scale(0.25), write_scale(1234.5), write_scale(3.2e9)
-    ('0.25', '1,234', '3.2·10⁹')
+    >>> write_scale(0.25), write_scale(1234.2), write_scale(3.2e9), write_scale(3.21e9)
+    ('0.25', '1,235', '3.2·10⁹', '3.3·10⁹')
     """
     if delta < 10:
-        return f"{delta:.3g}"
+        return f"{_round_up(delta, 0.01):.3g}"
     if delta < 1e6:
-        return f"{delta:,.0f}"
+        return f"{_round_up(delta, 1):,.0f}"
+    delta = _round_up(delta, 10.0 ** (math.floor(math.log10(delta)) - 1))
     mantissa, exponent = f"{delta:.1e}".split("e")
     return f"{mantissa}·10{str(int(exponent)).translate(str.maketrans('0123456789', '⁰¹²³⁴⁵⁶⁷⁸⁹'))}"
+
+
+def _round_up(value: float, step: float) -> float:
+    """Return the next multiple of the step. What differs from one by rounding alone stays."""
+    return math.ceil(value / step - 1e-6) * step
 
 
 def _movement(start: float, end: float) -> str:

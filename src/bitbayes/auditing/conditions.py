@@ -34,7 +34,7 @@ MEASURES = {
 }
 # What is not between 0 and 1, as all others are.
 NOT_RATES = ("nll", "brier")
-FORM = re.compile(r"\s*([^\s<>=]+)\s*(>=|<=|>|<)\s*([^\s<>=]+)\s*")
+FORM = re.compile(r"\s*([^\s<>=]+)\s*(>=|<=|>|<)\s*([^\s<>=]+(?:\s+%)?)\s*")
 
 
 @dataclass(frozen=True)

@@ -57,6 +57,7 @@ def page_values(audit: Audit) -> dict[str, Any]:
         "rays": _picture(audit, charts.draw_rays, captions.caption_rays, audit.ray),
         "few_inputs": captions.FEW_INPUTS,
         "limits": captions.caption_limits(audit),
+        "certified": captions.certificate(audit) is not None,
         "strips": {
             (outlier.name, method): charts.draw_strip(audit, outlier, method)
             for outlier in audit.outliers

@@ -1,6 +1,5 @@
 """How an audit reports its progress, and bars that show it: on stderr, or in a notebook."""
 
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Self
@@ -8,7 +7,7 @@ from typing import Self
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from bitbayes.progress import NotebookBar, in_notebook
+from bitbayes.progress import NotebookBar, in_notebook, on_terminal
 
 # Called with the name of a stage, the steps done, and the number of all its steps (None if unknown).
 ReportProgress = Callable[[str, int, int | None], None]
@@ -28,7 +27,7 @@ def shown(progress: bool | ReportProgress | None) -> Iterator[ReportProgress]:
     """
     if callable(progress):
         yield progress
-    elif progress is False or (progress is None and not in_notebook() and not sys.stderr.isatty()):
+    elif progress is False or (progress is None and not in_notebook() and not on_terminal()):
         yield say_nothing
     elif in_notebook():
         bars = NotebookBars()

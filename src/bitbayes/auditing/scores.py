@@ -50,6 +50,8 @@ def score_test(predicted: Predictions, labels: Tensor) -> dict[str, TestScores]:
         method: bootstrap.resampled_test_scores(weights, rated.probs, labels)
         for method, rated in predicted.items()
     }
+    for method, rated in predicted.items():
+        draws[method]["ece"] = bootstrap.centred(draws[method]["ece"], metrics.ece(rated.probs, labels))
     found = {}
     for method, (probs, _) in predicted.items():
         bins = metrics.reliability(probs, labels)
@@ -102,9 +104,11 @@ def predict_sets(
         examples = SurestOutliers()
         try:
             ranked = predict_outliers(methods, data, device, examples)
-        except BitbayesError as error:
+        except Exception as error:  # the network's own code can raise anything on inputs of another shape
             if kind == "given":
                 raise DataError(f"outliers {name!r}: {error}") from error
+            if not isinstance(error, BitbayesError):
+                raise
             notes.append(f"{name} was skipped: {error}")
             continue
         found.append(PredictedSet(name, kind, ranked, examples))

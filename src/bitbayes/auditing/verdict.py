@@ -15,6 +15,7 @@ Change = Literal["better", "same", "worse"]
 
 NOTICEABLE = 0.005  # a difference of two rates: half a percentage point
 NOTICEABLE_CHANGE = 0.01  # against the plain network; less would decide nothing
+SMALL_CHANGE = 0.02  # where it is not clear that anything changed, up to this "as before" is true
 CHANCE = 0.4, 0.6  # an AUROC between these is hardly better or worse than chance
 
 
@@ -76,7 +77,7 @@ def write_verdict(audit: Audit) -> str:
         in_part = any(each.kind == "unfamiliar" and each.change == "same" for each in comparisons)
         opening = "bitbayes helps in part" if in_part else "bitbayes helps"
         return f"{opening}: {'; '.join(filter(None, (better, same)))}."
-    return f"bitbayes changes little here: {same}."
+    return f"bitbayes makes no clear difference here: {same}."
 
 
 def advise(audit: Audit) -> list[Advice]:
@@ -96,7 +97,7 @@ def advise(audit: Audit) -> list[Advice]:
         else:
             found.append(_do_not_use(audit))
     elif "worse" in separates:
-        found.append(_do_not_use(audit) if "better" not in changes.values() else _choose_yourself())
+        found.append(_do_not_use(audit) if "better" not in changes.values() else _choose_yourself(changes))
     elif "better" in changes.values():
         found.append(Advice("Use bitbayes instead of the plain probabilities:", f"{SET_UP}\n{PREDICT}"))
         if separates != [None, None]:
@@ -106,9 +107,9 @@ def advise(audit: Audit) -> list[Advice]:
     if _is_blind(audit):
         found.append(
             Advice(
-                "To this network the unfamiliar inputs look like its own data, and no method that only "
-                "looks at its last layer can change that. Train it with examples of such inputs, or use "
-                "a network with richer features."
+                "To this network the unfamiliar inputs look like its own data: neither its confidence nor "
+                "the score of bitbayes tells them apart. Train it with examples of such inputs, or use a "
+                "network with richer features."
             )
         )
     if "unfamiliar" not in changes or all(each.kind != "given" for each in audit.outliers):
@@ -121,10 +122,11 @@ def advise(audit: Audit) -> list[Advice]:
     return found
 
 
-SET_UP = "import bitbayes as bb\n\nbayes = bb.Laplace(model)\nbayes.fit(train_loader)\nbayes.tune(val_loader)"
+IMPORT = "import bitbayes as bb"
+SET_UP = f"{IMPORT}\n\nbayes = bb.Laplace(model)\nbayes.fit(train_loader)\nbayes.tune(val_loader)"
 PREDICT = "probs = bayes.predict_proba(x)"
 REFUSE = "t = bayes.threshold(val_loader, accept=0.95)\naccepted = bayes.score(x) >= t"
-SCALE = "scaled = bb.TemperatureScaling(model).fit(val_loader)\nprobs = scaled.predict_proba(x)"
+SCALE = f"{IMPORT}\n\nscaled = bb.TemperatureScaling(model).fit(val_loader)\nprobs = scaled.predict_proba(x)"
 
 
 def calibration_gap(scores: TestScores, n: int) -> float:
@@ -142,14 +144,14 @@ def describe_gap(scores: TestScores, n: int) -> str:
     """Return whether a method is overconfident, and by how much."""
     gap = calibration_gap(scores, n)
     if gap == 0:
-        return "as sure as it should be"
+        return "calibrated on average"  # too sure of some inputs may make up for too unsure of others
     return f"{'over' if gap > 0 else 'under'}confident by {percent(abs(gap))} points"
 
 
 def _describe_gaps(plain: TestScores, ours: TestScores, n: int) -> str:
     before, after = describe_gap(plain, n), describe_gap(ours, n)
     if before == after:
-        return f"both are {before}".replace("as it should", "as they should")
+        return f"both are {before}"
     return f"plain is {before}, bitbayes {after}"
 
 
@@ -169,13 +171,17 @@ def _compare_familiar(audit: Audit) -> Comparison:
         change = "worse"
     elif "better" in changes.values():
         change = "better"
+    # What is shown is what decides.
+    shown, measure = "ece", "calibration error (ECE), %"
+    if changes["ece"] != change:
+        shown, measure = "accuracy", "accuracy, %"
     n = audit.sizes["test"]
     return Comparison(
         kind="familiar",
         title="Familiar inputs",
-        measure="calibration error (ECE), %",
-        plain=percent(plain.ece),
-        bitbayes=percent(ours.ece),
+        measure=measure,
+        plain=percent(getattr(plain, shown)),
+        bitbayes=percent(getattr(ours, shown)),
         change=change,
         detail=(
             f"Claims {percent(plain.confidence)} → {percent(ours.confidence)} %, and is right "
@@ -193,16 +199,20 @@ def _compare_outliers(audit: Audit, kind: str, title: str) -> Comparison:
     change = by_auroc if by_fpr95 == "same" else by_fpr95 if by_auroc in ("same", by_fpr95) else "same"
     if _is_chance(plain) and _is_chance(ours):
         change = "same"
+    before, after, measure = per_hundred(plain.fpr95), per_hundred(ours.fpr95), "of 100 get through"
+    other = f"AUROC {percent(plain.auroc)} → {percent(ours.auroc)} %"
+    if by_auroc == change != by_fpr95:  # the ranking decides, and so is what is shown
+        other = f"{before} → {after} {measure}"
+        before, after, measure = percent(plain.auroc), percent(ours.auroc), "AUROC, %"
     return Comparison(
         kind=kind,
         title=title,
-        measure="of 100 get through",
-        plain=per_hundred(plain.fpr95),
-        bitbayes=per_hundred(ours.fpr95),
+        measure=measure,
+        plain=before,
+        bitbayes=after,
         change=change,
         detail=(
-            f"AUROC {percent(plain.auroc)} → {percent(ours.auroc)} %; mean confidence "
-            f"{percent(plain.confidence)} → {percent(ours.confidence)} % "
+            f"{other}; mean confidence {percent(plain.confidence)} → {percent(ours.confidence)} % "
             f"(a blind guess: {percent(1 / audit.classes)} %)."
         ),
     )
@@ -212,32 +222,40 @@ def _clause(audit: Audit, comparison: Comparison) -> str:
     """Return what the verdict says about one kind of inputs."""
     if comparison.kind == "familiar":
         return _familiar_clause(audit, comparison)
-    before, after = comparison.plain, comparison.bitbayes
     scores = audit.groups[comparison.kind].scores
+    plain, ours = scores["plain"], scores["bitbayes"]
+    before, after = per_hundred(plain.fpr95), per_hundred(ours.fpr95)
+    aurocs = f"{percent(plain.auroc)} → {percent(ours.auroc)} %"
     inputs = "unfamiliar inputs" if comparison.kind == "unfamiliar" else "far-away inputs"
-    if _is_chance(scores["plain"]) and _is_chance(scores["bitbayes"]):
-        aurocs = f"{percent(scores['plain'].auroc)} → {percent(scores['bitbayes'].auroc)} %"
+    if _is_chance(plain) and _is_chance(ours):
         blind = "so this network cannot tell them from its own data"
         return f"AUROC on {inputs} stays at chance ({aurocs}), {blind}"
-    if comparison.change == "same":
+    through = change_of(ours, plain, "fpr95")
+    if comparison.change != through:
+        if comparison.change == "same":  # AUROC says the opposite
+            return f"on {inputs} the scores disagree (AUROC {aurocs}; {before} → {after} of 100 get through)"
+        return f"it ranks {inputs} {comparison.change} (AUROC {aurocs})"
+    if through == "same" and abs(ours.fpr95 - plain.fpr95) <= SMALL_CHANGE:
         return f"of 100 {inputs} about as many get through ({before} → {after})"
-    if change_of(scores["bitbayes"], scores["plain"], "fpr95") == "same":  # but the ranking changed
-        auroc = f"AUROC {percent(scores['plain'].auroc)} → {percent(scores['bitbayes'].auroc)} %"
-        return f"it ranks {inputs} {comparison.change} ({auroc})"
+    if through == "same":  # there are too few inputs
+        return f"it is not clear whether fewer {inputs} get through ({before} → {after} of 100)"
     counts = {"0": "none", "100": "all"}
     return f"of 100 {inputs}, {counts.get(after, after)} get through instead of {counts.get(before, before)}"
 
 
 def _familiar_clause(audit: Audit, comparison: Comparison) -> str:
     plain, ours = audit.test["plain"], audit.test["bitbayes"]
-    errors = f"calibration error {comparison.plain} → {comparison.bitbayes} %"
-    if comparison.change == "same":
-        return "familiar inputs are as well calibrated as before"
+    errors = f"calibration error {percent(plain.ece)} → {percent(ours.ece)} %"
+    if comparison.change != change_of(ours, plain, "ece"):  # the accuracy decides
+        verb = "rises" if comparison.change == "better" else "falls"
+        return f"accuracy {verb} from {percent(plain.accuracy)} to {percent(ours.accuracy)} %"
     if comparison.change == "better":
         return f"familiar inputs are better calibrated ({errors})"
-    if change_of(ours, plain, "ece") == "worse":
+    if comparison.change == "worse":
         return f"familiar inputs are less well calibrated ({errors})"
-    return f"accuracy falls from {percent(plain.accuracy)} to {percent(ours.accuracy)} %"
+    if abs(ours.ece - plain.ece) <= SMALL_CHANGE:
+        return "familiar inputs are as well calibrated as before"
+    return f"it is not clear whether familiar inputs are better calibrated ({errors})"  # they are too few
 
 
 def _join(clauses: list[str]) -> str:
@@ -270,10 +288,16 @@ def _do_not_use(audit: Audit) -> Advice:
     )
 
 
-def _choose_yourself() -> Advice:
+def _choose_yourself(changes: dict[str, Change]) -> Advice:
+    """Return the lines for what is better: the probabilities, the score, or both."""
+    lines = [SET_UP]
+    if changes["familiar"] == "better":
+        lines.append(PREDICT)
+    if "better" in (changes.get("unfamiliar"), changes.get("far")):
+        lines.append(REFUSE)
     return Advice(
         "Decide by the inputs that you expect. If the gain matters more to you than the loss:",
-        f"{SET_UP}\n{REFUSE}",
+        "\n".join(lines),
     )
 
 

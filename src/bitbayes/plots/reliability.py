@@ -94,4 +94,5 @@ def _band(
     right, wrong = numpy.split(drawn, 2, axis=1)
     with numpy.errstate(invalid="ignore"):  # a bin that a sample leaves empty has no accuracy there
         found = right / (right + wrong)
+    found = numpy.where(numpy.isnan(found).all(0), accuracy, found)  # few samples may all leave a bin empty
     return tuple(numpy.nanpercentile(found, [LOWEST, HIGHEST], axis=0))

@@ -51,7 +51,7 @@ def trade_off(
     >>> len(ax.lines[0].get_xdata()), len(ax.lines[1].get_xdata())
     (3, 1)
     """
-    if not prior_variances:
+    if len(prior_variances) == 0:  # an array has no truth value
         raise ArgumentError("prior_variances is empty: give at least one number")
     other = copy.copy(bayes)  # it has numbers of its own, and shares what was fitted
     other.temperature, other.residual_variance = 1.0, 0.0
