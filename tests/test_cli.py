@@ -324,6 +324,20 @@ def test_a_reproduction_that_nobody_reads_makes_all_that_was_asked_for(folder: P
     assert sorted(path.name for path in (folder / "results").iterdir()) == names
 
 
+def test_what_an_encoding_cannot_write_ends_no_audit(folder: Path) -> None:
+    command = [sys.executable, "-c", "from bitbayes.cli import main; main()", "audit"]
+    result = subprocess.run(
+        [*command, "blobs_target:classifier", "--fail-if", "ece>=0"],
+        capture_output=True,
+        encoding="cp1252",
+        env=os.environ | {"PYTHONIOENCODING": "cp1252"},  # of a pipe on Windows
+        check=False,
+    )
+    assert result.returncode == 3, result.stderr
+    assert "Familiar inputs" in result.stdout and "?" in result.stdout
+    assert "failed: ece>=0: bitbayes.ece is" in result.stderr
+
+
 def test_an_audit_whose_table_cannot_be_printed_has_written_its_files(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

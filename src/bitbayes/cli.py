@@ -61,12 +61,20 @@ class _PipeEnd(io.FileIO):
 
 
 def _outliving_reader(stream: TextIO) -> TextIO:
-    """Return the stream such that the work goes on, and its files are written, when nobody reads any more."""
-    if stream is None or stream.isatty():  # None: closed from the beginning
+    """Return the stream such that the work goes on, and its files are written, when nobody reads any more.
+
+    What its encoding cannot write, such as → in a pipe on Windows, becomes a question mark.
+    """
+    if stream is None:  # closed from the beginning
+        return stream
+    errors = "replace" if stream.errors == "strict" else stream.errors
+    if stream.isatty():
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors=errors)
         return stream
     raw = _PipeEnd(stream.fileno(), "w", closefd=False)
     return io.TextIOWrapper(
-        io.BufferedWriter(raw), stream.encoding, stream.errors, write_through=stream is sys.stderr
+        io.BufferedWriter(raw), stream.encoding, errors, write_through=stream is sys.stderr
     )
 
 
