@@ -2,6 +2,7 @@
 
 import pydoc
 import re
+from abc import ABC
 
 import pytest
 import torch
@@ -71,6 +72,13 @@ def test_help_is_about_the_class_and_not_about_nn_module(kind):
     public = [name for name in vars(kind) if not name.startswith("_")]
     assert all(name in shown for name in public)
     assert "register_buffer" in dir(kind(relu_mlp()))  # an instance lists everything
+
+
+def test_a_subclass_may_be_abstract():
+    class Abstract(bb.Laplace, ABC):
+        pass
+
+    assert isinstance(Abstract(relu_mlp()), bb.Laplace)
 
 
 def test_the_class_docstring_has_summary_example_and_every_parameter():

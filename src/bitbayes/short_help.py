@@ -1,12 +1,16 @@
 """`help` of a network class without what every `nn.Module` has."""
 
+from abc import ABCMeta
 from collections.abc import Iterable
 
 from torch import nn
 
 
-class _ListsItsOwn(type):
-    """A metaclass: `dir` of a class, by which `help` goes, lists its own members and not those of torch."""
+class _ListsItsOwn(ABCMeta):
+    """A metaclass: `dir` of a class, by which `help` goes, lists its own members and not those of torch.
+
+    That of abstract classes, so that a subclass can be one of these too.
+    """
 
     def __dir__(cls) -> list[str]:
         own = (kind for kind in cls.__mro__ if kind.__module__.partition(".")[0] not in ("torch", "builtins"))
