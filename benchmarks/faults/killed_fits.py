@@ -29,6 +29,7 @@ LIFE = 0.4
 CASES = (
     {},
     {"structure": "full"},
+    {"structure": "lowrank"},
     {"layers": "all", "structure": "diag", "curvature": bb.Fisher(draws=2, seed=1)},
 )
 
