@@ -27,7 +27,7 @@ ROWS = (
     ("joint_fit",),
     ("posterior",),
     ("uncertainty", "metrics", "last_layer", "all_layers", "tuning", "io"),
-    ("laplace", "merging", "baselines", "openood", "sklearn", "lightning", "transformers"),
+    ("laplace", "merging", "baselines", "callbacks", "openood", "sklearn", "lightning", "transformers"),
     ("plots",),
     ("bitbayes",),  # the package itself: its public names
     ("reproduction",),

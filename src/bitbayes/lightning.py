@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from torch import nn
 
+from bitbayes.callbacks import fit_and_tune
 from bitbayes.errors import ArgumentError, DataError, MissingPackageError
 from bitbayes.laplace import Laplace
 from bitbayes.model import Loader
@@ -65,10 +66,7 @@ class LaplaceCallback(Callback):
         """Fit and tune. Lightning calls it when training has ended, also if it was stopped early."""
         training = _only(trainer.train_dataloader, "train_loader", self.train_loader)
         validation = _only(trainer.val_dataloaders, "val_loader", self.val_loader)
-        if training is None:
-            raise DataError("the trainer has no training data: give LaplaceCallback(train_loader=…)")
-        bayes = Laplace(self._network(pl_module), **self.options).fit(training)
-        self.bayes = bayes if validation is None else bayes.tune(validation)
+        self.bayes = fit_and_tune(self._network(pl_module), self.options, training, validation)
 
     def _network(self, module: nn.Module) -> nn.Module:
         found = module if self.network is None else getattr(module, self.network, None)

@@ -3,7 +3,8 @@
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Unpack
 
-from bitbayes.errors import DataError, MissingPackageError
+from bitbayes.callbacks import fit_and_tune
+from bitbayes.errors import MissingPackageError
 from bitbayes.laplace import Laplace
 from bitbayes.model import Loader
 from bitbayes.options import LaplaceOptions
@@ -66,7 +67,4 @@ class LaplaceCallback(TrainerCallback):
         """Fit and tune."""
         training = train_dataloader if self.train_loader is None else self.train_loader
         validation = eval_dataloader if self.val_loader is None else self.val_loader
-        if training is None:
-            raise DataError("the trainer has no training data: give LaplaceCallback(train_loader=…)")
-        bayes = Laplace(model, **self.options).fit(training)
-        self.bayes = bayes if validation is None else bayes.tune(validation)
+        self.bayes = fit_and_tune(model, self.options, training, validation)

@@ -5,6 +5,7 @@ import math
 from bitbayes.auditing.findings import Audit, Cost
 from bitbayes.auditing.verdict import NOTICEABLE, describe_gap
 from bitbayes.auditing.words import METHOD_TITLES, join_names, percent
+from bitbayes.rays import round_up
 
 # Bins with fewer inputs say little about the accuracy in them.
 FEW_INPUTS = 10
@@ -51,7 +52,7 @@ def caption_limits(audit: Audit) -> str:
         )
     alpha, certified = certificate(audit) or (None, None)
     if certified is not None:
-        certified = _round_up(certified, 0.001)  # a bound that is rounded down is none
+        certified = round_up(certified, 0.001)
     if alpha is None or certified is None:
         return f"{limit} It is computed exactly, not measured at a large δ."
     if certified >= SAYS_NOTHING:
@@ -150,17 +151,12 @@ def write_scale(delta: float) -> str:
     ('0.25', '1,235', '3.2·10⁹', '3.3·10⁹')
     """
     if delta < 10:
-        return f"{_round_up(delta, 0.01):.3g}"
+        return f"{round_up(delta, 0.01):.3g}"
     if delta < 1e6:
-        return f"{_round_up(delta, 1):,.0f}"
-    delta = _round_up(delta, 10.0 ** (math.floor(math.log10(delta)) - 1))
+        return f"{round_up(delta, 1):,.0f}"
+    delta = round_up(delta, 10.0 ** (math.floor(math.log10(delta)) - 1))
     mantissa, exponent = f"{delta:.1e}".split("e")
     return f"{mantissa}·10{str(int(exponent)).translate(str.maketrans('0123456789', '⁰¹²³⁴⁵⁶⁷⁸⁹'))}"
-
-
-def _round_up(value: float, step: float) -> float:
-    """Return the next multiple of the step. What differs from one by rounding alone stays."""
-    return math.ceil(value / step - 1e-6) * step
 
 
 def _movement(start: float, end: float) -> str:

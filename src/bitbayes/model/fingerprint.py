@@ -48,12 +48,12 @@ def fingerprinted(model: nn.Module) -> Iterator[Callable[[], Fingerprint]]:
     if sum(tensor.nbytes for tensor in saved.values()) > MOST_BYTES:
         yield lambda: fingerprint(model)
         return
-    before = _states(saved)
+    before = places(saved)
     with ThreadPoolExecutor(1) as other:
         weights = other.submit(_digest_aside, [*saved.values()], _streams_aside(saved.values()))
 
         def result() -> Fingerprint:
-            if _states(_saved_tensors(model)) != before:  # running it has changed a buffer
+            if places(_saved_tensors(model)) != before:  # running it has changed a buffer
                 return fingerprint(model)
             return Fingerprint(_architecture(model, saved, {}), weights.result())
 
@@ -91,8 +91,8 @@ def _saved_tensors(model: nn.Module) -> dict[str, Tensor]:
     return found
 
 
-def _states(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, int]]:
-    """Where each tensor is, and how often it was written to."""
+def places(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, int]]:
+    """How often each tensor was written to (inference tensors do not count), and where it is."""
     return {
         name: (-1 if each.is_inference() else each._version, each.data_ptr())
         for name, each in tensors.items()

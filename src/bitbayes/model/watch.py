@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from bitbayes.errors import ModelError
-from bitbayes.model.fingerprint import Fingerprint, fingerprint, tensor_bytes
+from bitbayes.model.fingerprint import Fingerprint, fingerprint, places, tensor_bytes
 
 # Entries of each tensor that are compared: a step of an optimiser changes almost all.
 ENTRIES = 16
@@ -44,7 +44,7 @@ class Watch:
                 self._entries += [(table, name, value) for name, value in table.items()]
                 self._sizes.append((table, len(table)))
         tensors = {name: each for name, each in _named_tensors(model) if name not in living}
-        self._counters = [(each, _version(each), each.data_ptr()) for each in tensors.values()]
+        self._tensors, self._places = tensors, places(tensors)
         # Views, and what they showed.
         self._views = _views(tensors)
         self._values = _shown(self._views)
@@ -64,17 +64,14 @@ class Watch:
         return (
             all(table.get(name) is value for table, name, value in self._entries)
             and all(len(table) == size for table, size in self._sizes)
-            and all(
-                _version(tensor) == version and tensor.data_ptr() == place
-                for tensor, version, place in self._counters
-            )
+            and places(self._tensors) == self._places
             and self._same_entries()
         )
 
     def _same_entries(self) -> bool | Tensor:
         """Whether the entries that are looked at are the same as before."""
-        pairs = zip(self._views.values(), self._values, strict=True)
-        flags = [(torch.cat([*views.values()]) == values).all() for views, values in pairs]
+        pairs = zip(_shown(self._views), self._values, strict=True)
+        flags = [(shown == values).all() for shown, values in pairs]
         return torch.stack([flag.to(flags[0].device) for flag in flags]).all() if flags else True
 
     @torch.no_grad()
@@ -121,15 +118,16 @@ def watched(model: nn.Module) -> Iterator[set[str]]:
     """
     living: set[str] = set()
     tensors = dict(_named_tensors(model))
-    places, views = _places(tensors), _views(tensors)
+    before_places, views = places(tensors), _views(tensors)
     entries = _shown(views)
     yield living
     now = dict(_named_tensors(model))
+    now_places = places(now)
     # While every tensor is where it was, what the views show is what it holds: one look, and mostly the last.
-    if _places(now) == places and all(map(torch.equal, _shown(views), entries)):
+    if now_places == before_places and all(map(torch.equal, _shown(views), entries)):
         return
     before, after = _by_name(views, entries), _entries(now)
-    written = {name for name, place in places.items() if _places(now).get(name) != place}
+    written = {name for name, place in before_places.items() if now_places.get(name) != place}
     changed = {name for name, each in before.items() if name in after and not _agree(each, after[name])}
     parameters = dict(model.named_parameters())
     if trained := [name for name in parameters if name in changed]:
@@ -137,11 +135,6 @@ def watched(model: nn.Module) -> Iterator[set[str]]:
             f"the model's {trained[0]!r} has changed while it was fitted: `fit` again, when it is trained"
         )
     living |= (written | changed) - parameters.keys()
-
-
-def _places(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, int]]:
-    """How often each tensor was written to, and where it is."""
-    return {name: (_version(tensor), tensor.data_ptr()) for name, tensor in tensors.items()}
 
 
 def _entries(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -176,11 +169,6 @@ def _named_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         if tensor.layout == torch.strided and not tensor.is_meta:
             yield name, tensor
-
-
-def _version(tensor: Tensor) -> int:
-    """How often the tensor was written to; inference tensors do not count."""
-    return -1 if tensor.is_inference() else tensor._version
 
 
 def _some_entries(tensor: Tensor) -> Tensor:

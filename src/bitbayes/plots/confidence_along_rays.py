@@ -1,7 +1,5 @@
 """What happens far from the data? The confidence at δ·x, for growing δ."""
 
-import math
-
 import torch
 from matplotlib.axes import Axes
 from torch import Tensor
@@ -10,6 +8,7 @@ from bitbayes.baselines import TemperatureScaling
 from bitbayes.errors import DataError
 from bitbayes.laplace import Laplace
 from bitbayes.plots.style import BAND_OPACITY, COLOURS, FAINT_COLOUR, axes_or_new
+from bitbayes.rays import round_up
 
 EXPONENTS, STEPS = (0.0, 4.0), 41  # of the default δ: from 1 to 10,000
 LOWEST, HIGHEST = 0.1, 0.9  # the quantiles between which a band lies
@@ -84,8 +83,8 @@ def confidence_along_rays(
         found = bayes.certify(x)
         alpha, value = found.alpha.max().item(), 100 * found.confidence.mean().item()
         digits = 0 if alpha >= 10 else 2
-        label = f"{'never' if len(x) == 1 else 'mean never'} above {_rounded_up(value, 1):.1f} % "
-        label += f"from δ = {_rounded_up(alpha, digits):,.{digits}f} on"
+        label = f"{'never' if len(x) == 1 else 'mean never'} above {round_up(value, 0.1):.1f} % "
+        label += f"from δ = {round_up(alpha, 10.0**-digits):,.{digits}f} on"
         shown = [alpha, ends[1]] if alpha < ends[1] else []  # beyond the last δ only the legend names it
         ax.plot(shown, [value] * len(shown), color=blue, alpha=0.5, linewidth=4, label=label)
     guess = 100 / classes
@@ -93,13 +92,3 @@ def confidence_along_rays(
     ax.set(xscale="log", xlabel="δ: the inputs are multiplied by this", ylabel="Confidence, %", ylim=(0, 103))
     ax.legend(frameon=False)
     return ax
-
-
-def _rounded_up(value: float, digits: int) -> float:
-    """Round up, because a bound that is rounded down is none.
-
-    >>> _rounded_up(75.042, 1), _rounded_up(75.0, 1)
-    (75.1..., 75.0)
-    """
-    step = 10.0**-digits
-    return math.ceil(value / step - 1e-6) * step  # what differs by rounding alone stays

@@ -2,7 +2,7 @@
 
 from bitbayes.rays.all_layers import ExactNetwork, all_layers_rays
 from bitbayes.rays.all_layers_bounds import all_layers_bound
-from bitbayes.rays.bounds import FORMS, bound, bound_with_residual, prior_limits
+from bitbayes.rays.bounds import FORMS, bound, bound_with_residual, prior_limits, round_up
 from bitbayes.rays.certificates import ApproximateCertificate, Certificate, certify
 from bitbayes.rays.final_regions import final_region, unit_rays
 from bitbayes.rays.limits import ApproximateLimit, Limit, limit
@@ -26,6 +26,7 @@ __all__ = [
     "last_layer_rays",
     "limit",
     "prior_limits",
+    "round_up",
     "unit_rays",
     "with_residual",
 ]

@@ -199,3 +199,14 @@ def _gaps(values: Tensor, method: str) -> Tensor:
     if method == "pairwise":
         return values[:, :, None] - values[:, None, :]
     return values if values.shape[1] == 1 else values - values.mean(1, keepdim=True)
+
+
+def round_up(value: float, step: float) -> float:
+    """The next multiple of the step, to write a bound: one that is rounded down is none.
+
+    What differs from a multiple by rounding alone stays.
+
+    >>> f"{round_up(75.042, 0.1):.1f}", f"{round_up(75.0, 0.1):.1f}"
+    ('75.1', '75.0')
+    """
+    return math.ceil(value / step - 1e-6) * step
