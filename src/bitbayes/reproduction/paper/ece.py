@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from bitbayes import metrics
+from bitbayes.baselines.detectors import DETECTORS
 from bitbayes.progress import track
 from bitbayes.reproduction.paper.dots import Block, Cell, Panel, draw_blocks
 from bitbayes.reproduction.paper.numbers import paper_numbers
@@ -65,10 +66,10 @@ def measure_network(study: Study) -> dict[str, Any]:
                 ("dropped", 100 * float((probs.amax(1) >= 0.99).double().mean())),
             ):
                 scores.setdefault(key, {}).setdefault(name, []).append(value)
-    return {
-        **study.describe(*(key for key in study.entries if key in scores or key in study.not_run)),
-        "scores": scores,
-    }
+    # A method that gives no probabilities is not missing here, even if it could not be fitted.
+    missing = study.not_run.keys() - DETECTORS.keys()
+    keys = [key for key in study.entries if key in scores or key in missing]
+    return {**study.describe(*keys), "scores": scores}
 
 
 def paper_ece(objective: str, method: str | None, problem: str) -> list[float] | None:

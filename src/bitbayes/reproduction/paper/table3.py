@@ -156,10 +156,8 @@ def show(values: dict[str, Any], report: Report) -> None:
         "over 5 s. Fits over all layers are timed once, when a table needs them. The paper's times are from "
         "its own machine."
     )
-    remarks = [values["remark"]] if "remark" in values else []  # of who has put several runs together
-    report.write_table(
-        f"Table 3, wall-clock time: {values['problem']}", header, rows, note, *remarks, *choice_notes(values)
-    )
+    title = f"Table 3, wall-clock time: {values['problem']}"
+    report.write_table(title, header, rows, note, *choice_notes(values))
     report.write_picture(lambda: draw(values))
 
 
