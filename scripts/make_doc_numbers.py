@@ -83,15 +83,16 @@ def overview() -> str:
 def cost() -> str:
     """Times of a ResNet-18 with ten classes on a GPU, as multiples of a plain pass over the same images."""
     values = read("table3", "cifar10")
-    seconds, plain = values["seconds"], values["forward_pass_train"]
-    ours, own = seconds["default"], seconds["plain"]
-    last = ours["inference"] / plain, ours["prediction"] / own["prediction"]
-    times = read("resnet18", "times")["seconds"]
-    fit = times["highest kron: fit, exact"] / times["plain pass, training images"]
-    predict = times["highest kron: predict, linearised"] / times["plain pass, test images"]
+    seconds, fit_pass = values["seconds"], values["forward_pass_train"]
+    predict_pass = seconds["plain"]["prediction"]
+    titles = {"default": "last layer (the default)", "default-all": '`layers="all"`'}
     rows = [
-        ("last layer (the default)", *(f"{each:.2f}" for each in last)),
-        ('`layers="all"`', f"{fit:.0f}", f"{predict:.0f}"),
+        (
+            title,
+            f"{seconds[key]['inference'] / fit_pass:.3g}",
+            f"{seconds[key]['prediction'] / predict_pass:.3g}",
+        )
+        for key, title in titles.items()
     ]
     return table(("in plain passes over the same images", "fit", "predict"), rows)
 
