@@ -210,6 +210,29 @@ def test_the_way_out_works():
     assert bayes.predict_proba(X).shape == (16, 3)
 
 
+class Choices(nn.Module):
+    """Scores each of several choices by one logit, as models for multiple choice do."""
+
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = nn.Linear(4, 5), nn.Linear(5, 1)
+
+    def forward(self, x):  # (n, c, 4)
+        return self.head(torch.tanh(self.body(x.flatten(0, 1)))).view(len(x), -1)
+
+
+def test_choices_that_share_the_heads_weights_are_refused_with_a_way_out_that_is_exact():
+    model, x = Choices().double(), points(48)[0].double().view(16, 3, 4)
+    data = [(x, torch.arange(16) % 3)]
+    with pytest.raises(ModelError, match=r"holds 3 results of the head 'head'.*with structure='full'"):
+        bb.Laplace(model).fit(data)
+    model.body.requires_grad_(False)
+    bayes = bb.Laplace(model, layers="all", structure="full", residual=False, prior_variance=1.0).fit(data)
+    mean, covariance = head_reference.logit_gaussian(model, HEAD, x, as_rows)
+    expected = head_reference.probabilities(mean, covariance)
+    torch.testing.assert_close(bayes.predict_proba(x), expected, rtol=0, atol=1e-9)
+
+
 def test_a_clamp_that_comes_late_is_noticed():
     model = Averaged(lambda a, b: ((a + b) / 2).clamp(-3, 3))
     for parameter in model.parameters():

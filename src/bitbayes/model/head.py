@@ -208,7 +208,19 @@ def _direct_head(name: str, module: nn.Module, features: Tensor, result: Tensor,
             "for each input"
         )
     _check_linear(name, module, rows_of(features, axis), rows_of(result, axis))
+    _refuse_choices(name, outputs, result, output)
     return Head(name, inputs, outputs, bias, _direct_layout(axis, outputs, result, output))
+
+
+def _refuse_choices(name: str, k: int, result: Tensor, output: Tensor) -> None:
+    """Raise if one input has several rows of the head's logits side by side: all share the same weights."""
+    rows = result.numel() // k
+    if output.dim() == 2 and output.shape[1] != k and len(output) not in (rows, len(result)):
+        raise ModelError(
+            f"the model's output, of shape {tuple(output.shape)}, holds {rows // len(output)} results of the "
+            f"head {name!r} for each input (a choice among several?), and a last layer has one: {WAY_OUT} "
+            "with structure='full'"
+        )
 
 
 def _direct_layout(axis: int, k: int, result: Tensor, output: Tensor) -> Layout:
