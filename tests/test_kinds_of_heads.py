@@ -203,6 +203,31 @@ def test_what_is_not_linear_and_alike_for_all_classes_is_refused_with_a_way_out(
         bb.Laplace(Averaged(how)).fit([(X, torch.arange(16) % 3)])
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("k", [1, 8])
+@pytest.mark.parametrize(
+    "after",
+    [lambda z: 30 * torch.tanh(z / 30), lambda z: z - 1.2],
+    ids=["capped", "shifted"],
+)
+def test_what_hardly_changes_the_logits_of_many_features_is_not_linear_either(after, k, dtype):
+    """Gemma 2 caps its logits so. Small terms that cancel make W·x + b hold to the rounding of bfloat16."""
+    head = nn.Linear(2304, k, bias=False)
+    nn.init.normal_(head.weight, std=4 / 48)
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.head = head
+
+        def forward(self, x):
+            return after(self.head(functional.layer_norm(x, (2304,))))
+
+    model, x = Model().to(dtype), torch.randn(8, 2304, generator=torch.Generator().manual_seed(0)).to(dtype)
+    with pytest.raises(ModelError, match="is not the output of any of the model's linear layers"):
+        bb.Laplace(model, residual=False).fit([(x, torch.arange(8) % max(k, 2))])
+
+
 def test_the_way_out_works():
     model = Averaged(lambda a, b: a * b)
     model.body.requires_grad_(False)
@@ -234,11 +259,11 @@ def test_choices_that_share_the_heads_weights_are_refused_with_a_way_out_that_is
 
 
 def test_a_clamp_that_comes_late_is_noticed():
-    model = Averaged(lambda a, b: ((a + b) / 2).clamp(-3, 3))
-    for parameter in model.parameters():
-        parameter.data.fill_(1.0)
+    model = Averaged(lambda a, b: ((a + b) / 2).clamp(-100, 100))
+    for name, parameter in model.named_parameters():
+        parameter.data.fill_({"head.weight": 100, "other.weight": 100, "other.bias": 0.5}.get(name, 1))
     y = torch.arange(4) % 3
-    calm, wild = torch.full((4, 4), -1.0), torch.full((4, 4), 100.0)
+    calm, wild = torch.full((4, 4), -0.25), torch.full((4, 4), 100.0)  # features of 0 and of 1
     bayes = bb.Laplace(model, prior_variance=1.0).fit([(calm, y)])
     with pytest.raises(ModelError, match=r"not the output of its linear layer 'head\+other' at every input"):
         bayes.update([(calm, y), (wild, y)])

@@ -8,7 +8,9 @@ several maps each has columns of its own, which are 0 in what the others return:
 
     (W₁x₁ + b₁ + W₂x₂ + b₂)/2 = [W₁, b₁, W₂, b₂]·(x₁, 1, x₂, 1)/2.
 
-Nothing has to be known about what the model does. Whether it is linear is checked by this equation.
+Nothing has to be known about what the model does. Whether it is linear is checked by this equation, and by a
+factor: columns that are 64 times as large must give 64 times the output. A cap like 30·tanh(z/30), which
+hardly changes small numbers, passes the equation and not the factor.
 """
 
 from collections.abc import Mapping
@@ -25,10 +27,18 @@ from bitbayes.model.output import call
 
 # How many linear maps are tried together.
 MOST_PARTS = 4
+# A power of two, so that linear operations round alike with it and without it; the numbers of float16 end at
+# 65,504. What is left are sums that a GPU adds up in another order each time.
+FACTOR, FACTOR_IN_HALF, FACTOR_ERROR = 2.0**6, 2.0**3, 2.0**-8
 
 
-def carried_output(model: nn.Module, parts: Mapping[str, nn.Module], inputs: Inputs) -> Tensor:
-    """The model's output with D + k columns in place of its k classes: features φ̃ and logits."""
+def carried_output(
+    model: nn.Module, parts: Mapping[str, nn.Module], inputs: Inputs, factor: float = 1.0
+) -> Tensor:
+    """The model's output with D + k columns in place of its k classes: features φ̃ and logits.
+
+    `factor`: what the columns are multiplied by.
+    """
     widths = [d + bias for d, _, bias in map(sizes, parts.values())]
     starts = dict(zip(parts, accumulate([0, *widths]), strict=False))
 
@@ -43,9 +53,8 @@ def carried_output(model: nn.Module, parts: Mapping[str, nn.Module], inputs: Inp
             return x.new_full(shape, value)
 
         before, after = starts[name], sum(widths) - starts[name] - d - bias
-        return torch.cat(
-            [constant(0, before), x, constant(1, int(bias)), constant(0, after), logits.to(x)], dim=axis
-        )
+        found = [constant(0, before), x, constant(1, int(bias)), constant(0, after), logits.to(x)]
+        return torch.cat(found, dim=axis) * factor if factor != 1 else torch.cat(found, dim=axis)
 
     with replaced_outputs(parts, columns):
         return call(model, inputs)
@@ -81,8 +90,18 @@ def find_carried(
             if not bool(computes(weights, None, features, logits)):
                 break
         else:
-            return "+".join(parts), weights.shape[1], k, False, layout, parts
+            if _homogeneous(model, modules, inputs, carried):
+                return "+".join(parts), weights.shape[1], k, False, layout, parts
     return None
+
+
+def _homogeneous(model: nn.Module, parts: Mapping[str, nn.Module], inputs: Inputs, carried: Tensor) -> bool:
+    """Whether larger columns give an output that is larger by the same factor; True if that overflows."""
+    factor = FACTOR_IN_HALF if carried.dtype == torch.float16 else FACTOR
+    scaled, expected = carried_output(model, parts, inputs, factor), factor * carried
+    if not bool(scaled.isfinite().all()):
+        return True
+    return bool((scaled - expected).abs().amax() <= FACTOR_ERROR * expected.abs().amax())
 
 
 def _guesses(maps: Mapping[str, nn.Module], output: Tensor, name: str | None) -> list[tuple[str, ...]]:

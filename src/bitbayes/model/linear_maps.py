@@ -15,8 +15,9 @@ from bitbayes.model.private_copy import private_copy
 from bitbayes.precision import precise
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
-# The error that W·x + b may have in bfloat16, where W, x and the sum are each off by up to 2⁻⁸.
-LINEAR_RELATIVE_ERROR = 2.0**-6
+# The error that W·x + b may have in bfloat16, where W, x and the sum are each off by up to 2⁻⁸; and in
+# float64, where a sum of up to 2¹⁷ terms is off by 2⁻³⁶ of their size.
+LINEAR_RELATIVE_ERROR, DOUBLE_RELATIVE_ERROR = 2.0**-6, 2.0**-36
 # Numbers that a check of W·x + b makes at once: in float64 the weight of 100,000 classes takes gigabytes.
 CHECKED_NUMBERS = 2**24
 
@@ -124,22 +125,25 @@ def drawn_parameters(module: nn.Module, noise: Tensor) -> dict[str, Tensor] | No
 def computes(weight: Tensor, bias: Tensor | None, x: Tensor, result: Tensor) -> Tensor:
     """Whether the result (N, k) is W·x + b, up to rounding, of W (k, d), b (k,) and x (N, d): a tensor ()."""
     outputs = max(1, CHECKED_NUMBERS // max(x.shape))  # at once
+    double = weight.dtype == x.dtype == result.dtype == torch.float64
+    error = DOUBLE_RELATIVE_ERROR if double else LINEAR_RELATIVE_ERROR
     x, result = precise(x.detach()), result.detach()
     parts = [slice(start, start + outputs) for start in range(0, len(weight), outputs)]
     found = [
-        _computes(weight.detach()[part], None if bias is None else bias.detach()[part], x, result[:, part])
+        _computes(
+            weight.detach()[part], None if bias is None else bias.detach()[part], x, result[:, part], error
+        )
         for part in parts
     ]
     return torch.stack(found).all()
 
 
-def _computes(weight: Tensor, bias: Tensor | None, x: Tensor, result: Tensor) -> Tensor:
+def _computes(weight: Tensor, bias: Tensor | None, x: Tensor, result: Tensor, error: float) -> Tensor:
     """Relative to Σ |W||x| + |b|, because the terms may cancel.
 
-    The tolerance is that of bfloat16 in every precision: a GPU may multiply float32 numbers with 8 bits. A
-    different formula is off by much more.
+    The error that is allowed is that of bfloat16 for float32, too, which a GPU may multiply with 8 bits.
     """
     weight, bias = precise(weight), None if bias is None else precise(bias)
     gap = (precise(result) - functional.linear(x, weight, bias)).abs()
     size = functional.linear(x.abs(), weight.abs(), None if bias is None else bias.abs())
-    return (gap <= LINEAR_RELATIVE_ERROR * size).all()
+    return (gap <= error * size).all()
