@@ -165,6 +165,32 @@ def test_inputs_in_a_mapping_keep_their_names(tmp_path):
         assert_close(onnx(tmp_path / "text.onnx")(**few), bayes(few))
 
 
+class Pixels(nn.Module):
+    """It takes an image by its name, and numbers beside it, as models of Hugging Face do."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(6, 3)
+
+    def forward(self, pixel_values, age):
+        return self.head(torch.cat([pixel_values.flatten(1), age[:, None]], dim=1))
+
+
+@pytest.mark.parametrize("kind", ["onnx", "pt2"])
+def test_a_residual_of_inputs_in_a_mapping_is_exported(kind, tmp_path):
+    pytest.importorskip("onnxscript")
+    torch.manual_seed(0)
+    batch = {"pixel_values": torch.randn(40, 5), "age": torch.rand(40)}
+    labelled = [batch | {"labels": torch.arange(40) % 3}]
+    bayes = bb.Laplace(Pixels()).fit(labelled).tune(labelled)
+    path = tmp_path / f"pixels.{kind}"
+    bayes.export(path, {name: each[:2] for name, each in batch.items()})
+    few = {name: 30 * value[:7] for name, value in batch.items()}  # far away, where the residual acts
+    with torch.no_grad():
+        found = onnx(path)(**few) if kind == "onnx" else torch.export.load(path).module()(few)
+        assert_close(found, bayes(few))
+
+
 class Flagged(nn.Module):
     """It takes a flag, a mask shared by all rows, and a scale beside its rows."""
 

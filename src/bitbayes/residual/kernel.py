@@ -222,5 +222,6 @@ def _measured(inputs: Any) -> list[Tensor]:
     found = [each for each in values if isinstance(each, Tensor) and each.dim()]
     found = [each for each in found if each.is_floating_point() or each.dtype == torch.uint8]
     if isinstance(inputs, Mapping) and found:  # what has no row for each point is the same for all
-        found = [each for each in found if len(each) == row_count(inputs)]
+        # Not `len`, which a trace would take as fixed.
+        found = [each for each in found if each.shape[0] == row_count(inputs)]
     return found
