@@ -8,7 +8,7 @@ from torch import nn
 
 import bitbayes as bb
 import head_reference
-from bitbayes.errors import DataError, ModelError
+from bitbayes.errors import DataError, FileError, ModelError
 from with_timm import import_timm
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of these libraries: they are not ours to mend
@@ -189,6 +189,30 @@ def test_a_head_with_an_adapter_of_its_own(transformers, peft, family, layer):
     evidence = float(bayes.log_evidence())
     merged = full(model.merge_and_unload(), {**BATCH, "labels": Y})
     assert float(merged.log_evidence()) == pytest.approx(evidence, abs=1e-6)
+
+
+def test_a_switched_adapter_is_noticed(peft, tmp_path):
+    """No tensor changes, and the network is another one."""
+    torch.manual_seed(0)
+    body = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)).double()
+    options = peft.LoraConfig(target_modules=["0"], init_lora_weights=False)
+    model = peft.get_peft_model(body, options, adapter_name="french").double()
+    model.add_adapter("german", options)
+    model = model.double()
+    x = torch.randn(12, 4).double()
+    bayes = bb.Laplace(model, residual=False, prior_variance=1.0).fit([(x, torch.arange(12) % 3)])
+    before = bayes.predict_proba(x)
+    bayes.save(tmp_path / "french.bitbayes")
+    model.set_adapter("german")
+    with pytest.raises(ModelError, match="other adapters are in use"):
+        bayes.predict_proba(x)
+    with pytest.raises(FileError, match="other modules, shapes, dtypes or adapters"):
+        bb.Laplace.load(tmp_path / "french.bitbayes", model)
+    model.set_adapter("french")
+    assert torch.equal(bayes.predict_proba(x), before)
+    with model.disable_adapter(), pytest.raises(ModelError, match="other adapters are in use"):
+        bayes.predict_proba(x)
+    assert torch.equal(bb.Laplace.load(tmp_path / "french.bitbayes", model).predict_proba(x), before)
 
 
 def test_draws_of_a_normed_adapter_are_refused(transformers, peft):

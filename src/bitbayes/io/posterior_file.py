@@ -89,7 +89,7 @@ def _check_header(
     saved = Fingerprint(**header["fingerprint"])
     if saved.architecture != model.architecture:
         raise FileError(
-            f"{path} was fitted on a model of another architecture: other modules, shapes or dtypes"
+            f"{path} was fitted on a model of another architecture: other modules, shapes, dtypes or adapters"
         )
     if saved.weights != model.weights:
         raise FileError(f"{path} was fitted on a model with other weights: load those, or fit again")

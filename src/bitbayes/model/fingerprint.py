@@ -99,8 +99,24 @@ def places(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, int]]:
     }
 
 
+def adapted_modules(model: nn.Module) -> dict[str, nn.Module]:
+    """The modules that have adapters (peft's), by name."""
+    modules = model.named_modules()
+    # Models of transformers have a method of that name.
+    return {name: each for name, each in modules if isinstance(getattr(each, "disable_adapters", None), bool)}
+
+
+def adapters_in_use(modules: Iterable[nn.Module]) -> list[object]:
+    """Which adapters each module uses, and whether all are off: to switch them changes no tensor."""
+    return [(getattr(each, "active_adapters", None), each.disable_adapters) for each in modules]
+
+
 def _architecture(model: nn.Module, saved: Mapping[str, Tensor], dtypes: Mapping[str, torch.dtype]) -> str:
     lines = [f"{name}:{type(module).__qualname__}\n" for name, module in model.named_modules()]
+    adapted = adapted_modules(model)
+    lines += [
+        f"{name}:{used}\n" for name, used in zip(adapted, adapters_in_use(adapted.values()), strict=True)
+    ]
     lines += [f"{name}:{tuple(each.shape)}:{dtypes.get(name, each.dtype)}\n" for name, each in saved.items()]
     return _digest(line.encode() for line in lines)
 

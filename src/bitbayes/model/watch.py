@@ -16,7 +16,14 @@ import torch
 from torch import Tensor, nn
 
 from bitbayes.errors import ModelError
-from bitbayes.model.fingerprint import Fingerprint, fingerprint, places, tensor_bytes
+from bitbayes.model.fingerprint import (
+    Fingerprint,
+    adapted_modules,
+    adapters_in_use,
+    fingerprint,
+    places,
+    tensor_bytes,
+)
 
 # Entries of each tensor that are compared: a step of an optimiser changes almost all.
 ENTRIES = 16
@@ -43,6 +50,8 @@ class Watch:
             for table in (module._modules, module._parameters, module._buffers):
                 self._entries += [(table, name, value) for name, value in table.items()]
                 self._sizes.append((table, len(table)))
+        self._adapted = [*adapted_modules(model).values()]
+        self._adapters = adapters_in_use(self._adapted)
         tensors = {name: each for name, each in _named_tensors(model) if name not in living}
         self._tensors, self._places = tensors, places(tensors)
         # Views, and what they showed.
@@ -64,6 +73,7 @@ class Watch:
         return (
             all(table.get(name) is value for table, name, value in self._entries)
             and all(len(table) == size for table, size in self._sizes)
+            and adapters_in_use(self._adapted) == self._adapters
             and places(self._tensors) == self._places
             and self._same_entries()
         )
@@ -81,6 +91,11 @@ class Watch:
         Raises if it is another model now.
         """
         now = Watch(self.model, fingerprint(self.model), self.living)
+        if now._adapters != self._adapters:
+            raise ModelError(
+                "other adapters are in use than when the model was fitted: switch them back, or call `fit` "
+                "again"
+            )
         if changed := self._changed(now):
             shown = ", ".join(map(repr, changed[:SHOWN_NAMES]))
             rest = f" and {len(changed) - SHOWN_NAMES} more" if len(changed) > SHOWN_NAMES else ""
