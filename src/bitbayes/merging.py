@@ -91,15 +91,23 @@ def _loaded(part: Part, model: nn.Module | None) -> Laplace:
 
 def _check_mergeable(first: Laplace, other: Laplace) -> None:
     """Raise if the sums of the two are not of one kind."""
-    kinds = []
-    for each in (first, other):
-        structures = {name: type(c) for name, c in each._fitted_posterior().fitted.curvature.items()}
-        options = each.options
-        kinds.append((options.layers, structures, options.paper, options.residual_layers))
-    if kinds[0] != kinds[1]:
+    mine, theirs = (each._fitted_posterior().fitted.curvature for each in (first, other))
+    if first.layers == other.layers and mine.keys() != theirs.keys():
+        raise ArgumentError(
+            f"these cannot be merged: they are about other layers, {', '.join(mine)} and "
+            f"{', '.join(theirs)}. Freeze the same layers, and fit again"
+        )
+    if _kind(first) != _kind(other):
         raise ArgumentError(
             f"these cannot be merged, because their options differ: {first.options} and {other.options}"
         )
+
+
+def _kind(bayes: Laplace) -> tuple[object, ...]:
+    """What two of them must have in common, so that their sums can be added."""
+    options, curvature = bayes.options, bayes._fitted_posterior().fitted.curvature
+    structures = [type(each) for each in curvature.values()]
+    return options.layers, structures, options.paper, bool(options.residual), options.residual_layers
 
 
 def _most(model: nn.Module) -> float:
