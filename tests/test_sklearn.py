@@ -12,6 +12,7 @@ from sklearn.base import clone
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.datasets import load_iris, make_moons
 from sklearn.exceptions import NotFittedError
+from sklearn.metrics import get_scorer, log_loss, roc_auc_score
 from sklearn.model_selection import GridSearchCV, cross_val_score, train_test_split
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -55,6 +56,15 @@ def moons_network(outputs=2):
             nn.functional.cross_entropy(logits, labels).backward()
         optimiser.step()
     return network, X[300:450], y[300:450], X[450:], y[450:]
+
+
+def unsorted_iris():
+    """A classifier of a trained network whose outputs are "x", "z" and "a", and data that it has not seen."""
+    X, y = load_iris(return_X_y=True)
+    X, X_val, y, y_val = train_test_split((X - X.mean(0)) / X.std(0), y, random_state=0, stratify=y)
+    network, names = classifier(module=nn.Linear, learning_rate=0.1).fit(X, y).module_, ["x", "z", "a"]
+    model = LaplaceClassifier(network, classes=names, random_state=0).fit(X, np.array(names)[y])
+    return model, np.array(names), X_val, np.array(names)[y_val]
 
 
 def test_labels_may_be_texts():
@@ -121,13 +131,79 @@ def test_one_logit_is_two_classes():
     assert new.score(X_val, y_val) > 0.75
 
 
-def test_classes_of_a_trained_network_have_its_order():
-    network, X, y, X_val, y_val = moons_network()
+@pytest.mark.parametrize("outputs", [1, 2])
+def test_classes_of_a_trained_network_are_given_in_its_order(outputs):
+    network, X, y, X_val, y_val = moons_network(outputs)
     names = np.array(["upper", "lower"])  # not in the order of the alphabet
     model = LaplaceClassifier(network, classes=names).fit(X, names[y])
-    assert model.classes_.tolist() == ["upper", "lower"]
     assert (model.predict(X_val) == names[y_val]).mean() > 0.9
-    few = y == 0  # a fold may lack a class that the network has
+    assert model.score(X_val, names[y_val]) > 0.9
+
+
+def test_columns_of_probabilities_are_sorted_whatever_the_order_of_the_network():
+    """`Laplace` keeps the network's order; scikit-learn takes columns for sorted."""
+    model, names, X_val, _ = unsorted_iris()
+    assert names.tolist() == ["x", "z", "a"] and model.classes_.tolist() == ["a", "x", "z"]
+    x = torch.tensor(X_val, dtype=torch.float32)
+    expected = model.laplace_.predict_proba(x).numpy()[:, [2, 0, 1]]
+    np.testing.assert_allclose(model.predict_proba(X_val), expected, rtol=1e-6)
+    assert (model.predict(X_val) == model.classes_[expected.argmax(1)]).all()
+    np.testing.assert_array_equal(
+        pickle.loads(pickle.dumps(model)).predict_proba(X_val), model.predict_proba(X_val)
+    )
+
+
+def test_a_clone_keeps_the_order_of_the_network():
+    model, _, X_val, labels = unsorted_iris()
+    again = clone(model)
+    assert again.classes == ["x", "z", "a"]
+    again.fit(X_val, labels)
+    assert again.classes_.tolist() == ["a", "x", "z"] and again.score(X_val, labels) > 0.9
+
+
+def test_scorers_of_scikit_learn_are_right_for_classes_in_any_order():
+    """A renaming of the classes changes no score."""
+    model, names, X_val, labels = unsorted_iris()
+    of_the_network = model.laplace_.predict_proba(torch.tensor(X_val, dtype=torch.float32)).numpy()
+    y_val = np.array([names.tolist().index(label) for label in labels])
+    found = {
+        name: get_scorer(name)(model, X_val, labels) for name in ("neg_log_loss", "roc_auc_ovr", "accuracy")
+    }
+    assert found["neg_log_loss"] == pytest.approx(-log_loss(y_val, of_the_network), rel=1e-5)
+    assert found["roc_auc_ovr"] == pytest.approx(roc_auc_score(y_val, of_the_network, multi_class="ovr"))
+    assert found["accuracy"] == (of_the_network.argmax(1) == y_val).mean()
+
+
+def test_a_search_finds_the_same_for_classes_in_any_order():
+    model, names, X_val, labels = unsorted_iris()
+    y_val = np.array([names.tolist().index(label) for label in labels])
+    options = {"prior_variance": [0.1, 10.0]}
+    for scoring in ("neg_log_loss", "roc_auc_ovr"):
+        found, expected = (
+            GridSearchCV(each, options, scoring=scoring, cv=3).fit(X_val, y)
+            for each, y in ((model, labels), (LaplaceClassifier(model.module), y_val))
+        )
+        np.testing.assert_allclose(
+            found.cv_results_["mean_test_score"], expected.cv_results_["mean_test_score"], rtol=1e-5
+        )
+        assert found.best_params_ == expected.best_params_
+
+
+@pytest.mark.parametrize("outputs", [1, 2])
+def test_the_second_of_two_sorted_classes_is_the_positive_one(outputs):
+    network, X, y, X_val, y_val = moons_network(outputs)
+    names = np.array(["upper", "lower"])
+    model = LaplaceClassifier(network, classes=names).fit(X, names[y])
+    assert model.classes_.tolist() == ["lower", "upper"]
+    of_the_first = model.laplace_.predict_proba(torch.tensor(X_val, dtype=torch.float32))[:, 0].numpy()
+    expected = roc_auc_score(y_val == 0, of_the_first)
+    assert expected > 0.9 and get_scorer("roc_auc")(model, X_val, names[y_val]) == pytest.approx(expected)
+
+
+def test_a_fold_may_lack_a_class_that_the_network_has():
+    network, X, y, X_val, _ = moons_network()
+    names = np.array(["upper", "lower"])
+    few = y == 0
     with pytest.raises(ArgumentError, match="two or more classes"):
         LaplaceClassifier(network).fit(X[few], names[y[few]])
     assert LaplaceClassifier(network, classes=names).fit(X[few], names[y[few]]).predict(X_val).shape == (150,)

@@ -71,9 +71,9 @@ class LaplaceClassifier(ClassifierMixin, BaseEstimator):
         random_state: of the network, its training, and what is set aside.
 
     Attributes:
-        classes_: the labels, in the order of the columns of `predict_proba`.
-        module_: the network.
-        laplace_: the fitted `Laplace`, with all that it can do.
+        classes_: the labels, sorted: the order of the columns of `predict_proba`.
+        module_: the network, whose outputs keep their own order.
+        laplace_: the fitted `Laplace`, with all that it can do; its columns are in the network's order.
         n_features_in_: the number of columns of X; `feature_names_in_`: their names, if they have any.
 
     >>> from sklearn.datasets import load_iris
@@ -162,7 +162,9 @@ class LaplaceClassifier(ClassifierMixin, BaseEstimator):
         ).fit(_batches(network, inputs, labels), progress=False)
         if held is not None:
             bayes.tune(_batches(network, held[0], _indices(held[1], classes)), progress=False)
-        self.classes_, self.module_, self.laplace_ = classes, network, bayes
+        # scikit-learn's scorers take columns for sorted, and do not look at classes_.
+        self._sorted_outputs = np.argsort(classes)
+        self.classes_, self.module_, self.laplace_ = classes[self._sorted_outputs], network, bayes
         return self
 
     def predict(self, X: ArrayLike) -> NDArray[np.generic]:
@@ -174,8 +176,8 @@ class LaplaceClassifier(ClassifierMixin, BaseEstimator):
     def predict_proba(self, X: ArrayLike) -> NDArray[np.floating]:
         """The probabilities (n, k), in the order of `classes_`; rows sum to one."""
         check_is_fitted(self)
-        found: NDArray[Any] = self.laplace_.predict_proba(self._inputs(X)).cpu().numpy()
-        return found
+        by_output: NDArray[Any] = self.laplace_.predict_proba(self._inputs(X)).cpu().numpy()
+        return by_output.take(self._sorted_outputs, axis=1)
 
     def score_samples(self, X: ArrayLike) -> NDArray[np.floating]:
         """`Laplace.score` (n,): larger = more like the data, to reject by."""
