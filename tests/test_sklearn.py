@@ -13,7 +13,7 @@ from sklearn.calibration import CalibratedClassifierCV
 from sklearn.datasets import load_iris, make_moons
 from sklearn.exceptions import NotFittedError
 from sklearn.metrics import get_scorer, log_loss, roc_auc_score
-from sklearn.model_selection import GridSearchCV, cross_val_score, train_test_split
+from sklearn.model_selection import GridSearchCV, cross_val_predict, cross_val_score, train_test_split
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
@@ -187,6 +187,19 @@ def test_a_search_finds_the_same_for_classes_in_any_order():
             found.cv_results_["mean_test_score"], expected.cv_results_["mean_test_score"], rtol=1e-5
         )
         assert found.best_params_ == expected.best_params_
+
+
+def test_tools_that_number_the_labels_are_told_apart_from_wrong_classes():
+    """Several of scikit-learn's tools hand `fit` numbers; which outputs those are cannot be known there."""
+    model, names, X_val, labels = unsorted_iris()
+    with pytest.raises(ArgumentError, match=r"cross_val_predict.*numbers of its outputs, 0 to 2"):
+        cross_val_predict(model, X_val, labels, method="predict_proba", cv=3)
+    for y in (labels == "x", np.char.add(labels, "!")):  # no tool made these
+        with pytest.raises(ArgumentError, match=r"and all of y: \[.*\]$"):
+            clone(model).fit(X_val, y)
+    y_val = np.array([names.tolist().index(label) for label in labels])
+    as_told = cross_val_predict(LaplaceClassifier(model.module), X_val, y_val, method="predict_proba", cv=3)
+    assert (as_told.argmax(1) == y_val).mean() > 0.9
 
 
 @pytest.mark.parametrize("outputs", [1, 2])

@@ -219,6 +219,7 @@ class LaplaceClassifier(ClassifierMixin, BaseEstimator):
         if classes.ndim != 1 or len(np.unique(classes)) != len(classes) or not np.isin(seen, classes).all():
             raise ArgumentError(
                 f"classes={self.classes!r}: expected each label once, and all of y: {seen.tolist()}"
+                + _hint_if_numbered(seen, len(classes))
             )
         return classes
 
@@ -327,6 +328,20 @@ def _indices(y: NDArray[Any], classes: NDArray[Any]) -> Tensor:
     """The number of each label among the classes."""
     order = np.argsort(classes)
     return torch.as_tensor(order[np.searchsorted(classes, y, sorter=order)])
+
+
+def _hint_if_numbered(seen: NDArray[Any], k: int) -> str:
+    """What to do, where the labels may be numbers that one of scikit-learn's tools made of others.
+
+    They are not taken for such: they may be the numbers of the network's outputs as well.
+    """
+    if seen.dtype.kind not in "iu" or seen.min() < 0 or seen.max() >= k:
+        return ""
+    return (
+        ". cross_val_predict for probabilities, VotingClassifier and StackingClassifier put numbers in the "
+        "place of the labels. For a trained network give them no classes, and as y the numbers of its "
+        f"outputs, 0 to {k - 1}"
+    )
 
 
 def _batches(network: nn.Module, X: NDArray[Any], labels: Tensor) -> list[tuple[Tensor, Tensor]]:
