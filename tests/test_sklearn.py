@@ -299,6 +299,14 @@ def test_mistakes_are_told():
             classifier(epochs=1).fit(X, y, validation=validation)
 
 
+def test_a_fraction_that_leaves_nothing_to_train_on_is_told_with_the_rows():
+    X, y = np.eye(3), np.array([0, 1, 1])
+    with pytest.raises(ArgumentError, match=r"validation_fraction=0\.999 .* all 3 rows"):
+        classifier(validation_fraction=0.999).fit(X, y)
+    assert classifier(validation_fraction=0.999, prior_variance=1.0).fit(X, y).predict(X).shape == (3,)
+    assert classifier(validation_fraction=0.5, epochs=1).fit(X, y).predict(X).shape == (3,)
+
+
 def test_missing_libraries_are_named():
     code = """
 import sys

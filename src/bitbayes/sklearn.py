@@ -239,6 +239,11 @@ class LaplaceClassifier(ClassifierMixin, BaseEstimator):
         """X and y in two parts, with the same shares of all classes where there are enough of each."""
         counts = np.unique(y, return_counts=True)[1]
         held = int(np.ceil(len(y) * self.validation_fraction))
+        if held == len(y):
+            raise ArgumentError(
+                f"validation_fraction={self.validation_fraction!r} sets all {held} rows aside, and none is "
+                "left to fit: give a smaller fraction, more rows, or fit(…, validation=(X, y))"
+            )
         enough = counts.min() >= 2 and min(held, len(y) - held) >= len(counts)
         return train_test_split(X, y, test_size=held, random_state=random, stratify=y if enough else None)
 
