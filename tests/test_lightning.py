@@ -42,7 +42,7 @@ def loader(seed, points=48, **options):
     return DataLoader(TensorDataset(x, y), batch_size=16, **options)
 
 
-def trained(callback, folder, module, *loaders):
+def trained(callback, folder, module, *loaders, **options):
     torch.manual_seed(0)
     trainer = pl.Trainer(
         max_epochs=2,
@@ -53,6 +53,7 @@ def trained(callback, folder, module, *loaders):
         enable_progress_bar=False,
         enable_model_summary=False,
         default_root_dir=folder,
+        **options,
     )
     trainer.fit(module, *loaders)
     return module
@@ -105,6 +106,27 @@ def test_other_loaders_can_be_given(tmp_path):
     torch.testing.assert_close(callback.bayes.predict_proba(x), by_hand.predict_proba(x))
 
 
+PRECISIONS = {"64-true": torch.float64, "bf16-true": torch.bfloat16}
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("kind", ["pairs", "mappings"])
+def test_inputs_have_the_precision_of_the_training(precision, kind, tmp_path):
+    """The trainer converts each batch that it trains on; the loaders give float32."""
+    train, val = loader(1), loader(2)
+    given = {}
+    if kind == "mappings":
+        given = {"train_loader": [{"input": x, "labels": y} for x, y in train]}
+    callback = bb.lightning.LaplaceCallback(network="model", **given)
+    module = trained(callback, tmp_path, Classifier(), train, val, precision=precision)
+    dtype = PRECISIONS[precision]
+    assert next(module.parameters()).dtype == dtype
+    train, val = ([(x.to(dtype), y) for x, y in each] for each in (train, val))
+    by_hand = bb.Laplace(module.model).fit(train).tune(val)
+    x, _ = val[0]
+    torch.testing.assert_close(callback.bayes.predict_proba(x), by_hand.predict_proba(x))
+
+
 def test_mistakes_are_told_before_training(tmp_path):
     module, before = Classifier(), None
     before = {name: each.clone() for name, each in module.state_dict().items()}
@@ -114,3 +136,10 @@ def test_mistakes_are_told_before_training(tmp_path):
     assert all(torch.equal(each, before[name]) for name, each in module.state_dict().items())
     with pytest.raises(DataError, match="2 loaders"):
         trained(bb.lightning.LaplaceCallback(), tmp_path, module, loader(1), [loader(2), loader(3)])
+
+
+def test_data_that_are_no_loader_are_told(tmp_path):
+    x, _ = next(iter(loader(1)))
+    for given in ({"train_loader": x}, {"val_loader": x}):
+        with pytest.raises(DataError, match="expected a loader"):
+            trained(bb.lightning.LaplaceCallback(**given), tmp_path, Classifier(), loader(1))

@@ -1,6 +1,7 @@
 """A Lightning callback that makes the trained network a bit Bayesian when training ends."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from operator import length_hint
 from typing import TYPE_CHECKING, Any, Unpack
 
 from torch import nn
@@ -8,7 +9,7 @@ from torch import nn
 from bitbayes.callbacks import fit_and_tune
 from bitbayes.errors import ArgumentError, DataError, MissingPackageError
 from bitbayes.laplace import Laplace
-from bitbayes.model import Loader
+from bitbayes.model import Loader, check_loader, without_labels
 from bitbayes.options import LaplaceOptions
 
 if TYPE_CHECKING:
@@ -27,7 +28,8 @@ class LaplaceCallback(Callback):
     """Fit a `Laplace` on the training data when `Trainer.fit` ends, and tune it on the validation data.
 
     The loaders are the trainer's own. Their batches are pairs (x, y), or mappings with a key "labels". Random
-    augmentation in the training data is taken as data; give a loader without it if you have one.
+    augmentation in the training data is taken as data; give a loader without it if you have one. Inputs are
+    converted to the trainer's precision, as they are for training.
 
     Where several processes train together, they fit and tune together, too: each reads the share of the data
     that its trainer's loader gives it, and all end with the same `bayes`. A loader that you give must have
@@ -66,6 +68,10 @@ class LaplaceCallback(Callback):
         """Fit and tune. Lightning calls it when training has ended, also if it was stopped early."""
         training = _only(trainer.train_dataloader, "train_loader", self.train_loader)
         validation = _only(trainer.val_dataloaders, "val_loader", self.val_loader)
+        convert = trainer.precision_plugin.convert_input
+        training, validation = (
+            None if each is None else _Converted(each, convert) for each in (training, validation)
+        )
         self.bayes = fit_and_tune(self._network(pl_module), self.options, training, validation)
 
     def _network(self, module: nn.Module) -> nn.Module:
@@ -76,6 +82,31 @@ class LaplaceCallback(Callback):
                 f"network={self.network!r} is no network of the LightningModule: it has {parts}"
             )
         return found
+
+
+class _Converted:
+    """A loader whose inputs are converted as the trainer converts them, which its own loaders leave to it."""
+
+    def __init__(self, loader: Iterable[Any], convert: Callable[[Any], Any]) -> None:
+        self.loader, self.convert = check_loader(loader), convert
+
+    def __iter__(self) -> Iterator[Any]:
+        return map(self._converted, self.loader)
+
+    def __length_hint__(self) -> int:
+        return length_hint(self.loader)
+
+    def __getattr__(self, name: str) -> Any:
+        """All else is the loader's: `fit` asks its sampler which points are repeated."""
+        return getattr(self.loader, name)
+
+    def _converted(self, batch: Any) -> Any:
+        """Labels stay as they are; so does what is no batch, which `fit` refuses."""
+        if isinstance(batch, Mapping):
+            return {**batch, **self.convert(without_labels(batch))}
+        if isinstance(batch, (list, tuple)) and len(batch) == 2:
+            return self.convert(batch[0]), batch[1]
+        return batch
 
 
 def _only(loaders: Any, name: str, given: Iterable[Any] | None) -> Iterable[Any] | None:
