@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import bitbayes as bb
-from bitbayes.errors import ArgumentError
+from bitbayes.errors import ArgumentError, UntunedWarning
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 pytest.importorskip("accelerate", reason="accelerate, which the Trainer needs, is not installed")
@@ -35,14 +35,13 @@ def sentences(seed, rows=24):
 def trainer(callback, folder, data=None, **options):
     arguments = transformers.TrainingArguments(
         str(folder),
-        num_train_epochs=1,
         per_device_train_batch_size=8,
         per_device_eval_batch_size=8,
         report_to=[],
         save_strategy="no",
         use_cpu=True,
         disable_tqdm=True,
-        **options,
+        **{"num_train_epochs": 1, **options},
     )
     data = data or {"train_dataset": sentences(1), "eval_dataset": sentences(2)}
     return transformers.Trainer(model(), arguments, callbacks=[callback], **data)
@@ -82,6 +81,56 @@ def test_without_evaluation_it_only_fits(tmp_path):
     torch.testing.assert_close(
         callback.bayes.predict_proba(x), by_hand.predict_proba(x), rtol=1e-4, atol=1e-5
     )
+
+
+SEVERAL = {
+    "train_dataset": sentences(1),
+    "eval_dataset": {"first": sentences(2), "second": sentences(4), "third": sentences(5)},
+}
+
+
+def test_of_several_evaluation_sets_none_is_taken_by_chance(tmp_path):
+    """The trainer does not show them before it evaluates; what was trained is not lost."""
+    callback = bb.transformers.LaplaceCallback(structure="diag")
+    run = trainer(callback, tmp_path, SEVERAL, eval_strategy="epoch", num_train_epochs=2)
+    with pytest.warns(UntunedWarning, match=r"'eval_first' and 'eval_second'.*get_eval_dataloader") as warned:
+        run.train()
+    assert sum(each.category is UntunedWarning for each in warned) == 1
+    expected = bb.Laplace(run.model, structure="diag").fit(batches(sentences(1)))
+    assert callback.bayes.prior_variance == expected.prior_variance
+    callback.bayes.tune(run.get_eval_dataloader("first"))  # as the message says
+    expected.tune(batches(sentences(2)))
+    assert callback.bayes.prior_variance == pytest.approx(expected.prior_variance, rel=1e-3)
+
+
+def test_one_of_several_evaluation_sets_can_be_chosen(tmp_path):
+    run = trainer(transformers.TrainerCallback(), tmp_path, SEVERAL, eval_strategy="epoch")
+    callback = bb.transformers.LaplaceCallback(val_loader=run.get_eval_dataloader("first"), structure="diag")
+    run.add_callback(callback)
+    run.train()
+    by_hand = bb.Laplace(run.model, structure="diag").fit(batches(sentences(1))).tune(batches(sentences(2)))
+    assert callback.bayes.prior_variance == pytest.approx(by_hand.prior_variance, rel=1e-3)
+
+
+@pytest.mark.parametrize("use", ["evaluate", "predict"])
+def test_data_that_were_read_before_the_training_tune_nothing(use, tmp_path):
+    callback = bb.transformers.LaplaceCallback()
+    run = trainer(callback, tmp_path)
+    getattr(run, use)(sentences(3))
+    run.train()
+    expected = bb.Laplace(run.model).fit(batches(sentences(1)))
+    assert callback.bayes.prior_variance == expected.prior_variance
+    assert callback.bayes.temperature == expected.temperature
+
+
+def test_a_single_evaluation_set_may_have_a_name(tmp_path):
+    callback = bb.transformers.LaplaceCallback(structure="diag")
+    data = {"train_dataset": sentences(1), "eval_dataset": {"only": sentences(2)}}
+    run = trainer(callback, tmp_path, data, eval_strategy="epoch", num_train_epochs=2)
+    run.train()
+    by_hand = bb.Laplace(run.model, structure="diag").fit(batches(sentences(1))).tune(batches(sentences(2)))
+    assert callback.bayes.prior_variance == pytest.approx(by_hand.prior_variance, rel=1e-3)
+    run.evaluate(sentences(3), metric_key_prefix="test")  # after training it decides nothing
 
 
 def test_wrong_options_are_told_before_training(tmp_path):

@@ -55,7 +55,7 @@ class EdgeWarning(UserWarning):
 
 
 class UntunedWarning(UserWarning):
-    """A prediction uses a prior variance that was neither tuned nor set."""
+    """A prediction uses a prior variance that was neither tuned nor set, or a callback cannot tune."""
 
 
 class SketchWarning(UserWarning):

@@ -1,10 +1,11 @@
 """A callback of Hugging Face's `Trainer` that makes the trained model a bit Bayesian when training ends."""
 
-from collections.abc import Iterable
+import warnings
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Unpack
 
 from bitbayes.callbacks import fit_and_tune
-from bitbayes.errors import MissingPackageError
+from bitbayes.errors import MissingPackageError, UntunedWarning, level_of_the_caller
 from bitbayes.laplace import Laplace
 from bitbayes.model import Loader
 from bitbayes.options import LaplaceOptions
@@ -23,7 +24,8 @@ class LaplaceCallback(TrainerCallback):
 
     The loaders are the trainer's own. It has one for evaluation if it evaluated during training
     (`eval_strategy="epoch"`); otherwise give `val_loader`, such as `trainer.get_eval_dataloader()`, or tune
-    yourself. With `load_best_model_at_end` the best model is the one that is fitted.
+    yourself. If it evaluated several sets, none is taken by chance: nothing is tuned, and a warning says so
+    at the first evaluation. With `load_best_model_at_end` the best model is the one that is fitted.
 
     Where several processes train together, they fit and tune together, too: each reads the share of the data
     that its trainer's loader gives it, and all end with the same `bayes`. A loader that you give must have
@@ -49,10 +51,30 @@ class LaplaceCallback(TrainerCallback):
             raise MissingPackageError("this callback is Hugging Face's: install transformers and accelerate")
         self.train_loader, self.val_loader, self.options = train_loader, val_loader, options
         self.bayes: Laplace | None = None
+        self._training = False
+        self._evaluated: dict[str, Iterable[Any] | None] = {}  # the loaders of the sets
 
     def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **others: Any) -> None:
         """Raise, before training starts, if the options are wrong."""
         Laplace(model, **self.options)
+        self._training, self._evaluated = True, {}
+
+    def on_evaluate(
+        self,
+        args: Any,
+        state: Any,
+        control: Any,
+        metrics: Mapping[str, float] | None = None,
+        eval_dataloader: Iterable[Any] | None = None,
+        **others: Any,
+    ) -> None:
+        """Warn if a second set is evaluated in the training. No callback is told of the sets before."""
+        if not self._training or self.val_loader is not None:
+            return
+        before = len(self._evaluated)
+        self._evaluated[_name_of_set(metrics or {})] = eval_dataloader
+        if (before, len(self._evaluated)) == (1, 2):
+            warnings.warn(_message_of_several(*self._evaluated), UntunedWarning, level_of_the_caller())
 
     def on_train_end(
         self,
@@ -61,10 +83,27 @@ class LaplaceCallback(TrainerCallback):
         control: Any,
         model: Any = None,
         train_dataloader: Iterable[Any] | None = None,
-        eval_dataloader: Iterable[Any] | None = None,
         **others: Any,
     ) -> None:
         """Fit and tune."""
         training = train_dataloader if self.train_loader is None else self.train_loader
-        validation = eval_dataloader if self.val_loader is None else self.val_loader
+        # Not the trainer's present eval_dataloader: that may be of a prediction, or of before the training.
+        evaluated = next(iter(self._evaluated.values())) if len(self._evaluated) == 1 else None
+        validation = evaluated if self.val_loader is None else self.val_loader
+        self._training, self._evaluated = False, {}
         self.bayes = fit_and_tune(model, self.options, training, validation)
+
+
+def _name_of_set(metrics: Mapping[str, float]) -> str:
+    """The prefix of an evaluation's metrics, such as "eval": the trainer adds "eval_runtime" to them."""
+    runtimes = (name.removesuffix("_runtime") for name in metrics if name.endswith("_runtime"))
+    return min(runtimes, key=len, default="")  # a user's own may be longer: "eval_decoder_runtime"
+
+
+def _message_of_several(first: str, second: str) -> str:
+    return (
+        f"the trainer evaluates several sets, {first!r} and {second!r} among them, and it is not known which "
+        "one is to tune: the Laplace will be fitted, and not tuned. Choose one, "
+        "trainer.add_callback(LaplaceCallback(val_loader=trainer.get_eval_dataloader(NAME))), or tune after "
+        "training, callback.bayes.tune(trainer.get_eval_dataloader(NAME))"
+    )
