@@ -133,9 +133,10 @@ def test_mistakes_are_told_before_training(tmp_path):
     for options in ({"network": "net"}, {"structure": "kfac"}):
         with pytest.raises(ArgumentError, match=next(iter(options))):
             trained(bb.lightning.LaplaceCallback(**options), tmp_path, module, loader(1))
+    for loaders in ([loader(1), [loader(2), loader(3)]], [[loader(1), loader(2)]]):
+        with pytest.raises(DataError, match="2 loaders"):
+            trained(bb.lightning.LaplaceCallback(), tmp_path, module, *loaders)
     assert all(torch.equal(each, before[name]) for name, each in module.state_dict().items())
-    with pytest.raises(DataError, match="2 loaders"):
-        trained(bb.lightning.LaplaceCallback(), tmp_path, module, loader(1), [loader(2), loader(3)])
 
 
 def test_data_that_are_no_loader_are_told(tmp_path):

@@ -64,15 +64,22 @@ class LaplaceCallback(Callback):
         """Raise, before training starts, if there is no such network or the options are wrong."""
         Laplace(self._network(pl_module), **self.options)
 
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        """Raise, before training starts, if the trainer has several loaders and none was chosen."""
+        self._loaders(trainer)
+
     def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
         """Fit and tune. Lightning calls it when training has ended, also if it was stopped early."""
-        training = _only(trainer.train_dataloader, "train_loader", self.train_loader)
-        validation = _only(trainer.val_dataloaders, "val_loader", self.val_loader)
         convert = trainer.precision_plugin.convert_input
         training, validation = (
-            None if each is None else _Converted(each, convert) for each in (training, validation)
+            None if each is None else _Converted(each, convert) for each in self._loaders(trainer)
         )
         self.bayes = fit_and_tune(self._network(pl_module), self.options, training, validation)
+
+    def _loaders(self, trainer: Any) -> tuple[Iterable[Any] | None, Iterable[Any] | None]:
+        """For training and validation."""
+        training = _only(trainer.train_dataloader, "train_loader", self.train_loader)
+        return training, _only(trainer.val_dataloaders, "val_loader", self.val_loader)
 
     def _network(self, module: nn.Module) -> nn.Module:
         found = module if self.network is None else getattr(module, self.network, None)
