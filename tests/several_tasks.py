@@ -240,6 +240,17 @@ def sketches(rank, size, folder):
     return together, resumed, described(merged), curvature.relative_error
 
 
+def sketches_of_the_same_points(rank, size):
+    """Each process reads all points, in an order of its own."""
+    lowrank.RANK, lowrank.POINTS_AT_ONCE = 4, 8
+    own_order = torch.Generator().manual_seed(rank)
+    unshared = DataLoader(dataset(12), 16, shuffle=True, generator=own_order)
+    bayes = bb.Laplace(network(12), structure="lowrank")
+    with bb.process_group(None):
+        (curvature,) = bayes.fit(unshared)._posterior.fitted.curvature.values()
+    return curvature.directions, _error(lambda: bayes.fit(unshared))
+
+
 def positions(rank, size):
     """The last process's share has no label at any position."""
     x = torch.randn(12, 5, 2, generator=torch.Generator().manual_seed(0)).double()

@@ -140,6 +140,13 @@ def test_sketches_of_many_classes(size, tmp_path):
             assert_same(each, answers[0][0], 0)
 
 
+def test_the_same_points_are_noticed_by_sketches_that_differ():
+    (first, error), (second, same) = several.run(2, several_tasks.sketches_of_the_same_points)
+    assert not torch.allclose(first.abs().sum(), second.abs().sum(), rtol=1e-6)
+    assert error[:2] == same[:2] and error[0] == "DataError"
+    assert "have read the same 203 points" in error[1]
+
+
 def test_a_share_without_any_label_is_an_empty_one():
     (expected,) = several.run(1, several_tasks.positions)
     for found in several.run(2, several_tasks.positions):

@@ -102,9 +102,9 @@ def _check_other_points(processes: Processes, mine: Fitted | None, outlines: lis
 def _summary(fitted: Fitted) -> list[float]:
     """A few sums by which two sets of points can be told apart: count, loss, and the size of each tensor.
 
-    Of an outline, which has no numbers, it is as long.
+    They do not depend on the order of the points. Of an outline, which has no numbers, it is as long.
     """
-    tensors = [each for curvature in fitted.curvature.values() for each in curvature.tensors().values()]
+    tensors = [each for curvature in fitted.curvature.values() for each in curvature.in_any_order().values()]
     sizes = [0.0 if each.is_meta else float(each.abs().sum()) for each in tensors]
     return [fitted.count, fitted.loss, *sizes]
 

@@ -86,6 +86,10 @@ class Curvature(TensorBundle):
         """Those of the sums that are over squares, and that rounding errors are relative to: all of them."""
         return self.tensors()
 
+    def in_any_order(self) -> dict[str, Tensor]:
+        """Those of the sums that the same points give in whatever order they come: all of them."""
+        return self.tensors()
+
     def add_(self, other: Self) -> None:
         """Add in place. Only for a total that nobody else holds: a curvature is a value otherwise."""
         others = other.tensors()

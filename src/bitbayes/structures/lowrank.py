@@ -121,6 +121,11 @@ class LowRankCurvature(Curvature):
             "these data, or use structure='diag' or 'kron'"
         )
 
+    def in_any_order(self) -> dict[str, Tensor]:
+        """All but the sketch: what it loses depends on which points come together."""
+        sketch = ("directions", "error")
+        return {name: value for name, value in self.tensors().items() if name not in sketch}
+
     def add_(self, other: Self) -> None:
         total = (self + other.to(self.sums.device)).tensors()
         for name, value in self.tensors().items():
