@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, TensorDataset
+from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, Sampler, TensorDataset
 
 import bitbayes as bb
 from bitbayes.errors import ArgumentError
@@ -71,6 +71,51 @@ def test_it_is_refused_where_the_repeated_points_are_not_known():
     even = TensorDataset(torch.zeros(8, 2), torch.arange(8))  # nothing is repeated
     assert own_points(DataLoader(even, sampler=Reversed(even, 2, 1))) is None
     assert own_points([1, 2]) is None
+
+
+class Around(Sampler):
+    """A sampler of one's own, or a batch sampler of single points, which keeps another one in any place."""
+
+    def __init__(self, inside, name="sampler", *, batches=False):
+        self.name, self.batches, self.myself = name, batches, self
+        setattr(self, name, inside)
+
+    def __iter__(self):
+        inside = getattr(self, self.name)
+        return iter([[each] for each in inside] if self.batches else inside)
+
+
+@pytest.mark.parametrize(
+    "loader",
+    [
+        lambda data, inside: DataLoader(data, 3, sampler=Around(inside)),
+        lambda data, inside: DataLoader(data, batch_size=None, sampler=Around(inside, "source")),
+        lambda data, inside: DataLoader(data, 3, sampler=Around(Around(Around(inside, "a"), "b"), "c")),
+        lambda data, inside: DataLoader(data, 3, sampler=Around([data, {"first": inside}])),
+        lambda data, inside: DataLoader(data, batch_sampler=BatchSampler(Around(inside), 3, False)),
+        lambda data, inside: DataLoader(data, batch_sampler=Around(inside, "source", batches=True)),
+        lambda data, inside: DataLoader(data, batch_sampler=Around(Around(inside), batches=True)),
+    ],
+)
+def test_a_sampler_around_one_that_repeats_points_is_refused(loader):
+    def own(n, **options):
+        data = TensorDataset(torch.zeros(n, 2), torch.arange(n))
+        return own_points(loader(data, DistributedSampler(data, 2, 1, shuffle=False, **options)))
+
+    with pytest.raises(ArgumentError, match="a Around gives out the points of a DistributedSampler: give a"):
+        own(7)
+    assert own(8) is None and own(7, drop_last=True) is None  # nothing is repeated
+
+
+def test_samplers_that_a_sampler_only_knows_of_are_no_matter():
+    class Trainer:
+        def __init__(self, sampler):
+            self.sampler = sampler
+
+    data = TensorDataset(torch.zeros(7, 2), torch.arange(7))
+    own = Around(range(7))
+    own.trainer = Trainer(DistributedSampler(data, 2, 1))
+    assert own_points(DataLoader(data, 3, sampler=own)) is None
 
 
 @pytest.mark.parametrize("layers", ["last", "all"])

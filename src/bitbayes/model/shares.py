@@ -5,7 +5,8 @@ Face's `Trainer` uses. Where the points do not come out even, some are repeated 
 count twice.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import Any
 
 from torch.utils.data import BatchSampler, DistributedSampler
@@ -18,6 +19,8 @@ NOT_PADDED = (
     "give a sampler that repeats no point (range(rank, len(dataset), processes), say, or drop_last=True, "
     "which leaves points out)"
 )
+# How deep samplers are looked into, and how far into a list: a long one is of indices.
+LEVELS, ENTRIES = 5, 100
 
 
 def own_points(loader: Any) -> int | None:
@@ -39,10 +42,10 @@ def own_points(loader: Any) -> int | None:
     if not together().alone and (iterable or _is_accelerates(loader, "DataLoaderDispatcher")):
         _refuse("Accelerate has spread an iterable data set over the processes")
     sampler = getattr(batches, "sampler", getattr(loader, "sampler", None))
-    if not isinstance(sampler, DistributedSampler) or sampler.drop_last:
-        return None
-    total = len(sampler.dataset)  # type: ignore[arg-type]
-    if total % sampler.num_replicas == 0:
+    if not isinstance(sampler, DistributedSampler) or not _repeats(sampler):
+        for outer in (sampler, batches):
+            if any(map(_repeats, _samplers_inside(outer))):
+                _refuse(f"a {type(outer).__name__} gives out the points of a DistributedSampler")
         return None
     if type(sampler).__iter__ is not DistributedSampler.__iter__:
         _refuse(f"the sampler is a {type(sampler).__name__}")
@@ -50,7 +53,7 @@ def own_points(loader: Any) -> int | None:
         _refuse(f"the batches are put together by a {type(batches).__name__}")
     if getattr(loader, "num_workers", 0) and not getattr(loader, "in_order", True):
         _refuse("the loader has in_order=False")
-    return len(range(sampler.rank, total, sampler.num_replicas))
+    return len(range(sampler.rank, _size(sampler), sampler.num_replicas))
 
 
 def without_repeats(batches: Iterator[Batch], own: int | None) -> Iterator[Batch]:
@@ -61,6 +64,34 @@ def without_repeats(batches: Iterator[Batch], own: int | None) -> Iterator[Batch
         elif own > 0:
             yield next(batch.split(own))
             own -= len(batch)
+
+
+def _size(sampler: DistributedSampler[Any]) -> int:
+    return len(sampler.dataset)  # type: ignore[arg-type]
+
+
+def _repeats(sampler: DistributedSampler[Any]) -> bool:
+    return not sampler.drop_last and _size(sampler) % sampler.num_replicas > 0
+
+
+def _samplers_inside(outer: Any) -> Iterator[DistributedSampler[Any]]:
+    """The object itself and what it keeps, level by level, where that is a `DistributedSampler`."""
+    level, seen = [outer], {id(outer)}
+    for _ in range(LEVELS):
+        yield from (each for each in level if isinstance(each, DistributedSampler))
+        inner = {id(each): each for value in level for each in _parts(value)}
+        level = [each for key, each in inner.items() if key not in seen]
+        seen.update(inner)
+
+
+def _parts(value: Any) -> Iterable[Any]:
+    """What a sampler may take its points from: its attributes, or the entries of a list or a dict."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, (list, tuple)):
+        return islice(value, ENTRIES)
+    # What cannot be gone through gives no points: a trainer, say, that knows samplers of other data.
+    return list(getattr(value, "__dict__", {}).values()) if hasattr(type(value), "__iter__") else ()
 
 
 def _own_of_shard(batches: Any) -> int | None:
