@@ -155,6 +155,43 @@ def _error(call):
     return None
 
 
+def one_fails_in_a_check(rank, size, folder):
+    """Errors of calls that are wrong in the second process only, by what is wrong."""
+    second = rank == 1
+    share = loader(dataset(), rank, size)
+    noise = torch.randn(10, 2).double()
+
+    def fitted(**options):
+        return bb.Laplace(network(), layers="all", **options).fit(share)
+
+    changed = fitted()
+    if second:
+        with torch.no_grad():
+            changed.model[0].bias += 1
+    mapping = {"0": 1.0, "2": 2.0} if second else 1.0
+    frozen = bb.Laplace(network(), layers="all", prior_variance=mapping)
+    frozen.model[0].requires_grad_(False)
+    several = fitted(prior_variance=mapping)
+    bayes = fitted()
+    unfitted = bb.Laplace(network()) if second else bayes
+    outliers = noise.numpy() if second else noise
+    calls = {
+        "changed, tune": lambda: changed.tune(share),
+        "changed, tune by the evidence": lambda: changed.tune(objective="evidence"),
+        "changed, update": lambda: changed.update(share),
+        "not fitted": lambda: unfitted.update(share),
+        "objective": lambda: bayes.tune(share, objective="nil" if second else "nll"),
+        "no data": lambda: bayes.tune(None if second else share),
+        "outliers of calibrated": lambda: bayes.tune(share, outliers=outliers if second else None),
+        "outliers": lambda: bayes.tune(share, objective="ood", outliers=outliers),
+        "a mapping, tune": lambda: several.tune(share),
+        "a mapping, fit": lambda: frozen.fit(share),
+        "checkpoint": lambda: bayes.fit(share, checkpoint=3 if second else folder),
+    }
+    found = {what: _error(call) for what, call in calls.items()}
+    return found, frozen._posterior is None, bayes.tune(share).prior_variance
+
+
 def alone_and_in_pairs(rank, size):
     """Of four processes: each by itself, then two and two."""
     data = dataset()

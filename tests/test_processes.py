@@ -65,6 +65,16 @@ def test_one_that_fails_makes_all_fail():
         assert kind == "DataError" or "process 1: DataError" in message
 
 
+def test_one_that_fails_in_a_check_is_heard_at_once(tmp_path):
+    first, second = several.run(2, several_tasks.one_fails_in_a_check, tmp_path)
+    for what, (kind, message, _) in second[0].items():
+        theirs, heard, _ = first[0][what]
+        assert kind in ("ModelError", "NotFittedError", "ArgumentError", "DataError"), what
+        assert theirs == "ProcessError" and f"process 1: {kind}: {message}" in heard, what
+    # All stay as they were, and go on together.
+    assert first[1] and second[1] and first[2] == second[2]
+
+
 def test_one_that_is_killed_makes_the_others_fail():
     first, second, last = several.run_all(3, several_tasks.one_is_killed)
     assert last is None

@@ -243,7 +243,8 @@ class Laplace(ShortHelp):
         refuse_renamed(renamed)
         fit = partial(FIT[self.layers], self.model, loader, self.options, together().shown(progress))
         with kept_in(checkpoint, self.model, self.options) as keeper:
-            self._set_posterior(fit_together("fit", self.model, self.options, partial(fit, keeper=keeper)))
+            fitted = fit_together("fit", self.model, self.options, partial(fit, keeper=keeper))
+            self._set_together("the end of fit", lambda: fitted)
         return self
 
     def update(self, loader: Loader, *, progress: bool | None = None, **renamed: Never) -> Self:
@@ -256,10 +257,13 @@ class Laplace(ShortHelp):
             progress: as for `fit`.
         """
         refuse_renamed(renamed)
-        before, shown = self._current_posterior().fitted, together().shown(progress)
+        processes = together()
+        with processes.telling():
+            before = self._current_posterior().fitted
+        shown = processes.shown(progress)
         fit = partial(FIT[self.layers], self.model, loader, self.options, shown, before.count)
-        task = f"update of {before.told()}"
-        self._set_posterior(before + fit_together(task, self.model, self.options, fit))
+        more = fit_together(f"update of {before.told()}", self.model, self.options, fit)
+        self._set_together("the end of update", lambda: before + more)
         return self
 
     def tune(
@@ -307,25 +311,30 @@ class Laplace(ShortHelp):
 
         Warns (`EdgeWarning`) if the best candidate of "ood", "nll" or "evidence" is the first or the last.
         """
-        posterior = self._current_posterior()
-        check_objective(objective, weight, penalty)
+        processes = together()
+        with processes.telling():
+            posterior = self._current_posterior()
+            check_objective(objective, weight, penalty)
         each_layer = isinstance(self.prior_variance, dict)
         if objective == EVIDENCE:
-            self.prior_variance = tune_by_evidence(posterior, each_layer=each_layer)
+            choose = partial(tune_by_evidence, posterior, each_layer=each_layer)
+            task = f"tune({objective!r}) of {posterior.fitted.told()}"
+            self.prior_variance, _ = processes.agree(task, choose, lambda _: None)
             warn_at_the_edge(posterior.candidates(), self.prior_variance, stacklevel=2)
             return self
-        if val_loader is None:
-            raise ArgumentError(f"objective={objective!r} needs validation data: tune(val_loader)")
-        if each_layer:
-            raise ArgumentError(
-                f"objective={objective!r} chooses one prior variance for all layers, and prior_variance "
-                "holds one for each: choose objective='evidence', or set a number first"
-            )
-        if outliers is not None and objective == CALIBRATED:
-            raise ArgumentError(
-                "objective='calibrated' looks at no outliers: leave them out, or choose objective='ood'"
-            )
-        method = self._method("auto" if self.predictive == "weights" else None)
+        with processes.telling():
+            if val_loader is None:
+                raise ArgumentError(f"objective={objective!r} needs validation data: tune(val_loader)")
+            if each_layer:
+                raise ArgumentError(
+                    f"objective={objective!r} chooses one prior variance for all layers, and prior_variance "
+                    "holds one for each: choose objective='evidence', or set a number first"
+                )
+            if outliers is not None and objective == CALIBRATED:
+                raise ArgumentError(
+                    "objective='calibrated' looks at no outliers: leave them out, or choose objective='ood'"
+                )
+            method = self._method("auto" if self.predictive == "weights" else None)
         if objective == CALIBRATED:
             residual = None if self.predictive == "weights" else self._known_residual()  # no weights hold it
             found = tune_calibrated(posterior, residual, method, val_loader, progress)
@@ -855,13 +864,25 @@ class Laplace(ShortHelp):
             posterior.check_unchanged(self.model)
         return posterior
 
-    def _set_posterior(self, fitted: Fitted) -> None:
-        """Predict with this from now on. Raises, and changes nothing, if the prior does not fit it."""
+    def _posterior_of(self, fitted: Fitted) -> WeightPosterior:
+        """What predictions are made with; raises if the prior does not fit it."""
         posterior = POSTERIOR[self.layers](self.model, fitted, paper=self.options.paper)
         if isinstance(self.prior_variance, dict):
             check_variance(self.prior_variance, lambda: posterior.names)
+        return posterior
+
+    def _set_posterior(self, fitted: Fitted) -> None:
+        """Predict with this from now on. Raises, and changes nothing, if the prior does not fit it."""
+        self._predict_with(self._posterior_of(fitted))
+
+    def _set_together(self, task: str, fitted: Callable[[], Fitted]) -> None:
+        """The same in all processes, or in none if one of them fails."""
+        posterior, _ = together().agree(task, lambda: self._posterior_of(fitted()), lambda _: None)
+        self._predict_with(posterior)
+
+    def _predict_with(self, posterior: WeightPosterior) -> None:
         self._posterior = posterior
-        moments, layers = fitted.input_moments, self.options.residual_layers
+        moments, layers = posterior.fitted.input_moments, self.options.residual_layers
         self._kept_residual = None if moments is None else Residual(self.model, layers, moments)
 
     def _layer_names(self) -> tuple[str, ...] | None:

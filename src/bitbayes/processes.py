@@ -92,15 +92,9 @@ class Processes:
         if self.alone:
             mine = work()
             return mine, [facts(mine)]
-        try:
+        with self.telling(task):
             mine = work()
             said = task, None, facts(mine)
-        except Exception as error:
-            try:
-                self._gather_objects((task, f"{type(error).__name__}: {error}", None))
-            except BitbayesError as silence:
-                raise error from silence  # the others will find out by themselves
-            raise
         answers = self._gather_objects(said)
         failed = [f"process {rank}: {error}" for rank, (_, error, _) in enumerate(answers) if error]
         if failed:
@@ -114,6 +108,22 @@ class Processes:
                     "processes must do the same. One that works alone says so: bitbayes.process_group(None)"
                 )
         return mine, [fact for _, _, fact in answers]
+
+    @contextmanager
+    def telling(self, task: str = "") -> Iterator[None]:
+        """Tell the others of an error in this block, and raise it.
+
+        For checks before a call of `agree`, in which the others hear of it: they would wait there in vain.
+        """
+        try:
+            yield
+        except Exception as error:
+            if not self.alone:
+                try:
+                    self._gather_objects((task, f"{type(error).__name__}: {error}", None))
+                except BitbayesError as silence:
+                    raise error from silence  # the others will find out by themselves
+            raise
 
     def add_(self, *tensors: Tensor) -> None:
         """Replace each tensor by its sum over all processes, the same to the last bit everywhere."""

@@ -131,7 +131,9 @@ def kept_in(
     if folder is None:
         yield None
         return
-    checkpoint = Checkpoint(folder, model, options, together())
+    processes = together()
+    with processes.telling():
+        checkpoint = Checkpoint(folder, model, options, processes)
     yield checkpoint
     checkpoint.remove()
 

@@ -216,8 +216,6 @@ def _one_pass(
 ) -> tuple[list[Points], list[Points]]:
     """Validation points and, where they weigh anything, outliers."""
     device = model_device(posterior.model)
-    if outliers is not None:
-        check_data(outliers)  # now, rather than after the validation data
     noise = NoiseLike()
 
     def validation() -> Iterator[Batch]:
@@ -228,6 +226,8 @@ def _one_pass(
             yield batch
 
     def work() -> list[Points]:
+        if outliers is not None:
+            check_data(outliers)  # now, rather than after the validation data
         return kept_points(posterior, residual, validation())
 
     inside, every = shared_points(task, work, lambda: noise)
