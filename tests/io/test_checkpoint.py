@@ -258,6 +258,84 @@ def test_other_data_of_a_loader_without_indices_are_noticed(tmp_path):
     assert_equal(fit(batches, tmp_path), fit(batches))
 
 
+class Named(Counted):
+    """Points as mappings."""
+
+    def __getitem__(self, index):
+        x, y = super().__getitem__(index)
+        return {"input": x, "labels": y}
+
+
+@pytest.mark.parametrize("kind", [Counted, Named])
+@pytest.mark.parametrize("workers", [0, 1])
+def test_other_data_of_the_same_order_are_noticed_by_the_first_labels(kind, workers, tmp_path):
+    loader = lambda data: DataLoader(data, 10, num_workers=workers)  # noqa: E731
+    with pytest.raises(Interrupted):
+        stop_after(loader(kind()), 7, tmp_path)
+    other = kind()
+    other.y = other.y.roll(1)
+    with pytest.raises(DataError, match="are not those"):
+        fit(loader(other), tmp_path)
+    with pytest.raises(DataError, match="are not those"):
+        fit(loader(kind(n=110)), tmp_path)
+    assert_equal(fit(loader(kind()), tmp_path), fit(loader(kind())))
+
+
+def test_inputs_that_are_augmented_at_random_are_resumed(tmp_path):
+    class Augmented(Counted):
+        def __getitem__(self, index):
+            x, y = super().__getitem__(index)
+            return x + torch.randn(x.shape), y
+
+    with pytest.raises(Interrupted):
+        fit(DataLoader(Augmented(77), 10), tmp_path)
+    assert fit(DataLoader(Augmented(), 10), tmp_path)._posterior.fitted.count == 10 * BATCHES
+
+
+def test_labels_of_positions_that_are_augmented_at_random_are_resumed(tmp_path):
+    class Turned(Tokens):
+        def __getitem__(self, index):
+            x, y = super().__getitem__(index)
+            turns = int(torch.randint(1, 60, ()))
+            return x.roll(turns, 0), y.roll(turns)
+
+    with pytest.raises(Interrupted):
+        fit(DataLoader(Turned(13), 2), tmp_path)
+    assert fit(DataLoader(Turned(), 2), tmp_path)._posterior.fitted.count == 24 * 50
+
+
+def test_other_texts_of_a_loader_without_indices_are_noticed(tmp_path, monkeypatch):
+    monkeypatch.setattr(fitting, "FIT_BYTES", 16)
+
+    class OfTexts(torch.nn.Module):
+        """It takes texts, of which only their lengths matter."""
+
+        def __init__(self):
+            super().__init__()
+            self.head = torch.nn.Linear(1, 3)
+
+        def forward(self, rows, texts):
+            return self.head(rows + torch.tensor([[len(each)] for each in texts]))
+
+    def batches(letter):
+        return [
+            {"rows": torch.zeros(4, 1), "texts": [letter * (i + j) for j in range(4)], "labels": y}
+            for i, y in enumerate(torch.arange(48).remainder(3).split(4))
+        ]
+
+    class Stopping(list):
+        def __iter__(self):
+            yield from self[:7]
+            raise Interrupted
+
+    bayes = bb.Laplace(OfTexts(), residual=False)
+    with pytest.raises(Interrupted):
+        bayes.fit(Stopping(batches("a")), checkpoint=tmp_path)
+    with pytest.raises(DataError, match="are not those"):
+        bayes.fit(batches("b"), checkpoint=tmp_path)
+    assert bayes.fit(batches("a"), checkpoint=tmp_path)._posterior.fitted.count == 48
+
+
 def test_loaders_that_cannot_be_resumed_are_refused_at_once(tmp_path):
     data = TensorDataset(*points())
     with pytest.raises(ArgumentError, match="the loader shuffles, in another order each time"):

@@ -26,7 +26,7 @@ from bitbayes.model import OrderedLoader, fingerprint
 from bitbayes.options import Options
 from bitbayes.processes import Processes, together
 
-FORMAT = 1
+FORMAT = 2
 SECONDS = 30.0
 # The pause is also so many times as long as writing takes, so that it never takes a large part of the time.
 PAUSE = 20
@@ -55,8 +55,9 @@ class Checkpoint:
         # What must be the same when the fit is resumed.
         options, model = _plain(self.options.as_json()), asdict(fingerprint(self.model))
         self.belongs_to = {"options": options, "fingerprint": model}
-        header, totals = self._read(device) if self.path.exists() else ({"digest": ""}, Totals())
-        self.loader = OrderedLoader(loader, totals.batches, header["digest"])
+        none = {"digest": "", "data": ""}, Totals()
+        header, totals = self._read(device) if self.path.exists() else none
+        self.loader = OrderedLoader(loader, totals.batches, header["digest"], header["data"])
         self._next = time.monotonic() + SECONDS
         return self.loader, totals
 
@@ -97,6 +98,7 @@ class Checkpoint:
             "batches": totals.batches,
             "rows": totals.rows,
             "digest": self.loader.digest_after(totals.batches),
+            "data": self.loader.data,
             "generator": totals.generator is not None,
         }
         write_tensors(self.path, tensors, {"bitbayes-checkpoint": json.dumps(header)})

@@ -240,6 +240,14 @@ def by_place(inputs: Any) -> Any:
     return inputs
 
 
+def labels_of(batch: Any) -> Tensor | None:
+    """The labels of a batch as a loader gives it, if there are any."""
+    if isinstance(batch, Mapping):
+        return _named_labels(batch)
+    second = batch[1] if isinstance(batch, (list, tuple)) and len(batch) == 2 else None
+    return second if isinstance(second, Tensor) else None
+
+
 def _named_labels(inputs: Inputs) -> Tensor | None:
     """The labels in a mapping, if there are any."""
     if isinstance(inputs, Tensor):

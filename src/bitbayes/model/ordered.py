@@ -1,8 +1,9 @@
 """Loaders whose batches come in a fixed order, so that work on them can be interrupted and resumed.
 
 A digest of the batches so far says whether a loader gives the same ones again. For a `DataLoader` of a
-map-style data set it is of their indices, and batches that are left out are not read. For any other loader it
-is of their labels and some of their inputs, and they are read.
+map-style data set it is of their indices, and batches that are left out are not read. The labels of the first
+batch, which is read each time, say there whether the data are others: to augment the inputs at random leaves
+them as they are. For any other loader the digest is of labels and some inputs, and all batches are read.
 """
 
 import hashlib
@@ -22,6 +23,7 @@ from torch.utils.data import (
 )
 
 from bitbayes.errors import ArgumentError, DataError
+from bitbayes.model.batches import labels_of
 from bitbayes.model.fingerprint import tensor_bytes
 
 RANDOM = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
@@ -48,10 +50,11 @@ class OrderedLoader:
         loader: it must give the same batches in the same order whenever it is gone through.
         skip: how many batches are left out.
         digest: what `digest_after(skip)` was when these were read. Raises a `DataError` if it is another now.
+        data: what `data` was then, in the same way. It is known as soon as the first batch was read.
     """
 
-    def __init__(self, loader: Iterable[Any], skip: int = 0, digest: str = "") -> None:
-        self.loader, self.skip, self.digest = loader, skip, digest
+    def __init__(self, loader: Iterable[Any], skip: int = 0, digest: str = "", data: str = "") -> None:
+        self.loader, self.skip, self.digest, self.data = loader, skip, digest, data
         self._check_order()
         self._digests: list[str] = []
 
@@ -61,7 +64,7 @@ class OrderedLoader:
         loader: Any = self.loader
         batches = self._in_order(loader.batch_sampler, lambda indices: repr(list(indices)).encode())
         like = {name: getattr(loader, name) for name in KEPT}
-        return iter(DataLoader(loader.dataset, batch_sampler=_Once(batches), **like))
+        return self._of_same_data(iter(DataLoader(loader.dataset, batch_sampler=_Once(batches), **like)))
 
     def __length_hint__(self) -> int:
         return max(0, length_hint(self.loader) - max(0, self.skip - 1))
@@ -91,13 +94,34 @@ class OrderedLoader:
         if len(self._digests) < self.skip:
             self._check_digest()
 
+    def _of_same_data(self, batches: Iterator[Any]) -> Iterator[Any]:
+        """The batches, after a look at the first one."""
+        for number, batch in enumerate(batches):
+            if number == 0:
+                self._check_data(batch)
+            yield batch
+
+    def _check_data(self, batch: Any) -> None:
+        loader: Any = self.loader
+        found = hashlib.sha256(repr(length_hint(loader.dataset, -1)).encode())
+        labels = labels_of(batch)
+        # Labels of positions, as those of pixels, are cut and turned with the inputs.
+        if labels is not None and labels.shape[1:] in ((), (1,)):
+            found.update(_content(labels))
+        before, self.data = self.data, found.hexdigest()
+        if self.skip and self.data != before:
+            self._refuse()
+
     def _check_digest(self) -> None:
         if self.digest_after(len(self._digests)) != self.digest:
-            raise DataError(
-                f"the first {self.skip:,} batches are not those that were summed up before the interruption: "
-                "a checkpoint needs a loader that gives the same batches in the same order again. Give that "
-                "one, or remove the checkpoint"
-            )
+            self._refuse()
+
+    def _refuse(self) -> None:
+        raise DataError(
+            f"the first {self.skip:,} batches are not those that were summed up before the interruption: a "
+            "checkpoint needs a loader that gives the same batches of the same data in the same order again. "
+            "Give that one, or remove the checkpoint"
+        )
 
     def _check_order(self) -> None:
         """Raise if the order is known to be another one each time."""
@@ -128,7 +152,7 @@ class _Once:
 
 
 def _content(batch: Any) -> bytes:
-    """The sizes and some numbers of all tensors in a batch."""
+    """The sizes and some numbers of all tensors in a batch, and its texts."""
     if isinstance(batch, Tensor):
         flat = batch.detach().reshape(-1)
         some = torch.cat([flat[:NUMBERS], flat[-NUMBERS:]])
@@ -137,4 +161,4 @@ def _content(batch: Any) -> bytes:
         return b"".join(chain.from_iterable((str(name).encode(), _content(batch[name])) for name in batch))
     if isinstance(batch, (list, tuple)):
         return b"".join(map(_content, batch))
-    return b""
+    return repr(batch).encode() if isinstance(batch, (str, bytes)) else b""
