@@ -141,6 +141,13 @@ def test_a_language_model(transformers):
         bayes.fit([{"input_ids": IDS, "labels": IDS}])
 
 
+def test_a_language_model_that_caps_its_logits_is_refused(transformers):
+    model = make(transformers, "Gemma2", "ForCausalLM")
+    ids = BATCH["input_ids"]
+    with pytest.raises(ModelError, match="With positions in the output the head must be linear"):
+        bb.Laplace(model).fit([{"input_ids": ids, "labels": ids.roll(1, dims=1)}])
+
+
 def test_segmentation(transformers):
     config = transformers.SegformerConfig(
         num_labels=3,

@@ -191,10 +191,13 @@ def find_head(model: nn.Module, inputs: Inputs, name: str | None = None) -> Head
         return direct
     subject = f"the linear layer {name!r}" if name is not None else "any of the model's linear layers"
     shapes = _list_last([f"{key!r} -> {tuple(result.shape)}" for key, _, result in calls])
+    way_out = f"If its head is not linear, {WAY_OUT}"
+    if output.dim() > 2:
+        way_out = "With positions in the output the head must be linear: logits that are capped are not"
     raise ModelError(
         f"the model's output, of shape {tuple(output.shape)}, is not the output of {subject} "
         f"({shapes or 'none was called'}). If the model ends in a softmax or a sigmoid, give the part that "
-        f"returns plain logits. If its head is not linear, {WAY_OUT}"
+        f"returns plain logits. {way_out}"
     )
 
 
