@@ -51,13 +51,13 @@ class LaplaceCallback(TrainerCallback):
             raise MissingPackageError("this callback is Hugging Face's: install transformers and accelerate")
         self.train_loader, self.val_loader, self.options = train_loader, val_loader, options
         self.bayes: Laplace | None = None
-        self._training = False
-        self._evaluated: dict[str, Iterable[Any] | None] = {}  # the loaders of the sets
+        # The loaders of the sets that were evaluated in this training; None before and after it.
+        self._evaluated: dict[str, Iterable[Any] | None] | None = None
 
     def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **others: Any) -> None:
         """Raise, before training starts, if the options are wrong."""
         Laplace(model, **self.options)
-        self._training, self._evaluated = True, {}
+        self._evaluated = {}
 
     def on_evaluate(
         self,
@@ -69,7 +69,7 @@ class LaplaceCallback(TrainerCallback):
         **others: Any,
     ) -> None:
         """Warn if a second set is evaluated in the training. No callback is told of the sets before."""
-        if not self._training or self.val_loader is not None:
+        if self._evaluated is None or self.val_loader is not None:
             return
         before = len(self._evaluated)
         self._evaluated[_name_of_set(metrics or {})] = eval_dataloader
@@ -88,9 +88,9 @@ class LaplaceCallback(TrainerCallback):
         """Fit and tune."""
         training = train_dataloader if self.train_loader is None else self.train_loader
         # Not the trainer's present eval_dataloader: that may be of a prediction, or of before the training.
-        evaluated = next(iter(self._evaluated.values())) if len(self._evaluated) == 1 else None
+        loaders, self._evaluated = list((self._evaluated or {}).values()), None
+        evaluated = loaders[0] if len(loaders) == 1 else None
         validation = evaluated if self.val_loader is None else self.val_loader
-        self._training, self._evaluated = False, {}
         self.bayes = fit_and_tune(model, self.options, training, validation)
 
 

@@ -166,21 +166,22 @@ def test_without_outliers_of_the_user_they_are_asked_for(audit: Audit) -> None:
     assert advise(outcome(audit))[-1].text.startswith("Audit again")
 
 
-def test_a_lower_accuracy_is_said_too(audit: Audit) -> None:
-    ours = scores_on_test(0.8, 0.8, 0.01)
-    ours = replace(ours, against_plain=ours.against_plain | {"accuracy": "worse"})
+def with_another_accuracy(audit: Audit, ours: TestScores, change: str) -> Audit:
+    """bitbayes has these scores, and its accuracy is better or worse than that of the plain network."""
     found = outcome(audit)
-    found = replace(found, test=found.test | {"bitbayes": ours})
+    ours = replace(ours, against_plain=ours.against_plain | {"accuracy": change})
+    return replace(found, test=found.test | {"bitbayes": ours})
+
+
+def test_a_lower_accuracy_is_said_too(audit: Audit) -> None:
+    found = with_another_accuracy(audit, scores_on_test(0.8, 0.8, 0.01), "worse")
     assert write_verdict(found) == "bitbayes makes this classifier worse: accuracy falls from 90.0 to 80.0 %."
     (shown,) = compare(found)
     assert (shown.measure, shown.plain, shown.bitbayes) == ("accuracy, %", "90.0", "80.0")
 
 
 def test_a_higher_accuracy_is_no_better_calibration(audit: Audit) -> None:
-    ours = scores_on_test(0.95, 0.95, 0.011)
-    ours = replace(ours, against_plain=ours.against_plain | {"accuracy": "better"})
-    found = outcome(audit)
-    found = replace(found, test=found.test | {"bitbayes": ours})
+    found = with_another_accuracy(audit, scores_on_test(0.95, 0.95, 0.011), "better")
     assert write_verdict(found) == "bitbayes helps: accuracy rises from 90.0 to 95.0 %."
 
 

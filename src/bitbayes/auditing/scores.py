@@ -50,8 +50,9 @@ def score_test(predicted: Predictions, labels: Tensor) -> dict[str, TestScores]:
         method: bootstrap.resampled_test_scores(weights, rated.probs, labels)
         for method, rated in predicted.items()
     }
-    for method, rated in predicted.items():
-        draws[method]["ece"] = bootstrap.centred(draws[method]["ece"], metrics.ece(rated.probs, labels))
+    errors = {method: metrics.ece(rated.probs, labels) for method, rated in predicted.items()}
+    for method, error in errors.items():  # before they are compared with the plain network's
+        draws[method]["ece"] = bootstrap.centred(draws[method]["ece"], error)
     found = {}
     for method, (probs, _) in predicted.items():
         bins = metrics.reliability(probs, labels)
@@ -64,7 +65,7 @@ def score_test(predicted: Predictions, labels: Tensor) -> dict[str, TestScores]:
             accuracy=metrics.accuracy(probs, labels),
             confidence=metrics.mmc(probs),
             nll=metrics.nll(probs, labels),
-            ece=metrics.ece(probs, labels),
+            ece=errors[method],
             brier=metrics.brier(probs, labels),
             reliability=ReliabilityDiagram(
                 count=bins.count.tolist(),

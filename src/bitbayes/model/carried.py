@@ -53,8 +53,9 @@ def carried_output(
             return x.new_full(shape, value)
 
         before, after = starts[name], sum(widths) - starts[name] - d - bias
-        found = [constant(0, before), x, constant(1, int(bias)), constant(0, after), logits.to(x)]
-        return torch.cat(found, dim=axis) * factor if factor != 1 else torch.cat(found, dim=axis)
+        pieces = [constant(0, before), x, constant(1, int(bias)), constant(0, after), logits.to(x)]
+        joined = torch.cat(pieces, dim=axis)
+        return joined if factor == 1 else factor * joined  # in every batch but one it is 1: no copy then
 
     with replaced_outputs(parts, columns):
         return call(model, inputs)
