@@ -8,7 +8,7 @@ import torch.nn.functional as F  # noqa: N812 (the name torch's own documentatio
 from torch import Tensor, nn
 
 from bitbayes.errors import ArgumentError, DataError, ModelError
-from bitbayes.model.private_copy import private_copy
+from bitbayes.model.running.private_copy import private_copy
 
 
 def uniform_noise(like: Tensor, n: int | None = None, *, generator: torch.Generator | None = None) -> Tensor:

@@ -8,7 +8,7 @@ import bitbayes as bb
 from bitbayes.errors import DataError, ModelError
 from bitbayes.likelihood import Categorical
 from bitbayes.model import LateChecks
-from bitbayes.model.late_checks import LAG
+from bitbayes.model.running.deferred_checks import LAG
 from classifiers import points, relu_mlp
 
 BATCHES = 5

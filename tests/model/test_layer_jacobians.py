@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from bitbayes.model import DenseJacobian, MatrixJacobian, from_pairs, layer_jacobians
+from bitbayes.model import DenseJacobian, MatrixJacobian, from_pairs
+from bitbayes.model.jacobians import layer_jacobians
 from bitbayes.structures import DiagCurvature, gram
 
 SHAPES = [

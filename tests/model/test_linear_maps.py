@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from bitbayes.model import linear_maps
-from bitbayes.model.linear_maps import computes
+from bitbayes.model.head import linear_maps
+from bitbayes.model.head.linear_maps import computes
 
 
 def weights_and_points(k, bias=True):

@@ -4,7 +4,8 @@ import torch
 from torch import nn
 
 import bitbayes as bb
-from bitbayes.model import find_layers, memory, points_at_once
+from bitbayes.model import find_layers, points_at_once
+from bitbayes.model.jacobians import memory
 from dense import close, fitted
 
 

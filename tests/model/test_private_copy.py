@@ -13,7 +13,7 @@ from torch.func import functional_call
 import bitbayes as bb
 from bitbayes.errors import ModelError
 from bitbayes.model import private_copy
-from bitbayes.model.hooks import call_hooks
+from bitbayes.model.running.calls import call_hooks
 
 
 class Body(nn.Module):

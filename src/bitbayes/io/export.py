@@ -22,7 +22,7 @@ from bitbayes.errors import ArgumentError, ModelError
 from bitbayes.io import onnx_file
 from bitbayes.io.whole_file import check_writable, write_bytes
 from bitbayes.model import Inputs, row_count
-from bitbayes.model.batches import LABELS, describe
+from bitbayes.model.loaders.batches import LABELS, describe
 from bitbayes.precision import without_autocast
 
 EXPORT_SUFFIXES = (".onnx", ".pt2")

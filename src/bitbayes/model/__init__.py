@@ -1,6 +1,15 @@
-"""What the model is: its batches, its mode, its linear head, and the features that head sees."""
+"""The user's network, which is never changed: its loaders, runs, linear head and derivatives."""
 
-from bitbayes.model.batches import (
+from bitbayes.model.head.features import FeatureBatch, forward_passes, grouped
+from bitbayes.model.head.head import Head, find_head, forward
+from bitbayes.model.head.layout import IGNORED, Layout
+from bitbayes.model.jacobians.derivatives import LayerRecord, differentiate
+from bitbayes.model.jacobians.layer_jacobians import DenseJacobian, LayerJacobian, MatrixJacobian, from_pairs
+from bitbayes.model.jacobians.layers import Layer, TrainableLayers, find_layers, tied_to
+from bitbayes.model.jacobians.memory import free_bytes, points_at_once
+from bitbayes.model.jacobians.verify_layers import verify_layers
+from bitbayes.model.jacobians.working_precision import working_dtype
+from bitbayes.model.loaders.batches import (
     Batch,
     Data,
     Inputs,
@@ -15,24 +24,16 @@ from bitbayes.model.batches import (
     row_count,
     without_labels,
 )
-from bitbayes.model.derivatives import LayerRecord, differentiate
-from bitbayes.model.fingerprint import Fingerprint, fingerprint, fingerprinted
-from bitbayes.model.forward_passes import FeatureBatch, check_finite, finite, forward_passes, grouped
-from bitbayes.model.head import Head, find_head, forward
-from bitbayes.model.late_checks import LateChecks, require
-from bitbayes.model.layer_jacobians import DenseJacobian, LayerJacobian, MatrixJacobian, from_pairs
-from bitbayes.model.layers import Layer, TrainableLayers, find_layers, tied_to
-from bitbayes.model.layout import IGNORED, Layout
-from bitbayes.model.memory import free_bytes, points_at_once
-from bitbayes.model.ordered import OrderedLoader
-from bitbayes.model.output import as_logits, call
-from bitbayes.model.private_copy import none_called, private_copy
-from bitbayes.model.selected import Selector, selected
-from bitbayes.model.shares import own_points, without_repeats
-from bitbayes.model.unwrapped import unwrapped
-from bitbayes.model.verify_layers import verify_layers
-from bitbayes.model.watch import Watch, watched
-from bitbayes.model.working_precision import working_dtype
+from bitbayes.model.loaders.ordered import OrderedLoader
+from bitbayes.model.loaders.padding import own_points, without_repeats
+from bitbayes.model.running.calls import as_logits, call
+from bitbayes.model.running.change_detector import Watch, watched
+from bitbayes.model.running.deferred_checks import LateChecks, require
+from bitbayes.model.running.fingerprint import Fingerprint, fingerprint, fingerprinted
+from bitbayes.model.running.finite import check_finite, finite
+from bitbayes.model.running.private_copy import none_called, private_copy
+from bitbayes.model.running.selected import Selector, selected
+from bitbayes.model.running.unwrapped import unwrapped
 
 __all__ = [
     "IGNORED",

@@ -25,7 +25,7 @@ from bitbayes.model import (
     find_head,
     points_at_once,
 )
-from bitbayes.model.hooks import recorded_inputs
+from bitbayes.model.running.calls import recorded_inputs
 from bitbayes.prior import Prior
 from bitbayes.rays.final_regions import FinalRegion, check_rays, final_region
 from bitbayes.rays.ray_gaussian import INFINITE_SCALE, RayGaussian

@@ -36,7 +36,7 @@ from bitbayes.model import (
     find_head,
     model_device,
 )
-from bitbayes.model.hooks import recorded_inputs
+from bitbayes.model.running.calls import recorded_inputs
 from bitbayes.rays.all_layers import ExactNetwork, delta_inside, model_final_region
 from bitbayes.rays.bounds import (
     METHODS_WITH_BOUND,

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from bitbayes.errors import ArgumentError, DataError
 from bitbayes.model import Inputs, row_count
-from bitbayes.model.batches import LABELS
+from bitbayes.model.loaders.batches import LABELS
 from bitbayes.tensors import TensorBundle, check_digits
 
 # How many points must determine a deviation, or it has a floor. For a pixel that is lit in m images it is m.

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from bitbayes.errors import ModelError
 from bitbayes.model import Batch, Inputs, call, model_device, private_copy
-from bitbayes.model.batches import move
-from bitbayes.model.hooks import recorded_inputs
+from bitbayes.model.loaders.batches import move
+from bitbayes.model.running.calls import recorded_inputs
 from bitbayes.precision import precise, working
 from bitbayes.residual.kernel import InputMoments, Kernel, as_rows
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from bitbayes.errors import ModelError
-from bitbayes.model.fingerprint import (
+from bitbayes.model.running.fingerprint import (
     Fingerprint,
     adapted_modules,
     adapters_in_use,

@@ -23,15 +23,14 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from bitbayes.errors import ModelError
-from bitbayes.model.batches import Inputs, row_count
-from bitbayes.model.hooks import call_hooks
-from bitbayes.model.layer_jacobians import DenseJacobian, LayerJacobian, MatrixJacobian
-from bitbayes.model.layers import Layer
-from bitbayes.model.normalised import features_by_positions, normalised
-from bitbayes.model.other_layers import parameter_jacobian
-from bitbayes.model.output import as_logits, call
-from bitbayes.model.unfold import unfolded
-from bitbayes.model.working_precision import substitutes, upcast, working_dtype
+from bitbayes.model.jacobians.layer_jacobians import DenseJacobian, LayerJacobian, MatrixJacobian
+from bitbayes.model.jacobians.layers import Layer
+from bitbayes.model.jacobians.normalised import features_by_positions, normalised
+from bitbayes.model.jacobians.other_layers import parameter_jacobian
+from bitbayes.model.jacobians.unfold import unfolded
+from bitbayes.model.jacobians.working_precision import substitutes, upcast, working_dtype
+from bitbayes.model.loaders.batches import Inputs, row_count
+from bitbayes.model.running.calls import as_logits, call, call_hooks
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,8 @@
 
 from torch import nn
 
-from bitbayes.model.gathered import gathered, is_spread
-from bitbayes.model.private_copy import WRAPPERS
+from bitbayes.model.running.fsdp import gathered, is_spread
+from bitbayes.model.running.private_copy import WRAPPERS
 
 
 def unwrapped(model: nn.Module) -> nn.Module:

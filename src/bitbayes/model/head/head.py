@@ -14,12 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from bitbayes.errors import ModelError
-from bitbayes.model.batches import Inputs
-from bitbayes.model.carried import carried_output, find_carried
-from bitbayes.model.hooks import call_hooks
-from bitbayes.model.late_checks import LateChecks
-from bitbayes.model.layout import Layout
-from bitbayes.model.linear_maps import (
+from bitbayes.model.head.composite import carried_output, find_carried
+from bitbayes.model.head.layout import Layout
+from bitbayes.model.head.linear_maps import (
     computes,
     drawn_parameters,
     feature_axis,
@@ -30,7 +27,9 @@ from bitbayes.model.linear_maps import (
     weight_and_bias,
     weight_matrix,
 )
-from bitbayes.model.output import call
+from bitbayes.model.loaders.batches import Inputs
+from bitbayes.model.running.calls import call, call_hooks
+from bitbayes.model.running.deferred_checks import LateChecks
 
 # Points at which a linear map is compared with W·x + b: a wrong one is wrong at most points.
 CHECKED_ROWS = 1024

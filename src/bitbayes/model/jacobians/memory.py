@@ -7,11 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bitbayes.model.batches import Inputs
-from bitbayes.model.hooks import call_hooks
-from bitbayes.model.layers import Layer
-from bitbayes.model.output import call
-from bitbayes.model.working_precision import working_dtype
+from bitbayes.model.jacobians.layers import Layer
+from bitbayes.model.jacobians.working_precision import working_dtype
+from bitbayes.model.loaders.batches import Inputs
+from bitbayes.model.running.calls import call, call_hooks
 
 # The memory that one call of `differentiate` may use. On a GPU it is a fraction of all memory, not of the
 # free memory, so that the same data are always cut into the same parts.

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from bitbayes.errors import ModelError
-from bitbayes.model.layout import Layout
+from bitbayes.model.head.layout import Layout
 
 # Exact types, without their subclasses: a subclass may compute something else, or give its weights to a fused
 # function.

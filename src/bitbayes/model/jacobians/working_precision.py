@@ -5,8 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bitbayes.model.batches import Inputs
-from bitbayes.model.layers import Layer
+from bitbayes.model.jacobians.layers import Layer
+from bitbayes.model.loaders.batches import Inputs
 
 
 def working_dtype(model: nn.Module) -> torch.dtype:

@@ -10,13 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from bitbayes.errors import ModelError
-from bitbayes.model.batches import Batch, Inputs, row_count
-from bitbayes.model.derivatives import LayerRecord, differentiate
-from bitbayes.model.forward_passes import check_finite
-from bitbayes.model.hooks import call_hooks
-from bitbayes.model.layers import Layer
-from bitbayes.model.output import as_logits, call
-from bitbayes.model.working_precision import substitutes, upcast, working_dtype
+from bitbayes.model.jacobians.derivatives import LayerRecord, differentiate
+from bitbayes.model.jacobians.layers import Layer
+from bitbayes.model.jacobians.working_precision import substitutes, upcast, working_dtype
+from bitbayes.model.loaders.batches import Batch, Inputs, row_count
+from bitbayes.model.running.calls import as_logits, call, call_hooks
+from bitbayes.model.running.finite import check_finite
 
 
 def verify_layers(

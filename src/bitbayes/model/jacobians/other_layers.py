@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.func import jacrev
 
-from bitbayes.model.batches import Inputs
-from bitbayes.model.layers import Layer
-from bitbayes.model.output import as_logits, call
+from bitbayes.model.jacobians.layers import Layer
+from bitbayes.model.loaders.batches import Inputs
+from bitbayes.model.running.calls import as_logits, call
 
 
 def parameter_jacobian(

@@ -9,13 +9,13 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from bitbayes.errors import DataError, EmptyLoaderError
-from bitbayes.model.batches import Batch, Inputs
-from bitbayes.model.head import Head, forward
-from bitbayes.model.late_checks import LateChecks
-from bitbayes.model.layout import IGNORED, Layout, position_labels, refuse_copied_labels
-from bitbayes.model.private_copy import private_copy
-from bitbayes.precision import working
+from bitbayes.errors import EmptyLoaderError
+from bitbayes.model.head.head import Head, forward
+from bitbayes.model.head.layout import IGNORED, Layout, position_labels, refuse_copied_labels
+from bitbayes.model.loaders.batches import Batch
+from bitbayes.model.running.deferred_checks import LateChecks
+from bitbayes.model.running.finite import check_finite, finite_sum
+from bitbayes.model.running.private_copy import private_copy
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def forward_passes(
                 continue
         some = True
         look_closer = partial(check_finite, batch, points.features, points.logits, model)
-        checks.add(_finite_sum(batch.inputs, points.features, points.logits), look_closer)
+        checks.add(finite_sum(batch.inputs, points.features, points.logits), look_closer)
         yield points
         checks.end_batch()
     if skipped and not some:
@@ -112,49 +112,3 @@ def _joined(parts: list[tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
     if len(parts) == 1:  # which `cat` would copy
         return parts[0]
     return tuple(torch.cat(column) for column in zip(*parts, strict=True))
-
-
-def check_finite(batch: Batch, features: Tensor, logits: Tensor, model: nn.Module) -> None:
-    """Raise if something is not finite, and say what: the input, the model's weights, or the features."""
-    where, inputs = batch.name, batch.inputs
-    tensors = {"": inputs} if isinstance(inputs, Tensor) else inputs
-    for name, tensor in tensors.items():
-        if isinstance(tensor, Tensor) and not finite(tensor):
-            raise DataError(f"{where} holds NaN or infinity{f' in {name!r}' if name else ''}")
-    if finite(features) and finite(logits):
-        return
-    bad = [name for name, parameter in model.named_parameters() if not finite(parameter)]
-    if bad:
-        raise DataError(
-            f"the model's weights hold NaN or infinity: {', '.join(map(repr, bad))} (seen at {where})"
-        )
-    raise DataError(
-        f"{where}: the network overflows; its features or logits are not finite in {features.dtype}. "
-        "Use smaller inputs, or the model in float64"
-    )
-
-
-def finite(tensor: Tensor) -> bool:
-    """Whether every number of the tensor is finite."""
-    return bool(_finite_sum(tensor)) or bool(tensor.isfinite().all())
-
-
-def _finite_sum(*values: Inputs) -> Tensor:
-    """Whether the sum of all numbers is finite, (): it is not if a term is not. It may overflow by itself.
-
-    One pass, and no mask.
-    """
-    tensors = [
-        each for value in values for each in ([value] if isinstance(value, Tensor) else value.values())
-    ]
-    numbers = [each for each in tensors if isinstance(each, Tensor) and not _integers(each)]
-    # Half precision in float32, because a sum of thousands of its numbers would overflow.
-    sums = [each.sum(dtype=working(each.dtype)) for each in numbers]
-    total = sums[-1] if sums else torch.zeros(())
-    for more in sums[:-1]:
-        total = total + more.to(total.device)
-    return total.abs() < math.inf
-
-
-def _integers(tensor: Tensor) -> bool:
-    return not (tensor.is_floating_point() or tensor.is_complex())

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from bitbayes.errors import DataError
-from bitbayes.model.batches import Batch
+from bitbayes.model.loaders.batches import Batch
 
 # The label of positions that do not count, as `torch.nn.functional.cross_entropy` has it.
 IGNORED = -100

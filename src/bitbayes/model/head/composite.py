@@ -19,11 +19,10 @@ from itertools import accumulate
 import torch
 from torch import Tensor, nn
 
-from bitbayes.model.batches import Inputs
-from bitbayes.model.hooks import replaced_outputs
-from bitbayes.model.layout import Layout
-from bitbayes.model.linear_maps import computes, feature_axis, sizes, weight_matrix
-from bitbayes.model.output import call
+from bitbayes.model.head.layout import Layout
+from bitbayes.model.head.linear_maps import computes, feature_axis, sizes, weight_matrix
+from bitbayes.model.loaders.batches import Inputs
+from bitbayes.model.running.calls import call, replaced_outputs
 
 # How many linear maps are tried together.
 MOST_PARTS = 4

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional
 
-from bitbayes.model.private_copy import private_copy
+from bitbayes.model.running.private_copy import private_copy
 from bitbayes.precision import precise
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from bitbayes.model.private_copy import private_copy
+from bitbayes.model.running.private_copy import private_copy
 
 HOOK_TABLES = (
     "_forward_pre_hooks",

@@ -12,7 +12,7 @@ from typing import Any
 from torch.utils.data import BatchSampler, DistributedSampler
 
 from bitbayes.errors import ArgumentError
-from bitbayes.model.batches import Batch
+from bitbayes.model.loaders.batches import Batch
 from bitbayes.processes import together
 
 NOT_PADDED = (

@@ -1,0 +1,1 @@
+"""Derivatives of the logits in the parameters of every layer."""
