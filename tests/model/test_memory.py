@@ -35,7 +35,7 @@ def test_memory_counts_modules_with_keyword_inputs_and_tuple_outputs(monkeypatch
 def test_batches_cut_for_memory_give_the_same_covariance(monkeypatch):
     bayes, model, x, y = fitted("convnet", "kron")
     whole = bayes.logits(x).covariance
-    monkeypatch.setattr("bitbayes.model.memory.CPU_PASS_BYTES", 1)
+    monkeypatch.setattr("bitbayes.model.jacobians.memory.CPU_PASS_BYTES", 1)
     cut = bb.Laplace(model, layers="all", structure="kron").fit([(x, y)])
     sizes = []
     handle = model[0].register_forward_hook(lambda _, args, __: sizes.append(len(args[0])))

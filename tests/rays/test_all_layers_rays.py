@@ -135,7 +135,7 @@ def test_limits_and_certificates_of_shared_frozen_and_bare_parameters():
 def test_rows_taken_in_parts_give_the_same_limits_and_certificates(monkeypatch):
     bayes, x = laplace("mlp", 3, n=20, layers="all")
     whole, certificate = bayes.limit(x), bayes.certify(x)
-    monkeypatch.setattr("bitbayes.model.memory.CPU_PASS_BYTES", 3000)
+    monkeypatch.setattr("bitbayes.model.jacobians.memory.CPU_PASS_BYTES", 3000)
     torch.testing.assert_close(bayes.limit(x), whole)
     torch.testing.assert_close(bayes.certify(x), certificate)
 
