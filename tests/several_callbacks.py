@@ -18,7 +18,7 @@ def as_torchrun_does(rank, size):
     warnings.simplefilter("ignore")
 
 
-def told(bayes, by_hand, x):
+def summary(bayes, by_hand, x):
     """What was found, and what one process finds with all the data."""
     numbers = [bayes._posterior.fitted.count, bayes.prior_variance, bayes.temperature]
     (curvature,) = bayes._posterior.fitted.curvature.values()

@@ -255,7 +255,7 @@ def test_a_model_that_is_converted_and_changed_at_once_is_noticed(layers, dtype)
 def test_a_copy_watches_its_own_model(layers):
     bayes, x, _ = fitted(layers)
     again = copy.deepcopy(bayes)
-    assert again._posterior._watch.model is again.model and again._posterior._watch.unchanged()
+    assert again._posterior._detector.model is again.model and again._posterior._detector.unchanged()
     by_data(bayes)
     again.predict_proba(x)
 

@@ -33,8 +33,8 @@ def test_losses_are_minus_the_log_probability_of_the_label(k):
 def test_curvature_is_the_hessian_in_the_logits(k):
     likelihood, (logits, labels) = likelihood_for(k), logits_and_labels(k)
     expected = reference.logit_hessians(logits, labels)  # (n, k, k)
-    t = likelihood.contrasts(k)
-    actual = t @ likelihood.curvature(logits) @ t.T  # back from contrasts: nothing was lost
+    t = likelihood.differences(k)
+    actual = t @ likelihood.curvature(logits) @ t.T  # back from differences: nothing was lost
     torch.testing.assert_close(actual, expected, rtol=0, atol=1e-14)
     total = t @ likelihood.total_curvature(logits) @ t.T
     torch.testing.assert_close(total, expected.sum(0), rtol=0, atol=1e-13)
@@ -44,14 +44,14 @@ def test_curvature_is_the_hessian_in_the_logits(k):
 
 @pytest.mark.parametrize("k", [2, 3, 10, 50])
 def test_contrasts_are_orthonormal_and_blind_to_a_common_shift(k):
-    t = Categorical().contrasts(k)
+    t = Categorical().differences(k)
     assert t.shape == (k, k - 1) and t.dtype == torch.float64
     torch.testing.assert_close(t.T @ t, torch.eye(k - 1, dtype=torch.float64), rtol=0, atol=1e-14)
     torch.testing.assert_close(t.sum(0), torch.zeros(k - 1, dtype=torch.float64), rtol=0, atol=1e-14)
 
 
 def test_one_logit_is_its_own_contrast():
-    assert torch.equal(Bernoulli().contrasts(1), torch.ones(1, 1, dtype=torch.float64))
+    assert torch.equal(Bernoulli().differences(1), torch.ones(1, 1, dtype=torch.float64))
 
 
 @given(st.floats(-700, 700))

@@ -202,10 +202,10 @@ def test_tuning_keeps_some_of_very_many_positions(monkeypatch):
     bayes = bb.Laplace(model, prior_variance=1.0).fit([(ids, labels)])
     every = copy.copy(bayes).tune([(ids, labels)]).temperature
     kept = []
-    rows = last_layer.HeadFamily.rows
+    rows = last_layer.HeadLogitsByPrior.rows
     monkeypatch.setattr(last_layer, "KEPT_BYTES", 3000 * 8 * 5)
     monkeypatch.setattr(
-        last_layer.HeadFamily, "rows", lambda self, which: kept.append(len(which)) or rows(self, which)
+        last_layer.HeadLogitsByPrior, "rows", lambda self, which: kept.append(len(which)) or rows(self, which)
     )
     few = bayes.tune([(a, b) for a, b in zip(ids.split(6), labels.split(6), strict=True)]).temperature
     assert kept and few != every and few == pytest.approx(every, rel=0.2)

@@ -28,7 +28,7 @@ class ScalarCurvature(Curvature):
     def of_features(cls, features, logits, likelihood):
         return cls((likelihood.diagonal(logits.double()).sum(1) * features.double().square().sum(1)).sum())
 
-    def head_gaussian(self, head, contrasts, *, paper):
+    def head_gaussian(self, head, differences, *, paper):
         return ScalarGaussian((self.trace / (head.outputs * head.width)).expand(head.outputs, head.width))
 
 

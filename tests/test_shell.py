@@ -23,7 +23,7 @@ finally:
 """
 
 
-def watched(*arguments, **environment):
+def detect_changes(*arguments, **environment):
     command = [sys.executable, "-c", WATCHED, *arguments]
     return subprocess.run(command, capture_output=True, text=True, env={**os.environ, **environment})
 
@@ -32,7 +32,7 @@ def watched(*arguments, **environment):
     "arguments", [["--version"], ["--help"], ["audit", "--help"], ["reproduce", "--help"]]
 )
 def test_version_and_help_do_without_torch(arguments):
-    result = watched(*arguments)
+    result = detect_changes(*arguments)
     assert result.returncode == 0 and result.stderr.split() == ["False"]
     if arguments == ["--version"]:
         assert result.stdout == f"bitbayes {__version__}\n"
@@ -40,7 +40,7 @@ def test_version_and_help_do_without_torch(arguments):
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_a_script_for_completion_is_printed(shell):
-    result = watched(_BITBAYES_COMPLETE=f"source_{shell}")
+    result = detect_changes(_BITBAYES_COMPLETE=f"source_{shell}")
     assert result.returncode == 0 and result.stderr.split() == ["False"]
     assert "_BITBAYES_COMPLETE" in result.stdout and f"complete_{shell}" in result.stdout
 
@@ -48,7 +48,7 @@ def test_a_script_for_completion_is_printed(shell):
 def test_bash_completes_commands_and_names_without_torch():
     def completed(words):
         place = str(len(words.split()) - 1)
-        result = watched(_BITBAYES_COMPLETE="complete_bash", COMP_WORDS=words, COMP_CWORD=place)
+        result = detect_changes(_BITBAYES_COMPLETE="complete_bash", COMP_WORDS=words, COMP_CWORD=place)
         assert result.stderr.split() == ["False"]
         return result.stdout.split()
 

@@ -113,7 +113,7 @@ def test_nothing_is_read_back_for_each_batch(k, residual, job):
 def test_a_gpu_is_waited_for_as_often_for_many_batches_as_for_few(job):
     bayes, data = prepared(10, "auto", "cuda")
 
-    def told(some):
+    def summary(some):
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             torch.cuda.set_sync_debug_mode("warn")  # which warns that it is a prototype

@@ -236,7 +236,8 @@ def run_tests(tree: Path, path: str) -> str:
         os.environ |= {"PYTHONPATH": str(tree / "src"), "HYPOTHESIS_PROFILE": "faults"}
         sys.path.insert(0, str(tree / "src"))
         # Nobody reads the output, and what is left over goes with the process.
-        options = ["-x", "-q", "--tb=no", "-p", "no:cacheprovider", "-p", "no:unraisableexception", "-k"]
+        options = ["-x", "-q", "--tb=no", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
+        options += ["-p", "no:cacheprovider", "-p", "no:unraisableexception", "-k"]
         os._exit(int(pytest.main([*options, SLOW, path, *tests_of(path)])))
     end = time.monotonic() + LIMIT
     while time.monotonic() < end:

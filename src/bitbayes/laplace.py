@@ -1,8 +1,8 @@
-"""Laplace: the public face. It ties the rooms together and holds no mathematics."""
+"""Laplace: the public face. It ties the packages together and holds no mathematics."""
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import fields, replace
 from functools import partial
 from os import PathLike
 from typing import Any, Never, Self
@@ -10,8 +10,7 @@ from typing import Any, Never, Self
 import torch
 from torch import Tensor, nn
 
-from bitbayes import metrics, predictive, rays, uncertainty
-from bitbayes.all_layers import AllLayers
+from bitbayes import metrics, rays
 from bitbayes.errors import (
     ArgumentError,
     FileError,
@@ -22,16 +21,15 @@ from bitbayes.errors import (
     naming,
     one_of,
 )
-from bitbayes.fitting import Fitted, fit_all_layers, fit_last_layer
+from bitbayes.fitted import Fitted
+from bitbayes.fitting import FitRequest, fit_jointly
 from bitbayes.io import export, posterior_file
-from bitbayes.io.checkpoint import kept_in
-from bitbayes.joint_fit import fit_together
-from bitbayes.last_layer import LastLayer
+from bitbayes.io.checkpoint import checkpointing
+from bitbayes.likelihoods import LIKELIHOODS, Likelihood, closed_form_names
 from bitbayes.logits import LogitGaussian
 from bitbayes.model import (
-    Batch,
     Data,
-    LateChecks,
+    DeferredChecks,
     Loader,
     NamedInputs,
     Selector,
@@ -39,7 +37,6 @@ from bitbayes.model import (
     check_loader,
     find_layers,
     fingerprint,
-    input_batches,
     labelled_batches,
     model_device,
     selected,
@@ -48,31 +45,34 @@ from bitbayes.model import (
 )
 from bitbayes.options import (
     AUTO,
+    SAMPLED_NETWORKS,
     BoundForm,
     CurvatureName,
     Fisher,
     FrozenOption,
     Layers,
+    LikelihoodName,
     Objective,
     Options,
     Penalty,
-    PositiveNumber,
-    Predictive,
+    PredictiveName,
     ResidualOption,
     Structure,
-    refuse_renamed,
+    refuse_unknown,
 )
-from bitbayes.posterior import WeightPosterior
-from bitbayes.prior import Prior, check_variance, differentiable
-from bitbayes.processes import together
+from bitbayes.posteriors import POSTERIORS, WeightPosterior
+from bitbayes.predictives import Predictive
+from bitbayes.predictor import Predictor
+from bitbayes.prior import check_variance, differentiable
+from bitbayes.processes import current_processes
 from bitbayes.progress import track
-from bitbayes.rays import Certificate, Limit, RayGaussian
+from bitbayes.rays import BoundRequest, Certificate, Limit
 from bitbayes.residual import Residual
-from bitbayes.short_help import ShortHelp
+from bitbayes.settings import SettingAttribute, Settings
 from bitbayes.tuning import (
     CALIBRATED,
     EVIDENCE,
-    Candidate,
+    TuningRequest,
     check_objective,
     objective_for,
     tune_by_evidence,
@@ -82,17 +82,10 @@ from bitbayes.tuning import (
 )
 from bitbayes.uncertainty import Uncertainty
 
-# Numbers that one step of a prediction may hold.
-NUMBERS_PER_PREDICTION = 2**24
-NETWORKS = 20
 UNCERTAINTY_SEED = 0
-FIT = {"last": fit_last_layer, "all": fit_all_layers}
-POSTERIOR: dict[str, type[WeightPosterior]] = {"last": LastLayer, "all": AllLayers}
-# What can be set at any time, and is saved beside the options.
-NUMBERS = ("prior_variance", "temperature", "residual_variance", "residual_threshold")
 
 
-class Laplace(ShortHelp):
+class Laplace(nn.Module):
     """A trained classifier with honest confidence: its predictions are averages over a Gaussian of weights.
 
     Make one from your model, `fit` it on the training data, and `tune` it on validation data. Then use it in
@@ -125,11 +118,10 @@ class Laplace(ShortHelp):
             with a warning at the first prediction if nothing was chosen by then.
         predictive: how the average is computed: the default `method` of `predict_proba`. "auto" is probit for
             one logit, pairwise for up to 64 and meanfield for more. It can be set at any time.
+        likelihood: of the labels. "auto" is "bernoulli" for one output and "categorical" for more.
         head: the name of the last linear layer. It is found automatically if None.
         curvature: "exact". With `layers="all"` this takes k − 1 backward passes for each batch; "fisher", or
-            `bb.Fisher(draws=1)`, takes one for each label that is drawn from the model. "paper" uses the
-            paper's own formulas where they differ (kron; with all layers, drawn labels), to compare with its
-            tables.
+            `bb.Fisher(draws=1)`, takes one for each label that is drawn from the model.
         residual: whether to add a variance that grows with the distance from the data, so that far away the
             confidence goes to 1/k. "auto" adds it where the inputs are floating-point numbers (or images in
             uint8) of one size, once `tune` has chosen its numbers. Names of layers add the variance at the
@@ -150,18 +142,16 @@ class Laplace(ShortHelp):
     curvature = FrozenOption[CurvatureName | Fisher]("How the curvature is computed.")
     residual = FrozenOption[ResidualOption]("The residual, as it was asked for.")
     output = FrozenOption[Selector | None]("Where the logits are in what the model returns.")
-    temperature = PositiveNumber(
+    likelihood = FrozenOption[str]("The likelihood of the labels, as it was asked for.")
+    temperature = SettingAttribute(
         "The mean logits are divided by it before the average is taken. Their variance is not."
     )
-    residual_variance = PositiveNumber(
-        "The residual adds residual_variance·max(0, k(x) − residual_threshold) to every logit's variance.",
-        zero=True,
+    residual_variance = SettingAttribute(
+        "The residual adds residual_variance·max(0, k(x) − residual_threshold) to every logit's variance."
     )
-    residual_threshold = PositiveNumber("See `residual_variance`.", zero=True)
+    residual_threshold = SettingAttribute("See `residual_variance`.")
     # `private_copy` need not copy it: it runs a copy of its model itself.
     _runs_privately = True
-    # Of what was fitted; it keeps its kernel where predictions are made.
-    _kept_residual: Residual | None = None
 
     def __init__(
         self,
@@ -170,46 +160,63 @@ class Laplace(ShortHelp):
         layers: Layers = "last",
         structure: Structure = "auto",
         prior_variance: float | Mapping[str, float] | None = None,
-        predictive: Predictive = "auto",
+        predictive: PredictiveName = "auto",
+        likelihood: LikelihoodName = "auto",
         head: str | None = None,
         curvature: CurvatureName | Fisher = "exact",
         residual: ResidualOption = AUTO,
         output: Selector | None = None,
-        **renamed: Never,  # so that type checkers take no misspelt name
+        **unknown: Never,  # so that a misspelt name is told, and type checkers take none
     ) -> None:
         super().__init__()
-        refuse_renamed(renamed)
+        refuse_unknown(unknown, [each.name for each in fields(Options)])
         if not isinstance(model, nn.Module):
             raise ArgumentError(f"model is a {type(model).__name__}: expected a torch.nn.Module")
         self.model = selected(unwrapped(model), output)
         given: dict[str, Any] = {"layers": layers, "structure": structure, "predictive": predictive}
-        given |= {"head": head, "output": output}
+        given |= {"likelihood": likelihood, "head": head, "output": output}
         self.options = Options.checked(self.model, curvature, residual, **given)
         self._posterior: WeightPosterior | None = None
-        self.prior_variance = 1.0 if prior_variance is None else prior_variance
-        self._chosen, self._warned = prior_variance is not None, False
-        self.temperature, self.residual_threshold = 1.0, 0.0
-        self.residual_variance = 1.0 if self.options.residual_asked else 0.0
+        self._residual: Residual | None = None
+        self._warned = False
+        self.settings = Settings(
+            None if prior_variance is None else check_variance(prior_variance, self._layer_names),
+            residual_variance=1.0 if self.options.residual_asked else 0.0,
+        )
 
     # ---- numbers that can be set at any time; no data pass follows
 
     @property
+    def settings(self) -> Settings:
+        """The numbers that `tune` chooses, as one frozen value."""
+        return self._settings
+
+    @settings.setter
+    def settings(self, value: Settings) -> None:
+        if isinstance(value.prior_variance, dict):
+            check_variance(value.prior_variance, self._layer_names)
+        likelihood = self._known_likelihood()
+        if value.temperature != 1 and likelihood is not None and not likelihood.has_temperature:
+            raise ArgumentError(f"likelihood={likelihood.name!r} has no temperature: leave it at 1")
+        self._settings = value
+
+    @property
     def prior_variance(self) -> float | dict[str, float]:
         """The prior variance σ₀² of the weights: one number, or a dict with one for each layer."""
-        return self._prior_variance
+        value = self.settings.prior_variance
+        return 1.0 if value is None else value
 
     @prior_variance.setter
     def prior_variance(self, value: float | Mapping[str, float]) -> None:
-        self._prior_variance = check_variance(value, self._layer_names)
-        self._prior, self._chosen = Prior(self._prior_variance), True
+        self.settings = replace(self.settings, prior_variance=check_variance(value, self._layer_names))
 
     @property
-    def predictive(self) -> Predictive:
+    def predictive(self) -> PredictiveName:
         """How the average is computed: the default `method` of `predict_proba`, and that of `bayes(x)`."""
         return self.options.predictive
 
     @predictive.setter
-    def predictive(self, value: Predictive) -> None:
+    def predictive(self, value: PredictiveName) -> None:
         self.options = replace(self.options, predictive=value).check()
 
     # ---- learning
@@ -220,7 +227,6 @@ class Laplace(ShortHelp):
         *,
         checkpoint: str | PathLike[str] | None = None,
         progress: bool | None = None,
-        **renamed: Never,
     ) -> Self:
         """Learn the Gaussian from the training data, in one forward pass.
 
@@ -240,14 +246,14 @@ class Laplace(ShortHelp):
         Returns:
             The `Laplace` itself.
         """
-        refuse_renamed(renamed)
-        fit = partial(FIT[self.layers], self.model, loader, self.options, together().shown(progress))
-        with kept_in(checkpoint, self.model, self.options) as keeper:
-            fitted = fit_together("fit", self.model, self.options, partial(fit, keeper=keeper))
-            self._set_together("the end of fit", lambda: fitted)
+        shown = current_processes().shown(progress)
+        with checkpointing(checkpoint, self.model, self.options) as keeper:
+            request = FitRequest(self.model, loader, self.options, shown, keeper=keeper)
+            fitted = fit_jointly("fit", request)
+            self._set_jointly("the end of fit", lambda: fitted)
         return self
 
-    def update(self, loader: Loader, *, progress: bool | None = None, **renamed: Never) -> Self:
+    def update(self, loader: Loader, *, progress: bool | None = None) -> Self:
         """Add more data to what was fitted.
 
         One `fit` on all data gives the same result (apart from labels that are drawn).
@@ -256,14 +262,12 @@ class Laplace(ShortHelp):
             loader: the new data, as for `fit`.
             progress: as for `fit`.
         """
-        refuse_renamed(renamed)
-        processes = together()
-        with processes.telling():
-            before = self._current_posterior().fitted
-        shown = processes.shown(progress)
-        fit = partial(FIT[self.layers], self.model, loader, self.options, shown, before.count)
-        more = fit_together(f"update of {before.told()}", self.model, self.options, fit)
-        self._set_together("the end of update", lambda: before + more)
+        processes = current_processes()
+        with processes.propagate_errors():
+            before = self.posterior.fitted
+        request = FitRequest(self.model, loader, self.options, processes.shown(progress), before.count)
+        more = fit_jointly(f"update of {before.summary()}", request)
+        self._set_jointly("the end of update", lambda: before + more)
         return self
 
     def tune(
@@ -307,54 +311,53 @@ class Laplace(ShortHelp):
         If `prior_variance` is a mapping, each layer gets its own, which only "evidence" can choose. With
         `layers="all"`, candidates are compared with standard deviations that are interpolated between 18
         priors (to 0.6 %, near the ends of the range 2 %). They are compared by the closed form even if the
-        predictive is "weights".
+        predictive is "sampled_networks".
 
         Warns (`EdgeWarning`) if the best candidate of "ood", "nll" or "evidence" is the first or the last.
         """
-        processes = together()
-        with processes.telling():
-            posterior = self._current_posterior()
+        processes = current_processes()
+        with processes.propagate_errors():
+            posterior = self.posterior
             check_objective(objective, weight, penalty)
-        each_layer = isinstance(self.prior_variance, dict)
+            self._check_tuning(objective, val_loader, outliers)
         if objective == EVIDENCE:
-            choose = partial(tune_by_evidence, posterior, each_layer=each_layer)
-            task = f"tune({objective!r}) of {posterior.fitted.told()}"
+            choose = partial(tune_by_evidence, posterior, each_layer=isinstance(self.prior_variance, dict))
+            task = f"tune({objective!r}) of {posterior.fitted.summary()}"
             self.prior_variance, _ = processes.agree(task, choose, lambda _: None)
-            warn_at_the_edge(posterior.candidates(), self.prior_variance, stacklevel=2)
-            return self
-        with processes.telling():
-            if val_loader is None:
-                raise ArgumentError(f"objective={objective!r} needs validation data: tune(val_loader)")
-            if each_layer:
-                raise ArgumentError(
-                    f"objective={objective!r} chooses one prior variance for all layers, and prior_variance "
-                    "holds one for each: choose objective='evidence', or set a number first"
-                )
-            if outliers is not None and objective == CALIBRATED:
-                raise ArgumentError(
-                    "objective='calibrated' looks at no outliers: leave them out, or choose objective='ood'"
-                )
-            method = self._method("auto" if self.predictive == "weights" else None)
-        if objective == CALIBRATED:
-            residual = None if self.predictive == "weights" else self._known_residual()  # no weights hold it
-            found = tune_calibrated(posterior, residual, method, val_loader, progress)
         else:
-            cost = objective_for(objective, posterior.fitted.likelihood, weight, penalty)
+            assert val_loader is not None
+            networks = self.predictive == SAMPLED_NETWORKS  # compared by the closed form, without residual
+            with processes.propagate_errors():
+                method = self._predictive(AUTO if networks else None).name
             asked = self.options.residual_asked
-            residual = self._known_residual() if asked else self._residual()
-            data = val_loader, outliers, progress
-            found = tune_on_data(
-                posterior, residual, self._numbers(), method, cost, *data, choose_residual=asked
-            )
-        before = self._numbers()
-        try:
-            self._set_numbers(found)
-        except BaseException:  # a number that is not finite, or Ctrl-C: all stay as they were
-            self._set_numbers(before)
-            raise
+            residual = None if networks and objective == CALIBRATED else self._residual
+            if objective != CALIBRATED and not asked and not self.settings.residual_variance:
+                residual = None
+            request = TuningRequest(posterior, residual, self.settings, method, val_loader, progress)
+            if objective == CALIBRATED:
+                self.settings = tune_calibrated(request)
+            else:
+                cost = objective_for(objective, request.likelihood, weight, penalty)
+                self.settings = tune_on_data(request, cost, outliers, choose_residual=asked)
         if objective != CALIBRATED:
             warn_at_the_edge(posterior.candidates(), self.prior_variance, stacklevel=2)
         return self
+
+    def _check_tuning(self, objective: str, val_loader: Loader | None, outliers: Data | None) -> None:
+        """Raise if the arguments of `tune` do not go together."""
+        if objective == EVIDENCE:
+            return
+        if val_loader is None:
+            raise ArgumentError(f"objective={objective!r} needs validation data: tune(val_loader)")
+        if isinstance(self.prior_variance, dict):
+            raise ArgumentError(
+                f"objective={objective!r} chooses one prior variance for all layers, and prior_variance "
+                "holds one for each: choose objective='evidence', or set a number first"
+            )
+        if outliers is not None and objective == CALIBRATED:
+            raise ArgumentError(
+                "objective='calibrated' looks at no outliers: leave them out, or choose objective='ood'"
+            )
 
     # ---- predicting
 
@@ -371,29 +374,15 @@ class Laplace(ShortHelp):
             x = dict([*enumerate([*first, *args]), *kwargs.items()])
         x = without_labels(x)
         if torch.compiler.is_compiling():  # a trace has other tensors in place of the model's
-            return self._drop_in_logits(x)
-        with LateChecks() as checks:
+            return self._drop_in(x)[0]
+        with DeferredChecks() as checks:
             self._fitted_posterior().check_unchanged(self.model, checks)
             checks.end_batch()  # its outcome is on its way before the network runs
-            return self._drop_in_logits(x)
+            return self._drop_in(x)[0]
 
-    def _drop_in_logits(self, x: Any) -> Tensor:
-        posterior, method = self._fitted_posterior(), self._method(None)
-        if method == "weights":
-            (batch,) = input_batches(x, model_device(self.model))
-            draws = posterior.sample(NETWORKS, self._prior, None)
-            logits, model_shape = posterior.average_networks(batch, draws, self.temperature)
-            return logits.reshape(model_shape)
-        return self._logits_and_gaussian(x)[0]
-
-    def _logits_and_gaussian(self, x: Any) -> tuple[Tensor, LogitGaussian]:
-        """Drop-in logits by a closed form, and the Gaussian that they are of."""
-        residual = self._residual()
-        root = None if residual is None else residual.root_kernel(x)
-        posterior = self._fitted_posterior()
-        gaussian, shape = posterior.forward(x, self._prior)
-        gaussian = self._complete(gaussian, root)
-        return posterior.layout.output(predictive.predict(gaussian, self._method(None)), shape), gaussian
+    def _drop_in(self, x: Any) -> tuple[Tensor, LogitGaussian | None]:
+        predictor = self._predictor()
+        return predictor.drop_in(x, predictor.predictive(self.predictive))
 
     @torch.no_grad()
     def logits(self, x: Data) -> LogitGaussian:
@@ -405,16 +394,14 @@ class Laplace(ShortHelp):
             x: inputs, or a loader of them.
         """
         self._warn_if_untuned()
-        posterior = self._current_posterior()
-        parts = ((posterior.logits(each.inputs, self._prior), each.root_kernel) for each in self._batches(x))
-        return LogitGaussian.stacked([self._complete(*part) for part in parts])
+        return self._current_predictor().logits(x)
 
     @torch.no_grad()
     def predict_proba(
         self,
         x: Data,
         *,
-        method: Predictive | None = None,
+        method: PredictiveName | None = None,
         samples: int | None = None,
         generator: torch.Generator | None = None,
     ) -> Tensor:
@@ -425,35 +412,48 @@ class Laplace(ShortHelp):
         Args:
             x: inputs, or a loader of them.
             method: "probit", "pairwise", "meanfield", "bridge", "mc", "quadrature", or with `layers="all"`
-                "weights": the average over networks that are drawn once for all batches. By default
+                "sampled_networks": the average over networks that are drawn once for all batches. By default
                 `predictive`.
-            samples: the number of draws: of logits for "mc", 100 by default, and of networks for "weights",
-                20 by default.
-            generator: of the random numbers for "mc" and "weights".
+            samples: the number of draws: of logits for "mc", 100 by default, and of networks for
+                "sampled_networks", 20 by default.
+            generator: of the random numbers for "mc" and "sampled_networks".
         """
         self._warn_if_untuned()
-        posterior, chosen = self._current_posterior(), self._method(method)
-        if chosen == "weights" and self.options.residual_asked:
+        predictor = self._current_predictor()
+        if samples is not None:
+            self._check_samples(samples, method)
+        predictive = predictor.predictive(method or self.predictive, samples, generator)
+        if not predictive.of_gaussian and self.options.residual_asked:
             raise ArgumentError(
-                "method='weights' does not use the residual: choose another, or residual=False"
+                f"method={predictive.name!r} does not use the residual: choose another, or residual=False"
             )
-        drawn = chosen in ("mc", "weights")
-        if samples is not None and (not drawn or type(samples) is not int or samples < 1):
+        found = predictor.predict(predictor.batches(x), predictive)
+        return predictor.posterior.layout.assemble((batch.positions, each) for batch, each in found)
+
+    def _check_samples(self, samples: object, method: str | None) -> None:
+        """Raise unless there is something to draw."""
+        predictive = self._predictive(method)
+        if predictive.in_closed_form or type(samples) is not int or samples < 1:
+            networks = " or 'sampled_networks'" if self.options.layers == "all" else ""
             raise ArgumentError(
-                f"samples={samples!r}, method={chosen!r}: expected a positive number, and 'mc'"
-                + (" or 'weights'" if self.layers == "all" else "")
+                f"samples={samples!r}, method={predictive.name!r}: expected a positive number, and "
+                f"'mc'{networks}"
             )
-        if chosen == "weights":
-            draws = posterior.sample(samples or NETWORKS, self._prior, generator)
-            batches = input_batches(x, model_device(self.model))  # no weights hold the residual
-            parts = ((each, posterior.average_networks(each, draws, self.temperature)[0]) for each in batches)
-        else:
-            predict = partial(predictive.predict, method=chosen, samples=samples, generator=generator)
-            gaussians = self._gaussians(self._batches(x), samples)
-            parts = ((batch, predict(each)) for batch, each in gaussians)
-        log_probabilities = posterior.fitted.likelihood.log_probabilities
-        found = ((batch.positions, log_probabilities(each).exp()) for batch, each in parts)
-        return posterior.layout.together(found)
+
+    @torch.no_grad()
+    def predict_and_score(self, x: Data) -> tuple[Tensor, Tensor]:
+        """Return class probabilities (n, k) and scores (n,) of one forward pass, both on the CPU.
+
+        They are those of `predict_proba` and `score`. If the output has positions, n counts them all.
+
+        Args:
+            x: inputs, or a loader of them.
+        """
+        self._warn_if_untuned()
+        predictor = self._current_predictor()
+        rated = predictor.rate(predictor.batches(x), predictor.predictive(self.predictive))
+        _, probabilities, scores = zip(*rated, strict=True)
+        return torch.cat(probabilities), torch.cat(scores)
 
     @torch.no_grad()
     def sample(self, n: int, *, generator: torch.Generator | None = None) -> dict[str, Tensor]:
@@ -467,10 +467,10 @@ class Laplace(ShortHelp):
             n: the number of draws.
             generator: of the random numbers.
         """
-        posterior = self._current_posterior()
+        posterior = self.posterior
         if not isinstance(n, int) or n < 1:
             raise ArgumentError(f"n={n!r}: expected a positive number of draws")
-        return posterior.sample(n, self._prior, generator)
+        return posterior.sample(n, self.settings.prior, generator)
 
     # ---- deciding
 
@@ -489,9 +489,10 @@ class Laplace(ShortHelp):
             x: inputs, or a loader of them.
         """
         self._warn_if_untuned()
-        layout = self._current_posterior().layout
-        gaussians = self._gaussians(self._batches(x))
-        return layout.together((batch.positions, uncertainty.score(each)) for batch, each in gaussians)
+        predictor = self._current_predictor()
+        likelihood, layout = predictor.posterior.fitted.likelihood, predictor.posterior.layout
+        found = predictor.gaussians(predictor.batches(x))
+        return layout.assemble((batch.positions, likelihood.score(each)) for batch, each in found)
 
     @torch.no_grad()
     def threshold(self, val_loader: Data, *, accept: float = 0.95) -> float:
@@ -514,9 +515,10 @@ class Laplace(ShortHelp):
         """
         metrics.check_share(accept)
         self._warn_if_untuned()
-        self._current_posterior()
-        gaussians = self._gaussians(self._batches(val_loader, keep_labels=True))
-        return metrics.threshold(torch.cat([uncertainty.score(each) for _, each in gaussians]), accept=accept)
+        predictor = self._current_predictor()
+        score = predictor.posterior.fitted.likelihood.score
+        found = predictor.gaussians(predictor.batches(val_loader, keep_labels=True))
+        return metrics.threshold(torch.cat([score(each) for _, each in found]), accept=accept)
 
     @torch.no_grad()
     def uncertainty(
@@ -528,38 +530,27 @@ class Laplace(ShortHelp):
         part is noise in the labels. The second is the mutual information of label and weights, which more
         data would reduce. The result also has the variance of p, (n, k).
 
-        The expectations are means over draws of p: with `predictive="weights"` of drawn networks, otherwise
-        the softmax of drawn logits. All rows use the same random numbers, so the result for a row does not
+        The expectations are means over draws of p: with `predictive="sampled_networks"` of drawn networks,
+        otherwise the softmax of drawn logits. All rows use the same random numbers, so the result for a row does not
         depend on other rows. Without a generator all calls use the same ones too.
 
         Args:
             x: inputs, or a loader of them.
-            samples: the number of draws, 100 by default; for "weights" 20 networks.
+            samples: the number of draws, 100 by default; for "sampled_networks" 20 networks.
             generator: of the random numbers. By default a new one with a fixed seed.
         """
         self._warn_if_untuned()
-        posterior, method = self._current_posterior(), self._method(None)
-        if samples is not None and (type(samples) is not int or samples < 1):
-            raise ArgumentError(f"samples={samples!r}: expected a positive number of draws")
+        predictor = self._current_predictor()
         if generator is None:
-            generator = torch.Generator(model_device(self.model)).manual_seed(UNCERTAINTY_SEED)
-        parts = []
-        if method == "weights":
-            draws = posterior.sample(samples or NETWORKS, self._prior, generator)
-            for batch in input_batches(x, model_device(self.model)):
-                outputs, _ = posterior.network_logits(batch, draws, self.temperature)
-                parts.append(
-                    (batch.positions, uncertainty.of_draws(predictive.network_probabilities(outputs)))
-                )
-        else:
-            state = generator.get_state()
-            for batch, gaussian in self._gaussians(self._batches(x), samples):
-                generator.set_state(state)
-                found = uncertainty.of_gaussian(gaussian, samples or predictive.SAMPLES, generator)
-                parts.append((batch.positions, found))
-        together, sizes = posterior.layout.together, [each for each, _ in parts]
+            generator = torch.Generator(predictor.posterior.device).manual_seed(UNCERTAINTY_SEED)
+        predictive = predictor.predictive(self.predictive, samples, generator)
+        parts = [
+            (batch.positions, predictive.likelihood.uncertainty(draws))
+            for batch, draws in predictor.draw(predictor.batches(x), predictive)
+        ]
+        assemble, sizes = predictor.posterior.layout.assemble, [each for each, _ in parts]
         columns = zip(*(found for _, found in parts), strict=True)
-        return Uncertainty(*(together(zip(sizes, each, strict=True)) for each in columns))
+        return Uncertainty(*(assemble(zip(sizes, each, strict=True)) for each in columns))
 
     @torch.no_grad()
     def evaluate(
@@ -582,7 +573,7 @@ class Laplace(ShortHelp):
             outliers: a tensor or a loader for each name. Labels are ignored.
             progress: as for `fit`.
         """
-        self._current_posterior()
+        predictor = self._current_predictor()
         self._warn_if_untuned()
         if outliers is not None and not isinstance(outliers, Mapping):
             raise ArgumentError(
@@ -593,18 +584,19 @@ class Laplace(ShortHelp):
         for name, data in sets.items():
             with naming(f"outliers {name!r}"):
                 check_data(data)
+        predictive = predictor.predictive(self.predictive)
         steps = track(check_loader(loader), "evaluating", progress)
-        batches = self._with_kernel(labelled_batches(steps, model_device(self.model)))
-        labels, probs, scores = map(torch.cat, zip(*self._predictions(batches), strict=True))
-        found = metrics.of_predictions(probs, labels, scores)
+        rated = predictor.rate(labelled_batches(steps, predictor.posterior.device), predictive)
+        labels, probabilities, scores = map(torch.cat, zip(*rated, strict=True))
+        found = metrics.of_predictions(probabilities, labels, scores)
         for (name, data), key in zip(sets.items(), metrics.log_names(sets), strict=True):
             with naming(f"outliers {name!r}"):
                 if not isinstance(data, (Tensor, Mapping)):
                     data = track(data, f"evaluating: {name}", progress)
-                _, *predictions = zip(*self._predictions(self._batches(data)), strict=True)
-                probs_out, scores_out = map(torch.cat, predictions)
-                told = metrics.of_outliers(probs_out, scores_out, scores)
-                found |= {f"{key}/{measure}": value for measure, value in told.items()}
+                _, *columns = zip(*predictor.rate(predictor.batches(data), predictive), strict=True)
+                probabilities, outlier_scores = map(torch.cat, columns)
+                measured = metrics.of_outliers(probabilities, outlier_scores, scores)
+                found |= {f"{key}/{measure}": value for measure, value in measured.items()}
         return found
 
     def log_evidence(
@@ -619,7 +611,7 @@ class Laplace(ShortHelp):
             prior_variance: in the place of the present one. The result is differentiable in a tensor.
         """
         value = self.prior_variance if prior_variance is None else prior_variance
-        return self._current_posterior().log_evidence(differentiable(value, self._layer_names))
+        return self.posterior.log_evidence(differentiable(value, self._layer_names))
 
     # ---- far from the data
 
@@ -646,7 +638,9 @@ class Laplace(ShortHelp):
         (True, True)
         """
         x, _ = rays.unit_rays(x)
-        found = rays.limit(self._rays(x, find_alpha=False, tolerance=tolerance), self._method(None))
+        along = self._current_predictor().rays(x, find_alpha=False, tolerance=tolerance)
+        predictive = self._predictive()
+        found = rays.limit(along, predictive.likelihood, predictive.name)
         return rays.ApproximateLimit(*found) if tolerance else found
 
     def bound(self, x: Tensor | None = None, *, form: BoundForm = "tight") -> Tensor:
@@ -684,9 +678,13 @@ class Laplace(ShortHelp):
         True
         """
         one_of("form", form, rays.FORMS)
-        posterior = self._current_posterior()
-        found = posterior.bound(x, self._prior, self.temperature, self._method(None), form)
-        return rays.bound_with_residual(found, x, posterior.outputs) if self._residual() else found
+        predictor, predictive = self._current_predictor(), self._predictive()
+        posterior, settings, likelihood = predictor.posterior, self.settings, predictive.likelihood
+        request = BoundRequest(likelihood, predictive.name, form, settings.temperature)
+        found = posterior.bound(x, settings.prior, request)
+        if predictor.residual is None:
+            return found
+        return rays.bound_with_residual(found, x, likelihood.far_confidence(posterior.outputs))
 
     def certify(self, x: Tensor, *, tolerance: float = 0.0) -> Certificate:
         """Return a certificate for each ray δ·x: alpha, the limit, and a confidence; (n,) each.
@@ -716,7 +714,9 @@ class Laplace(ShortHelp):
         True
         """
         x, size = rays.unit_rays(x)
-        found = rays.certify(self._rays(x, find_alpha=True, tolerance=tolerance), self._method(None))
+        along = self._current_predictor().rays(x, find_alpha=True, tolerance=tolerance)
+        predictive = self._predictive()
+        found = rays.certify(along, predictive.likelihood, predictive.name)
         kind = rays.ApproximateCertificate if tolerance else Certificate
         return kind(found.alpha / size.to(found.alpha.device), found.limit, found.confidence)
 
@@ -729,7 +729,7 @@ class Laplace(ShortHelp):
             raise ModelError(
                 "the model has changed since `fit`, so no model would fit the file: call `fit` again"
             )
-        posterior_file.write(path, self.options.as_json(), self._numbers()._asdict(), fitted)
+        posterior_file.write(path, self.options.as_json(), self.settings.as_json(), fitted)
 
     @classmethod
     def load(
@@ -746,9 +746,8 @@ class Laplace(ShortHelp):
         options, numbers, fitted = posterior_file.read(path, fingerprint(model), model_device(model))
         try:
             bayes = cls(model, **Options.from_json(options, output))
-            bayes._set_posterior(fitted)
-            for name in NUMBERS:
-                setattr(bayes, name, numbers[name])
+            bayes.set_fitted(fitted)
+            bayes.settings = Settings(**numbers)
         except (ArgumentError, TypeError, KeyError) as error:
             raise FileError(f"{path} has a damaged header: {error}") from error
         return bayes
@@ -791,24 +790,17 @@ class Laplace(ShortHelp):
         >>> bool((graph(x).softmax(1) - bayes.predict_proba(x)).abs().max() < 1e-6)
         True
         """
-        self._current_posterior()
-        if self._method(None) not in predictive.closed_forms():
+        posterior, predictive = self.posterior, self._predictive()
+        if not predictive.in_closed_form:
             raise ArgumentError(
-                f"predictive={self._method(None)!r}: only a predictive in closed form "
-                f"({', '.join(predictive.closed_forms())}) becomes a graph"
+                f"predictive={predictive.name!r}: only a predictive in closed form "
+                f"({', '.join(closed_form_names())}) becomes a graph"
             )
-        target, every = export.check_path(path), self.layers == "all"
+        target, every = export.check_path(path), posterior.over_all_layers
         if every and target.suffix == ".onnx":
             raise ArgumentError("layers='all' needs derivatives, and ONNX has none: export to '.pt2' instead")
-        export.write(
-            _WithScore(self) if score else self,
-            target,
-            example,
-            dynamic_shapes=dynamic_shapes,
-            metadata=metadata,
-            outputs=(export.LOGITS, export.SCORE) if score else (export.LOGITS,),
-            differentiates=every,
-        )
+        graph = export.Graph(_WithScore(self) if score else self, score=score, differentiates=every)
+        export.write(graph, target, example, dynamic_shapes=dynamic_shapes, metadata=metadata)
 
     def __repr__(self) -> str:
         """Return what was asked for and what was chosen. Of the model only the name is shown."""
@@ -834,21 +826,35 @@ class Laplace(ShortHelp):
     def _shown_predictive(self) -> str:
         if self.predictive != AUTO or self._posterior is None:
             return repr(self.predictive)
-        return f"{self._method(None)!r} (auto)"
+        return f"{self._predictive().name!r} (auto)"
 
     def _shown_prior(self) -> str:
         value = self.prior_variance
         if isinstance(value, dict):
             return f"one for each of {len(value)} layers"
-        return f"{value:.4g}" if self._chosen else f"{value:.4g} (not tuned)"
+        return f"{value:.4g}" if self.settings.chosen else f"{value:.4g} (not tuned)"
 
     def _shown_residual(self) -> str:
         if self._posterior is None:
             return repr(self.residual)
-        if self._residual() is None:
-            waits = self.residual == AUTO and self._known_residual() is not None and not self._chosen
+        if self._residual is None or not self.settings.residual_variance:
+            waits = self.residual == AUTO and self._residual is not None and not self.settings.chosen
             return "off until tuned" if waits else "off"
         return f"on (variance {self.residual_variance:.4g}, threshold {self.residual_threshold:.4g})"
+
+    # ---- what was fitted
+
+    @property
+    def posterior(self) -> WeightPosterior:
+        """The Gaussian over the weights. Raises if there is none yet, or if the model has changed since."""
+        posterior = self._fitted_posterior()
+        if not torch.compiler.is_compiling():  # a trace has other tensors in place of the model's
+            posterior.check_unchanged(self.model)
+        return posterior
+
+    def set_fitted(self, fitted: Fitted) -> None:
+        """Predict with these sums from now on. Raises, and changes nothing, if the prior does not fit them."""
+        self._use(self._posterior_of(fitted))
 
     # ---- inside
 
@@ -857,52 +863,55 @@ class Laplace(ShortHelp):
             raise NotFittedError("this Laplace is not fitted yet: call `fit(train_loader)` first")
         return self._posterior
 
-    def _current_posterior(self) -> WeightPosterior:
-        """What was fitted; raises if the model has changed since."""
-        posterior = self._fitted_posterior()
-        if not torch.compiler.is_compiling():  # a trace has other tensors in place of the model's
-            posterior.check_unchanged(self.model)
-        return posterior
-
     def _posterior_of(self, fitted: Fitted) -> WeightPosterior:
         """What predictions are made with; raises if the prior does not fit it."""
-        posterior = POSTERIOR[self.layers](self.model, fitted, paper=self.options.paper)
-        if isinstance(self.prior_variance, dict):
-            check_variance(self.prior_variance, lambda: posterior.names)
+        posterior = POSTERIORS[self.options.layers](self.model, fitted)
+        if isinstance(self.settings.prior_variance, dict):
+            check_variance(self.settings.prior_variance, lambda: posterior.names)
         return posterior
 
-    def _set_posterior(self, fitted: Fitted) -> None:
-        """Predict with this from now on. Raises, and changes nothing, if the prior does not fit it."""
-        self._predict_with(self._posterior_of(fitted))
+    def _set_jointly(self, task: str, fitted: Callable[[], Fitted]) -> None:
+        """The same sums in all processes, or in none if one of them fails."""
+        posterior, _ = current_processes().agree(
+            task, lambda: self._posterior_of(fitted()), lambda _: None
+        )
+        self._use(posterior)
 
-    def _set_together(self, task: str, fitted: Callable[[], Fitted]) -> None:
-        """The same in all processes, or in none if one of them fails."""
-        posterior, _ = together().agree(task, lambda: self._posterior_of(fitted()), lambda _: None)
-        self._predict_with(posterior)
-
-    def _predict_with(self, posterior: WeightPosterior) -> None:
-        self._posterior = posterior
+    def _use(self, posterior: WeightPosterior) -> None:
         moments, layers = posterior.fitted.input_moments, self.options.residual_layers
-        self._kept_residual = None if moments is None else Residual(self.model, layers, moments)
+        self._posterior = posterior
+        self._residual = None if moments is None else Residual(self.model, layers, moments)
 
     def _layer_names(self) -> tuple[str, ...] | None:
         """The layers that may have a prior variance of their own; None where there is one for all weights."""
-        if self.layers == "last" or self.structure == "full":
+        if self.options.layers == "last" or self.options.structure == "full":
             return None
         if self._posterior is not None:
             return self._posterior.names
         return tuple(layer.name for layer in find_layers(self.model))
 
-    def _method(self, method: str | None) -> str:
-        method = method or self.predictive
-        if method == "weights" and self.layers == "all":
-            return method
-        posterior = self._fitted_posterior()
-        return predictive.method_for(method, posterior.outputs, pairs=posterior.knows_pairs)
+    def _known_likelihood(self) -> Likelihood | None:
+        """The likelihood, as far as it is known before `fit`."""
+        if self._posterior is not None:
+            return self._posterior.fitted.likelihood
+        return LIKELIHOODS.get(self.options.likelihood)
+
+    def _predictor(self) -> Predictor:
+        used = self._residual if self.settings.residual_variance > 0 else None
+        return Predictor(self._fitted_posterior(), used, self.settings)
+
+    def _current_predictor(self) -> Predictor:
+        """What predicts; raises if the model has changed since it was fitted."""
+        self._fitted_posterior().check_unchanged(self.model)
+        return self._predictor()
+
+    def _predictive(self, name: str | None = None) -> Predictive:
+        """The predictive of that name, or the present one."""
+        return self._predictor().predictive(name or self.predictive)
 
     def _warn_if_untuned(self) -> None:
         """Say once that a prediction is made with a prior variance that nobody chose."""
-        if self._chosen or self._warned or self._posterior is None or torch.compiler.is_compiling():
+        if self.settings.chosen or self._warned or self._posterior is None or torch.compiler.is_compiling():
             return
         warnings.warn(
             f"nothing was tuned: the prior variance is {self.prior_variance:g}, and predictions may be far "
@@ -911,75 +920,6 @@ class Laplace(ShortHelp):
             stacklevel=level_of_the_caller(),
         )
         self._warned = True
-
-    def _known_residual(self) -> Residual | None:
-        """The residual that `fit` learned, if any, whether it is in use or not."""
-        self._fitted_posterior()
-        return self._kept_residual
-
-    def _residual(self) -> Residual | None:
-        """The residual, if there is one in use."""
-        return self._known_residual() if self.residual_variance > 0 else None
-
-    def _batches(self, x: Data, *, keep_labels: bool = False) -> Iterator[Batch]:
-        """The batches of x, with the residual's kernel if there is a residual.
-
-        `keep_labels`: where the output has positions, of which they say whether these count.
-        """
-        positions = self._fitted_posterior().layout.positions
-        keep = keep_labels and positions
-        batches = input_batches(x, model_device(self.model), positions=positions, keep_labels=keep)
-        return self._with_kernel(batches)
-
-    def _with_kernel(self, batches: Iterator[Batch]) -> Iterator[Batch]:
-        residual = self._residual()
-        return batches if residual is None else residual.attached_to(batches)
-
-    def _gaussians(
-        self, batches: Iterator[Batch], samples: int | None = None
-    ) -> Iterator[tuple[Batch, LogitGaussian]]:
-        """The points of each batch, as many at a time as may be drawn at once, and their Gaussian."""
-        posterior = self._fitted_posterior()
-        numbers = posterior.outputs * max(predictive.FEW_CLASSES, samples or predictive.SAMPLES)
-        rows = max(1, NUMBERS_PER_PREDICTION // numbers)
-        for batch, gaussian in posterior.gaussians(batches, self._prior, rows):
-            yield batch, self._complete(gaussian, batch.root_kernel)
-
-    def _predictions(self, batches: Iterator[Batch]) -> Iterator[tuple[Tensor | None, Tensor, Tensor]]:
-        """Labels (n,), if there are any, probabilities (n, k) and scores (n,), on the CPU."""
-        posterior, method = self._fitted_posterior(), self._method(None)
-        draws = posterior.sample(NETWORKS, self._prior, None) if method == "weights" else None
-        for batch, gaussian in self._gaussians(batches):
-            if draws is None:
-                logits = predictive.predict(gaussian, method)
-            else:
-                logits, _ = posterior.average_networks(batch, draws, self.temperature)
-            probs = posterior.fitted.likelihood.log_probabilities(logits).exp()
-            labels = None if batch.labels is None else batch.labels.cpu()
-            yield labels, probs.cpu(), uncertainty.score(gaussian).cpu()
-
-    def _complete(self, gaussian: LogitGaussian, root_kernel: Tensor | None) -> LogitGaussian:
-        if root_kernel is not None:  # it is the same for all positions of an input
-            root_kernel = self._fitted_posterior().layout.for_points(root_kernel, gaussian.scale.shape[0])
-        return self._numbers().complete(gaussian, root_kernel)
-
-    def _numbers(self) -> Candidate:
-        return Candidate(**{name: getattr(self, name) for name in NUMBERS})
-
-    def _set_numbers(self, numbers: Candidate) -> None:
-        for name, value in numbers._asdict().items():
-            if value is not None:
-                setattr(self, name, value)
-
-    def _rays(self, x: Tensor, *, find_alpha: bool, tolerance: float) -> Iterator[RayGaussian]:
-        posterior, residual = self._current_posterior(), self._residual()
-        if not isinstance(tolerance, (int, float)) or not 0 <= tolerance < 1:
-            raise ArgumentError(f"tolerance={tolerance!r}: expected a number from 0 (exact) to below 1")
-        found = posterior.rays(x, self._prior, find_alpha=find_alpha, tolerance=tolerance)
-        found = (ray.at_temperature(self.temperature) for ray in found)
-        if residual is None:
-            return found
-        return rays.with_residual(found, x, residual, self.residual_variance, self.residual_threshold)
 
 
 class _WithScore(nn.Module):
@@ -990,7 +930,9 @@ class _WithScore(nn.Module):
         self.bayes = bayes
 
     def forward(self, x: Any) -> tuple[Tensor, Tensor]:
-        logits, gaussian = self.bayes._logits_and_gaussian(x)
-        layout = self.bayes._fitted_posterior().layout
-        sizes = layout.position_sizes(tuple(logits.shape))
-        return logits, layout.together([(sizes, uncertainty.score(gaussian))])
+        logits, gaussian = self.bayes._drop_in(x)
+        posterior = self.bayes._fitted_posterior()
+        assert gaussian is not None  # only closed forms are exported
+        sizes = posterior.layout.position_sizes(tuple(logits.shape))
+        scores = posterior.fitted.likelihood.score(gaussian)
+        return logits, posterior.layout.assemble([(sizes, scores)])

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from bitbayes.errors import ArgumentError
 
-WITHOUT_PAIRS = (
+NO_CROSS_COVARIANCE = (
     "structure='lowrank' knows the variances of the logits, and not how two of them vary together. Choose "
     "'meanfield', 'probit' or 'bridge' to predict, and `score` to reject; or use structure='kron' or 'diag'"
 )
@@ -165,7 +165,7 @@ class LogitGaussian:
         """The factors; raises where only variances are known."""
         if self.factors.table is None:
             return self.factors
-        raise ArgumentError(WITHOUT_PAIRS)
+        raise ArgumentError(NO_CROSS_COVARIANCE)
 
     def scaled_variances(self) -> Tensor:
         """The diagonal of the covariance, (n, k), in units of scale², without the common shift's part."""

@@ -1,4 +1,4 @@
-"""Merging: the posterior of several data sets, of those that fitted them apart, and without some of them."""
+"""Add or subtract posteriors fitted on separate data."""
 
 import copy
 from collections.abc import Sequence
@@ -33,9 +33,9 @@ def merge(
         parts: fitted `Laplace`s of one model, or files that they were saved to.
         without: the same, for data to take out. Each of their points must be part of `parts`. The result
             agrees with a fit without them to 1e-9 for a model in float64, and to 1e-3 otherwise. If too few
-            digits are left for that, a `DataError` is raised. Where labels are drawn (`curvature="fisher"`,
-            or "paper" over all layers), give the very fits that were merged: another fit of the same data
-            draws other labels.
+            digits are left for that, a `DataError` is raised. Where labels are drawn
+            (`curvature="fisher"`), give the very fits that were merged: another fit of the same data draws
+            other labels.
         model: the network that was fitted. It is needed if all parts are files.
 
     Returns:
@@ -61,15 +61,15 @@ def merge(
     taken = [_loaded(each, model) for each in out]
     for other in others + taken:
         _check_mergeable(first, other)
-    total = first._current_posterior().fitted
+    total = first.posterior.fitted
     for other in others:
-        more = other._current_posterior().fitted
-        living = {*total.living, *more.living}
-        total = replace(total + more, living=tuple(sorted(living)))
+        more = other.posterior.fitted
+        mutable_buffers = {*total.mutable_buffers, *more.mutable_buffers}
+        total = replace(total + more, mutable_buffers=tuple(sorted(mutable_buffers)))
     for other in taken:
-        total = total.without(other._current_posterior().fitted, _most(first.model))
+        total = total.without(other.posterior.fitted, _max_ratio(first.model))
     merged = copy.copy(first)
-    merged._set_posterior(total)
+    merged.set_fitted(total)
     return merged
 
 
@@ -91,7 +91,7 @@ def _loaded(part: Part, model: nn.Module | None) -> Laplace:
 
 def _check_mergeable(first: Laplace, other: Laplace) -> None:
     """Raise if the sums of the two are not of one kind."""
-    mine, theirs = (each._fitted_posterior().fitted.curvature for each in (first, other))
+    mine, theirs = (each.posterior.fitted.curvature for each in (first, other))
     if first.layers == other.layers and mine.keys() != theirs.keys():
         raise ArgumentError(
             f"these cannot be merged: they are about other layers, {', '.join(mine)} and "
@@ -105,13 +105,13 @@ def _check_mergeable(first: Laplace, other: Laplace) -> None:
 
 def _kind(bayes: Laplace) -> tuple[object, ...]:
     """What two of them must have in common, so that their sums can be added."""
-    options, curvature = bayes.options, bayes._fitted_posterior().fitted.curvature
+    options, curvature = bayes.options, bayes.posterior.fitted.curvature
     structures = [type(each) for each in curvature.values()]
-    return options.layers, structures, options.paper, bool(options.residual), options.residual_layers
+    return options.layers, structures, bool(options.residual), options.residual_layers
 
 
-def _most(model: nn.Module) -> float:
-    """How many times what is left a sum may be, so that a difference keeps the digits that it should."""
+def _max_ratio(model: nn.Module) -> float:
+    """Largest total/remainder ratio before cancellation."""
     dtype = working_dtype(model)
     agreement = AGREEMENT if dtype == torch.float64 else COARSE_AGREEMENT
     return agreement / (ROUNDINGS * torch.finfo(dtype).eps)

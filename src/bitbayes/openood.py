@@ -5,6 +5,7 @@ where OpenOOD can be imported.
 """
 
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from operator import length_hint
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -14,10 +15,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from bitbayes.errors import DataError, ModelError, NotFittedError
-from bitbayes.laplace import NUMBERS, Laplace
+from bitbayes.laplace import Laplace
 from bitbayes.model import Fingerprint, Inputs, Loader, check_loader, fingerprint, unwrapped
 from bitbayes.options import LaplaceOptions
 from bitbayes.progress import track
+from bitbayes.settings import Settings
 
 if TYPE_CHECKING:
     BasePostprocessor = object
@@ -78,8 +80,8 @@ class LaplacePostprocessor(BasePostprocessor):
     def postprocess(self, net: nn.Module, data: Inputs) -> tuple[Tensor, Tensor]:
         """The most probable labels (n,) and the scores (n,), of one forward pass, on the CPU."""
         bayes = self._bayes_of(net)
-        _, probabilities, scores = zip(*bayes._predictions(bayes._batches(data)), strict=True)
-        return torch.cat(probabilities).argmax(1), torch.cat(scores)
+        probabilities, scores = bayes.predict_and_score(data)
+        return probabilities.argmax(1), scores
 
     def inference(
         self, net: nn.Module, data_loader: Loader, progress: bool = True
@@ -103,13 +105,11 @@ class LaplacePostprocessor(BasePostprocessor):
 
     def set_hyperparam(self, hyperparam: list[Any]) -> None:
         """Set the numbers that `tune` chooses, in the order of `get_hyperparam`."""
-        bayes = self._bayes()
-        for name, value in zip(NUMBERS, hyperparam, strict=True):
-            setattr(bayes, name, value)
+        self._bayes().settings = Settings(*hyperparam)
 
     def get_hyperparam(self) -> list[Any]:
         """Prior variance, temperature, and the residual's variance and threshold."""
-        return [getattr(self._bayes(), name) for name in NUMBERS]
+        return list(asdict(self._bayes().settings).values())
 
     def _bayes(self) -> Laplace:
         if self.bayes is None:
@@ -120,7 +120,6 @@ class LaplacePostprocessor(BasePostprocessor):
         bayes = self._bayes()
         if unwrapped(net) is not self._network:  # `bayes.model` is a view of it where there is an `output`
             raise ModelError("this post-processor was set up for another network: call `setup` with this one")
-        bayes._current_posterior()  # raises if the network has changed since
         return bayes
 
 

@@ -2,37 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import difflib
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Generic, Literal, Never, Protocol, Self, TypedDict, TypeVar, overload
 
 from torch import Tensor, nn
 
 from bitbayes.errors import ArgumentError, FileError, one_of
-from bitbayes.predictive import closed_forms
-from bitbayes.prior import positive
-from bitbayes.structures import CURVATURES, LAYER_STRUCTURES
+from bitbayes.likelihoods import LIKELIHOODS, SAMPLED_LOGITS, closed_form_names
+from bitbayes.structures import CURVATURES
 
 # The values of options, for editors and type checkers. The tests compare them with what is checked below.
 Layers = Literal["last", "all"]
 Structure = Literal["auto", "full", "kron", "lowrank", "diag", "isotropic"]
-Method = Literal["probit", "pairwise", "meanfield", "bridge", "quadrature", "mc", "weights"]
-Predictive = Literal["auto", Method]
-CurvatureName = Literal["exact", "fisher", "paper"]
+Method = Literal["probit", "pairwise", "meanfield", "bridge", "quadrature", "mc", "sampled_networks"]
+PredictiveName = Literal["auto", Method]
+CurvatureName = Literal["exact", "fisher"]
+LikelihoodName = Literal["auto", "categorical", "bernoulli"]
 ResidualOption = bool | Literal["auto"] | tuple[str, ...] | list[str]
 Objective = Literal["calibrated", "ood", "nll", "evidence"]
 Penalty = Literal["entropy", "uniform"]
 BoundForm = Literal["tight", "theorem"]
 
-ESTIMATES = ("exact", "fisher", "paper")
+ESTIMATES = ("exact", "fisher")
 AUTO: Literal["auto"] = "auto"
-# Options of earlier versions, and what to write instead.
-RENAMED = {
-    "estimate": "it is called curvature= now: curvature='fisher', or curvature=bb.Fisher(draws=…)",
-    "variant": "it is called curvature= now: curvature='paper'",
-    "draws": "it belongs to the curvature now: Laplace(model, curvature=bb.Fisher(draws=…))",
-    "generator": "it belongs to the curvature now: Laplace(model, curvature=bb.Fisher(seed=…))",
-    "likelihood": "leave it out: the number of the model's outputs decides",
+SAMPLED_NETWORKS: Literal["sampled_networks"] = "sampled_networks"
+# What laplace-torch calls its options, and what to write here instead.
+LAPLACE_TORCH = {
+    "subset_of_weights": "layers='last' or layers='all'; for a subnetwork, freeze the other parameters",
+    "hessian_structure": "structure='kron', 'diag', 'full' or 'lowrank'",
+    "prior_precision": "prior_variance=1/prior_precision",
+    "sigma_noise": "leave it out: classifiers have no noise variance",
+    "temperature": "set it afterwards, bayes.temperature = …",
+    "backend": "leave it out; curvature='fisher' draws labels",
+    "backend_kwargs": "leave it out; curvature=bb.Fisher(draws=…) draws labels",
+    "last_layer_name": "head='NAME'",
+    "enable_backprop": "leave it out: bayes(x) is differentiable",
+    "dict_key_y": "leave it out: mappings have a key 'labels'",
 }
 
 
@@ -64,7 +71,8 @@ class LaplaceOptions(TypedDict, total=False):
     layers: Layers
     structure: Structure
     prior_variance: float | Mapping[str, float] | None
-    predictive: Predictive
+    predictive: PredictiveName
+    likelihood: LikelihoodName
     head: str | None
     curvature: CurvatureName | Fisher
     residual: ResidualOption
@@ -73,16 +81,18 @@ class LaplaceOptions(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Options:
-    """Every option but those that can be set at any time: prior variance, temperature, residual's numbers.
+    """Every option but the `Settings`, which can be set at any time.
 
-    `curvature`: "exact", "paper", or a `Fisher`. `residual`: whether there is one, "auto" (where the inputs
-    allow it), or the names of the hidden layers at whose inputs it looks too. `output`: where the logits are
-    in what the model returns.
+    curvature: "exact" or a `Fisher`.
+    residual: whether there is one, "auto" (where the inputs allow it), or the layers whose inputs enter the
+        kernel.
+    output: where the logits are in what the model returns.
     """
 
     layers: Layers = "last"
     structure: Structure = "auto"
-    predictive: Predictive = "auto"
+    predictive: PredictiveName = "auto"
+    likelihood: str = AUTO
     head: str | None = None
     curvature: CurvatureName | Fisher = "exact"
     residual: bool | Literal["auto"] | tuple[str, ...] = AUTO
@@ -98,10 +108,11 @@ class Options:
         if self.curvature == "fisher":
             return replace(self, curvature=Fisher()).check()
         every_layer = one_of("layers", self.layers, ("last", "all")) == "all"
-        structures = LAYER_STRUCTURES if every_layer else tuple(CURVATURES)
-        methods = (*closed_forms(), "mc", "weights") if every_layer else (*closed_forms(), "mc")
-        one_of("structure", self.structure, ("auto", *structures))
-        one_of("predictive", self.predictive, ("auto", *methods))
+        structures = [name for name, kind in CURVATURES.items() if kind.over_all_layers or not every_layer]
+        methods = (*closed_form_names(), SAMPLED_LOGITS, *([SAMPLED_NETWORKS] if every_layer else []))
+        one_of("structure", self.structure, (AUTO, *structures))
+        one_of("predictive", self.predictive, (AUTO, *methods))
+        one_of("likelihood", self.likelihood, (AUTO, *LIKELIHOODS))
         if not isinstance(self.curvature, Fisher):
             one_of("curvature", self.curvature, ESTIMATES)
         elif not every_layer:
@@ -109,23 +120,16 @@ class Options:
                 "curvature='fisher' estimates derivatives over all layers: the last layer's curvature is "
                 "exact at the price of a forward pass. Use curvature='exact', or layers='all'"
             )
-        if self.residual_asked and self.predictive == "weights":
+        if self.residual_asked and self.predictive == SAMPLED_NETWORKS:
             raise ArgumentError(
-                "residual=True adds a variance to the logits, and predictive='weights' does not use it: "
-                "choose another"
+                "residual=True adds a variance to the logits, and predictive='sampled_networks' does not use "
+                "it: choose another"
             )
         return self
 
     @property
-    def paper(self) -> bool:
-        """Whether the paper's own formulas are asked for."""
-        return self.curvature == "paper"
-
-    @property
     def fisher(self) -> Fisher | None:
-        """How labels are drawn; None where the curvature is exact. The paper draws one for each point."""
-        if self.layers == "all" and self.paper:
-            return Fisher()
+        """How labels are drawn; None where the curvature is exact."""
         return self.curvature if isinstance(self.curvature, Fisher) else None
 
     @property
@@ -135,7 +139,7 @@ class Options:
 
     @property
     def residual_layers(self) -> tuple[str, ...]:
-        """The hidden layers at whose inputs the residual looks."""
+        """Layers whose inputs enter the kernel."""
         return self.residual if isinstance(self.residual, tuple) else ()
 
     def as_json(self) -> dict[str, Any]:
@@ -147,6 +151,13 @@ class Options:
     def from_json(saved: dict[str, Any], output: Any = None) -> dict[str, Any]:
         """The arguments of `Laplace`, from `as_json`; `output`: the function that it cannot hold, if any."""
         saved = dict(saved)
+        if saved["curvature"] == "paper":
+            raise FileError(
+                "it was fitted with the paper's own formulas, which are in the folder paper/ of a checkout, and "
+                "not in the library: fit again"
+            )
+        if saved["predictive"] == "weights":  # its earlier name
+            saved["predictive"] = SAMPLED_NETWORKS
         if saved.pop("function"):
             if not callable(output):
                 raise FileError(
@@ -192,32 +203,19 @@ class FrozenOption(Generic[T]):
         )
 
 
-class PositiveNumber:
-    """A positive number as an attribute of a `Laplace`, which can be set at any time; `zero`: 0 too."""
+def refuse_unknown(given: Mapping[str, object], known: Iterable[str]) -> None:
+    """Raise on what is no option, and say how laplace-torch's options are written here.
 
-    def __init__(self, doc: str, *, zero: bool = False) -> None:
-        self.__doc__, self.zero = doc, zero
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self.name = name
-
-    @overload
-    def __get__(self, laplace: None, owner: type) -> Self: ...
-    @overload
-    def __get__(self, laplace: object, owner: type) -> float: ...
-    def __get__(self, laplace: object | None, owner: type) -> float | Self:
-        return self if laplace is None else getattr(laplace, f"_{self.name}")
-
-    def __set__(self, laplace: object, value: float | Tensor) -> None:
-        setattr(laplace, f"_{self.name}", positive(value, self.name, zero=self.zero))
-
-
-def refuse_renamed(given: Mapping[str, object]) -> None:
-    """Raise on what is no option, and say how the options of earlier versions are written now."""
+    Args:
+        given: the arguments that are no options.
+        known: the names of all options.
+    """
     for name, value in given.items():
-        if name in RENAMED:
-            raise ArgumentError(f"{name}={value!r} is no option any more: {RENAMED[name]}")
-        raise TypeError(f"unexpected argument {name}={value!r}")
+        if name in LAPLACE_TORCH:
+            raise ArgumentError(f"{name}={value!r} is an option of laplace-torch. Here: {LAPLACE_TORCH[name]}")
+        near = difflib.get_close_matches(name, known, n=1)
+        hint = f", did you mean {near[0]!r}?" if near else ""
+        raise TypeError(f"unexpected argument {name}={value!r}{hint}")
 
 
 def _residual_layers(model: nn.Module, residual: object) -> bool | Literal["auto"] | tuple[str, ...]:

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from bitbayes.errors import ArgumentError
-from bitbayes.precision import smallest_precision
 
 # Wide enough that an optimum on the edge means that the data do not ask for one.
 SMALLEST_VARIANCE, LARGEST_VARIANCE = 1e-6, 1e10
@@ -35,6 +34,15 @@ class Prior:
     def precision(self, layer: str, dtype: torch.dtype) -> float:
         """τ = 1/σ₀² of a layer, not so small that variances leave the range of the dtype."""
         return max(1 / float(self.of(layer)), smallest_precision(dtype))
+
+
+def smallest_precision(dtype: torch.dtype) -> float:
+    """The smallest precision 1/variance that is used in a dtype: variances above its inverse would overflow.
+
+    In float32 it is about 4e-29, a prior variance beyond all sense. Predictions have reached their limit for
+    wider and wider priors long before.
+    """
+    return float(torch.finfo(dtype).tiny ** 0.75)
 
 
 def variance_grid(

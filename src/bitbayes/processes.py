@@ -53,7 +53,7 @@ def process_group(group: dist.ProcessGroup | None) -> Iterator[None]:
         _chosen.reset(before)
 
 
-def together() -> Processes:
+def current_processes() -> Processes:
     """The processes that work together now, this one alone if there are no others."""
     group = _chosen.get()
     if group is None or not dist.is_available() or not dist.is_initialized():
@@ -92,7 +92,7 @@ class Processes:
         if self.alone:
             mine = work()
             return mine, [facts(mine)]
-        with self.telling(task):
+        with self.propagate_errors(task):
             mine = work()
             said = task, None, facts(mine)
         answers = self._gather_objects(said)
@@ -110,10 +110,10 @@ class Processes:
         return mine, [fact for _, _, fact in answers]
 
     @contextmanager
-    def telling(self, task: str = "") -> Iterator[None]:
+    def propagate_errors(self, task: str = "") -> Iterator[None]:
         """Tell the others of an error in this block, and raise it.
 
-        For checks before a call of `agree`, in which the others hear of it: they would wait there in vain.
+        For checks before a call of `agree`, in which the others hear of it: they would time out there.
         """
         try:
             yield
@@ -143,7 +143,7 @@ class Processes:
             if sent is not tensor:
                 tensor.copy_(sent)
 
-    def rows(self, mine: Tensor) -> Tensor:
+    def gather(self, mine: Tensor) -> Tensor:
         """The rows (n, …) of all processes, in the order of these, on the device of `mine`."""
         if self.alone:
             return mine
@@ -181,7 +181,7 @@ class Processes:
             collective(*arguments, **named, group=self.group)
         except RuntimeError as error:  # of torch.distributed: a time-out, or a closed connection
             raise ProcessError(
-                f"process {self.rank} of {self.size} waited in vain for the others ({error}). Did one of "
+                f"process {self.rank} of {self.size} timed out waiting for the others ({error}). Did one of "
                 "them end, or not call this function, or take longer than the group's time-out "
                 "(init_process_group(timeout=…))? One that works alone says so: bitbayes.process_group(None)"
             ) from error

@@ -1,56 +1,72 @@
-"""A progress bar for work that takes longer than a second, on terminals and in notebooks."""
+"""A progress bar for work that takes longer than a second, on terminals and in notebooks: rich's own."""
 
-import html
+from __future__ import annotations
+
 import sys
 import time
 from collections.abc import Iterable, Iterator
+from importlib.util import find_spec
 from operator import length_hint
-from typing import Any, Protocol, TypeVar
+from types import TracebackType
+from typing import TYPE_CHECKING, Self, TypeVar
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as RichProgress
 
 T = TypeVar("T")
-# Seconds between two updates of a bar in a notebook: each of them is a message to the browser.
-PAUSE = 0.25
 
 
-class Bar(Protocol):
-    """A progress bar."""
+class Progress:
+    """A bar on stderr, inside a `with` block. It appears after the first second and is gone at the end.
 
-    def start(self) -> None:
-        """Show it."""
+    Args:
+        what: the name of the work, beside the bar.
+        total: the number of steps; 0 if it is not known.
+        show: True for always, False for never, None for "only on terminals and in notebooks".
+    """
+
+    def __init__(self, what: str, total: int, show: bool | None) -> None:
+        self.what, self.total, self.done = what, total, 0
+        self.wanted = show is not False and (bool(show) or in_notebook() or on_terminal())
+        self.begun = time.monotonic()
+        self.bar: RichProgress | None = None
+
+    def __enter__(self) -> Self:
+        return self
 
     def advance(self) -> None:
         """Count one step."""
+        self.done += 1
+        if self.bar is not None:
+            self.bar.advance(self.bar.task_ids[0])
+        elif self.wanted and time.monotonic() - self.begun > 1:
+            self._start()
 
-    def stop(self) -> None:
-        """Show it no longer, or as it is at the end."""
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.bar is not None:
+            self.bar.stop()
+
+    def _start(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+        # In a notebook, rich's own bar needs ipywidgets. Without them it is drawn as on a terminal.
+        plain = True if in_notebook() and find_spec("ipywidgets") is None else None
+        console = Console(stderr=True, force_jupyter=plain and False, force_terminal=plain)
+        self.bar = Progress(*columns, console=console, transient=True)
+        self.bar.add_task(self.what, total=self.total or None, completed=self.done)
+        self.bar.start()
 
 
 def track(steps: Iterable[T], what: str, show: bool | None = None) -> Iterator[T]:
-    """Yield from `steps`, and show a progress bar after the first second.
-
-    Args:
-        steps: any iterable. If it has a length, the bar shows the remaining time.
-        what: the name of the work, beside the bar.
-        show: True for always, False for never, None for "only on terminals and in notebooks".
-    """
-    notebook = in_notebook()
-    if show is False or (show is None and not notebook and not on_terminal()):
-        yield from steps
-        return
-    total = length_hint(steps) or None
-    bar: Bar = NotebookBar(what, total) if notebook else TerminalBar(what, total)
-    begun = time.monotonic()
-    running = False
-    try:
+    """Yield from `steps`, and show a progress bar; see `Progress`."""
+    with Progress(what, length_hint(steps), show) as progress:
         for step in steps:
             yield step
-            bar.advance()
-            if not running and time.monotonic() - begun > 1:
-                bar.start()
-                running = True
-    finally:
-        if running:
-            bar.stop()
+            progress.advance()
 
 
 def in_notebook() -> bool:
@@ -62,64 +78,3 @@ def in_notebook() -> bool:
 def on_terminal() -> bool:
     """Return whether stderr is a terminal. A process without a console may have no stderr at all."""
     return sys.stderr is not None and sys.stderr.isatty()
-
-
-class TerminalBar:
-    """A bar on stderr, by rich. It disappears at the end."""
-
-    def __init__(self, what: str, total: int | None) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-        columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-        self.progress = Progress(*columns, console=Console(stderr=True), transient=True)
-        self.task = self.progress.add_task(what, total=total)
-
-    def start(self) -> None:
-        self.progress.start()
-
-    def advance(self) -> None:
-        self.progress.advance(self.task)
-
-    def stop(self) -> None:
-        self.progress.stop()
-
-
-class NotebookBar:
-    """A bar as HTML in the output of a cell. Rich's own needs ipywidgets, this one only IPython.
-
-    At the end it says how many steps there were and how long they took.
-    """
-
-    def __init__(self, what: str, total: int | None) -> None:
-        self.what, self.total, self.done = what, total, 0
-        self.begun = self.shown = time.monotonic()
-        self.handle: Any = None
-
-    def start(self) -> None:
-        from IPython.display import display
-
-        self.handle = display(self, display_id=True)  # type: ignore[no-untyped-call]
-
-    def advance(self) -> None:
-        self.done += 1
-        if self.handle is not None and time.monotonic() - self.shown > PAUSE:
-            self.shown = time.monotonic()
-            self.handle.update(self)
-
-    def stop(self) -> None:
-        self.handle.update(self)
-
-    def __repr__(self) -> str:
-        """Return the text for front ends without HTML."""
-        seconds = time.monotonic() - self.begun
-        steps = f"{self.done:,}" if self.total is None else f"{self.done:,} of {self.total:,}"
-        left = ""
-        if self.total and 0 < self.done < self.total:
-            left = f", about {seconds / self.done * (self.total - self.done):.0f} s left"
-        return f"{self.what}: {steps} in {seconds:.0f} s{left}"
-
-    def _repr_html_(self) -> str:
-        value = "" if self.total is None else f' value="{self.done}" max="{self.total}"'
-        text = html.escape(repr(self))
-        return f'<progress aria-label="{html.escape(self.what)}"{value}></progress> {text}'

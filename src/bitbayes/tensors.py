@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from bitbayes.errors import DataError, ModelError
-from bitbayes.precision import precise
+from bitbayes.precision import to_float64
 
 # Columns of a product that are computed at once, and the numbers in 64 bytes.
 COLUMNS_AT_ONCE, GPU_COLUMNS_AT_ONCE = 256, 512
@@ -38,14 +38,14 @@ class TensorBundle:
         )
 
 
-def check_digits(whole: Tensor, left: Tensor, most: float) -> None:
-    """Raise where a difference of sums of squares is less than 1/`most` of the sum it was taken from.
+def check_cancellation(whole: Tensor, left: Tensor, max_ratio: float) -> None:
+    """Raise where a difference of sums of squares is less than 1/`max_ratio` of the sum it was taken from.
 
     The rounding errors of the whole sum are all that is left there, or what was taken out was not part of it.
     """
-    if bool((left * most < whole).any()) or bool((left < 0).any()):
+    if bool((left * max_ratio < whole).any()) or bool((left < 0).any()):
         raise DataError(
-            f"these data cannot be taken out: they make up all but 1/{most:,.0f} of a sum, so that only "
+            f"these data cannot be taken out: they make up all but 1/{max_ratio:,.0f} of a sum, so that only "
             "rounding errors would be left, or they are not part of what was fitted. Fit again without them"
         )
 
@@ -61,7 +61,7 @@ def second_moments(rows: Tensor) -> Tensor:
         step = GPU_COLUMNS_AT_ONCE
         if d % ALIGNED:  # rows shall begin at a multiple of 64 bytes; 2,048 features and a 1 would not
             rows = functional.pad(rows, (0, -d % ALIGNED))
-    rows = precise(rows)
+    rows = to_float64(rows)
     total = rows.new_empty(d, d)
     for start in range(0, d, step):  # one half is the other's mirror image
         part = (rows[:, start : start + step].T @ rows[:, start:])[: d - start, : d - start]

@@ -1,4 +1,4 @@
-"""How sure is a prediction? A Gaussian over logits → a score to reject by, or the parts of uncertainty."""
+"""The parts of the uncertainty of a prediction: noise in the labels, and weights that are not known."""
 
 from __future__ import annotations
 
@@ -6,10 +6,6 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-
-from bitbayes import predictive
-from bitbayes.logits import LogitGaussian
-from bitbayes.precision import without_autocast
 
 
 class Uncertainty(NamedTuple):
@@ -27,22 +23,7 @@ class Uncertainty(NamedTuple):
     variance: Tensor
 
 
-def score(gaussian: LogitGaussian) -> Tensor:
-    """Return log Σᵢ exp zᵢ (n,), which is larger for points that are more like the data.
-
-    zᵢ = m̃ᵢ/√(1 + π/8·c̃ᵢᵢ) are the logits of `probit`. For one logit z it is that of the two logits ±z/2.
-    """
-    z = predictive.predict(gaussian, "probit")  # (n, k)
-    return (torch.cat([-z, z], dim=1) / 2 if z.shape[1] == 1 else z).logsumexp(1)
-
-
-def of_gaussian(gaussian: LogitGaussian, samples: int, generator: torch.Generator | None) -> Uncertainty:
-    """The uncertainty by draws of the logits, whose random numbers all points share."""
-    with without_autocast(gaussian.scale.device):
-        return of_draws(predictive.drawn_probabilities(gaussian, samples, generator, shared=True))
-
-
-def of_draws(probabilities: Tensor) -> Uncertainty:
+def uncertainty_of_draws(probabilities: Tensor) -> Uncertainty:
     """The uncertainty of draws p (s, n, k) of the probabilities, every expectation a mean over s."""
     mean = probabilities.mean(0)  # (n, k)
     floor = mean.clamp_min(torch.finfo(mean.dtype).tiny)

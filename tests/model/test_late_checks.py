@@ -7,7 +7,7 @@ from torch import nn
 import bitbayes as bb
 from bitbayes.errors import DataError, ModelError
 from bitbayes.likelihood import Categorical
-from bitbayes.model import LateChecks
+from bitbayes.model import DeferredChecks
 from bitbayes.model.running.deferred_checks import LAG
 from classifiers import points, relu_mlp
 
@@ -101,7 +101,7 @@ def test_a_label_of_one_logit_is_checked_late_too(label):
 
 def test_labels_are_indices_in_range_before_they_are_looked_at():
     labels = torch.tensor([-100, 0, 3, 4, 10**9])
-    with pytest.raises(DataError, match="batch 0"), LateChecks() as checks:
+    with pytest.raises(DataError, match="batch 0"), DeferredChecks() as checks:
         taken = Categorical().check(labels, (5, 4), "batch 0", checks)
     assert taken.tolist() == [0, 0, 3, 3, 3]
 
@@ -162,7 +162,7 @@ def test_a_prediction_that_stops_early_raises_nothing_of_what_it_did_not_look_at
 
 def test_an_error_in_the_block_stays_where_all_checks_are_good():
     def work():
-        with LateChecks() as checks:
+        with DeferredChecks() as checks:
             checks.add(torch.tensor(True), lambda: pytest.fail("it was good"))
             raise KeyError("another")
 
@@ -174,7 +174,7 @@ def test_what_is_known_at_once_is_raised_at_once():
     def refuse():
         raise DataError("known")
 
-    with LateChecks() as checks:
+    with DeferredChecks() as checks:
         with pytest.raises(DataError, match="known"):
             checks.add(False, refuse)
         checks.add(True, refuse)

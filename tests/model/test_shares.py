@@ -6,7 +6,7 @@ from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, Sampl
 
 import bitbayes as bb
 from bitbayes.errors import ArgumentError
-from bitbayes.model import labelled_batches, own_points, without_repeats
+from bitbayes.model import count_unpadded, drop_padding, labelled_batches
 from classifiers import points, relu_mlp
 
 CPU = torch.device("cpu")
@@ -14,7 +14,7 @@ CPU = torch.device("cpu")
 
 def numbers(loader):
     """The points that a loader gives for its own, by their numbers."""
-    batches = without_repeats(labelled_batches(loader, CPU), own_points(loader))
+    batches = drop_padding(labelled_batches(loader, CPU), count_unpadded(loader))
     return [int(each) for batch in batches for each in batch.labels]
 
 
@@ -63,14 +63,14 @@ def test_it_is_refused_where_the_repeated_points_are_not_known():
     with pytest.raises(
         ArgumentError, match="the sampler is a Reversed: give a sampler that repeats no point"
     ):
-        own_points(DataLoader(data, sampler=Reversed(data, 2, 1)))
+        count_unpadded(DataLoader(data, sampler=Reversed(data, 2, 1)))
     with pytest.raises(ArgumentError, match="by a Sorted"):
-        own_points(DataLoader(data, batch_sampler=Sorted(sampler, 3, False)))
+        count_unpadded(DataLoader(data, batch_sampler=Sorted(sampler, 3, False)))
     with pytest.raises(ArgumentError, match="in_order=False"):
-        own_points(DataLoader(data, sampler=sampler, num_workers=1, in_order=False))
+        count_unpadded(DataLoader(data, sampler=sampler, num_workers=1, in_order=False))
     even = TensorDataset(torch.zeros(8, 2), torch.arange(8))  # nothing is repeated
-    assert own_points(DataLoader(even, sampler=Reversed(even, 2, 1))) is None
-    assert own_points([1, 2]) is None
+    assert count_unpadded(DataLoader(even, sampler=Reversed(even, 2, 1))) is None
+    assert count_unpadded([1, 2]) is None
 
 
 class Around(Sampler):
@@ -100,7 +100,7 @@ class Around(Sampler):
 def test_a_sampler_around_one_that_repeats_points_is_refused(loader):
     def own(n, **options):
         data = TensorDataset(torch.zeros(n, 2), torch.arange(n))
-        return own_points(loader(data, DistributedSampler(data, 2, 1, shuffle=False, **options)))
+        return count_unpadded(loader(data, DistributedSampler(data, 2, 1, shuffle=False, **options)))
 
     with pytest.raises(ArgumentError, match="a Around gives out the points of a DistributedSampler: give a"):
         own(7)
@@ -115,7 +115,7 @@ def test_samplers_that_a_sampler_only_knows_of_are_no_matter():
     data = TensorDataset(torch.zeros(7, 2), torch.arange(7))
     own = Around(range(7))
     own.trainer = Trainer(DistributedSampler(data, 2, 1))
-    assert own_points(DataLoader(data, 3, sampler=own)) is None
+    assert count_unpadded(DataLoader(data, 3, sampler=own)) is None
 
 
 @pytest.mark.parametrize("layers", ["last", "all"])

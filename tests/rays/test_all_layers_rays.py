@@ -112,7 +112,7 @@ def test_the_gaussian_along_a_ray_is_that_of_its_points(name, structure, layers)
         bayes, x = laplace(name, 3, n=6, layers=layers, structure=structure, prior_variance=0.1)
     prior = Prior(bayes.prior_variance)
     (ray,) = bayes._posterior.rays(x, prior, find_alpha=True, tolerance=0.0)
-    row, t = torch.arange(len(x)), Categorical().contrasts(3)
+    row, t = torch.arange(len(x)), Categorical().differences(3)
     for u in (0.2, 0.5, 0.9, 1.0):
         delta = ray.delta(row, torch.full_like(ray.alpha, u))
         exact = bayes.logits(x * delta.reshape(-1, *[1] * (x.dim() - 1)))

@@ -8,7 +8,7 @@ import torch
 import bitbayes as bb
 from bitbayes.errors import ArgumentError, DataError
 from bitbayes.networks import MLP
-from bitbayes.precision import working
+from bitbayes.precision import prediction_dtype
 from bitbayes.residual import InputMoments, Kernel, as_rows, measurable
 from ray_cases import laplace, network
 from reference import residual_deviations, residual_kernel
@@ -19,7 +19,7 @@ CPU = torch.device("cpu")
 def root_of(train, x):
     """√k(x) with the moments of the training data, in the working precision of x."""
     moments = InputMoments.of(as_rows(train).double())
-    return Kernel.of(moments, CPU, working(x.dtype)).root(as_rows(x))
+    return Kernel.of(moments, CPU, prediction_dtype(x.dtype)).root(as_rows(x))
 
 
 @pytest.mark.parametrize("dtype, tolerance", [(torch.float64, 1e-13), (torch.float32, 3e-6)])

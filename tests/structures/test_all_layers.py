@@ -92,7 +92,9 @@ class SumOfPositions(nn.Module):
 @pytest.mark.parametrize("structure", ["diag", "kron", "full"])
 def test_a_float32_networks_curvature_is_summed_in_float64(structure, layer, positions, rows, monkeypatch):
     """2²⁴ + 1 is 2²⁴ in float32: of 64 small points after one large one, nothing would be left."""
-    monkeypatch.setattr("bitbayes.model.jacobians.layer_jacobians.CPU_CHUNK_NUMBERS", 1)  # each point for itself
+    monkeypatch.setattr(
+        "bitbayes.model.jacobians.layer_jacobians.CPU_CHUNK_NUMBERS", 1
+    )  # each point for itself
     model = nn.Sequential(layer, SumOfPositions()).eval()
     for parameter in model.parameters():
         nn.init.zeros_(parameter)  # so Λ = 1/4 at every point

@@ -211,7 +211,7 @@ def test_float32_features_are_summed_in_float64(structure):
 def test_the_curvature_of_float32_features_has_the_digits_of_float64(k):
     single, logits, likelihood = torch.randn(50, 6), torch.randn(50, k), likelihood_for(k)
     features, hessians = single.double(), reference.logit_hessians(logits.double(), torch.zeros(50).long())
-    t = likelihood.contrasts(k)
+    t = likelihood.differences(k)
     at_logits = t.T @ hessians @ t
     full = torch.einsum("nab,nd,ne->adbe", at_logits, features, features)
     expected = {

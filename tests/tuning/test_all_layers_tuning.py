@@ -29,7 +29,7 @@ def test_the_interpolation_between_priors_is_within_two_percent():
 def test_families_of_parts_join_to_that_of_all_points_and_have_its_rows():
     bayes, _, x, _ = fitted("mlp", "kron", n=12)
     parts = [Batch(part, None, "") for part in (x, x[:5], x[5:])]
-    whole, *others = (family for _, family in bayes._posterior.families(parts))
+    whole, *others = (family for _, family in bayes._posterior.logits_by_prior(parts))
     joined, chosen = type(whole).joined(others), whole.rows(torch.tensor([7, 0]))
     expected = whole.at(Prior(0.3))
     assert len(joined) == 12 and len(chosen) == 2

@@ -26,7 +26,7 @@ class Posterior(SimpleNamespace):
 
     asked = 0
 
-    def families(self, batches, choose=None):
+    def logits_by_prior(self, batches, choose=None):
         for numbers in batches:
             chosen = None if choose is None else choose(len(numbers))
             numbers = numbers if chosen is None else numbers[chosen]

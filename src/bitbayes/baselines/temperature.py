@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from bitbayes.errors import ArgumentError, DataError, EdgeWarning, ModelError, NotFittedError
 from bitbayes.io import temperature_file
-from bitbayes.likelihood import Likelihood, checked_labels, likelihood_for
+from bitbayes.likelihoods import Likelihood, likelihood_for
 from bitbayes.model import (
     Data,
     Inputs,
@@ -25,15 +25,14 @@ from bitbayes.model import (
     private_copy,
     unwrapped,
 )
-from bitbayes.precision import precise, working
+from bitbayes.precision import prediction_dtype, to_float64
 from bitbayes.prior import positive
 from bitbayes.progress import track
-from bitbayes.short_help import ShortHelp
 
 COLDEST, HOTTEST = 1e-3, 1e3
 
 
-class TemperatureScaling(ShortHelp):
+class TemperatureScaling(nn.Module):
     """A classifier whose logits are divided by a temperature T: p(y | x) = softmax(f(x) / T).
 
     A network with one logit gives σ(f(x) / T). `fit` chooses T. The log-likelihood of the labels is concave
@@ -102,8 +101,9 @@ class TemperatureScaling(ShortHelp):
         for batch in labelled_batches(steps, model_device(self.model)):
             logits = self._logits(batch.inputs, batch.name)
             likelihood = likelihood or likelihood_for(logits.shape[1])
-            targets.append(checked_labels(batch, likelihood, logits.shape[1]))
-            outputs.append(precise(logits))
+            assert batch.labels is not None
+            targets.append(likelihood.check_labels(batch.labels, (len(batch), logits.shape[1]), batch.name))
+            outputs.append(to_float64(logits))
         assert likelihood is not None  # `labelled_batches` raises on an empty loader
         logits, labels = torch.cat(outputs), torch.cat(targets).to(outputs[0].device)
         self.temperature = _best_temperature(logits, labels, likelihood)
@@ -121,10 +121,8 @@ class TemperatureScaling(ShortHelp):
         parts = []
         for batch in input_batches(x, model_device(self.model)):
             logits = self._logits(batch.inputs, batch.name)
-            # Division by a small T could overflow, so the largest logit is moved to 0 first.
-            if logits.shape[1] > 1:
-                logits = logits - logits.amax(1, keepdim=True)
             likelihood = likelihood_for(logits.shape[1])
+            logits = likelihood.remove_shift(logits)  # a small T could make it overflow
             parts.append(likelihood.log_probabilities(logits / self.temperature).exp())
         return torch.cat(parts)
 
@@ -159,7 +157,7 @@ class TemperatureScaling(ShortHelp):
             raise ModelError(f"the model's output has shape {tuple(output.shape)}: expected (n, k) or (n,)")
         if not bool(output.isfinite().all()):
             raise DataError(f"{where}: the model's logits are not finite")
-        return output.to(working(output.dtype))
+        return output.to(prediction_dtype(output.dtype))
 
 
 def _best_temperature(logits: Tensor, labels: Tensor, likelihood: Likelihood) -> float:

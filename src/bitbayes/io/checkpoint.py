@@ -24,7 +24,7 @@ from bitbayes.io.tensor_file import read_tensors, write_tensors
 from bitbayes.io.whole_file import check_writable, make_folder
 from bitbayes.model import OrderedLoader, fingerprint
 from bitbayes.options import Options
-from bitbayes.processes import Processes, together
+from bitbayes.processes import Processes, current_processes
 
 FORMAT = 2
 SECONDS = 30.0
@@ -126,15 +126,15 @@ class Checkpoint:
 
 
 @contextmanager
-def kept_in(
+def checkpointing(
     folder: str | PathLike[str] | None, model: nn.Module, options: Options
 ) -> Iterator[Checkpoint | None]:
     """The checkpoint of a fit, if there is a folder for it; removed at the end of a block that succeeds."""
     if folder is None:
         yield None
         return
-    processes = together()
-    with processes.telling():
+    processes = current_processes()
+    with processes.propagate_errors():
         checkpoint = Checkpoint(folder, model, options, processes)
     yield checkpoint
     checkpoint.remove()

@@ -11,7 +11,7 @@ from functools import partial
 from importlib.util import find_spec
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -49,37 +49,47 @@ def check_path(path: str | PathLike[str]) -> Path:
     return path
 
 
+class Graph(NamedTuple):
+    """What becomes a graph.
+
+    module: its forward pass takes inputs like the example.
+    score: whether it returns a score beside the logits.
+    differentiates: whether the forward pass calls autograd.
+    """
+
+    module: nn.Module
+    score: bool = False
+    differentiates: bool = False
+
+
 def write(
-    module: nn.Module,
+    graph: Graph,
     path: Path,
     example: Inputs,
     *,
     dynamic_shapes: DynamicShapes | None = None,
     metadata: Mapping[str, object] | None = None,
-    outputs: tuple[str, ...] = (LOGITS,),
-    differentiates: bool = False,
 ) -> None:
-    """Trace `module` and write the graph, which takes any number of rows.
+    """Trace a module and write the graph, which takes any number of rows.
 
     Args:
-        module: the module to trace. Its forward pass takes inputs like the example.
+        graph: the module to trace.
         path: the file, checked by `check_path`.
         example: inputs with one row or more.
         dynamic_shapes: names of other sizes that are free, {axis: name}; by input, if these are a mapping.
-        metadata: what the file tells about the graph, beside the versions that made it.
-        outputs: the names of what the forward pass returns.
-        differentiates: whether the forward pass calls autograd.
+        metadata: what the file says about the graph, beside the versions that made it.
     """
+    module, outputs = graph.module, (LOGITS, SCORE) if graph.score else (LOGITS,)
     example = _with_two_rows(example)
     shapes, texts = _shapes(example, dynamic_shapes), _texts(metadata)
     with EXPORT_LOCK, torch.no_grad(), without_autocast(next(module.parameters()).device):
         module(example)  # computes what the first prediction caches, before the trace
         with _silence_exporter():
-            program = _trace(module, example, shapes, differentiates=differentiates)
+            program = _trace(module, example, shapes, differentiates=graph.differentiates)
             if path.suffix == ".pt2":
                 content = _pt2_bytes(program, texts)
             else:
-                graph = _onnx_graph(
+                onnx_graph = _onnx_graph(
                     program,
                     [_input_name(each) for each in example] if isinstance(example, dict) else ["x"],
                     outputs,
@@ -87,8 +97,8 @@ def write(
     if path.suffix == ".pt2":
         write_bytes(path, content)
     else:
-        graph.metadata_props.update(texts)
-        onnx_file.write(path, graph)
+        onnx_graph.metadata_props.update(texts)
+        onnx_file.write(path, onnx_graph)
 
 
 def _texts(metadata: Mapping[str, Any] | None) -> dict[str, str]:

@@ -14,32 +14,32 @@ import torch
 from torch import Tensor
 
 from bitbayes.errors import FileError
-from bitbayes.fitting import Fitted
+from bitbayes.fitted import Fitted
 from bitbayes.io import sums
 from bitbayes.io.strict_json import parse_json
 from bitbayes.io.tensor_file import SAVE_AGAIN, TensorFile, read_tensors, write_tensors
-from bitbayes.likelihood import likelihood_for
+from bitbayes.likelihoods import likelihood_for
 from bitbayes.model import Fingerprint, Head, TrainableLayers
 
 FORMAT = 5
 
 
 def write(
-    path: str | PathLike[str], options: dict[str, Any], numbers: dict[str, Any], fitted: Fitted
+    path: str | PathLike[str], options: dict[str, Any], settings: dict[str, Any], fitted: Fitted
 ) -> None:
     """Write the file whole or not at all.
 
     Args:
         path: where to.
         options: those of the `Laplace`.
-        numbers: what can be set at any time: prior variance, temperature and the residual's numbers.
+        settings: those of the `Laplace`.
         fitted: what was learned.
     """
     tensors, described = sums.to_tensors(fitted.curvature, fitted.input_moments)
     header = {
         "format": FORMAT,
         "options": options,
-        "numbers": numbers,
+        "numbers": settings,
         **described,
         "likelihood": fitted.likelihood.name,
         "head" if isinstance(fitted.weights, Head) else "layers": asdict(fitted.weights),
@@ -47,7 +47,7 @@ def write(
         "count": fitted.count,
         "loss": fitted.loss,
         "fingerprint": asdict(fitted.fingerprint),
-        "living": fitted.living,
+        "living": fitted.mutable_buffers,
     }
     try:
         text = json.dumps(header, allow_nan=False)
@@ -59,7 +59,7 @@ def write(
 def read(
     path: str | PathLike[str], model: Fingerprint, device: torch.device
 ) -> tuple[dict[str, Any], dict[str, Any], Fitted]:
-    """The options, the numbers and what was fitted; raises if the file is not whole, or another model's."""
+    """The options, the settings and what was fitted; raises if the file is not whole, or another model's."""
     file = read_tensors(Path(path), SAVE_AGAIN)
     if "bitbayes" not in file.metadata:
         raise FileError(f"{path} is a safetensors file, but was not written by bitbayes (`Laplace.save`)")
@@ -99,9 +99,7 @@ def _check_header(
 
 def _fitted(header: dict[str, Any], tensors: dict[str, Tensor]) -> Fitted:
     weights = Head.read(header["head"]) if "head" in header else TrainableLayers.read(header["layers"])
-    likelihood = likelihood_for(weights.outputs)
-    if likelihood.name != header["likelihood"]:
-        raise ValueError(f"likelihood {header['likelihood']!r} for {weights.outputs} outputs")
+    likelihood = likelihood_for(weights.outputs, header["likelihood"])
     curvature, moments = sums.from_tensors(tensors, header)
     norms = {layer: float(norm) for layer, norm in header["squared_norms"].items()}
     return Fitted(

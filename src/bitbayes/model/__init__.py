@@ -1,6 +1,6 @@
 """The user's network, which is never changed: its loaders, runs, linear head and derivatives."""
 
-from bitbayes.model.head.features import FeatureBatch, forward_passes, grouped
+from bitbayes.model.head.features import FeatureBatch, FeaturePasses
 from bitbayes.model.head.head import Head, find_head, forward
 from bitbayes.model.head.layout import IGNORED, Layout
 from bitbayes.model.jacobians.derivatives import LayerRecord, differentiate
@@ -15,21 +15,23 @@ from bitbayes.model.loaders.batches import (
     Inputs,
     Loader,
     NamedInputs,
-    PreviewedLoader,
     check_data,
     check_loader,
     input_batches,
+    labelled_batch,
     labelled_batches,
     model_device,
+    move,
     row_count,
+    split_batch,
     without_labels,
 )
 from bitbayes.model.loaders.ordered import OrderedLoader
-from bitbayes.model.loaders.padding import own_points, without_repeats
+from bitbayes.model.loaders.padding import Unpadded, count_unpadded
 from bitbayes.model.running.calls import as_logits, call
-from bitbayes.model.running.change_detector import Watch, watched
-from bitbayes.model.running.deferred_checks import LateChecks, require
-from bitbayes.model.running.fingerprint import Fingerprint, fingerprint, fingerprinted
+from bitbayes.model.running.change_detector import ChangeDetector, Run, detect_changes
+from bitbayes.model.running.deferred_checks import DeferredChecks, require
+from bitbayes.model.running.fingerprint import Fingerprint, fingerprint
 from bitbayes.model.running.finite import check_finite, finite
 from bitbayes.model.running.private_copy import none_called, private_copy
 from bitbayes.model.running.selected import Selector, selected
@@ -38,13 +40,15 @@ from bitbayes.model.running.unwrapped import unwrapped
 __all__ = [
     "IGNORED",
     "Batch",
+    "ChangeDetector",
     "Data",
+    "DeferredChecks",
     "DenseJacobian",
     "FeatureBatch",
+    "FeaturePasses",
     "Fingerprint",
     "Head",
     "Inputs",
-    "LateChecks",
     "Layer",
     "LayerJacobian",
     "LayerRecord",
@@ -53,41 +57,40 @@ __all__ = [
     "MatrixJacobian",
     "NamedInputs",
     "OrderedLoader",
-    "PreviewedLoader",
+    "Run",
     "Selector",
     "TrainableLayers",
-    "Watch",
+    "Unpadded",
     "as_logits",
     "call",
     "check_data",
     "check_finite",
     "check_loader",
+    "count_unpadded",
+    "detect_changes",
     "differentiate",
     "find_head",
     "find_layers",
     "fingerprint",
-    "fingerprinted",
     "finite",
     "forward",
-    "forward_passes",
     "free_bytes",
     "from_pairs",
-    "grouped",
     "input_batches",
+    "labelled_batch",
     "labelled_batches",
     "model_device",
+    "move",
     "none_called",
-    "own_points",
     "points_at_once",
     "private_copy",
     "require",
     "row_count",
     "selected",
+    "split_batch",
     "tied_to",
     "unwrapped",
     "verify_layers",
-    "watched",
     "without_labels",
-    "without_repeats",
     "working_dtype",
 ]

@@ -2,18 +2,20 @@
 
 from bitbayes.rays.all_layers import ExactNetwork, all_layers_rays
 from bitbayes.rays.all_layers_bounds import all_layers_bound
-from bitbayes.rays.bounds import FORMS, bound, bound_with_residual, prior_limits, round_up
+from bitbayes.rays.bounds import FORMS, BoundRequest, bound, bound_with_residual, prior_limits, round_up
 from bitbayes.rays.certificates import ApproximateCertificate, Certificate, certify
 from bitbayes.rays.final_regions import final_region, unit_rays
 from bitbayes.rays.limits import ApproximateLimit, Limit, limit
-from bitbayes.rays.ray_gaussian import RayGaussian, last_layer_rays
+from bitbayes.rays.ray_gaussian import ExactHead, RayGaussian, last_layer_rays
 from bitbayes.rays.ray_residual import with_residual
 
 __all__ = [
     "FORMS",
     "ApproximateCertificate",
     "ApproximateLimit",
+    "BoundRequest",
     "Certificate",
+    "ExactHead",
     "ExactNetwork",
     "Limit",
     "RayGaussian",

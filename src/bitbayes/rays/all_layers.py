@@ -43,13 +43,13 @@ COVARIANCE_ROUNDING = 1e-12
 class ExactNetwork(NamedTuple):
     """A model in float64 and in eval mode, the Gaussian over its parameters, and the prior.
 
-    contrasts: directions (k, c) that span all that a predictive sees of k logits.
+    differences: directions (k, c) that span all that a predictive sees of k logits.
     """
 
     model: nn.Module
     gaussian: NetworkGaussian
     prior: Prior
-    contrasts: Tensor
+    differences: Tensor
 
     @property
     def layers(self) -> tuple[Layer, ...]:
@@ -61,8 +61,8 @@ class ExactNetwork(NamedTuple):
         return (gram + gram.mT) / 2
 
     def derivatives(self, x: Tensor, layers: tuple[Layer, ...]) -> list[LayerRecord]:
-        """The derivatives of the logits along the contrasts."""
-        columns = self.contrasts
+        """The derivatives of the logits along the differences."""
+        columns = self.differences
         return differentiate(self.model, layers, x, lambda f: columns.to(f).expand(len(f), -1, -1))[1]
 
 
@@ -77,7 +77,7 @@ def all_layers_rays(
     """
     check_rays(x)
     one = x[:1].to(next(network.model.parameters()))
-    rows = points_at_once(network.model, network.layers, one, network.contrasts.shape[0])
+    rows = points_at_once(network.model, network.layers, one, network.differences.shape[0])
     for part in torch.split(x, rows):
         yield _gaussian(network, part, find_alpha, tolerance)
 
@@ -112,7 +112,7 @@ def _gaussian(network: ExactNetwork, x: Tensor, find_alpha: bool, tolerance: flo
     if find_alpha:
         middle = network.covariance({name: _mean(far[name], near[name]) for name in far})
     far_scale = torch.where(still, start, INFINITE_SCALE)
-    directions = network.contrasts.to(limit)
+    directions = network.differences.to(limit)
 
     def at(u: float) -> LogitGaussian:
         place = torch.where(still, 1.0, torch.full_like(start, u))

@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from torch.func import jacrev
 
 from bitbayes.errors import ArgumentError
+from bitbayes.likelihoods import Likelihood
 from bitbayes.model import (
     DenseJacobian,
     Layer,
@@ -39,8 +40,8 @@ from bitbayes.model import (
 from bitbayes.model.running.calls import recorded_inputs
 from bitbayes.rays.all_layers import ExactNetwork, delta_inside, model_final_region
 from bitbayes.rays.bounds import (
-    METHODS_WITH_BOUND,
     TIGHT,
+    BoundRequest,
     affordable,
     combinations,
     head_weights,
@@ -49,24 +50,23 @@ from bitbayes.rays.bounds import (
     tight_bound,
 )
 from bitbayes.rays.final_regions import check_rays
-from bitbayes.rays.limits import require_closed_form
 
 # The largest J, of all layers and all logits, that is formed; in numbers.
 MAX_JACOBIAN_NUMBERS = 2**28
 
 
 @torch.no_grad()
-def all_layers_bound(network: ExactNetwork, x: Tensor, temperature: float, method: str, form: str) -> Tensor:
+def all_layers_bound(network: ExactNetwork, x: Tensor, request: BoundRequest) -> Tensor:
     """A confidence that the limit along no ray of x exceeds, (n,) in float64.
 
     The temperature divides each u, but not J. The theorem's is 1 where s_min(J) is 0 for any of the
     combinations of logits, and at x = 0, whose ray is a point. The tight form is the least of all bounds that
     are known.
     """
-    require_closed_form(method, METHODS_WITH_BOUND, "bound")
+    request.check()
     check_rays(x)
-    every = head_bound(network, x, temperature, method) if form == TIGHT else None
-    k, size = network.contrasts.shape[0], x[0].numel()
+    every = head_bound(network, x, request) if request.form == TIGHT else None
+    k, size = network.differences.shape[0], x[0].numel()
     numbers = k * size * sum(layer.size for layer in network.layers)
     if numbers > MAX_JACOBIAN_NUMBERS:
         if every is not None:
@@ -79,13 +79,13 @@ def all_layers_bound(network: ExactNetwork, x: Tensor, temperature: float, metho
     final = model_final_region(model, x)
     x = x.to(model_device(model))
     points = x.double() * delta_inside(final).reshape(-1, *[1] * (x.dim() - 1))
-    regions = (Region.of(network, point, temperature) for point in points)
-    found = torch.stack([_region_bound(each, method, form) for each in regions])
+    regions = (Region.of(network, point, request.temperature) for point in points)
+    found = torch.stack([_region_bound(each, request) for each in regions])
     found = found.masked_fill(~x.reshape(len(x), -1).any(1), 1)
     return found if every is None else torch.minimum(found, every)
 
 
-def head_bound(network: ExactNetwork, x: Tensor, temperature: float, method: str) -> Tensor | None:
+def head_bound(network: ExactNetwork, x: Tensor, request: BoundRequest) -> Tensor | None:
     """The bound by the last layer given all others: one number for all inputs.
 
     None where it is not known: if the last layer is not one whose weights (and bias) are all uncertain, if it
@@ -99,12 +99,13 @@ def head_bound(network: ExactNetwork, x: Tensor, temperature: float, method: str
         call(model, few)
     layer = next((each for each in network.layers if each.name == head.name), None)
     whole = layer is not None and layer.kind == "matrix" and layer.size == head.outputs * head.width
-    if not whole or len(calls[head.name]) > 1 or not affordable(head.outputs, head.width, method):
+    if not whole or len(calls[head.name]) > 1 or not affordable(head.outputs, head.width, request.method):
         return None
     assert layer is not None
     gaussian, tau = network.gaussian.given_others(layer, network.prior)
-    weights = head_weights(model, head) / temperature
-    return tight_bound(weights, partial(gaussian.to(weights.device).whiten, tau=tau), method)
+    weights = head_weights(model, head) / request.temperature
+    whiten = partial(gaussian.to(weights.device).whiten, tau=tau)
+    return tight_bound(weights, whiten, request.likelihood, request.method)
 
 
 class Region(NamedTuple):
@@ -147,18 +148,19 @@ class Region(NamedTuple):
         return total
 
 
-def _region_bound(region: Region, method: str, form: str) -> Tensor:
+def _region_bound(region: Region, request: BoundRequest) -> Tensor:
     """The bound for the ray of a region: a number. Both forms are rounded, and the tight one is the least."""
-    theorem = _theorem_bound(region, method)
-    if form != TIGHT:
+    likelihood, method = request.likelihood, request.method
+    theorem = _theorem_bound(region, likelihood, method)
+    if request.form != TIGHT:
         return theorem
     # Where G is singular it is infinite, or NaN from a difference of such.
-    return torch.fmin(tight_bound(region.slopes, region.whiten, method), theorem)
+    return torch.fmin(tight_bound(region.slopes, region.whiten, likelihood, method), theorem)
 
 
-def _theorem_bound(region: Region, method: str) -> Tensor:
+def _theorem_bound(region: Region, likelihood: Likelihood, method: str) -> Tensor:
     k = len(region.slopes)
-    each = combinations(k, method).to(region.slopes)
+    each = combinations(k, likelihood, method).to(region.slopes)
     values = torch.stack([region.smallest_singular(one) for one in each])
     if not bool(values.all()):
         return torch.ones_like(values[0])
@@ -167,7 +169,8 @@ def _theorem_bound(region: Region, method: str) -> Tensor:
         values = (values.sum() * (2 / (k - 1))).expand_as(values)
     largest = region.network.gaussian.largest_precision(region.network.prior)  # 1/λ_min(Σ)
     ratios = ((each @ region.slopes).norm(dim=1) * (largest / values).sqrt())[None]
-    return largest_confidence(of_pairs(ratios, k) if method == "pairwise" else ratios, method)[0]
+    ratios = of_pairs(ratios, k) if method == "pairwise" else ratios
+    return largest_confidence(ratios, likelihood, method)[0]
 
 
 def _whiten(matrix: Tensor, vectors: Tensor) -> Tensor:

@@ -25,18 +25,14 @@ import torch
 from torch import Tensor, nn
 
 from bitbayes.model import Head
-from bitbayes.precision import precise
-from bitbayes.predictive import KAPPA
-from bitbayes.prior import Prior
-from bitbayes.rays.largest_probability import (
-    largest_pairwise_probability,
-    largest_probit_probability,
-    largest_softmax_probability,
-)
+from bitbayes.precision import to_float64
+from bitbayes.closed_forms import KAPPA
+from bitbayes.likelihoods import Likelihood, likelihood_for
+from bitbayes.rays.largest_probability import largest_pairwise_probability, largest_softmax_probability
 from bitbayes.rays.limits import require_closed_form
+from bitbayes.rays.ray_gaussian import ExactHead
 from bitbayes.structures import WeightGaussian
 
-METHODS_WITH_BOUND = ("probit", "pairwise", "meanfield", "quadrature")
 TIGHT, THEOREM = FORMS = ("tight", "theorem")
 # The tight form is used while the combinations, each of k or D numbers, are at most so many numbers.
 MAX_COMBINATION_NUMBERS = 2**24
@@ -44,6 +40,22 @@ MAX_COMBINATION_NUMBERS = 2**24
 # whiten(c, g): vectors g (s, v, D) in coordinates whose squared norm is gᵀS⁻¹g, for s sets of combinations c
 # (s, m, k); S is the sum of the covariances of a set's combinations.
 Whiten = Callable[[Tensor, Tensor], Tensor]
+
+
+class BoundRequest(NamedTuple):
+    """Which bound is asked for: for which predictive of which likelihood, in which form.
+
+    temperature: divides the mean logits.
+    """
+
+    likelihood: Likelihood
+    method: str
+    form: str = TIGHT
+    temperature: float = 1.0
+
+    def check(self) -> None:
+        """Raise if there is no such bound."""
+        require_closed_form(self.method, self.likelihood.with_bounds, "bound")
 
 
 class PriorLimits(NamedTuple):
@@ -54,32 +66,24 @@ class PriorLimits(NamedTuple):
 
 
 @torch.no_grad()
-def bound(
-    model: nn.Module,
-    head: Head,
-    gaussian: WeightGaussian,
-    prior: Prior,
-    temperature: float,
-    method: str,
-    form: str,
-) -> Tensor:
+def bound(head: ExactHead, request: BoundRequest) -> Tensor:
     """A confidence that no input exceeds, near or far: a number, in float64.
 
     The temperature divides each μ. Where there are too many combinations of logits for the tight form, which
     `affordable` says, it is the theorem's.
     """
-    require_closed_form(method, METHODS_WITH_BOUND, "bound")
-    weights = head_weights(model, head) / temperature  # (k, D)
-    tau = prior.precision(head.name, torch.float64)
-    gaussian = gaussian.to(weights.device, weights.dtype)
-    if form == TIGHT and affordable(len(weights), weights.shape[1], method):
-        return tight_bound(weights, partial(gaussian.whiten, tau=tau), method)
-    sizes = _gaps(weights[None], method).norm(dim=-1)  # (1, k) or (1, k, k)
-    smallest = squares(len(weights), method) / gaussian.largest_precision(tau)
-    return largest_confidence(sizes / smallest.sqrt(), method)[0]
+    request.check()
+    likelihood, method = request.likelihood, request.method
+    weights = head_weights(head.model, head.head) / request.temperature  # (k, D)
+    gaussian = head.gaussian.to(weights.device, weights.dtype)
+    if request.form == TIGHT and affordable(len(weights), weights.shape[1], method):
+        return tight_bound(weights, partial(gaussian.whiten, tau=head.tau), likelihood, method)
+    sizes = _gaps(weights[None], likelihood, method).norm(dim=-1)  # (1, k) or (1, k, k)
+    smallest = squares(len(weights), likelihood, method) / gaussian.largest_precision(head.tau)
+    return largest_confidence(sizes / smallest.sqrt(), likelihood, method)[0]
 
 
-def tight_bound(means: Tensor, whiten: Whiten, method: str) -> Tensor:
+def tight_bound(means: Tensor, whiten: Whiten, likelihood: Likelihood, method: str) -> Tensor:
     """The tight form for weights μ, or for slopes, of each logit, (k, D): a number.
 
     One logit, c = 1: "probit" is σ(|z|) ≤ σ(√(μᵀΣ⁻¹μ/κ)). "quadrature" is P(m + √v·t > l) for a normal t and
@@ -96,7 +100,7 @@ def tight_bound(means: Tensor, whiten: Whiten, method: str) -> Tensor:
     by itself, where Zᵢ + Zⱼ ≥ Zᵢⱼ. So it is nowhere below this one.
     """
     k = len(means)
-    each = combinations(k, method).to(means)  # (m, k)
+    each = combinations(k, likelihood, method).to(means)  # (m, k)
     vectors = each @ means  # (m, D)
     if method == "meanfield":
         white = whiten(math.sqrt(2 / (k - 1)) * each[None], vectors[None])  # (1, k, D)
@@ -104,7 +108,8 @@ def tight_bound(means: Tensor, whiten: Whiten, method: str) -> Tensor:
         ratios = torch.cdist(white, white, compute_mode="donot_use_mm_for_euclid_dist")
         return largest_softmax_probability(ratios / math.sqrt(KAPPA))[0]
     ratios = whiten(each[:, None], vectors[:, None])[:, 0].norm(dim=1)[None]  # (1, m)
-    return largest_confidence(of_pairs(ratios, k) if method == "pairwise" else ratios, method)[0]
+    ratios = of_pairs(ratios, k) if method == "pairwise" else ratios
+    return largest_confidence(ratios, likelihood, method)[0]
 
 
 def affordable(k: int, width: int, method: str) -> bool:
@@ -129,42 +134,44 @@ def prior_limits(features: Tensor, logits: Tensor, gaussian: WeightGaussian, met
     0.953 0.921
     """
     require_closed_form(method, ("probit", "pairwise", "meanfield"), "bound")
-    features, logits = precise(features), precise(logits)
-    gaps = _gaps(logits[..., None], method)[..., 0].abs()
+    likelihood = likelihood_for(logits.shape[1])
+    features, logits = to_float64(features), to_float64(logits)
+    gaps = _gaps(logits[..., None], likelihood, method)[..., 0].abs()
     squared_norm = features.square().sum(1)
     # Where the curvature is 0, the variance goes to infinity with that of the prior.
     smallest = squared_norm / gaussian.largest_precision(0.0).to(squared_norm)
-    variances = squares(logits.shape[1], method) * smallest.reshape(-1, *[1] * (gaps.dim() - 1))
-    certain = logits[:, 0].abs().sigmoid() if logits.shape[1] == 1 else logits.softmax(1).amax(1)
-    return PriorLimits(certain, _largest_probability(gaps / (1 + KAPPA * variances).sqrt(), method))
+    variances = squares(logits.shape[1], likelihood, method) * smallest.reshape(-1, *[1] * (gaps.dim() - 1))
+    certain = likelihood.probabilities(logits).amax(1)
+    flat = _largest_probability(gaps / (1 + KAPPA * variances).sqrt(), likelihood, method)
+    return PriorLimits(certain, flat)
 
 
-def bound_with_residual(found: Tensor, x: Tensor | None, outputs: int) -> Tensor:
-    """The bound where there is a residual: 1/k, except at x = 0, whose ray is a point.
+def bound_with_residual(found: Tensor, x: Tensor | None, far_confidence: float) -> Tensor:
+    """The bound where there is a residual: `far_confidence`, except at x = 0, whose ray is a point.
 
     Args:
         found: the bound without the residual: one number, or one for each row of x.
         x: the rays, if they were given. One number for all rows is 1/k only if no row is 0.
-        outputs: the number of logits.
+        far_confidence: 1/k.
     """
     if x is None:
-        return torch.full_like(found, 1 / max(2, outputs))
+        return torch.full_like(found, far_confidence)
     moves = x.reshape(len(x), -1).any(1).to(found.device)
-    return torch.where(moves if found.dim() else moves.all(), 1 / max(2, outputs), found)
+    return torch.where(moves if found.dim() else moves.all(), far_confidence, found)
 
 
 def head_weights(model: nn.Module, head: Head) -> Tensor:
     """μ (k, D), the bias last."""
-    return precise(head.weights(model))
+    return to_float64(head.weights(model))
 
 
-def combinations(k: int, method: str) -> Tensor:
+def combinations(k: int, likelihood: Likelihood, method: str) -> Tensor:
     """Those of k logits that a predictive looks at, (m, k): each once, whatever its sign."""
     one = torch.eye(k, dtype=torch.float64)
     if method == "pairwise":
         first, second = torch.triu_indices(k, k, 1)
         return one[first] - one[second]
-    return one if k == 1 else one - 1 / k
+    return likelihood.centre(one)
 
 
 def of_pairs(values: Tensor, k: int) -> Tensor:
@@ -175,30 +182,33 @@ def of_pairs(values: Tensor, k: int) -> Tensor:
     return square
 
 
-def squares(k: int, method: str) -> float:
+def squares(k: int, likelihood: Likelihood, method: str) -> float:
     """‖c‖² of the combinations of k logits whose variances a predictive looks at."""
-    return 2 if method in ("pairwise", "meanfield") else 1 if k == 1 else 1 - 1 / k
+    if method in ("pairwise", "meanfield"):
+        return 2
+    return float(likelihood.centre(torch.eye(k, dtype=torch.float64))[0].square().sum())
 
 
-def largest_confidence(ratios: Tensor, method: str) -> Tensor:
+def largest_confidence(ratios: Tensor, likelihood: Likelihood, method: str) -> Tensor:
     """From the largest |mean|/deviation of each combination of logits, (n, k) or (n, k, k) → (n,)."""
     if method == "quadrature":
         probability: Tensor = torch.special.ndtr(ratios[:, 0])
         return probability
-    return _largest_probability(ratios / math.sqrt(KAPPA), method)
+    return _largest_probability(ratios / math.sqrt(KAPPA), likelihood, method)
 
 
-def _largest_probability(z: Tensor, method: str) -> Tensor:
+def _largest_probability(z: Tensor, likelihood: Likelihood, method: str) -> Tensor:
     """If each ratio lies in [−z, z]; (n, k) or (n, k, k) → (n,)."""
-    largest = largest_pairwise_probability if method == "pairwise" else largest_probit_probability
-    return largest(-z, z)
+    if method == "pairwise":
+        return largest_pairwise_probability(-z, z)
+    return likelihood.largest_probability(-z, z)
 
 
-def _gaps(values: Tensor, method: str) -> Tensor:
+def _gaps(values: Tensor, likelihood: Likelihood, method: str) -> Tensor:
     """Of values (n, k, …): the differences of all pairs, (n, k, k, …), or those to the mean, (n, k, …)."""
     if method == "pairwise":
         return values[:, :, None] - values[:, None, :]
-    return values if values.shape[1] == 1 else values - values.mean(1, keepdim=True)
+    return likelihood.centre(values)
 
 
 def round_up(value: float, step: float) -> float:

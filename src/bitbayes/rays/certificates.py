@@ -20,13 +20,13 @@ import torch
 from torch import Tensor
 
 from bitbayes.logits import CovarianceFactors, LogitGaussian
-from bitbayes.predictive import KAPPA, quadrature
+from bitbayes.closed_forms import KAPPA, quadrature
+from bitbayes.likelihoods import Likelihood
 from bitbayes.rays.bounds import squares
-from bitbayes.rays.largest_probability import largest_pairwise_probability, largest_probit_probability
+from bitbayes.rays.largest_probability import largest_pairwise_probability
 from bitbayes.rays.limits import limit, require_closed_form
 from bitbayes.rays.ray_gaussian import RayGaussian
 
-METHODS_WITH_CERTIFICATE = ("probit", "pairwise", "meanfield", "quadrature")
 # A cell is halved until its bound is at most this far above the largest confidence found on the ray.
 MAX_GAP_K_LOGITS, MAX_GAP_ONE_LOGIT = 1e-3, 5e-5
 # A cell is halved at most so often. The bounds of cells that are still left are valid, but less tight.
@@ -90,38 +90,47 @@ class Ratio(NamedTuple):
         return values.amin(0), values.amax(0)
 
 
-def certify(rays: Iterable[RayGaussian], method: str) -> Certificate:
+def certify(rays: Iterable[RayGaussian], likelihood: Likelihood, method: str) -> Certificate:
     """alpha, the limit, and a certified confidence for each ray."""
-    require_closed_form(method, METHODS_WITH_CERTIFICATE, "certificate")
-    parts = [(ray.alpha, limit([ray], method).confidence, _largest_confidence(ray, method)) for ray in rays]
+    require_closed_form(method, likelihood.with_bounds, "certificate")
+    parts = [
+        (
+            ray.alpha,
+            limit([ray], likelihood, method).confidence,
+            _largest_confidence(ray, likelihood, method),
+        )
+        for ray in rays
+    ]
     return Certificate(*(torch.cat(column) for column in zip(*parts, strict=True)))
 
 
-def _largest_confidence(ray: RayGaussian, method: str) -> Tensor:
+def _largest_confidence(ray: RayGaussian, likelihood: Likelihood, method: str) -> Tensor:
     """A bound on the confidence for u ∈ [0, 1], (n,), close to its maximum."""
     zeros = torch.zeros_like(ray.alpha)
     if method == "quadrature":
         largest = _branch_and_bound(_quadrature_bound(ray), zeros, MAX_GAP_ONE_LOGIT)
     else:
-        ratio = _ratio(ray, method)
-        one_logit = ratio.n0.shape[1] == 1
-        if one_logit and ray.residual is None:
+        ratio = _ratio(ray, likelihood, method)
+        one_ratio = ratio.n0[0].numel() == 1
+        if one_ratio and ray.residual is None:
             start = zeros[:, None]
-            largest = largest_probit_probability(*ratio.range(start, start + 1))
+            largest = likelihood.largest_probability(*ratio.range(start, start + 1))
         else:
-            max_gap = MAX_GAP_ONE_LOGIT if one_logit else MAX_GAP_K_LOGITS
-            largest = _branch_and_bound(_ratio_bound(ray, ratio, method), zeros, max_gap)
+            max_gap = MAX_GAP_ONE_LOGIT if one_ratio else MAX_GAP_K_LOGITS
+            largest = _branch_and_bound(_ratio_bound(ray, ratio, likelihood, method), zeros, max_gap)
     return (largest + BOUND_ROUNDING).clamp_max(1)
 
 
-def _ratio(ray: RayGaussian, method: str) -> Ratio:
+def _ratio(ray: RayGaussian, likelihood: Likelihood, method: str) -> Ratio:
     """The ratios that a predictive depends on: (n, k) for probit, (n, k, k) for pairwise."""
-    far, middle, near = (_means_and_variances(ray.at(u), method) for u in (0.0, 0.5, 1.0))
+    far, middle, near = (_means_and_variances(ray.at(u), likelihood, method) for u in (0.0, 0.5, 1.0))
     mixed = 2 * middle[1] - (far[1] + near[1]) / 2
     return Ratio(far[0], near[0], far[1], mixed, near[1])
 
 
-def _means_and_variances(gaussian: LogitGaussian, method: str) -> tuple[Tensor, Tensor]:
+def _means_and_variances(
+    gaussian: LogitGaussian, likelihood: Likelihood, method: str
+) -> tuple[Tensor, Tensor]:
     """mean/scale and (1 + κ·variance)/scale², (n, k) or (n, k, k) each."""
     if method == "pairwise":
         mean = gaussian.scaled_mean
@@ -129,29 +138,27 @@ def _means_and_variances(gaussian: LogitGaussian, method: str) -> tuple[Tensor, 
         # A class with itself has no variance, but it has no mean either: its ratio is 0 in any case.
         variances = gaussian.scaled_pair_variances(*torch.meshgrid(classes, classes, indexing="ij"))
         return mean[:, :, None] - mean[:, None, :], gaussian.floor[:, None, None] + KAPPA * variances
-    mean, floor = gaussian.scaled_mean, gaussian.floor[:, None]
-    if mean.shape[1] == 1:
-        return mean, floor + KAPPA * gaussian.scaled_variances()
-    mean, variances = gaussian.scaled_centred()
+    mean, variances = likelihood.scaled_centred(gaussian)
     if method == "meanfield":
         variances = gaussian.scaled_mean_pair_variance()[:, None].expand_as(mean)
-    return mean, floor + KAPPA * variances
+    return mean, gaussian.floor[:, None] + KAPPA * variances
 
 
-def _ratio_bound(ray: RayGaussian, ratio: Ratio, method: str) -> CellBound:
+def _ratio_bound(ray: RayGaussian, ratio: Ratio, likelihood: Likelihood, method: str) -> CellBound:
     """The bound for "probit", "meanfield" and "pairwise", from the ranges of all ratios on a cell."""
     k, shape = ratio.n0.shape[1], [-1, *[1] * (ratio.n0.dim() - 1)]
     # How much d(u) grows if every logit gets an independent variance of 1.
-    added = KAPPA * squares(k, method)
-    probability = largest_pairwise_probability if method == "pairwise" else largest_probit_probability
+    added = KAPPA * squares(k, likelihood, method)
+    pairs = method == "pairwise"
+    probability = largest_pairwise_probability if pairs else likelihood.largest_probability
 
     def bound(row: Tensor, low: Tensor, high: Tensor) -> Tensor:
         ratios, start, end = ratio.rows(row), low.reshape(shape), high.reshape(shape)
         if ray.residual is None:
             return probability(*ratios.range(start, end))
         extremes = ray.residual.range(ray, row, low, high)
-        pairs = [ratios.plus(added * each.reshape(shape)).range(start, end) for each in extremes]
-        return probability(torch.minimum(pairs[0][0], pairs[1][0]), torch.maximum(pairs[0][1], pairs[1][1]))
+        ends = [ratios.plus(added * each.reshape(shape)).range(start, end) for each in extremes]
+        return probability(torch.minimum(ends[0][0], ends[1][0]), torch.maximum(ends[0][1], ends[1][1]))
 
     return _in_batches(bound, ray, ratio.n0[0].numel())
 

@@ -7,17 +7,7 @@ deviation. If each z lies in [low, high], then pᵢ ≤ σ(highest sᵢ − log 
 import torch
 from torch import Tensor
 
-
-def largest_probit_probability(low: Tensor, high: Tensor) -> Tensor:
-    """max p with sᵢ = zᵢ, for ranges of z (n, k) → (n,). One logit (n, 1) has the two scores z and 0.
-
-    >>> low, high = torch.tensor([[-2.0]]), torch.tensor([[1.0]])
-    >>> largest_probit_probability(low, high) == torch.tensor(2.0).sigmoid()
-    tensor([True])
-    """
-    if low.shape[1] == 1:
-        return torch.maximum(high, -low)[:, 0].sigmoid()
-    return _largest_probability(low, high)
+from bitbayes.likelihoods.categorical import largest_softmax
 
 
 def largest_pairwise_probability(low: Tensor, high: Tensor) -> Tensor:
@@ -27,7 +17,7 @@ def largest_pairwise_probability(low: Tensor, high: Tensor) -> Tensor:
     >>> torch.allclose(largest_pairwise_probability(z, z), torch.tensor(3.0).sigmoid())
     True
     """
-    return _largest_probability(-torch.logsumexp(-low, dim=2), -torch.logsumexp(-high, dim=2))
+    return largest_softmax(-torch.logsumexp(-low, dim=2), -torch.logsumexp(-high, dim=2))
 
 
 def largest_softmax_probability(high: Tensor) -> Tensor:
@@ -38,13 +28,3 @@ def largest_softmax_probability(high: Tensor) -> Tensor:
     True
     """
     return (-torch.logsumexp(-high, dim=2)).amax(1).exp()
-
-
-def _largest_probability(low: Tensor, high: Tensor) -> Tensor:
-    """max p for ranges of scores (n, k) → (n,)."""
-    # All before a class and all behind it, so that memory is that of the scores.
-    edge = torch.full_like(low[:, :1], -torch.inf)
-    before = torch.cat([edge, low.logcumsumexp(1)[:, :-1]], dim=1)
-    behind = torch.cat([low.flip(1).logcumsumexp(1).flip(1)[:, 1:], edge], dim=1)
-    others = torch.logaddexp(before, behind)  # (n, k)
-    return (high - others).amax(1).sigmoid()

@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from bitbayes.errors import ArgumentError
-from bitbayes.likelihood import likelihood_for
-from bitbayes.predictive import closed_forms, predict
+from bitbayes.likelihoods import Likelihood
 from bitbayes.rays.ray_gaussian import RayGaussian
 
 
@@ -27,38 +26,33 @@ class ApproximateLimit(Limit):
     """A `Limit` that ignores slopes below a tolerance: close to the limit, but without a guarantee."""
 
 
-def limit(rays: Iterable[RayGaussian], method: str) -> Limit:
+def limit(rays: Iterable[RayGaussian], likelihood: Likelihood, method: str) -> Limit:
     """The prediction at u = 0, from z = μᵀs/√(κ·sᵀΣs) where at a finite δ it is μᵀφ̃/√(1 + κ·φ̃ᵀΣφ̃).
 
     s is the slope of the features along the ray. Where s = 0 the features stop growing, and the limit is the
     prediction at the point where they stop. With the residual the limit is 1/k, and the class is that of the
     largest mean. The ray of x = 0 is a point, so its limit is the prediction there.
     """
-    require_closed_form(method, closed_forms(), "limit")
+    require_closed_form(method, tuple(likelihood.closed_forms), "limit")
     confidences, labels = [], []
     for ray in rays:
         gaussian = ray.at(0)
         if ray.residual is not None:
             gaussian = ray.residual.at_zero(gaussian)
-        drop_in = predict(gaussian, method)
-        best = likelihood_for(drop_in.shape[1]).log_probabilities(drop_in).max(1)
+        best = likelihood.log_probabilities(likelihood.predict(gaussian, method)).max(1)
         confidence, label = best.values.exp(), best.indices
         if ray.residual is not None:
-            moves = ray.residual.moves
-            confidence = torch.where(moves, 1 / max(2, drop_in.shape[1]), confidence)
-            label = torch.where(moves, _largest_mean(gaussian.scaled_mean), label)
+            moves, mean = ray.residual.moves, gaussian.scaled_mean
+            confidence = torch.where(moves, likelihood.far_confidence(mean.shape[1]), confidence)
+            label = torch.where(moves, likelihood.far_labels(mean), label)
         confidences.append(confidence)
         labels.append(label)
     return Limit(torch.cat(confidences), torch.cat(labels))
-
-
-def _largest_mean(mean: Tensor) -> Tensor:
-    """The class of the largest mean, (n, k) → (n,)."""
-    return mean.argmax(1) if mean.shape[1] > 1 else (mean[:, 0] > 0).long()
 
 
 def require_closed_form(method: str, methods: tuple[str, ...], what: str) -> None:
     """Raise unless `method` is one of `methods`, those with a closed form of `what`."""
     if method not in methods:
         choices = ", ".join(repr(name) for name in methods)
-        raise ArgumentError(f"predictive={method!r} has no {what} in closed form: choose one of {choices}")
+        todo = f": choose one of {choices}" if methods else ", and no other predictive of this likelihood has"
+        raise ArgumentError(f"predictive={method!r} has no {what} in closed form{todo}")

@@ -53,28 +53,35 @@ class RayGaussian(NamedTuple):
         return self._replace(at=lambda u: self.at(u).at_temperature(temperature))
 
 
+class ExactHead(NamedTuple):
+    """A model, its head, the Gaussian over the head's weights in float64, and the prior."""
+
+    model: nn.Module
+    head: Head
+    gaussian: WeightGaussian
+    prior: Prior
+
+    @property
+    def tau(self) -> float:
+        """The prior's precision."""
+        return self.prior.precision(self.head.name, torch.float64)
+
+
 def last_layer_rays(
-    model: nn.Module,
-    head: Head,
-    gaussian: WeightGaussian,
-    prior: Prior,
-    x: Tensor,
-    *,
-    find_alpha: bool,
-    tolerance: float,
+    exact: ExactHead, x: Tensor, *, find_alpha: bool, tolerance: float
 ) -> Iterator[RayGaussian]:
     """The Gaussians along the rays of x under a posterior over the last layer, a batch of rows at a time.
 
     Without `find_alpha` only u = 0 is meaningful.
     """
+    model, head = exact.model, exact.head
     region = final_region(model, head, x, find_alpha=find_alpha, tolerance=tolerance)
     if not find_alpha:
         region = _fill_still(region, model, head, x, tolerance)
-    gaussian = gaussian.to(region.alpha.device, torch.float64)
-    tau = prior.precision(head.name, torch.float64)
+    gaussian = exact.gaussian.to(region.alpha.device, torch.float64)
     size = max(1, PAIR_NUMBERS_PER_BATCH // head.outputs**2)
     for start in range(0, len(region.alpha), size):
-        yield _along(region.rows(slice(start, start + size)), gaussian, tau, head.bias)
+        yield _along(region.rows(slice(start, start + size)), gaussian, exact.tau, head.bias)
 
 
 def _fill_still(

@@ -8,10 +8,11 @@ from torch import Tensor
 
 from bitbayes.logits import LogitGaussian
 from bitbayes.model import model_device
-from bitbayes.precision import precise
+from bitbayes.precision import to_float64
 from bitbayes.rays.ray_gaussian import INFINITE_SCALE, RayGaussian
 from bitbayes.rays.ray_tensor import RayTensor
-from bitbayes.residual import Residual, as_rows, deviations, levels
+from bitbayes.residual import Residual, as_rows, levels
+from bitbayes.settings import Settings
 
 # The largest variance that is added: beside it every mean is 0, and it is not infinite.
 MAX_VARIANCE = 1e250
@@ -23,8 +24,7 @@ class RayResidual(NamedTuple):
     slope: Tensor
     offset: Tensor
     weights: Tensor
-    variance: float
-    threshold: float
+    settings: Settings
 
     @property
     def moves(self) -> Tensor:
@@ -34,7 +34,7 @@ class RayResidual(NamedTuple):
     def at_zero(self, gaussian: LogitGaussian) -> LogitGaussian:
         """The Gaussian with the residual at δ = 0, which is all there is where δ·x does not move."""
         root = self._cubes(self.offset).sqrt()
-        return gaussian.plus_independent(deviations(root, self.variance, self.threshold))
+        return gaussian.plus_independent(self.settings.residual_deviations(root))
 
     def range(self, ray: RayGaussian, row: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
         """Lower and upper bounds (c,) on what is added, in units of scale², for low ≤ u ≤ high.
@@ -43,23 +43,24 @@ class RayResidual(NamedTuple):
         at least what each dimension's smallest |x̂| gives. Near infinity 1/scale² goes to 0 and would leave
         nothing of that bound. There the smallest |x̂|/δ is used, with (δ/scale)² in the place of 1/scale².
         """
+        threshold = self.settings.residual_threshold
         nearest, furthest = ray.delta(row, high), ray.delta(row, low)  # (c,)
         sizes = [_inverse_scale(ray, row, u) for u in (high, low)]
         smallest, largest = torch.minimum(*sizes), torch.maximum(*sizes)
         slope, offset = self.slope[row], self.offset[row]
         ends = [slope * delta[:, None] + offset for delta in (nearest, furthest)]  # (c, D)
-        above = torch.maximum(self._cubes(ends[0]), self._cubes(ends[1])) - self.threshold
-        below = self._cubes(_smallest_size(*ends)) - self.threshold
+        above = torch.maximum(self._cubes(ends[0]), self._cubes(ends[1])) - threshold
+        below = self._cubes(_smallest_size(*ends)) - threshold
         below = below.clamp_min(0) * smallest.square()
         # The bound by |x̂|/δ holds for δ > 0 and rays on which δ/scale is affine in u.
         inverse = [delta.reciprocal()[:, None] for delta in (nearest, furthest)]
         shape = self._cubes(_smallest_size(*(slope + offset * each for each in inverse)))
         reach = torch.minimum(nearest * sizes[0], furthest * sizes[1]).square()
-        far = (nearest * shape - self.threshold * inverse[0][:, 0].square()) * reach
+        far = (nearest * shape - threshold * inverse[0][:, 0].square()) * reach
         affine = (ray.far_scale[row] >= INFINITE_SCALE) & (nearest > 0)
         below = torch.maximum(below, torch.where(affine, far, 0))
         above = above.clamp_min(0) * largest.square()
-        low_end, high_end = ((self.variance * each).clamp_max(MAX_VARIANCE) for each in (below, above))
+        low_end, high_end = ((self.settings.residual_variance * each).clamp_max(MAX_VARIANCE) for each in (below, above))
         return low_end, high_end
 
     def _cubes(self, values: Tensor) -> Tensor:
@@ -68,14 +69,15 @@ class RayResidual(NamedTuple):
 
 
 def with_residual(
-    rays: Iterable[RayGaussian], x: Tensor, residual: Residual, variance: float, threshold: float
+    rays: Iterable[RayGaussian], x: Tensor, residual: Residual, settings: Settings
 ) -> Iterator[RayGaussian]:
     """The Gaussians along the rays δ·x with the residual on them.
 
     Args:
         rays: the Gaussians without it.
         x: one ray for each row.
-        residual, variance, threshold: the residual and its two numbers.
+        residual: the residual.
+        settings: its two numbers.
     """
     slope, offset, weights = _along(residual, x.detach())
     start = 0
@@ -83,7 +85,7 @@ def with_residual(
         rows = slice(start, start + len(ray.alpha))
         start = rows.stop
         a, b, c = (each.to(ray.alpha) for each in (slope[rows], offset[rows], weights))
-        yield ray._replace(residual=RayResidual(a, b, c, variance, threshold))
+        yield ray._replace(residual=RayResidual(a, b, c, settings))
 
 
 @torch.no_grad()
@@ -96,7 +98,7 @@ def _along(residual: Residual, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         slope, intercept = torch.zeros_like(level), level
         if isinstance(level, RayTensor):  # it is none where the level does not depend on the input
             slope, intercept = level.slope, level.intercept
-        slope, intercept = precise(as_rows(slope)), precise(as_rows(intercept))
+        slope, intercept = to_float64(as_rows(slope)), to_float64(as_rows(intercept))
         scale = own.deviations().to(slope)
         slopes.append(slope / scale)
         offsets.append((intercept - own.mean.to(scale)) / scale)

@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 from bitbayes.errors import ModelError
-from bitbayes.precision import precise
+from bitbayes.precision import to_float64
 
 # Slopes below this, relative to the terms of their sum, are rounding errors.
 SLOPE_NOISE = 1e-12
@@ -48,7 +48,7 @@ class RayPass:
     def __init__(self, inputs: Tensor, find_alpha: bool, tolerance: float) -> None:
         self.dtype, self.device = inputs.dtype, inputs.device
         self.find_alpha, self.tolerance = find_alpha, tolerance
-        self.alpha = precise(inputs).new_zeros(len(inputs))
+        self.alpha = to_float64(inputs).new_zeros(len(inputs))
 
     def settle_signs(self, slope: Tensor, intercept: Tensor, by_row: bool) -> Tensor:
         """Whether slope·δ + intercept ≤ 0 as δ → ∞; moves alpha up to the last δ at which a sign changes.
@@ -100,7 +100,7 @@ class RayTensor(Tensor):
     @classmethod
     def along(cls, x: Tensor, *, find_alpha: bool = True, tolerance: float = 0.0) -> RayTensor:
         """δ·x: slope x, intercept 0; one ray for each row of x."""
-        slope = precise(x).clone()
+        slope = to_float64(x).clone()
         intercept = torch.zeros_like(slope, device=None if find_alpha else "meta")
         return cls(slope, intercept, RayPass(x, find_alpha, tolerance))
 

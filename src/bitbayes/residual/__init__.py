@@ -1,14 +1,13 @@
 """The ReLU-GP residual: a variance that grows with the distance from the data."""
 
 from bitbayes.residual.kernel import InputMoments, Kernel, as_rows, measurable
-from bitbayes.residual.levels import Residual, deviations, levels, moments_of
+from bitbayes.residual.levels import Residual, levels, moments_of
 
 __all__ = [
     "InputMoments",
     "Kernel",
     "Residual",
     "as_rows",
-    "deviations",
     "levels",
     "measurable",
     "moments_of",

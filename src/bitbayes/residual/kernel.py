@@ -19,7 +19,7 @@ from torch import Tensor
 from bitbayes.errors import ArgumentError, DataError
 from bitbayes.model import Inputs, row_count
 from bitbayes.model.loaders.batches import LABELS
-from bitbayes.tensors import TensorBundle, check_digits
+from bitbayes.tensors import TensorBundle, check_cancellation
 
 # How many points must determine a deviation, or it has a floor. For a pixel that is lit in m images it is m.
 LEAST_POINTS = 10
@@ -80,20 +80,20 @@ class InputMoments(TensorBundle):
         )
         return InputMoments(count, self.mean + gap * b, squares, cubes, fourths)
 
-    def without(self, part: InputMoments, most: float) -> InputMoments:
+    def without(self, part: InputMoments, max_ratio: float) -> InputMoments:
         """The moments of the rows that are left when a part of them is taken out.
 
-        Raises a `DataError` if that part is all but 1/`most` of a sum: see `check_digits`.
+        Raises a `DataError` if that part is all but 1/`max_ratio` of a sum: see `check_cancellation`.
         """
         count = self.count - part.count
-        check_digits(self.count, count, most)
+        check_cancellation(self.count, count, max_ratio)
         mean = self.mean + (self.mean - part.mean) * (part.count / count)
         whole, theirs = self._powers_about(mean), part._powers_about(mean)
         # What never varies has no digits to lose, but a rounding error of the mean instead.
         varies = whole[0] > self.count * (ROUNDINGS * torch.finfo(mean.dtype).eps * mean).square()
         left = [torch.where(varies, a - b, 0.0) for a, b in zip(whole, theirs, strict=True)]
-        check_digits(torch.where(varies, whole[0], 0.0), left[0], most)
-        check_digits(torch.where(varies, whole[2], 0.0), left[2], most)
+        check_cancellation(torch.where(varies, whole[0], 0.0), left[0], max_ratio)
+        check_cancellation(torch.where(varies, whole[2], 0.0), left[2], max_ratio)
         return InputMoments(count, mean, *left)
 
     def _powers_about(self, centre: Tensor) -> tuple[Tensor, Tensor, Tensor]:

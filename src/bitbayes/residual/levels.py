@@ -15,7 +15,7 @@ from bitbayes.errors import ModelError
 from bitbayes.model import Batch, Inputs, call, model_device, private_copy
 from bitbayes.model.loaders.batches import move
 from bitbayes.model.running.calls import recorded_inputs
-from bitbayes.precision import precise, working
+from bitbayes.precision import prediction_dtype, to_float64
 from bitbayes.residual.kernel import InputMoments, Kernel, as_rows
 
 # Numbers of which the moments are taken at once. To a GPU it is the number of steps that costs the most.
@@ -44,7 +44,7 @@ def moments_of(model: nn.Module, layers: tuple[str, ...], inputs: Inputs) -> Inp
     # A few rows at a time: the sums take some copies of them in float64.
     numbers = GPU_MOMENT_NUMBERS if rows.device.type == "cuda" else MOMENT_NUMBERS
     parts = torch.split(rows, max(1, numbers // max(1, rows.shape[1])))
-    first, *others = (InputMoments.of(precise(part)) for part in parts)
+    first, *others = (InputMoments.of(to_float64(part)) for part in parts)
     return sum(others, first)
 
 
@@ -72,7 +72,7 @@ class Residual:
 
     def _kernels_for(self, rows: list[Tensor]) -> list[Kernel]:
         """The kernel of each level, where and in the precision that its rows are."""
-        places = tuple((each.shape[1], each.device, working(each.dtype)) for each in rows)
+        places = tuple((each.shape[1], each.device, prediction_dtype(each.dtype)) for each in rows)
         if (made := self._kernels.get(places)) is None:
             with torch.inference_mode(False):  # what is kept may be differentiated through later
                 parts = zip(self.split(rows), places, strict=True)
@@ -90,10 +90,3 @@ class Residual:
     def split(self, found: list[Tensor]) -> list[InputMoments]:
         """The moments of each level."""
         return self.moments.split([math.prod(level.shape[1:]) for level in found])
-
-
-def deviations(root_kernel: Tensor, variance: float, threshold: float) -> Tensor:
-    """√(σ²·max(0, k − threshold)), (n,), from √k (n,): what `LogitGaussian.plus_independent` takes."""
-    # The floor is for the derivative of the root, which is infinite at 0.
-    beyond = (root_kernel.square() - threshold).clamp_min(torch.finfo(root_kernel.dtype).tiny)
-    return beyond.sqrt() * math.sqrt(variance)

@@ -10,36 +10,36 @@ an argument of each function, so that another prior costs no decomposition. The 
   the last layer `coordinates` and `covariance` (of the logits), for any layer `rotate`.
 """
 
-from bitbayes.structures.base import Curvature, WeightGaussian
+from bitbayes.structures.base import CURVATURES, Curvature, Precision, WeightGaussian, eigen
 from bitbayes.structures.diag import DiagCurvature, DiagGaussian
 from bitbayes.structures.full import FullCurvature, check_affordable
 from bitbayes.structures.grams import gram, gram_root
 from bitbayes.structures.isotropic import NoCurvature
-from bitbayes.structures.kron import KronCurvature
+from bitbayes.structures.kron import KronCurvature, KronGaussian
 from bitbayes.structures.lowrank import LowRankCurvature
 from bitbayes.structures.network import WHOLE_NETWORK, NetworkGaussian, layer_curvatures
 
-# By name. All of them for the last layer; those below over all layers.
-CURVATURES: dict[str, type[Curvature]] = {
+CURVATURES |= {
     kind.structure: kind
     for kind in (FullCurvature, KronCurvature, DiagCurvature, NoCurvature, LowRankCurvature)
 }
-LAYER_STRUCTURES = ("kron", "diag", "full")
 
 __all__ = [
     "CURVATURES",
-    "LAYER_STRUCTURES",
     "WHOLE_NETWORK",
     "Curvature",
     "DiagCurvature",
     "DiagGaussian",
     "FullCurvature",
     "KronCurvature",
+    "KronGaussian",
+    "Precision",
     "LowRankCurvature",
     "NetworkGaussian",
     "NoCurvature",
     "WeightGaussian",
     "check_affordable",
+    "eigen",
     "gram",
     "gram_root",
     "layer_curvatures",

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from bitbayes.likelihood import Likelihood
+from bitbayes.likelihoods import Likelihood
 from bitbayes.logits import CovarianceFactors
 from bitbayes.model import Head, Layer, LayerJacobian
-from bitbayes.precision import precise
-from bitbayes.tensors import TensorBundle, check_digits
+from bitbayes.precision import to_float64
+from bitbayes.tensors import TensorBundle, check_cancellation
 
 # The prior's precision τ = 1/σ₀²; a tensor where the evidence is differentiated in it.
 Precision = float | Tensor
@@ -24,10 +24,12 @@ class Curvature(TensorBundle):
     """A sum over data with no prior in it: `a + b` is the curvature of both data sets."""
 
     structure: ClassVar[str]
-    # Whether `head_gaussian` takes contrasts, a matrix of k × c.
-    in_contrasts: ClassVar[bool] = False
+    # Whether it exists over all layers, and not for the last one alone.
+    over_all_layers: ClassVar[bool] = False
+    # Whether `head_gaussian` needs the matrix of class differences, (k, c).
+    in_class_differences: ClassVar[bool] = False
     # Whether the Gaussian over logits says how two of them vary together.
-    knows_pairs: ClassVar[bool] = True
+    has_cross_covariance: ClassVar[bool] = True
 
     @classmethod
     def largest_side(cls, outputs: int, width: int) -> int:
@@ -52,17 +54,16 @@ class Curvature(TensorBundle):
         """A layer's curvature at some points, from the derivatives of Vᵀf with V Vᵀ = Λₙ."""
         raise NotImplementedError
 
-    def head_gaussian(self, head: Head, contrasts: Tensor | None, *, paper: bool) -> WeightGaussian:
+    def head_gaussian(self, head: Head, differences: Tensor | None) -> WeightGaussian:
         """The Gaussian over the last layer's weights.
 
         Args:
             head: the last layer.
-            contrasts: (k, c); None for structures that need no matrix, and so none of this size.
-            paper: by the paper's formula.
+            differences: the likelihood's class differences (k, c); None if `in_class_differences` is False.
         """
         raise NotImplementedError
 
-    def layer_gaussian(self, layer: Layer, *, paper: bool) -> WeightGaussian:
+    def layer_gaussian(self, layer: Layer) -> WeightGaussian:
         """The Gaussian over a layer's parameters."""
         raise NotImplementedError
 
@@ -70,16 +71,16 @@ class Curvature(TensorBundle):
         others = other.tensors()
         return replace(self, **{name: value + others[name] for name, value in self.tensors().items()})
 
-    def without(self, part: Self, most: float) -> Self:
+    def without(self, part: Self, max_ratio: float) -> Self:
         """The curvature of the data that are left when a part of them is taken out.
 
-        Raises a `DataError` if that part is all but 1/`most` of a sum: see `check_digits`.
+        Raises a `DataError` if that part is all but 1/`max_ratio` of a sum: see `check_cancellation`.
         """
         parts = part.tensors()
         left = replace(self, **{name: value - parts[name] for name, value in self.tensors().items()})
         whole = self.squares()
         for name, value in left.squares().items():
-            check_digits(whole[name], value, most)
+            check_cancellation(whole[name], value, max_ratio)
         return left
 
     def squares(self) -> dict[str, Tensor]:
@@ -91,14 +92,18 @@ class Curvature(TensorBundle):
         return self.tensors()
 
     def add_(self, other: Self) -> None:
-        """Add in place. Only for a total that nobody else holds: a curvature is a value otherwise."""
+        """Add in place; only on an accumulator you own."""
         others = other.tensors()
         for name, value in self.tensors().items():
             value.add_(others[name].to(value.device))
 
-    def precise(self) -> Self:
+    def to_float64(self) -> Self:
         """The sums in float64; tensors that are so already are not copied."""
-        return replace(self, **{name: precise(value) for name, value in self.tensors().items()})
+        return replace(self, **{name: to_float64(value) for name, value in self.tensors().items()})
+
+
+# All structures by name; `structures/__init__.py` fills it.
+CURVATURES: dict[str, type[Curvature]] = {}
 
 
 @dataclass(frozen=True)
@@ -197,6 +202,6 @@ def squared_components(vectors: Tensor, features: Tensor) -> Tensor:
 
 def eigen(matrix: Tensor) -> tuple[Tensor, Tensor]:
     """Eigenvalues, none below zero, and eigenvectors (columns) of a sum of squares, in float64."""
-    values, vectors = torch.linalg.eigh(precise(matrix))
+    values, vectors = torch.linalg.eigh(to_float64(matrix))
     # Rounding leaves −1e-16 of the largest where the truth is 0; the prior keeps the sum positive.
     return values.clamp_min(0), vectors

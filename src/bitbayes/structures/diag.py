@@ -11,10 +11,10 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from bitbayes.likelihood import Likelihood
+from bitbayes.likelihoods import Likelihood
 from bitbayes.logits import CovarianceFactors
 from bitbayes.model import DenseJacobian, Head, Layer, LayerJacobian
-from bitbayes.precision import precise
+from bitbayes.precision import to_float64
 from bitbayes.structures.base import Curvature, Precision, WeightGaussian
 
 
@@ -23,6 +23,7 @@ class DiagCurvature(Curvature):
     """`diagonal`: one entry for each weight, (k, D) of the last layer or (P,) of any layer."""
 
     structure = "diag"
+    over_all_layers = True
     diagonal: Tensor
 
     @classmethod
@@ -31,29 +32,29 @@ class DiagCurvature(Curvature):
 
     @classmethod
     def of_features(cls, features: Tensor, logits: Tensor, likelihood: Likelihood) -> Self:
-        at_logits = likelihood.diagonal(precise(logits))  # (n, k)
-        return cls(at_logits.T @ precise(features).square())
+        at_logits = likelihood.diagonal(to_float64(logits))  # (n, k)
+        return cls(at_logits.T @ to_float64(features).square())
 
     @classmethod
     def of_jacobian(cls, jacobian: LayerJacobian) -> Self:
         if isinstance(jacobian, DenseJacobian):
-            return cls(precise(jacobian.derivatives.square().sum((0, 1))))
+            return cls(to_float64(jacobian.derivatives.square().sum((0, 1))))
         _, groups, _, o, _ = jacobian.gradients.shape
-        total = precise(jacobian.inputs.new_zeros(groups, o, jacobian.inputs.shape[2]))
+        total = to_float64(jacobian.inputs.new_zeros(groups, o, jacobian.inputs.shape[2]))
         if jacobian.few_positions:
             # (Σₜ gₜaₜ)² = Σ over pairs of gₜgₜ'·aₜaₜ'; for one position the square of a product.
             for part in jacobian.pair_chunks():
-                total += precise(part.gradient_pairs().flatten(2) @ part.input_pairs().flatten(2).mT)
+                total += to_float64(part.gradient_pairs().flatten(2) @ part.input_pairs().flatten(2).mT)
         else:
             for points, outputs in jacobian.chunks():
                 squares = jacobian.part(points, outputs).dense().square_().sum((0, 1))
-                total[:, outputs] += precise(squares.reshape(groups, -1, total.shape[2]))
+                total[:, outputs] += to_float64(squares.reshape(groups, -1, total.shape[2]))
         return cls(total.flatten())
 
-    def head_gaussian(self, head: Head, contrasts: Tensor | None, *, paper: bool) -> DiagGaussian:
+    def head_gaussian(self, head: Head, differences: Tensor | None) -> DiagGaussian:
         return DiagGaussian(self.diagonal)
 
-    def layer_gaussian(self, layer: Layer, *, paper: bool) -> DiagGaussian:
+    def layer_gaussian(self, layer: Layer) -> DiagGaussian:
         return DiagGaussian(self.diagonal)
 
 

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from bitbayes.errors import ModelError
-from bitbayes.likelihood import Likelihood
+from bitbayes.likelihoods import Likelihood
 from bitbayes.logits import CovarianceFactors
 from bitbayes.model import DenseJacobian, Head, Layer, LayerJacobian
-from bitbayes.precision import precise
+from bitbayes.precision import to_float64
 from bitbayes.structures.base import Curvature, Precision, WeightGaussian, eigen, squared_components
 from bitbayes.structures.grams import gram_root
 from bitbayes.structures.kron import flush_rounding_noise
@@ -30,10 +30,11 @@ NUMBERS_PER_STEP = 2**22
 
 @dataclass(frozen=True)
 class FullCurvature(Curvature):
-    """`hessian`: (c·D, c·D) over c contrasts of the logits and D features, or (P, P) over all parameters."""
+    """`hessian`: (c·D, c·D) over c class differences and D features, or (P, P) over all parameters."""
 
     structure = "full"
-    in_contrasts = True
+    over_all_layers = True
+    in_class_differences = True
     hessian: Tensor
 
     @classmethod
@@ -46,11 +47,11 @@ class FullCurvature(Curvature):
 
     @classmethod
     def of_features(cls, features: Tensor, logits: Tensor, likelihood: Likelihood) -> Self:
-        c, width = likelihood.contrasts(logits.shape[1]).shape[1], features.shape[1]
-        blocks = precise(features).new_zeros(c, width, c, width)
+        c, width = likelihood.differences(logits.shape[1]).shape[1], features.shape[1]
+        blocks = to_float64(features).new_zeros(c, width, c, width)
         rows = max(1, NUMBERS_PER_STEP // (c * c + width))
         for some, theirs in zip(
-            *(torch.split(precise(each), rows) for each in (features, logits)), strict=True
+            *(torch.split(to_float64(each), rows) for each in (features, logits)), strict=True
         ):
             at_logits = likelihood.curvature(theirs)  # (n, c, c)
             for a in range(c):
@@ -69,14 +70,14 @@ class FullCurvature(Curvature):
     def squares(self) -> dict[str, Tensor]:
         return {"hessian": self.hessian.diagonal()}
 
-    def head_gaussian(self, head: Head, contrasts: Tensor | None, *, paper: bool) -> FullHeadGaussian:
+    def head_gaussian(self, head: Head, differences: Tensor | None) -> FullHeadGaussian:
         values, vectors = eigen(self.hessian)
-        assert contrasts is not None
-        k, c = contrasts.shape
+        assert differences is not None
+        k, c = differences.shape
         shift = values.new_zeros((k - c) * head.width)
-        return FullHeadGaussian(torch.cat([values, shift]), vectors, contrasts.to(vectors))
+        return FullHeadGaussian(torch.cat([values, shift]), vectors, differences.to(vectors))
 
-    def layer_gaussian(self, layer: Layer, *, paper: bool) -> FullGaussian:
+    def layer_gaussian(self, layer: Layer) -> FullGaussian:
         return FullGaussian(*eigen(self.hessian))
 
 
@@ -94,7 +95,7 @@ class FullGaussian(WeightGaussian):
         return coordinates @ self.vectors.T
 
     def as_head(self, outputs: int) -> FullHeadGaussian:
-        # Every logit by itself is a contrast: no common shift is set apart.
+        # Every logit is a direction of its own: no common shift is set apart.
         return FullHeadGaussian(self.values, self.vectors, torch.eye(outputs).to(self.vectors))
 
     def part(self, rows: slice) -> FullGaussian:
@@ -108,43 +109,43 @@ class FullGaussian(WeightGaussian):
 
 @dataclass(frozen=True)
 class FullHeadGaussian(FullGaussian):
-    """`values` (r + D,), `vectors` (r, r) over contrasts, r = c·D; `contrasts` (k, c).
+    """`values` (r + D,), `vectors` (r, r) over class differences, r = c·D; `differences` (k, c).
 
     The last D values, all zero, are those of the common shift of the logits. One logit has none of these.
     """
 
-    contrasts: Tensor
+    differences: Tensor
 
     def to_weights(self, coordinates: Tensor) -> Tensor:
-        (k, c), r = self.contrasts.shape, len(self.vectors)
+        (k, c), r = self.differences.shape, len(self.vectors)
         own, shift = coordinates[:, :r], coordinates[:, r:]
-        weights = self.contrasts @ (own @ self.vectors.T).reshape(len(own), c, -1)  # (s, k, D)
+        weights = self.differences @ (own @ self.vectors.T).reshape(len(own), c, -1)  # (s, k, D)
         return weights + shift[:, None] / k**0.5 if k > c else weights
 
     def coordinates(self, features: Tensor) -> Tensor:
-        """One contrast: squared components in H's eigenbasis, (n, D). Several: the features themselves.
+        """One class difference: squared components in H's eigenbasis, (n, D). Several: the features themselves.
 
         Their r·c components would be k times the size of a network's features.
         """
-        one = self.contrasts.shape[1] == 1
+        one = self.differences.shape[1] == 1
         return squared_components(self.vectors, features) if one else features
 
     def covariance(self, coordinates: Tensor, tau: Precision) -> CovarianceFactors:
-        (k, c), r = self.contrasts.shape, len(self.vectors)
-        precisions, contrasts = self.precisions(tau)[:r], self.contrasts.to(coordinates)
+        (k, c), r = self.differences.shape, len(self.vectors)
+        precisions, differences = self.precisions(tau)[:r], self.differences.to(coordinates)
         squares = coordinates if c == 1 else coordinates.square()
         # The variance of a common shift, (n,): ‖φ̃‖²σ₀²/k in each logit; one logit has none.
         shift = squares.sum(1) * ((k - c) / (k * tau))
         if c == 1:
             variances = squares @ precisions.reciprocal().to(squares)[:, None]  # (n, 1)
-            return CovarianceFactors(variances, contrasts, shift)
+            return CovarianceFactors(variances, differences, shift)
         scaled = (self.vectors * precisions.rsqrt()).reshape(c, -1, r)  # (c, D, r)
-        roots = precise(torch.einsum("nd,cdr->ncr", coordinates.to(scaled), scaled))
+        roots = to_float64(torch.einsum("nd,cdr->ncr", coordinates.to(scaled), scaled))
         if torch.compiler.is_compiling():  # ONNX has no Cholesky factor, and these are roots already
-            factor = contrasts @ roots.to(coordinates)  # (n, k, r)
+            factor = differences @ roots.to(coordinates)  # (n, k, r)
             return CovarianceFactors(torch.ones_like(factor[:, 0]), factor, shift)
         root = gram_root(roots @ roots.mT, 4 * c * torch.finfo(roots.dtype).eps).to(coordinates)
-        factor = contrasts @ root  # (n, k, c)
+        factor = differences @ root  # (n, k, c)
         return CovarianceFactors(torch.ones_like(factor[:, 0]), factor, shift)
 
 

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from bitbayes.model import DenseJacobian, LayerJacobian, MatrixJacobian, from_pairs
-from bitbayes.precision import precise
+from bitbayes.precision import to_float64
 
 
 def gram(jacobian: LayerJacobian, weights: list[Tensor]) -> Tensor:
@@ -34,7 +34,7 @@ def gram_root(matrix: Tensor, lift: float) -> Tensor:
     Zero features have zero variance, and rounding can leave less than zero, for which there is no Cholesky
     factor. So the diagonal is lifted by `lift` times its mean.
     """
-    matrix = precise(matrix)
+    matrix = to_float64(matrix)
     mean = matrix.diagonal(dim1=-2, dim2=-1).mean(-1)
     lifts = (mean * lift + torch.finfo(matrix.dtype).tiny)[..., None, None]
     root: Tensor = torch.linalg.cholesky(matrix + lifts * torch.eye(matrix.shape[-1]).to(matrix))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from bitbayes.errors import ArgumentError
-from bitbayes.likelihood import Likelihood
+from bitbayes.likelihoods import Likelihood
 from bitbayes.logits import CovarianceFactors
 from bitbayes.model import Head
 from bitbayes.structures.base import Curvature, Precision
@@ -30,7 +30,7 @@ class NoCurvature(Curvature):
     def of_features(cls, features: Tensor, logits: Tensor, likelihood: Likelihood) -> Self:
         return cls()
 
-    def head_gaussian(self, head: Head, contrasts: Tensor | None, *, paper: bool) -> IsotropicGaussian:
+    def head_gaussian(self, head: Head, differences: Tensor | None) -> IsotropicGaussian:
         return IsotropicGaussian(torch.zeros(head.outputs, head.width, dtype=torch.float64))
 
 

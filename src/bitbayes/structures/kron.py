@@ -14,28 +14,25 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from bitbayes.likelihood import Likelihood
+from bitbayes.likelihoods import Likelihood
 from bitbayes.logits import CovarianceFactors
 from bitbayes.model import DenseJacobian, Head, Layer, LayerJacobian, MatrixJacobian
-from bitbayes.precision import precise, smallest_precision
+from bitbayes.precision import to_float64
 from bitbayes.structures.base import Curvature, Precision, WeightGaussian, eigen, squared_components
 from bitbayes.tensors import second_moments
-
-# d = τ^damping. The paper damps each factor by √τ in its last-layer method (LLLA), and by τ over all layers
-# (KFLA). So its two methods differ on a network that has one layer: by 67 % in an example.
-LLLA_DAMPING, KFLA_DAMPING = 0.5, 1.0
 
 
 @dataclass(frozen=True)
 class KronCurvature(Curvature):
     """`outputs` B (…, o, o), `inputs` A (…, i, i), `count` () = N·T.
 
-    A layer has a leading axis for the groups of a convolution. The last layer has none, and its B is kept in
-    contrasts of the logits, (c, c).
+    A layer has a leading axis for the groups of a convolution. The last layer has none, and its B is kept
+    along the class differences, (c, c).
     """
 
     structure = "kron"
-    in_contrasts = True
+    over_all_layers = True
+    in_class_differences = True
     outputs: Tensor
     inputs: Tensor
     count: Tensor
@@ -52,7 +49,7 @@ class KronCurvature(Curvature):
     @classmethod
     def of_features(cls, features: Tensor, logits: Tensor, likelihood: Likelihood) -> Self:
         inputs = second_moments(features)
-        outputs = likelihood.total_curvature(precise(logits))
+        outputs = likelihood.total_curvature(to_float64(logits))
         return cls(outputs, inputs, inputs.new_full((), len(features)))
 
     @classmethod
@@ -69,35 +66,19 @@ class KronCurvature(Curvature):
         outputs, inputs = (each.diagonal(dim1=-2, dim2=-1) for each in (self.outputs, self.inputs))
         return {"outputs": outputs, "inputs": inputs, "count": self.count}
 
-    def head_gaussian(self, head: Head, contrasts: Tensor | None, *, paper: bool) -> KronGaussian:
-        assert contrasts is not None
-        k, c = contrasts.shape
+    def head_gaussian(self, head: Head, differences: Tensor | None) -> KronGaussian:
+        assert differences is not None
+        k, c = differences.shape
         values, vectors = eigen(self.outputs)
-        vectors = contrasts.to(vectors) @ vectors  # (k, c)
+        vectors = differences.to(vectors) @ vectors  # (k, c)
         if k > c:  # the common shift of the logits, which has no curvature
             shift = torch.full_like(vectors[:, :1], k**-0.5)
             values, vectors = torch.cat([values, values.new_zeros(1)]), torch.cat([vectors, shift], dim=1)
-        if paper:
-            return self._paper_gaussian(values, vectors, k > c, head.bias, LLLA_DAMPING)
         return KronGaussian(values / self.count, vectors, *eigen(self.inputs), k > c)
 
-    def layer_gaussian(self, layer: Layer, *, paper: bool) -> KronGaussian:
+    def layer_gaussian(self, layer: Layer) -> KronGaussian:
         values, vectors = eigen(self.outputs)
-        if paper:
-            return self._paper_gaussian(values, vectors, False, layer.has_bias, KFLA_DAMPING)
         return KronGaussian(values / self.count, vectors, *eigen(self.inputs), False)
-
-    def _paper_gaussian(
-        self, values: Tensor, vectors: Tensor, shift: bool, bias: bool, damping: float
-    ) -> PaperKronGaussian:
-        width = self.inputs.shape[-1] - bias
-        input_values, weight_vectors = eigen(self.inputs[..., :width, :width])
-        input_vectors = torch.zeros_like(self.inputs)
-        input_vectors[..., :width, :width] = weight_vectors
-        input_vectors[..., width:, width:] = 1  # the bias is a coordinate by itself
-        return PaperKronGaussian(
-            values, vectors, input_values, input_vectors, shift, self.count, bias, damping
-        )
 
 
 @dataclass(frozen=True)
@@ -172,29 +153,6 @@ class KronGaussian(WeightGaussian):
         return DenseJacobian(flush_rounding_noise(rotated, 2).flatten(2))
 
 
-@dataclass(frozen=True)
-class PaperKronGaussian(KronGaussian):
-    """The paper's: Σ = (B/√N + dI)⁻¹ ⊗ (A/√N + dI)⁻¹ for the weights, (B + τI)⁻¹ for the biases.
-
-    d is τ to the power `damping`. Damping each factor is not the prior: it shrinks the covariance (by half,
-    where τ is large). It is here so that tables can show the paper's formula beside the exact one.
-    `output_values` are those of B itself. The last coordinate of the inputs is the bias's, if there is one
-    (`bias`), and has no input value.
-    """
-
-    count: Tensor
-    bias: bool
-    damping: float
-
-    def precisions(self, tau: Precision) -> Tensor:
-        root, damping = self.count.sqrt(), tau**self.damping
-        outputs, inputs = self.output_values[..., :, None], self.input_values[..., None, :]
-        weights = (outputs / root + damping) * (inputs / root + damping)
-        # The square of a small τ leaves the range of numbers long before τ does.
-        weights = weights.clamp_min(smallest_precision(weights.dtype))
-        return torch.cat([weights, outputs + tau], dim=-1) if self.bias else weights
-
-
 def flush_rounding_noise(values: Tensor, axes: int) -> Tensor:
     """Set to zero what is far below the rounding errors of a rotation, as an eigenbasis is full of.
 
@@ -222,7 +180,7 @@ def _second_moment(columns: Tensor) -> Tensor:
     if (
         columns.shape[2] == 1
     ):  # precise as in `of_features`; for many positions it would take half as long again
-        columns = precise(columns)
+        columns = to_float64(columns)
     if columns.stride(0) < columns.stride(1):  # all points of a row lie together
         rows = columns.transpose(0, 1).flatten(1)  # (d, n·T)
         return rows @ rows.T

@@ -22,10 +22,10 @@ import torch
 from torch import Tensor
 
 from bitbayes.errors import ArgumentError, SketchWarning, level_of_the_caller
-from bitbayes.likelihood import Likelihood
+from bitbayes.likelihoods import Likelihood
 from bitbayes.logits import CovarianceFactors
 from bitbayes.model import Head
-from bitbayes.precision import precise
+from bitbayes.precision import to_float64
 from bitbayes.prior import LARGEST_VARIANCE
 from bitbayes.structures.base import Curvature, Precision, WeightGaussian, eigen, squared_components
 from bitbayes.structures.class_curvature import ClassCurvature
@@ -58,7 +58,7 @@ class LowRankCurvature(Curvature):
     """
 
     structure = "lowrank"
-    knows_pairs = False
+    has_cross_covariance = False
     sums: Tensor
     diagonal: Tensor
     directions: Tensor
@@ -89,7 +89,7 @@ class LowRankCurvature(Curvature):
     @classmethod
     def _of_logits(cls, logits: Tensor, likelihood: Likelihood) -> Self:
         """All but A, in whose place is a 0."""
-        logits = precise(logits)
+        logits = to_float64(logits)
         p = likelihood.log_probabilities(logits).exp()
         sums, (n, k) = p.sum(0), p.shape
         directions, lost = compress(p - sums / n, sums, min(RANK, k - 1))
@@ -114,7 +114,7 @@ class LowRankCurvature(Curvature):
             count=count,
         )
 
-    def without(self, part: Self, most: float) -> Self:
+    def without(self, part: Self, max_ratio: float) -> Self:
         """Raises: a sketch does not know what it would be without a part of its data."""
         raise ArgumentError(
             "structure='lowrank' keeps a sketch, from which no data can be taken out again: fit without "
@@ -137,7 +137,7 @@ class LowRankCurvature(Curvature):
         positive = self.sums > 0
         return float((self.error[positive] / self.sums[positive]).max()) if bool(positive.any()) else 0.0
 
-    def head_gaussian(self, head: Head, contrasts: Tensor | None, *, paper: bool) -> LowRankGaussian:
+    def head_gaussian(self, head: Head, differences: Tensor | None) -> LowRankGaussian:
         # B of a confident network is a small difference of diag(Σₙ pₙ) and C: a small δ may be much of it.
         share = float(self.error.sum() / self.diagonal.sum()) if bool(self.error.any()) else 0.0
         if max(lost := self.relative_error, share) > LARGE_ERROR:
@@ -149,9 +149,9 @@ class LowRankCurvature(Curvature):
                 SketchWarning,
                 stacklevel=level_of_the_caller(),
             )
-        classes = ClassCurvature.matched(*map(precise, (self.sums, self.diagonal, self.directions)))
+        classes = ClassCurvature.matched(*map(to_float64, (self.sums, self.diagonal, self.directions)))
         values, vectors = eigen(self.inputs)
-        return LowRankGaussian.of(classes, values / precise(self.count), vectors)
+        return LowRankGaussian.of(classes, values / to_float64(self.count), vectors)
 
 
 @dataclass(frozen=True)

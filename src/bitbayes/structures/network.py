@@ -10,7 +10,7 @@ from torch import Tensor
 
 from bitbayes.model import DenseJacobian, Layer, LayerJacobian, LayerRecord, MatrixJacobian
 from bitbayes.prior import Prior
-from bitbayes.structures.base import Curvature, WeightGaussian
+from bitbayes.structures.base import CURVATURES, Curvature, WeightGaussian
 from bitbayes.structures.diag import DiagCurvature
 from bitbayes.structures.full import FullCurvature, FullGaussian
 from bitbayes.structures.grams import gram
@@ -22,16 +22,17 @@ WHOLE_NETWORK = "*"
 
 def layer_curvatures(structure: str, records: list[LayerRecord]) -> dict[str, Curvature]:
     """The curvature of each block at some points, from the derivatives of Vᵀf in every layer."""
-    if structure == "full":
+    kind = CURVATURES[structure]
+    if issubclass(kind, FullCurvature):
         whole = torch.cat([record.jacobian().dense() for record in records], dim=2)
-        return {WHOLE_NETWORK: FullCurvature.of_jacobian(DenseJacobian(whole))}
+        return {WHOLE_NETWORK: kind.of_jacobian(DenseJacobian(whole))}
     curvatures: dict[str, Curvature] = {}
     for record in records:
         jacobian = record.jacobian()
         # A norm layer, and what is differentiated one by one, has no Kronecker factors.
-        kron = structure == "kron" and isinstance(jacobian, MatrixJacobian)
-        kind = KronCurvature if kron else DiagCurvature
-        curvatures[record.layer.name] = kind.of_jacobian(jacobian)
+        diagonal = issubclass(kind, KronCurvature) and not isinstance(jacobian, MatrixJacobian)
+        own = DiagCurvature if diagonal else kind
+        curvatures[record.layer.name] = own.of_jacobian(jacobian)
     return curvatures
 
 

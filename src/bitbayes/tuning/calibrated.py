@@ -10,29 +10,21 @@ of the mean logits, divided by T.
 """
 
 import math
-from collections.abc import Callable, Iterable
-from typing import Any
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from bitbayes.likelihood import Likelihood
-from bitbayes.posterior import WeightPosterior
-from bitbayes.precision import precise, without_autocast
-from bitbayes.predictive import KAPPA
+from bitbayes.closed_forms import KAPPA
+from bitbayes.likelihoods import Likelihood
+from bitbayes.precision import to_float64, without_autocast
 from bitbayes.prior import Prior
-from bitbayes.residual import Residual
+from bitbayes.settings import Settings
+from bitbayes.tuning.costs import Costs, all_points
 from bitbayes.tuning.noise import NoiseLike
-from bitbayes.tuning.points import Candidate, Points
+from bitbayes.tuning.points import INSIDE, Points, kept_points, shared_points
+from bitbayes.tuning.request import TuningRequest
 from bitbayes.tuning.search import least, search
-from bitbayes.tuning.tune import (
-    INSIDE,
-    all_points,
-    mean_costs,
-    point_count,
-    shared_points,
-    validation_points,
-)
 
 # Steps in the logarithm of the temperature. A parabola through three costs is good to a few of these.
 STEP, SMALLEST_STEP = 0.25, 0.02
@@ -49,48 +41,41 @@ SMALLEST_THRESHOLD, SMALLEST_MARGIN = 1e-3, 1.0
 
 
 @torch.no_grad()
-def tune_calibrated(
-    posterior: WeightPosterior,
-    residual: Residual | None,
-    method: str,
-    loader: Iterable[Any],
-    progress: bool | None,
-) -> Candidate:
-    """The prior variance, the temperature and, if there is a residual, its two numbers; in one pass.
-
-    Args:
-        posterior: the Gaussian over weights.
-        residual: if any; its variance and threshold are chosen as well.
-        method: how probabilities are predicted.
-        loader: validation data.
-        progress: whether to show a bar.
-    """
+def tune_calibrated(request: TuningRequest) -> Settings:
+    """The prior variance, the temperature and, if there is a residual, its two numbers; in one pass."""
+    posterior = request.posterior
     points, _ = shared_points(
-        f"tune('calibrated', {method!r}) of {posterior.fitted.told()}",
-        lambda: validation_points(posterior, residual, loader, progress),
+        f"tune('calibrated', {request.method!r}) of {posterior.fitted.summary()}",
+        lambda: kept_points(posterior, request.validation_batches()),
         NoiseLike,
     )
-    return calibrate(points, method, posterior.fitted.likelihood, posterior.candidates())
+    return calibrate(Costs(points, request.likelihood, request.method), posterior.candidates(), request.settings)
 
 
-def calibrate(points: list[Points], method: str, likelihood: Likelihood, grid: list[float]) -> Candidate:
+def calibrate(costs: Costs, grid: list[float], now: Settings) -> Settings:
     """The choice for validation points that have passed the model.
 
     Args:
-        points: with labels and, if there is a residual, with its kernel. This process's share of them: other
-            processes may have others, or this one may have none.
-        method: how probabilities are predicted.
-        likelihood: of the labels.
+        costs: on points with labels and, if there is a residual, with its kernel.
         grid: the prior variances to be tried, in ascending order.
+        now: the settings of now, of which those stay that are not chosen.
     """
-    curve = _Curve(points, method, likelihood.losses)
+    points, likelihood = costs.groups, costs.likelihood
+    curve = _Curve(costs)
     prior_variance = search(grid, curve.costs)
-    temperature = math.exp(curve.log_temperatures[prior_variance])
+    found = replace(
+        now,
+        prior_variance=prior_variance,
+        temperature=math.exp(curve.log_temperatures[prior_variance]),
+        residual_variance=0.0,
+    )
     roots = all_points([each.root_kernel for each in points if each.root_kernel is not None])
     if not len(roots):
-        return Candidate(prior_variance, temperature, residual_variance=0.0)
-    margin = _typical_margin(points, prior_variance, temperature)
-    return Candidate(prior_variance, temperature, *_residual_numbers(roots, margin, likelihood))
+        return found
+    margin = _typical_margin(points, found, likelihood)
+    threshold = max(BEYOND * float(roots.square().quantile(INSIDE)), SMALLEST_THRESHOLD)
+    variance = margin**2 / (likelihood.logits_in_a_margin * threshold)
+    return replace(found, residual_variance=variance, residual_threshold=threshold)
 
 
 class _Curve:
@@ -103,9 +88,8 @@ class _Curve:
     almost any prior variance would do.
     """
 
-    def __init__(self, points: list[Points], method: str, losses: Callable[..., Tensor]) -> None:
-        self.points, self.method, self.losses = points, method, losses
-        self.count = point_count(points)
+    def __init__(self, costs: Costs) -> None:
+        self.of, self.count = costs, costs.count
         self.neutral: dict[float, float] = {}  # log T₀ of each prior variance
         self.log_temperatures: dict[float, float] = {}
 
@@ -113,6 +97,9 @@ class _Curve:
         """What each of these prior variances costs at its best temperature, (c,); all found side by side."""
         shrinkages = self._log_shrinkages(variances)
         self.neutral |= {each: -found for each, found in zip(variances, shrinkages, strict=True)}
+        if not self.of.likelihood.has_temperature:
+            self.log_temperatures |= dict.fromkeys(variances, 0.0)
+            return torch.tensor(self._pair_costs([(each, 0.0) for each in variances]), dtype=torch.float64)
         known = {each: t - self.neutral[each] for each, t in self.log_temperatures.items()}
         # The temperature relative to T₀ hardly depends on the prior variance.
         start = known[min(known)] if known else self._first_look(min(variances))
@@ -133,22 +120,22 @@ class _Curve:
         return FIRST_LOOK[least(costs)]
 
     def _pair_costs(self, pairs: list[tuple[float, float]]) -> list[float]:
-        candidates = [Candidate(variance, math.exp(t)) for variance, t in pairs]
-        losses = mean_costs(self.points, candidates, self.method, self.losses).tolist()
+        candidates = [Settings(variance, math.exp(t)) for variance, t in pairs]
+        losses = self.of.mean(candidates, self.of.likelihood.prediction_losses).tolist()
         weak = [self._weak_prior(variance, t) for variance, t in pairs]
         return [loss + extra for loss, extra in zip(losses, weak, strict=True)]
 
     def _weak_prior(self, variance: float, log_temperature: float) -> float:
         """−log p(T, r)/n, up to a constant."""
-        temperature = log_temperature - self.neutral[variance]
+        temperature = log_temperature - self.neutral[variance] if self.of.likelihood.has_temperature else 0.0
         shrinkage = (-self.neutral[variance] - math.log(TYPICAL_SHRINKAGE)) / SHRINKAGE_WIDTH
         return (temperature**2 + shrinkage**2) / (2 * self.count)
 
     def _log_shrinkages(self, variances: list[float]) -> list[float]:
         """log √(1 + κ·Var(fᵢ − fⱼ)) of the median point, for each prior variance."""
         spreads = [
-            torch.stack([_spreads(points, variance) for variance in variances], dim=1)
-            for points in self.points
+            torch.stack([_spreads(points, variance, self.of.likelihood) for variance in variances], dim=1)
+            for points in self.of.groups
         ]
         medians = all_points(spreads, len(variances)).median(0).values  # (c,)
         found: list[float] = (medians.log() / 2).tolist()
@@ -190,31 +177,16 @@ class _Descent:
         return min(self.seen, key=lambda t: self.seen[t] if math.isfinite(self.seen[t]) else math.inf)
 
 
-def _spreads(points: Points, variance: float) -> Tensor:
+def _spreads(points: Points, variance: float, likelihood: Likelihood) -> Tensor:
     """1 + κ·Var(fᵢ − fⱼ) of each point, (n,)."""
-    gaussian = points.family.at(Prior(variance))
+    gaussian = points.by_prior.at(Prior(variance))
     with without_autocast(gaussian.scale.device):
-        spread = precise(gaussian.scaled_mean_pair_variance())
-    return 1 + KAPPA * spread * precise(gaussian.scale).square()
+        spread = to_float64(likelihood.scaled_margin_variance(gaussian))
+    return 1 + KAPPA * spread * to_float64(gaussian.scale).square()
 
 
-def _residual_numbers(roots: Tensor, margin: float, likelihood: Likelihood) -> tuple[float, float]:
-    """The variance and the threshold of the residual, from √k (n,) at all points."""
-    threshold = max(BEYOND * float(roots.square().quantile(INSIDE)), SMALLEST_THRESHOLD)
-    independent = 1 if likelihood.name == "bernoulli" else 2  # logits in a difference
-    return margin**2 / (independent * threshold), threshold
-
-
-def _typical_margin(points: list[Points], prior_variance: float, temperature: float) -> float:
+def _typical_margin(points: list[Points], settings: Settings, likelihood: Likelihood) -> float:
     """Against what the residual's deviation is measured: some times the median difference of two means."""
-    means = [precise(each.family.at(Prior(prior_variance)).mean) / temperature for each in points]
-    margins = all_points([_margins(mean) for mean in means])
+    means = [to_float64(each.by_prior.at(settings.prior).mean) / settings.temperature for each in points]
+    margins = all_points([likelihood.margins(mean) for mean in means])
     return max(DEVIATIONS * float(margins.median()), SMALLEST_MARGIN)
-
-
-def _margins(mean: Tensor) -> Tensor:
-    """By how much the largest logit exceeds the next; for one logit, its size: (n, k) → (n,)."""
-    if mean.shape[1] == 1:
-        return mean[:, 0].abs()
-    first, second = mean.topk(2, dim=1).values.unbind(1)
-    return first - second

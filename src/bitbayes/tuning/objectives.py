@@ -13,7 +13,7 @@ from typing import Protocol
 from torch import Tensor
 
 from bitbayes.errors import ArgumentError, one_of
-from bitbayes.likelihood import Likelihood
+from bitbayes.likelihoods import Likelihood
 
 PENALTIES = ("entropy", "uniform")
 
@@ -45,7 +45,7 @@ class ValidationLikelihood:
     joint = False
 
     def data_cost(self, logits: Tensor, labels: Tensor) -> Tensor:
-        return self.likelihood.losses(logits, labels)
+        return self.likelihood.prediction_losses(logits, labels)
 
     def outlier_cost(self, logits: Tensor) -> Tensor:
         raise NotImplementedError

@@ -1,46 +1,29 @@
-"""Tuning: choose the prior variance and, with a residual, its two numbers, by the evidence or by data."""
+"""Tuning by the evidence, and by "ood" and "nll": the prior variance and, with a residual, its two numbers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from bitbayes import predictive
-from bitbayes.errors import EmptyLoaderError
-from bitbayes.logits import LogitGaussian
-from bitbayes.model import (
-    Batch,
-    Data,
-    check_data,
-    check_loader,
-    input_batches,
-    labelled_batches,
-    model_device,
-    own_points,
-    without_repeats,
-)
-from bitbayes.posterior import WeightPosterior
-from bitbayes.precision import precise
+from bitbayes.model import Batch, Data, Inputs, Unpadded, check_data, input_batches
+from bitbayes.posteriors.base import WeightPosterior
 from bitbayes.prior import Prior, variance_grid
-from bitbayes.processes import together
+from bitbayes.processes import current_processes
 from bitbayes.progress import track
-from bitbayes.residual import Residual
+from bitbayes.settings import Settings
+from bitbayes.tuning.costs import Costs, all_points
 from bitbayes.tuning.noise import NoiseLike
 from bitbayes.tuning.objectives import Objective
-from bitbayes.tuning.points import SEED, Candidate, Points, kept_points, thinned
+from bitbayes.tuning.points import INSIDE, Points, kept_points, shared_points
+from bitbayes.tuning.request import TuningRequest
 from bitbayes.tuning.search import largest_within, least, search, search_pairs
 
-# Candidates whose predictions are made in one go: what a small operation costs is mostly its start.
-CANDIDATES_AT_ONCE = 5
-# The share of the validation inputs to which the residual adds nothing.
-INSIDE = 0.99
 # How much of the negative log-likelihood on validation data the residual may cost.
 RESIDUAL_PRICE = 0.005
-# Some points, and noise like each process's.
-Shares = tuple[list["Points"], list[NoiseLike]]
 # Seven a decade.
 RESIDUAL_VARIANCES = variance_grid(113)
 
@@ -58,188 +41,83 @@ def tune_by_evidence(posterior: WeightPosterior, *, each_layer: bool) -> float |
 
 @torch.no_grad()
 def tune_on_data(
-    posterior: WeightPosterior,
-    residual: Residual | None,
-    now: Candidate,
-    method: str,
-    objective: Objective,
-    loader: Iterable[Any],
-    outliers: Data | None,
-    progress: bool | None,
-    *,
-    choose_residual: bool,
-) -> Candidate:
-    """The candidate of least cost, in one pass over validation data and outliers.
+    request: TuningRequest, objective: Objective, outliers: Data | None, *, choose_residual: bool
+) -> Settings:
+    """The settings of least cost, in one pass over validation data and outliers.
 
     Args:
-        posterior: the Gaussian over weights.
-        residual: if any.
-        now: the numbers of now, of which the temperature is kept.
-        method: how probabilities are predicted.
+        request: what is tuned; its temperature is kept.
         objective: what a candidate costs.
-        loader: validation data.
         outliers: a tensor or a loader; None is uniform noise like the validation data.
-        progress: whether to show a bar.
         choose_residual: whether the residual's numbers are chosen as well, and not kept.
     """
-    task = f"tune({type(objective).__name__}, weight={objective.outlier_weight}, {method!r}) at {now}"
-    task += f" of {posterior.fitted.told()}"
-    inside, outside = _one_pass(task, posterior, residual, objective, loader, outliers, progress)
+    now = request.settings
+    inside, outside = (
+        Costs(points, request.likelihood, request.method) for points in _one_pass(request, objective, outliers)
+    )
 
-    def costs(candidates: list[Candidate]) -> Tensor:
-        total = mean_costs(inside, candidates, method, objective.data_cost)
+    def costs(candidates: list[Settings]) -> Tensor:
+        total = inside.mean(candidates, objective.data_cost)
         if objective.outlier_weight:
-            total += objective.outlier_weight * mean_costs(
-                outside, candidates, method, objective.outlier_cost
-            )
+            total += objective.outlier_weight * outside.mean(candidates, objective.outlier_cost)
         return total
 
-    grid = posterior.candidates()
+    grid = request.posterior.candidates()
     if not choose_residual:
-        best = search(grid, lambda some: costs([now._replace(prior_variance=each) for each in some]))
-        return now._replace(prior_variance=best)
-    roots = [points.root_kernel for points in inside if points.root_kernel is not None]
+        best = search(grid, lambda some: costs([replace(now, prior_variance=each) for each in some]))
+        return replace(now, prior_variance=best)
+    roots = [points.root_kernel for points in inside.groups if points.root_kernel is not None]
     threshold = float(all_points(roots).square().quantile(INSIDE))
-    temperature = now.temperature
+    found = replace(now, residual_variance=0.0, residual_threshold=threshold)
     if objective.joint:
         prior_variance, variance = search_pairs(
             grid,
             RESIDUAL_VARIANCES,
-            lambda some: costs([Candidate(a, temperature, b, threshold) for a, b in some]),
+            lambda some: costs([replace(found, prior_variance=a, residual_variance=b) for a, b in some]),
         )
-        return Candidate(prior_variance, temperature, variance, threshold)
-    plain = costs([Candidate(each, temperature) for each in grid])
+        return replace(found, prior_variance=prior_variance, residual_variance=variance)
+    plain = costs([replace(found, prior_variance=each) for each in grid])
     place = least(plain)
+    found = replace(found, prior_variance=grid[place])
+    wide = costs([replace(found, residual_variance=each) for each in RESIDUAL_VARIANCES])
     limit = float(plain[place]) * (1 + RESIDUAL_PRICE)
-    wide = costs([Candidate(grid[place], temperature, each, threshold) for each in RESIDUAL_VARIANCES])
-    return Candidate(grid[place], temperature, largest_within(RESIDUAL_VARIANCES, wide, limit), threshold)
-
-
-def mean_costs(
-    groups: list[Points], candidates: list[Candidate], method: str, cost: Callable[..., Tensor]
-) -> Tensor:
-    """For each candidate the mean of cost(logits, labels) over all points, (c,) in float64.
-
-    Over those of all processes, if there are several.
-    """
-    totals = []
-    for points in groups:
-        sums = []
-        for start in range(0, len(candidates), CANDIDATES_AT_ONCE):
-            some = candidates[start : start + CANDIDATES_AT_ONCE]
-            logits = _predict(points.gaussians(some), method)
-            labels = () if points.labels is None else (points.labels.repeat(len(some)),)
-            sums.append(cost(logits, *labels).reshape(len(some), -1).sum(1))
-        totals.append(precise(torch.cat(sums)))
-    # Read back from the device once, at the end.
-    total = torch.stack(totals).sum(0).cpu() if totals else torch.zeros(len(candidates), dtype=torch.float64)
-    count = point_count(groups)
-    together().add_(total)
-    return total / count
-
-
-def point_count(groups: list[Points]) -> int:
-    """The number of points, those of all processes together."""
-    count = torch.tensor(sum(len(points.family) for points in groups))
-    together().add_(count)
-    return int(count)
-
-
-def all_points(parts: list[Tensor], *shape: int) -> Tensor:
-    """Numbers (n, *shape) of all points, those of all processes together, in float64."""
-    if parts:
-        return together().rows(precise(torch.cat(parts)))
-    return together().rows(torch.zeros(0, *shape, dtype=torch.float64))
-
-
-def _predict(gaussians: list[LogitGaussian], method: str) -> Tensor:
-    """Drop-in logits, stacked; with the same random numbers for each, so that they can be compared."""
-    if method != "mc":
-        return predictive.predict(LogitGaussian.stacked(gaussians), method)
-
-    def seeded(gaussian: LogitGaussian) -> Tensor:
-        generator = torch.Generator(gaussian.scale.device).manual_seed(SEED)
-        return predictive.predict(gaussian, method, generator=generator)
-
-    return torch.cat([seeded(each) for each in gaussians])
-
-
-def validation_points(
-    posterior: WeightPosterior, residual: Residual | None, loader: Iterable[Any], progress: bool | None
-) -> list[Points]:
-    """What tuning needs of validation data, after one pass; of this process's share, if there are several."""
-    return kept_points(posterior, residual, _validation_batches(posterior, loader, progress))
-
-
-def shared_points(task: str, work: Callable[[], list[Points]], noise: Callable[[], NoiseLike]) -> Shares:
-    """This process's points, which may be none, and noise like the inputs of each process.
-
-    Raises if no process has points, and in all processes if one fails.
-    """
-    processes = together()
-
-    def share() -> list[Points]:
-        try:
-            return work()
-        except EmptyLoaderError:
-            if processes.alone:
-                raise
-            return []
-
-    def facts(mine: list[Points]) -> tuple[list[float], NoiseLike]:
-        return [each.share for each in mine], noise().to(torch.device("cpu"))
-
-    points, found = processes.agree(task, share, facts)
-    kept = [each for shares, _ in found for each in shares]
-    if not kept:
-        raise EmptyLoaderError("the loaders of all processes are empty: they yielded no batch")
-    # One process may have dropped more of its points than another: all of them count alike.
-    return thinned(points, min(kept)), [each for _, each in found]
-
-
-def _validation_batches(
-    posterior: WeightPosterior, loader: Iterable[Any], progress: bool | None
-) -> Iterator[Batch]:
-    own = own_points(check_loader(loader))
-    batches = track(loader, "tuning: validation data", together().shown(progress))
-    return without_repeats(labelled_batches(batches, model_device(posterior.model)), own)
+    return replace(found, residual_variance=largest_within(RESIDUAL_VARIANCES, wide, limit))
 
 
 def _one_pass(
-    task: str,
-    posterior: WeightPosterior,
-    residual: Residual | None,
-    objective: Objective,
-    loader: Iterable[Any],
-    outliers: Data | None,
-    progress: bool | None,
+    request: TuningRequest, objective: Objective, outliers: Data | None
 ) -> tuple[list[Points], list[Points]]:
     """Validation points and, where they weigh anything, outliers."""
-    device = model_device(posterior.model)
+    task = f"tune({type(objective).__name__}, weight={objective.outlier_weight}, {request.method!r})"
+    task += f" at {request.settings} of {request.posterior.fitted.summary()}"
     noise = NoiseLike()
 
-    def validation() -> Iterator[Batch]:
+    def look(inputs: Inputs) -> None:
         nonlocal noise
-        for batch in _validation_batches(posterior, loader, progress):
-            if outliers is None and objective.outlier_weight:
-                noise += NoiseLike.of(batch.inputs)
-            yield batch
+        if outliers is None and objective.outlier_weight:
+            noise += NoiseLike.of(inputs)
 
-    def work() -> list[Points]:
+    def validation() -> list[Points]:
         if outliers is not None:
             check_data(outliers)  # now, rather than after the validation data
-        return kept_points(posterior, residual, validation())
+        return kept_points(request.posterior, request.validation_batches(look))
 
-    inside, every = shared_points(task, work, lambda: noise)
+    inside, every = shared_points(task, validation, lambda: noise)
     if not objective.outlier_weight:
         return inside, []
+    data: Any = outliers
+    if outliers is None:
+        data = NoiseLike.share(every, current_processes().rank).to(request.device)
+    found = lambda: kept_points(request.posterior, _outlier_batches(request, data))  # noqa: E731
+    return inside, shared_points(f"{task}, outliers", found, NoiseLike)[0]
 
-    def outside() -> list[Points]:
-        data: Any = NoiseLike.share(every, together().rank).to(device) if outliers is None else outliers
-        own = own_points(data)
-        if not isinstance(data, (Tensor, Mapping)):
-            data = track(data, "tuning: outliers", together().shown(progress))
-        batches = input_batches(data, device, positions=posterior.layout.positions)
-        return kept_points(posterior, residual, without_repeats(batches, own))
 
-    return inside, shared_points(f"{task}, outliers", outside, NoiseLike)[0]
+def _outlier_batches(request: TuningRequest, data: Any) -> Iterator[Batch]:
+    """The batches of outliers, without points that a sampler repeats, with the residual's kernel."""
+    unpadded = Unpadded(data)
+    if not isinstance(data, (Tensor, Mapping)):
+        data = track(data, "tuning: outliers", request.shown)
+    for batch in input_batches(data, request.device, positions=request.posterior.layout.positions):
+        own = unpadded(batch)
+        if own is not None:
+            yield request.with_kernel(own)

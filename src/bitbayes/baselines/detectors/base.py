@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from bitbayes.errors import DataError
-from bitbayes.precision import precise
+from bitbayes.precision import to_float64
 from bitbayes.tensors import TensorBundle
 
 # Numbers that one step may hold: 128 MiB in float64.
@@ -77,7 +77,7 @@ def steps(features: Tensor) -> Iterator[tuple[slice, Tensor]]:
     rows = max(1, STEP_NUMBERS // features.shape[1])
     for start in range(0, len(features), rows):
         part = slice(start, start + rows)
-        yield part, precise(features[part])
+        yield part, to_float64(features[part])
 
 
 def _check_features(features: Tensor, what: str, width: int | None = None) -> None:
@@ -103,7 +103,7 @@ def _checked_layer(features: Tensor, weight: Tensor, bias: Tensor | None) -> tup
         bias = weight.new_zeros(len(weight))
     if not isinstance(bias, Tensor) or bias.shape != weight.shape[:1]:
         raise DataError(f"the bias is {_shown(bias)}: expected ({len(weight)},), as the weight has rows")
-    weight, bias = (precise(each.detach().to(features.device)) for each in (weight, bias))
+    weight, bias = (to_float64(each.detach().to(features.device)) for each in (weight, bias))
     if len(weight) == 1:
         return torch.cat([-weight, weight]) / 2, torch.cat([-bias, bias]) / 2
     return weight, bias

@@ -31,7 +31,7 @@ MOST_PARTS = 4
 FACTOR, FACTOR_IN_HALF, FACTOR_ERROR = 2.0**6, 2.0**3, 2.0**-8
 
 
-def carried_output(
+def composite_output(
     model: nn.Module, parts: Mapping[str, nn.Module], inputs: Inputs, factor: float = 1.0
 ) -> Tensor:
     """The model's output with D + k columns in place of its k classes: features φ̃ and logits.
@@ -60,7 +60,7 @@ def carried_output(
         return call(model, inputs)
 
 
-def find_carried(
+def find_composite_head(
     model: nn.Module, inputs: Inputs, maps: Mapping[str, nn.Module], output: Tensor, name: str | None
 ) -> tuple[str, int, int, bool, Layout, tuple[str, ...]] | None:
     """The fields of the `Head` whose outputs the model's output is made of, or None.
@@ -75,7 +75,7 @@ def find_carried(
     for parts in _guesses(maps, output, name):
         modules = {key: maps[key] for key in parts}
         try:
-            carried = carried_output(model, modules, inputs)
+            carried = composite_output(model, modules, inputs)
         except Exception:  # of any type: the model does not take that many columns
             continue
         _, k, _ = sizes(modules[parts[0]])
@@ -98,7 +98,7 @@ def find_carried(
 def _homogeneous(model: nn.Module, parts: Mapping[str, nn.Module], inputs: Inputs, carried: Tensor) -> bool:
     """Whether larger columns give an output that is larger by the same factor; True if that overflows."""
     factor = FACTOR_IN_HALF if carried.dtype == torch.float16 else FACTOR
-    scaled, expected = carried_output(model, parts, inputs, factor), factor * carried
+    scaled, expected = composite_output(model, parts, inputs, factor), factor * carried
     if not bool(scaled.isfinite().all()):
         return True
     return bool((scaled - expected).abs().amax() <= FACTOR_ERROR * expected.abs().amax())

@@ -1,7 +1,6 @@
 """Running a model over data: features and logits of each batch, checked, in eval mode, without gradients."""
 
 import math
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Self
@@ -13,7 +12,7 @@ from bitbayes.errors import EmptyLoaderError
 from bitbayes.model.head.head import Head, forward
 from bitbayes.model.head.layout import IGNORED, Layout, position_labels, refuse_copied_labels
 from bitbayes.model.loaders.batches import Batch
-from bitbayes.model.running.deferred_checks import LateChecks
+from bitbayes.model.running.deferred_checks import DeferredChecks
 from bitbayes.model.running.finite import check_finite, finite_sum
 from bitbayes.model.running.private_copy import private_copy
 
@@ -32,8 +31,8 @@ class FeatureBatch(Batch):
     def __len__(self) -> int:
         return len(self.features)
 
-    def rows(self, which: Tensor) -> Self:
-        """Some of the points, by a mask or by their places; the inputs stay as they are."""
+    def select(self, which: Tensor) -> Self:
+        """Some of the points, by a mask or by their indices; the inputs stay as they are."""
         labels, root = self.labels, self.root_kernel
         return replace(
             self,
@@ -44,34 +43,42 @@ class FeatureBatch(Batch):
         )
 
 
-@torch.no_grad()
-def forward_passes(
-    model: nn.Module, head: Head, batches: Iterable[Batch], checks: LateChecks, *, some: bool = False
-) -> Iterator[FeatureBatch]:
-    """Each batch with its features and logits.
+class FeaturePasses:
+    """Runs batches through a model, in eval mode and without gradients.
 
-    `checks` raise where these are not finite, or not the head's own. A caller may add to them what it expects
-    of the batch. `some`: whether there were points before these batches.
+    Args:
+        model: the model.
+        head: its head.
+        checks: raise where features and logits are not finite, or not the head's own.
+        some: whether there were points before these batches.
     """
-    network = private_copy(model)
-    skipped = False
-    for batch in batches:
-        features, logits, shape = forward(network, head, batch.inputs, checks)
+
+    def __init__(self, model: nn.Module, head: Head, checks: DeferredChecks, *, some: bool = False) -> None:
+        self.model, self.head, self.checks = model, head, checks
+        self.network = private_copy(model)
+        self.some, self.skipped = some, False
+
+    @torch.no_grad()
+    def run(self, batch: Batch) -> FeatureBatch | None:
+        """The batch with its features and logits; None if all labels of its positions are -100."""
+        features, logits, shape = forward(self.network, self.head, batch.inputs, self.checks)
         points = FeatureBatch(**vars(batch), features=features, logits=logits)
-        if head.layout.positions:
-            if not some and not skipped:
+        if self.head.layout.positions:
+            if not self.some and not self.skipped:
                 refuse_copied_labels(batch)
-            points = _by_position(points, head.layout, shape)
+            points = _by_position(points, self.head.layout, shape)
             if points.labels is not None and not len(points):
-                skipped = True
-                continue
-        some = True
-        look_closer = partial(check_finite, batch, points.features, points.logits, model)
-        checks.add(finite_sum(batch.inputs, points.features, points.logits), look_closer)
-        yield points
-        checks.end_batch()
-    if skipped and not some:
-        raise EmptyLoaderError(f"no position has a label: all labels are {IGNORED}")
+                self.skipped = True
+                return None
+        self.some = True
+        look_closer = partial(check_finite, batch, points.features, points.logits, self.model)
+        self.checks.add(finite_sum(batch.inputs, points.features, points.logits), look_closer)
+        return points
+
+    def end(self) -> None:
+        """Raise if no batch had a point."""
+        if self.skipped and not self.some:
+            raise EmptyLoaderError(f"no position has a label: all labels are {IGNORED}")
 
 
 def _by_position(points: FeatureBatch, layout: Layout, shape: tuple[int, ...]) -> FeatureBatch:
@@ -84,31 +91,4 @@ def _by_position(points: FeatureBatch, layout: Layout, shape: tuple[int, ...]) -
     if labels is None:
         return points
     labels = position_labels(labels, shape[0], sizes, points.name)
-    return replace(points, labels=labels).rows(labels != IGNORED)
-
-
-def grouped(parts: Iterable[tuple[Tensor, ...]], size: int) -> Iterator[tuple[Tensor, ...]]:
-    """Rows put together to larger parts, each as soon as its largest tensors hold `size` bytes.
-
-    A matrix product over a thousand rows costs little more than one over a hundred.
-
-    >>> rows = [(torch.zeros(10, 1),)] * 5
-    >>> [len(piece) for piece, in grouped(rows, 4 * 25)]
-    [30, 20]
-    """
-    waiting: list[tuple[Tensor, ...]] = []
-    held = 0
-    for part in parts:
-        waiting.append(part)
-        held += max(tensor.nbytes for tensor in part)
-        if held >= size:
-            yield _joined(waiting)
-            waiting, held = [], 0
-    if waiting:
-        yield _joined(waiting)
-
-
-def _joined(parts: list[tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
-    if len(parts) == 1:  # which `cat` would copy
-        return parts[0]
-    return tuple(torch.cat(column) for column in zip(*parts, strict=True))
+    return replace(points, labels=labels).select(labels != IGNORED)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from bitbayes.errors import ModelError
-from bitbayes.model.head.composite import carried_output, find_carried
+from bitbayes.model.head.composite import composite_output, find_composite_head
 from bitbayes.model.head.layout import Layout
 from bitbayes.model.head.linear_maps import (
     computes,
@@ -29,7 +29,7 @@ from bitbayes.model.head.linear_maps import (
 )
 from bitbayes.model.loaders.batches import Inputs
 from bitbayes.model.running.calls import call, call_hooks
-from bitbayes.model.running.deferred_checks import LateChecks
+from bitbayes.model.running.deferred_checks import DeferredChecks
 
 # Points at which a linear map is compared with W·x + b: a wrong one is wrong at most points.
 CHECKED_ROWS = 1024
@@ -99,7 +99,7 @@ class Head:
 
 
 def forward(
-    model: nn.Module, head: Head, inputs: Inputs, checks: LateChecks | None = None
+    model: nn.Module, head: Head, inputs: Inputs, checks: DeferredChecks | None = None
 ) -> tuple[Tensor, Tensor, tuple[int, ...]]:
     """One forward pass: features (N, d), logits (N, k), and the shape of the model's output.
 
@@ -109,7 +109,7 @@ def forward(
     be traced: leave it out in a module that is to be exported or compiled.
     """
     if head.parts:
-        return _forward_carried(model, head, inputs, checks)
+        return _forward_composite(model, head, inputs, checks)
     calls: list[tuple[Tensor, Tensor]] = []
     with call_hooks(head.modules(model), lambda _, *call: calls.append(call)):
         output = call(model, inputs)
@@ -126,7 +126,7 @@ def forward(
     if checks is not None:
         checks.add(equal_values(result, output), partial(_refuse_output, head))
     features = rows_of(features, feature_axis(module))
-    return features, head.layout.rows(output, features.shape[0], head.outputs), tuple(output.shape)
+    return features, head.layout.flatten(output, features.shape[0], head.outputs), tuple(output.shape)
 
 
 def _refuse_output(head: Head, logits: Tensor | None = None) -> None:
@@ -138,11 +138,11 @@ def _refuse_output(head: Head, logits: Tensor | None = None) -> None:
     )
 
 
-def _forward_carried(
-    model: nn.Module, head: Head, inputs: Inputs, checks: LateChecks | None
+def _forward_composite(
+    model: nn.Module, head: Head, inputs: Inputs, checks: DeferredChecks | None
 ) -> tuple[Tensor, Tensor, tuple[int, ...]]:
     """`forward` where the model goes on with the outputs of its linear maps."""
-    output = carried_output(model, head.modules(model), inputs)
+    output = composite_output(model, head.modules(model), inputs)
     rows = output.movedim(head.layout.axis, -1).flatten(0, -2)
     features, logits = rows[:, : head.inputs], rows[:, head.inputs :]
     if logits.shape[1] != head.outputs:
@@ -168,7 +168,7 @@ def find_head(model: nn.Module, inputs: Inputs, name: str | None = None) -> Head
         raise ModelError(f"head={name!r} is no linear layer of the model: its linear layers are {found}")
     if not maps:
         raise ModelError(
-            f"the model has no linear layer to be Bayesian about: its modules are {_describe_modules(model)}"
+            f"the model has no linear layer to put a posterior on: its modules are {_describe_modules(model)}"
         )
 
     calls: list[tuple[str, Tensor, Tensor]] = []
@@ -178,13 +178,15 @@ def find_head(model: nn.Module, inputs: Inputs, name: str | None = None) -> Head
     for key, features, result in reversed(calls):
         if name in (None, key) and equal_values(result, output):
             direct = _direct_head(key, maps[key], features, result, output)
-            # Of texts of one token the model may have picked the only one. It will pick one of several, too.
+            # One-token inputs hide pooling; try the composite head.
             if feature_axis(maps[key]) == 1 or result.dim() <= max(2, output.dim()):
                 return direct
             break
 
     called = [key for key, _, _ in reversed(calls)]
-    if (carried := find_carried(model, inputs, {key: maps[key] for key in called}, output, name)) is not None:
+    if (
+        carried := find_composite_head(model, inputs, {key: maps[key] for key in called}, output, name)
+    ) is not None:
         return Head(*carried)
     if direct is not None:
         return direct

@@ -41,7 +41,7 @@ class Layout:
             del every[self.axis]
         return tuple(every[1:])
 
-    def rows(self, output: Tensor, points: int, k: int) -> Tensor:
+    def flatten(self, output: Tensor, points: int, k: int) -> Tensor:
         """(n, …) → (N, k), N the number of points."""
         if not self.positions:
             return output.reshape(points, k)
@@ -51,7 +51,7 @@ class Layout:
     def output(self, rows: Tensor, shape: tuple[int, ...]) -> Tensor:
         """(N, k) → the model's own shape.
 
-        >>> rows = Layout(positions=True, axis=1).rows(torch.arange(24).reshape(2, 3, 2, 2), 8, 3)
+        >>> rows = Layout(positions=True, axis=1).flatten(torch.arange(24).reshape(2, 3, 2, 2), 8, 3)
         >>> rows.shape, rows[0].tolist(), Layout(positions=True, axis=1).output(rows, (2, 3, 2, 2)).shape
         (torch.Size([8, 3]), [0, 4, 8], torch.Size([2, 3, 2, 2]))
         """
@@ -66,7 +66,7 @@ class Layout:
             return values
         return values.repeat_interleave(points // values.shape[0])
 
-    def together(self, parts: Iterable[tuple[tuple[int, ...], Tensor]]) -> Tensor:
+    def assemble(self, parts: Iterable[tuple[tuple[int, ...], Tensor]]) -> Tensor:
         """What was made of all points, (N, c) or (N,), as (n, …), its columns where the model has classes.
 
         Args:
@@ -101,7 +101,7 @@ def position_labels(labels: Tensor, rows: int, sizes: tuple[int, ...], where: st
             f"{where}: the labels have shape {tuple(labels.shape)}; expected {(rows, *sizes)}, one for each "
             f"position of the model's output ({IGNORED} where it does not count)"
         )
-    # Bytes, as masks in files have them, know no -100, and would take 156 for it.
+    # uint8, as masks in files have it, cannot hold -100 (it wraps to 156).
     return labels.reshape(-1).long() if labels.dtype == torch.uint8 else labels.reshape(-1)
 
 

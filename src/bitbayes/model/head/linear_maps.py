@@ -12,7 +12,7 @@ from torch.func import functional_call
 from torch.nn import functional
 
 from bitbayes.model.running.private_copy import private_copy
-from bitbayes.precision import precise
+from bitbayes.precision import to_float64
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 # The error that W·x + b may have in bfloat16, where W, x and the sum are each off by up to 2⁻⁸; and in
@@ -127,7 +127,7 @@ def computes(weight: Tensor, bias: Tensor | None, x: Tensor, result: Tensor) -> 
     outputs = max(1, CHECKED_NUMBERS // max(x.shape))  # at once
     double = weight.dtype == x.dtype == result.dtype == torch.float64
     error = DOUBLE_RELATIVE_ERROR if double else LINEAR_RELATIVE_ERROR
-    x, result = precise(x.detach()), result.detach()
+    x, result = to_float64(x.detach()), result.detach()
     parts = [slice(start, start + outputs) for start in range(0, len(weight), outputs)]
     found = [
         _computes(
@@ -143,7 +143,7 @@ def _computes(weight: Tensor, bias: Tensor | None, x: Tensor, result: Tensor, er
 
     The error that is allowed is that of bfloat16 for float32, too, which a GPU may multiply with 8 bits.
     """
-    weight, bias = precise(weight), None if bias is None else precise(bias)
-    gap = (precise(result) - functional.linear(x, weight, bias)).abs()
+    weight, bias = to_float64(weight), None if bias is None else to_float64(bias)
+    gap = (to_float64(result) - functional.linear(x, weight, bias)).abs()
     size = functional.linear(x.abs(), weight.abs(), None if bias is None else bias.abs())
     return (gap <= error * size).all()

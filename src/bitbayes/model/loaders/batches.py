@@ -6,7 +6,6 @@ positional ones. In a pair, ((x1, x2), y), a tuple of tensors is such a mapping 
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
-from operator import length_hint
 from typing import Any, Self
 
 import torch
@@ -21,7 +20,6 @@ Loader = Iterable[object]
 Data = Tensor | NamedInputs | Loader
 LABELS = ("labels", "label")
 EMPTY = "the loader is empty: it yielded no batch"
-PREVIEW_ROWS = 2
 # How many parts of a tuple a message shows.
 SHOWN_PARTS = 4
 SEVERAL_INPUTS = (
@@ -72,17 +70,19 @@ def model_device(model: nn.Module) -> torch.device:
     return next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
 
 
-def labelled_batches(loader: Iterable[Any], device: torch.device, before: int = 0) -> Iterator[Batch]:
-    """The batches of a loader, moved to `device`. Raises on a batch without labels and on an empty loader.
-
-    `before`: how many batches of the loader were left out, for their names.
-    """
-    number = before - 1
-    for number, batch in enumerate(loader, before):
-        inputs, labels = _split(batch, number)
-        yield Batch(move(inputs, device), labels.to(device), f"batch {number}")
+def labelled_batches(loader: Iterable[Any], device: torch.device) -> Iterator[Batch]:
+    """The batches of a loader, moved to `device`. Raises on a batch without labels and on an empty loader."""
+    number = -1
+    for number, given in enumerate(loader):
+        yield labelled_batch(given, number, device)
     if number < 0:
         raise EmptyLoaderError(EMPTY)
+
+
+def labelled_batch(given: Any, number: int, device: torch.device) -> Batch:
+    """A loader's batch of that number, moved to `device`. Raises if it has no labels."""
+    inputs, labels = split_batch(given, number)
+    return Batch(move(inputs, device), labels.to(device), f"batch {number}")
 
 
 def input_batches(
@@ -137,32 +137,6 @@ def check_data(data: Any) -> None:
     raise DataError(f"expected a tensor, a mapping of tensors or a loader, got {given}")
 
 
-class PreviewedLoader:
-    """A loader whose first inputs, the `preview`, can be looked at before it is gone through once.
-
-    `only_preview`: whether its first batch is for the preview alone.
-    """
-
-    def __init__(self, loader: Iterable[Any], device: torch.device, *, only_preview: bool = False) -> None:
-        self.loader, self.only_preview = check_loader(loader), only_preview
-        self.iterator = iter(self.loader)
-        try:
-            self.batch = next(self.iterator)
-        except StopIteration:
-            raise EmptyLoaderError(EMPTY) from None
-        inputs, _ = _split(self.batch, 0)
-        # The shapes of a mapping's tensors depend on each other: only a plain tensor is cut.
-        self.preview = move(inputs[:PREVIEW_ROWS] if isinstance(inputs, Tensor) else inputs, device)
-
-    def __iter__(self) -> Iterator[Any]:
-        if not self.only_preview:
-            yield self.batch
-        yield from self.iterator
-
-    def __length_hint__(self) -> int:
-        return length_hint(self.loader)
-
-
 def check_loader(loader: Iterable[Any]) -> Iterable[Any]:
     """Return the loader; raise if it is a tensor, or cannot be gone through."""
     if isinstance(loader, (Tensor, Mapping, str)) or not isinstance(loader, Iterable):
@@ -197,7 +171,7 @@ def _tensors_with_rows(inputs: Inputs) -> list[Tensor]:
     return [value for value in values if isinstance(value, Tensor) and value.dim()]
 
 
-def _split(batch: Any, number: int) -> tuple[Inputs, Tensor]:
+def split_batch(batch: Any, number: int) -> tuple[Inputs, Tensor]:
     """Inputs and labels, at least one row of them."""
     inputs, labels = _pair(batch, number)
     if not labels.dim():

@@ -13,7 +13,7 @@ from torch.utils.data import BatchSampler, DistributedSampler
 
 from bitbayes.errors import ArgumentError
 from bitbayes.model.loaders.batches import Batch
-from bitbayes.processes import together
+from bitbayes.processes import current_processes
 
 NOT_PADDED = (
     "give a sampler that repeats no point (range(rank, len(dataset), processes), say, or drop_last=True, "
@@ -23,7 +23,7 @@ NOT_PADDED = (
 LEVELS, ENTRIES = 5, 100
 
 
-def own_points(loader: Any) -> int | None:
+def count_unpadded(loader: Any) -> int | None:
     """How many points of a loader's share are its own; None if all are. Those it repeats come after them.
 
     Raises where it is not known which points are repeated.
@@ -32,14 +32,14 @@ def own_points(loader: Any) -> int | None:
     >>> samplers = [DistributedSampler(range(5), num_replicas=4, rank=rank, shuffle=False) for rank in (0, 3)]
     >>> [list(each) for each in samplers]
     [[0, 4], [3, 2]]
-    >>> [own_points(DataLoader(range(5), sampler=each)) for each in samplers]
+    >>> [count_unpadded(DataLoader(range(5), sampler=each)) for each in samplers]
     [2, 1]
     """
     batches = getattr(loader, "batch_sampler", None)
     if _is_accelerates(batches, "BatchSamplerShard"):
         return _own_of_shard(batches)
     iterable = _is_accelerates(getattr(loader, "dataset", None), "IterableDatasetShard")
-    if not together().alone and (iterable or _is_accelerates(loader, "DataLoaderDispatcher")):
+    if not current_processes().alone and (iterable or _is_accelerates(loader, "DataLoaderDispatcher")):
         _refuse("Accelerate has spread an iterable data set over the processes")
     sampler = getattr(batches, "sampler", getattr(loader, "sampler", None))
     if not isinstance(sampler, DistributedSampler) or not _repeats(sampler):
@@ -56,14 +56,24 @@ def own_points(loader: Any) -> int | None:
     return len(range(sampler.rank, _size(sampler), sampler.num_replicas))
 
 
-def without_repeats(batches: Iterator[Batch], own: int | None) -> Iterator[Batch]:
-    """The first `own` points of the batches; all of them if None."""
-    for batch in batches:
-        if own is None:
-            yield batch
-        elif own > 0:
-            yield next(batch.split(own))
-            own -= len(batch)
+class Unpadded:
+    """Leaves the points out that a loader's sampler repeats.
+
+    Args:
+        loader: the loader.
+        read: how many of its points were read before.
+    """
+
+    def __init__(self, loader: Any, read: int = 0) -> None:
+        unpadded = count_unpadded(loader)
+        self.left = None if unpadded is None else unpadded - read
+
+    def __call__(self, batch: Batch) -> Batch | None:
+        """The next batch without points that are repeated; None if all of them are."""
+        if self.left is None:
+            return batch
+        keep, self.left = self.left, self.left - len(batch)
+        return next(batch.split(keep)) if keep > 0 else None
 
 
 def _size(sampler: DistributedSampler[Any]) -> int:

@@ -1,16 +1,17 @@
-"""Notice that a model has changed since its posterior was fitted.
+"""Notice that a model has changed: while it is only run, or since its posterior was fitted.
 
-A look at every tensor's bytes would take as long as a small prediction. So what is looked at each time is
-cheap: whether each tensor is the same object in the same place with the same version counter, and some of its
-entries, because fused optimisers, writes to `.data` and batch norms do not raise the counter. Only if one of
-these differs are all bytes compared: a model that was moved, or loaded with its own weights, has not changed.
+Comparing every byte would take as long as a small prediction. So each look is cheap: whether each tensor is
+the same object in the same place with the same version counter, and some of its entries, because fused
+optimisers, writes to `.data` and batch norms do not raise the counter. Only if one of these differs are all
+bytes compared: a model that was moved, or loaded with its own weights, has not changed.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -20,30 +21,31 @@ from bitbayes.model.running.fingerprint import (
     Fingerprint,
     adapted_modules,
     adapters_in_use,
+    digest_tensors,
     fingerprint,
-    places,
+    saved_tensors,
     tensor_bytes,
 )
 
 # Entries of each tensor that are compared: a step of an optimiser changes almost all.
 ENTRIES = 16
 SHOWN_NAMES = 3
-# Views of tensors, by name; those of one device and dtype together, so that one operation takes them all.
-Views = dict[tuple[torch.device, torch.dtype], dict[str, Tensor]]
+# Models of up to so many bytes are copied to the CPU while they run.
+MAX_BYTES_ASIDE = 2**28
 
 
-class Watch:
+class ChangeDetector:
     """The tensors of a model as they are now.
 
     Args:
         model: the model.
         known: its fingerprint.
-        living: names of buffers that predictions change, and that are not looked at.
+        mutable_buffers: names of buffers that predictions change, and that are not compared.
     """
 
-    def __init__(self, model: nn.Module, known: Fingerprint, living: Collection[str] = ()) -> None:
-        self.model, self.fingerprint, self.living = model, known, living
-        # (table, name, what it holds) of all modules, parameters and buffers, and how many there are.
+    def __init__(self, model: nn.Module, known: Fingerprint, mutable_buffers: Collection[str] = ()) -> None:
+        self.model, self.fingerprint, self.mutable_buffers = model, known, mutable_buffers
+        # (table, name, value) of all modules, parameters and buffers, and the size of each table.
         self._entries: list[tuple[Mapping[str, object], str, object]] = []
         self._sizes: list[tuple[Mapping[str, object], int]] = []
         for module in model.modules():
@@ -52,15 +54,11 @@ class Watch:
                 self._sizes.append((table, len(table)))
         self._adapted = [*adapted_modules(model).values()]
         self._adapters = adapters_in_use(self._adapted)
-        tensors = {name: each for name, each in _named_tensors(model) if name not in living}
-        self._tensors, self._places = tensors, places(tensors)
-        # Views, and what they showed.
-        self._views = _views(tensors)
-        self._values = _shown(self._views)
-        saved = model.state_dict().keys()  # what the fingerprint is of
-        self._others = {
+        self._samples = Samples({k: v for k, v in named_tensors(model).items() if k not in mutable_buffers})
+        saved = model.state_dict().keys()  # what the fingerprint covers
+        self._unsaved = {
             name: hashlib.sha256(tensor_bytes(each)).digest()
-            for name, each in tensors.items()
+            for name, each in self._samples.tensors.items()
             if name not in saved
         }
 
@@ -73,117 +71,135 @@ class Watch:
         return (
             all(table.get(name) is value for table, name, value in self._entries)
             and all(len(table) == size for table, size in self._sizes)
-            and adapters_in_use(self._adapted) == self._adapters
-            and places(self._tensors) == self._places
-            and self._same_entries()
+            and (not self._adapted or adapters_in_use(self._adapted) == self._adapters)
+            and self._samples.unchanged()
         )
 
-    def _same_entries(self) -> bool | Tensor:
-        """Whether the entries that are looked at are the same as before."""
-        pairs = zip(_shown(self._views), self._values, strict=True)
-        flags = [(shown == values).all() for shown, values in pairs]
-        return torch.stack([flag.to(flags[0].device) for flag in flags]).all() if flags else True
-
     @torch.no_grad()
-    def renewed(self) -> Watch:
-        """The watch on a model that was moved, converted to another dtype, or loaded with the same weights.
+    def renewed(self) -> ChangeDetector:
+        """The detector of a model that was moved, or loaded with the same weights.
 
         Raises if it is another model now.
         """
-        now = Watch(self.model, fingerprint(self.model), self.living)
+        now = ChangeDetector(self.model, fingerprint(self.model), self.mutable_buffers)
         if now._adapters != self._adapters:
             raise ModelError(
                 "other adapters are in use than when the model was fitted: switch them back, or call `fit` "
                 "again"
             )
-        if changed := self._changed(now):
-            shown = ", ".join(map(repr, changed[:SHOWN_NAMES]))
-            rest = f" and {len(changed) - SHOWN_NAMES} more" if len(changed) > SHOWN_NAMES else ""
+        if now.fingerprint != self.fingerprint or now._unsaved != self._unsaved:
             raise ModelError(
-                f"the model has changed since it was fitted ({shown}{rest}), and the Gaussian belongs to its "
-                "weights of then: call `fit` again"
+                f"the model has changed since it was fitted ({self._changes(now)}), and the Gaussian belongs "
+                "to the weights at fit time: call `fit` again"
             )
         return now
 
-    def _changed(self, now: Watch) -> list[str]:
-        """The names of the tensors that have other values, or are new, or are gone."""
-        before, after = self._samples(), now._samples()
-        others = [name for name, each in self._others.items() if now._others.get(name) != each]
-        if now.fingerprint == self.fingerprint:
-            return [name for name in others if not _converted(before[name], after.get(name))]
-        differ = [name for name in {**before, **after} if not _agree(before.get(name), after.get(name))]
-        if differ:
-            return differ
-        dtypes = {name: each.dtype for name, each in before.items() if each.dtype != after[name].dtype}
-        # Of a conversion that rounds, the entries that are looked at are all that can be compared.
-        rounds = any(after[name].dtype.itemsize <= dtype.itemsize for name, dtype in dtypes.items())
-        same = dtypes and (rounds or fingerprint(self.model, dtypes).weights == self.fingerprint.weights)
-        return [] if same else ["entries other than those that were looked at before"]
+    def _changes(self, now: ChangeDetector) -> str:
+        """The names of some tensors that have other values or another dtype, or are new, or are gone."""
+        before, after = self._samples.by_name(), now._samples.by_name()
+        differ = [name for name in {**before, **after} if not _equal(before.get(name), after.get(name))]
+        differ += [name for name, each in self._unsaved.items() if now._unsaved.get(name) != each]
+        differ = list(dict.fromkeys(differ))
+        if not differ:
+            return "in entries other than those that are compared each time"
+        more = f" and {len(differ) - SHOWN_NAMES} more" if len(differ) > SHOWN_NAMES else ""
+        return ", ".join(map(repr, differ[:SHOWN_NAMES])) + more
 
-    def _samples(self) -> dict[str, Tensor]:
-        """The entries of each tensor that are looked at, as they were."""
-        return _by_name(self._views, self._values)
+
+class Run:
+    """What is known of a model after it was only run: its fingerprint, and the buffers that running changes."""
+
+    def __init__(self) -> None:
+        self.fingerprint = Fingerprint("", "")
+        self.mutable_buffers: tuple[str, ...] = ()
 
 
 @contextmanager
-def watched(model: nn.Module) -> Iterator[set[str]]:
-    """While the model is only run: afterwards the set holds the names of the buffers that running it changes.
+def detect_changes(model: nn.Module) -> Iterator[Run]:
+    """While the model is only run; afterwards the `Run` is filled in.
 
-    Raises if a parameter has other entries: somebody trains the model at the same time.
+    Raises if a parameter has other entries at the end: somebody trains the model at the same time. Another
+    thread makes the digest meanwhile: one of 40 MB takes as long as a GPU takes for a thousand images.
     """
-    living: set[str] = set()
-    tensors = dict(_named_tensors(model))
-    before_places, views = places(tensors), _views(tensors)
-    entries = _shown(views)
-    yield living
-    now = dict(_named_tensors(model))
-    now_places = places(now)
+    run, before, saved = Run(), Samples(named_tensors(model)), saved_tensors(model)
+    aside = sum(tensor.nbytes for tensor in saved.values()) <= MAX_BYTES_ASIDE
+    pointers = versions_and_pointers(saved)
+    with ThreadPoolExecutor(1) as other:
+        weights = other.submit(_digest_aside, saved, _streams_aside(saved.values())) if aside else None
+        yield run
+        run.mutable_buffers = _changed_buffers(model, before)
+        if weights is None or versions_and_pointers(saved_tensors(model)) != pointers:
+            run.fingerprint = fingerprint(model)
+        else:
+            run.fingerprint = Fingerprint.of(model, saved, weights.result())
+
+
+def _changed_buffers(model: nn.Module, before: Samples) -> tuple[str, ...]:
+    """The buffers that have changed; raises if a parameter has."""
+    tensors = named_tensors(model)
     # While every tensor is where it was, what the views show is what it holds: one look, and mostly the last.
-    if now_places == before_places and all(map(torch.equal, _shown(views), entries)):
-        return
-    before, after = _by_name(views, entries), _entries(now)
-    written = {name for name, place in before_places.items() if now_places.get(name) != place}
-    changed = {name for name, each in before.items() if name in after and not _agree(each, after[name])}
+    same_places = versions_and_pointers(tensors) == before.pointers
+    if same_places and all(map(torch.equal, before.shown(), before.values)):
+        return ()
+    now = Samples(tensors)
+    written = {name for name, each in before.pointers.items() if now.pointers.get(name) != each}
+    entries = now.by_name()
+    changed = {
+        name for name, each in before.by_name().items() if name in entries and not _equal(each, entries[name])
+    }
     parameters = dict(model.named_parameters())
     if trained := [name for name in parameters if name in changed]:
         raise ModelError(
             f"the model's {trained[0]!r} has changed while it was fitted: `fit` again, when it is trained"
         )
-    living |= (written | changed) - parameters.keys()
+    return tuple(sorted((written | changed) - parameters.keys()))
 
 
-def _entries(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Some entries of each tensor."""
-    views = _views(tensors)
-    return _by_name(views, _shown(views))
+class Samples:
+    """Some entries of each tensor, as they are now, and where each tensor is.
+
+    views: of these entries, by device and dtype, so that one operation reads them all, and by name.
+    values: what the views of each device and dtype show, one after the other.
+    """
+
+    def __init__(self, tensors: dict[str, Tensor]) -> None:
+        self.tensors, self.pointers = tensors, versions_and_pointers(tensors)
+        self.views: dict[tuple[torch.device, torch.dtype], dict[str, Tensor]] = {}
+        for name, tensor in tensors.items():
+            self.views.setdefault((tensor.device, tensor.dtype), {})[name] = _some_entries(tensor)
+        self.values = self.shown()
+
+    def shown(self) -> list[Tensor]:
+        """The entries now."""
+        return [torch.cat([*each.values()]) for each in self.views.values()]
+
+    def unchanged(self) -> bool | Tensor:
+        """Whether places and entries are those of before."""
+        if versions_and_pointers(self.tensors) != self.pointers:
+            return False
+        flags = [(now == before).all() for now, before in zip(self.shown(), self.values, strict=True)]
+        return torch.stack([flag.to(flags[0].device) for flag in flags]).all() if flags else True
+
+    def by_name(self) -> dict[str, Tensor]:
+        """The values, split by name."""
+        found: dict[str, Tensor] = {}
+        for views, values in zip(self.views.values(), self.values, strict=True):
+            found |= zip(views, torch.split(values, [len(view) for view in views.values()]), strict=True)
+        return found
 
 
-def _shown(views: Views) -> list[Tensor]:
-    """What the views of each place show now."""
-    return [torch.cat([*each.values()]) for each in views.values()]
+def versions_and_pointers(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, int]]:
+    """How often each tensor was written to (inference tensors do not count), and where it is."""
+    return {
+        name: (-1 if each.is_inference() else each._version, each.data_ptr())
+        for name, each in tensors.items()
+    }
 
 
-def _views(tensors: Mapping[str, Tensor]) -> Views:
-    """Views of some entries of each tensor."""
-    views: Views = {}
-    for name, tensor in tensors.items():
-        views.setdefault((tensor.device, tensor.dtype), {})[name] = _some_entries(tensor)
-    return views
-
-
-def _by_name(views: Views, values: list[Tensor]) -> dict[str, Tensor]:
-    """The entries of each tensor, of what the views of each place showed one after the other."""
-    found: dict[str, Tensor] = {}
-    for each, shown in zip(views.values(), values, strict=True):
-        found |= zip(each, torch.split(shown, [len(view) for view in each.values()]), strict=True)
-    return found
-
-
-def _named_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """The parameters and buffers, but not those without entries to look at: sparse ones, and on "meta"."""
-    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
-        if tensor.layout == torch.strided and not tensor.is_meta:
-            yield name, tensor
+def named_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """The parameters and buffers, but not those without entries: sparse ones, and on "meta"."""
+    every = (*model.named_parameters(), *model.named_buffers())
+    return {name: each for name, each in every if each.layout == torch.strided and not each.is_meta}
 
 
 def _some_entries(tensor: Tensor) -> Tensor:
@@ -198,21 +214,26 @@ def _some_entries(tensor: Tensor) -> Tensor:
     return flat[:: max(1, len(flat) // ENTRIES)][:ENTRIES]
 
 
-def _converted(before: Tensor, after: Tensor | None) -> bool:
-    """Whether a tensor has another dtype now, and the same numbers up to rounding."""
-    return after is not None and after.dtype != before.dtype and _agree(before, after)
+def _equal(before: Tensor | None, after: Tensor | None) -> bool:
+    """Whether both hold the same numbers, or NaN at the same places, in the same dtype."""
+    if before is None or after is None or before.shape != after.shape or before.dtype != after.dtype:
+        return False
+    a, b = before.cpu(), after.cpu()
+    return torch.equal(a, b) or bool(((a == b) | (a.isnan() & b.isnan())).all())
 
 
-def _agree(before: Tensor | None, after: Tensor | None) -> bool:
-    """Whether both hold the same numbers, up to the rounding of a conversion between dtypes."""
-    if before is None or after is None or before.shape != after.shape:
-        return False
-    if before.dtype == after.dtype:
-        a, b = before.cpu(), after.cpu()
-        return torch.equal(a, b) or bool(((a == b) | (a.isnan() & b.isnan())).all())
-    if not (before.is_floating_point() and after.is_floating_point()):
-        return False
-    coarse = max(torch.finfo(before.dtype).eps, torch.finfo(after.dtype).eps)
-    tiny = max(torch.finfo(before.dtype).tiny, torch.finfo(after.dtype).tiny)
-    a, b = before.double().cpu(), after.double().cpu()
-    return bool(((a - b).abs() <= coarse * a.abs() + tiny).all())
+def _streams_aside(tensors: Iterable[Tensor]) -> list[torch.cuda.Stream]:
+    """A new stream for each GPU of the tensors, behind all work that was given to it so far."""
+    devices = {tensor.device for tensor in tensors if tensor.is_cuda}
+    streams = [torch.cuda.Stream(device) for device in devices]  # type: ignore[no-untyped-call]
+    for stream in streams:
+        stream.wait_stream(torch.cuda.current_stream(stream.device))
+    return streams
+
+
+def _digest_aside(tensors: Mapping[str, Tensor], streams: list[torch.cuda.Stream]) -> str:
+    """The digest, whose copies to the CPU do not wait for the model's work, nor it for them."""
+    with ExitStack() as stack:
+        for stream in streams:
+            stack.enter_context(torch.cuda.stream(stream))
+        return digest_tensors(tensors.values())

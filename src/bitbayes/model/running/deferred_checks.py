@@ -25,14 +25,14 @@ class _Sent(NamedTuple):
     otherwise: list[Callable[[], None]]
 
 
-class LateChecks:
+class DeferredChecks:
     """Checks that have all been looked at when this `with` block ends: before that, nothing may be returned.
 
     The error of an earlier batch comes first, also where a later batch has raised one in the block.
 
     >>> def refuse():
     ...     raise ValueError("batch 0 is negative")
-    >>> with LateChecks() as checks:
+    >>> with DeferredChecks() as checks:
     ...     checks.add((torch.tensor([1.0, -1.0]) >= 0).all(), refuse)
     Traceback (most recent call last):
     ...
@@ -103,7 +103,7 @@ class LateChecks:
             raise
 
 
-def require(ok: bool | Tensor, otherwise: Callable[[], None], checks: LateChecks | None) -> None:
+def require(ok: bool | Tensor, otherwise: Callable[[], None], checks: DeferredChecks | None) -> None:
     """Call `otherwise` unless `ok`: late if there are `checks`, and now if not."""
     if checks is not None:
         checks.add(ok, otherwise)

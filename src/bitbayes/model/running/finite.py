@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from bitbayes.errors import DataError
 from bitbayes.model.loaders.batches import Batch, Inputs
-from bitbayes.precision import working
+from bitbayes.precision import prediction_dtype
 
 
 def check_finite(batch: Batch, features: Tensor, logits: Tensor, model: nn.Module) -> None:
@@ -45,7 +45,7 @@ def finite_sum(*values: Inputs) -> Tensor:
     ]
     numbers = [each for each in tensors if isinstance(each, Tensor) and not _integers(each)]
     # Half precision in float32, because a sum of thousands of its numbers would overflow.
-    sums = [each.sum(dtype=working(each.dtype)) for each in numbers]
+    sums = [each.sum(dtype=prediction_dtype(each.dtype)) for each in numbers]
     total = sums[-1] if sums else torch.zeros(())
     for more in sums[:-1]:
         total = total + more.to(total.device)

@@ -24,7 +24,7 @@ HOOK_TABLES = (
 STATE = "__composable_api"
 
 
-def is_spread(model: nn.Module) -> bool:
+def is_sharded(model: nn.Module) -> bool:
     """Whether FSDP, of either version, has spread parameters of the model over processes."""
     fsdp: Any = sys.modules.get("torch.distributed.fsdp")  # where nobody has imported it, it was not used
     if fsdp is None:
@@ -34,7 +34,7 @@ def is_spread(model: nn.Module) -> bool:
 
 
 @torch.no_grad()
-def gathered(model: nn.Module) -> nn.Module:
+def gather_fsdp(model: nn.Module) -> nn.Module:
     """A plain copy of a model that FSDP has spread, with all of its parameters, in eval mode.
 
     All processes must call this. The model is not changed, and what happens to it later does not reach the

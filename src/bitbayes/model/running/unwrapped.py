@@ -2,7 +2,7 @@
 
 from torch import nn
 
-from bitbayes.model.running.fsdp import gathered, is_spread
+from bitbayes.model.running.fsdp import gather_fsdp, is_sharded
 from bitbayes.model.running.private_copy import WRAPPERS
 
 
@@ -15,4 +15,4 @@ def unwrapped(model: nn.Module) -> nn.Module:
     inside = model.module if isinstance(model, WRAPPERS) else getattr(model, "_orig_mod", model)
     if isinstance(inside, nn.Module) and inside is not model:
         return unwrapped(inside)
-    return gathered(model) if is_spread(model) else model
+    return gather_fsdp(model) if is_sharded(model) else model

@@ -12,42 +12,40 @@ from itertools import combinations
 from typing import TypeVar
 
 import torch
-from torch import nn
 
 from bitbayes.errors import DataError, EmptyLoaderError, ProcessError
-from bitbayes.fitting import Fitted
-from bitbayes.model import model_device, watched
-from bitbayes.options import Options
-from bitbayes.processes import Processes, together
+from bitbayes.fitted import Fitted
+from bitbayes.fitting.all_layers import fit_all_layers
+from bitbayes.fitting.last_layer import fit_last_layer
+from bitbayes.fitting.request import FitRequest
+from bitbayes.processes import Processes, current_processes
 from bitbayes.structures import Curvature
 from bitbayes.tensors import TensorBundle
 
 B = TypeVar("B", bound=TensorBundle)
 META = torch.device("meta")
-# Sums over the same points in another order differ by less; those over others do not agree so well.
+# Relative tolerance for "same points": sums over them in another order differ by less.
 SAME_POINTS = 1e-8
+FIT: dict[str, Callable[[FitRequest], Fitted]] = {"last": fit_last_layer, "all": fit_all_layers}
 
 
-def fit_together(task: str, model: nn.Module, options: Options, fit: Callable[[], Fitted]) -> Fitted:
+def fit_jointly(task: str, request: FitRequest) -> Fitted:
     """What the data of all processes give.
 
     Args:
         task: "fit", or "update" and of what.
-        model: the model, the same one everywhere.
-        options: the same everywhere.
-        fit: sums up this process's share.
+        request: what this process is asked for, with its share of the data; model and options are the same
+            everywhere.
     """
-    processes = together()
+    processes, options = current_processes(), request.options
 
     def share() -> Fitted | None:
         try:
-            with watched(model) as living:
-                fitted = fit()
+            return FIT[options.layers](request)
         except EmptyLoaderError:
             if processes.alone:
                 raise
             return None
-        return replace(fitted, living=tuple(sorted(living)))
 
     # The text of a function has an address in it, another one in each process.
     asked = replace(options, output="a function") if callable(options.output) else options
@@ -60,7 +58,7 @@ def fit_together(task: str, model: nn.Module, options: Options, fit: Callable[[]
         raise EmptyLoaderError("the loaders of all processes are empty: they yielded no batch")
     _check_same_model(outlines)
     _check_other_points(processes, mine, outlines)
-    return _summed(processes, mine, outlines, model_device(model), options)
+    return _summed(processes, mine, outlines, request)
 
 
 def _outline(fitted: Fitted | None) -> Fitted | None:
@@ -110,14 +108,10 @@ def _summary(fitted: Fitted) -> list[float]:
 
 
 def _summed(
-    processes: Processes,
-    mine: Fitted | None,
-    outlines: list[Fitted | None],
-    device: torch.device,
-    options: Options,
+    processes: Processes, mine: Fitted | None, outlines: list[Fitted | None], request: FitRequest
 ) -> Fitted:
     known = [each for each in outlines if each is not None]
-    first = known[0]
+    first, device, options = known[0], request.device, request.options
     place = torch.device("cpu") if device.type == "mps" else device  # which has no float64
     curvature = {}
     for name in first.curvature:
@@ -136,7 +130,7 @@ def _summed(
         count=sum(each.count for each in known),
         loss=sum(each.loss for each in known),
         input_moments=moments,
-        living=tuple(sorted({name for each in known for name in each.living})),
+        mutable_buffers=tuple(sorted({name for each in known for name in each.mutable_buffers})),
     )
 
 

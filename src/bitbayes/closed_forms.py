@@ -1,37 +1,36 @@
 """A Gaussian over logits → drop-in logits, whose softmax (one logit: sigmoid) is the averaged prediction.
 
-∫ softmax(f) N(f | m, C) df has no closed form. The methods below approximate it (probit, pairwise, meanfield,
-bridge), sample it (mc) or, for one logit, integrate it (quadrature). None of them sees the common shift of k
+∫ softmax(f) N(f | m, C) df has no closed form. These functions approximate it (probit, pairwise, mean_field,
+bridge) or, for one logit, integrate it (quadrature). The result does not depend on a common shift of all
 logits. κ = π/8 throughout. Everything is computed in units of `scale` (see `LogitGaussian`), so that a limit
-far from the data is reached and not inf/inf.
+far from the data is reached and not inf/inf. Each likelihood lists its closed forms by name.
 """
 
 import math
-from collections.abc import Callable
 from functools import lru_cache
 
 import torch
 from torch import Tensor
 
-from bitbayes.errors import ArgumentError, one_of
-from bitbayes.logits import WITHOUT_PAIRS, LogitGaussian
-from bitbayes.precision import without_autocast, working
+from bitbayes.logits import LogitGaussian
 
 KAPPA = math.pi / 8
-SAMPLES = 100
 # Up to so many classes `pairwise` takes all pairs at once, and is what "auto" means.
 FEW_CLASSES = 64
 
 
 def probit(gaussian: LogitGaussian) -> Tensor:
-    """One logit: z = m/√(1 + κv), the paper's. k logits: m̃ᵢ/√(1 + κc̃ᵢᵢ), with m̃ = Pm and c̃ = PCP.
+    """One logit: z = m/√(1 + κv), the paper's."""
+    variances = gaussian.scaled_variances()
+    return gaussian.scaled_mean * (gaussian.floor[:, None] + KAPPA * variances).rsqrt()
 
-    P = I − 11ᵀ/k takes the common shift away before the diagonal is looked at.
+
+def centred_probit(gaussian: LogitGaussian) -> Tensor:
+    """k logits: m̃ᵢ/√(1 + κc̃ᵢᵢ), with m̃ = Pm and c̃ = PCP.
+
+    P = I − 11ᵀ/k removes the common shift before the diagonal is taken.
     """
-    if gaussian.scaled_mean.shape[1] == 1:
-        mean, variances = gaussian.scaled_mean, gaussian.scaled_variances()
-    else:
-        mean, variances = gaussian.scaled_centred()
+    mean, variances = gaussian.scaled_centred()
     return mean * (gaussian.floor[:, None] + KAPPA * variances).rsqrt()
 
 
@@ -146,24 +145,6 @@ def bridge(gaussian: LogitGaussian) -> Tensor:
     return (ratio - relative.clamp_min(torch.finfo(variances.dtype).tiny).log()).log_softmax(1)
 
 
-def monte_carlo(
-    gaussian: LogitGaussian, samples: int = SAMPLES, generator: torch.Generator | None = None
-) -> Tensor:
-    """The average of softmax(f) (one logit: σ(f)) over draws f ~ N(m, C); log p, or log p/(1 − p)."""
-    return _average(drawn_probabilities(gaussian, samples, generator), gaussian.scaled_mean.shape[1])
-
-
-def drawn_probabilities(
-    gaussian: LogitGaussian, samples: int, generator: torch.Generator | None, *, shared: bool = False
-) -> Tensor:
-    """softmax(f) (one logit: 1 − σ(f) and σ(f)) of draws f ~ N(m, C), (samples, n, k); see `scaled_draws`."""
-    draws = gaussian.scaled_draws(samples, generator, shared=shared)  # (s, n, k)
-    if draws.shape[2] > 1:
-        # The largest logit becomes 0 before the scale is put back, so only −inf can come of it.
-        draws = draws - draws.amax(2, keepdim=True)
-    return _probabilities(draws * gaussian.scale[:, None])
-
-
 def quadrature(gaussian: LogitGaussian) -> Tensor:
     """One logit: log p/(1 − p) with p = ∫ σ(f) N(f | m, v) df to 1e-10 in float64, by the trapezoidal rule.
 
@@ -190,95 +171,9 @@ def quadrature(gaussian: LogitGaussian) -> Tensor:
     wide = (logistic * torch.special.ndtr(quantiles)).sum(1, keepdim=True)
 
     small = torch.where(variance <= floor, narrow, wide)
-    return (torch.log1p(-small) - _log(small)) * side
+    return (torch.log1p(-small) - safe_log(small)) * side
 
 
-def average_networks(outputs: Tensor) -> Tensor:
-    """Drop-in logits (n, k) of the average prediction of s networks with logits (s, n, k); all finite."""
-    return _average(network_probabilities(outputs), outputs.shape[2])
-
-
-def network_probabilities(outputs: Tensor) -> Tensor:
-    """The probabilities (s, n, k) of each of s networks with logits (s, n, k); (s, n, 2) for one logit."""
-    return _probabilities(outputs.to(working(outputs.dtype)).nan_to_num())
-
-
-def _probabilities(logits: Tensor) -> Tensor:
-    """softmax of logits (s, n, k); of one logit both 1 − σ and σ, (s, n, 2)."""
-    return (
-        torch.cat([(-logits).sigmoid(), logits.sigmoid()], 2) if logits.shape[2] == 1 else logits.softmax(2)
-    )
-
-
-def _average(probabilities: Tensor, k: int) -> Tensor:
-    """Drop-in logits (n, k) of the average of probabilities (s, n, k), or (s, n, 2) for one logit."""
-    log_p = _log(probabilities.mean(0))
-    return log_p[:, 1:] - log_p[:, :1] if k == 1 else log_p
-
-
-def _log(probability: Tensor) -> Tensor:
+def safe_log(probability: Tensor) -> Tensor:
     """log, finite also where a sample mean is 0."""
     return probability.clamp_min(torch.finfo(probability.dtype).tiny).log()
-
-
-# In closed form, by name.
-ONE_LOGIT: dict[str, Callable[[LogitGaussian], Tensor]] = {"probit": probit, "quadrature": quadrature}
-MANY_LOGITS: dict[str, Callable[[LogitGaussian], Tensor]] = {
-    "probit": probit,
-    "pairwise": pairwise,
-    "meanfield": mean_field,
-    "bridge": bridge,
-}
-
-# What needs to know how two logits vary together.
-NEED_PAIRS = ("pairwise", "mc")
-
-
-def closed_forms(outputs: int | None = None) -> tuple[str, ...]:
-    """The names of the closed forms: those for so many logits, or all of them."""
-    return tuple(ONE_LOGIT if outputs == 1 else MANY_LOGITS if outputs else {**MANY_LOGITS, **ONE_LOGIT})
-
-
-def method_for(method: str, outputs: int, *, pairs: bool = True) -> str:
-    """The method of that name for so many logits.
-
-    "auto" is probit for one logit, pairwise for up to 64, and meanfield for more: the work for all pairs
-    grows with the cube of the number of classes. `pairs`: whether it is known how two logits vary together.
-
-    >>> method_for("auto", 1), method_for("auto", 10), method_for("auto", 1000)
-    ('probit', 'pairwise', 'meanfield')
-    """
-    one_of("method", method, ("auto", *closed_forms(), "mc"))
-    if method == "auto":
-        few = outputs <= FEW_CLASSES and pairs
-        return "probit" if outputs == 1 else "pairwise" if few else "meanfield"
-    if not pairs and method in NEED_PAIRS:
-        raise ArgumentError(f"method={method!r}: {WITHOUT_PAIRS}")
-    fitting = (*closed_forms(outputs), "mc")
-    if method not in fitting:
-        choices = ", ".join(repr(name) for name in fitting)
-        raise ArgumentError(f"method={method!r} does not fit {outputs} logit(s): choose one of {choices}")
-    return method
-
-
-def predict(
-    gaussian: LogitGaussian,
-    method: str,
-    *,
-    samples: int | None = None,
-    generator: torch.Generator | None = None,
-) -> Tensor:
-    """Drop-in logits (n, k) by the named method, all finite."""
-    with without_autocast(gaussian.scale.device):
-        if method == "mc":
-            logits = monte_carlo(gaussian, SAMPLES if samples is None else samples, generator)
-        else:
-            closed_form = (ONE_LOGIT if gaussian.scaled_mean.shape[1] == 1 else MANY_LOGITS)[method]
-            logits = closed_form(gaussian)
-        return logits.clamp(*_finite(logits.dtype))
-
-
-def _finite(dtype: torch.dtype) -> tuple[float, float]:
-    # Half the largest number, so that the difference of two of them is finite too.
-    largest = torch.finfo(dtype).max / 2
-    return -largest, largest

@@ -9,25 +9,25 @@ from torch import Tensor, nn
 
 from bitbayes import rays
 from bitbayes.errors import ModelError
-from bitbayes.fitting import Fitted
+from bitbayes.fitted import Fitted
 from bitbayes.logits import LogitGaussian, rescale
 from bitbayes.model import (
     Batch,
+    DeferredChecks,
     FeatureBatch,
     Head,
     Inputs,
-    LateChecks,
     forward,
     forward_passes,
     input_batches,
     model_device,
     private_copy,
 )
-from bitbayes.posterior import BatchGaussians, Choice, LogitFamily, WeightPosterior
-from bitbayes.precision import most_precise, without_autocast, working
-from bitbayes.predictive import FEW_CLASSES
+from bitbayes.posteriors.base import BatchGaussians, Choice, LogitsByPrior, WeightPosterior
+from bitbayes.precision import float64_or, prediction_dtype, without_autocast
+from bitbayes.closed_forms import FEW_CLASSES
 from bitbayes.prior import Prior, variance_grid
-from bitbayes.rays import RayGaussian
+from bitbayes.rays import BoundRequest, ExactHead, RayGaussian
 from bitbayes.structures import Curvature, FullCurvature, WeightGaussian
 
 # Features that one step of tuning looks at, so that small operations have enough to do.
@@ -44,7 +44,7 @@ FULL_NUMBERS = 2**23
 
 
 @dataclass(frozen=True)
-class HeadFamily:
+class HeadLogitsByPrior:
     """The Gaussians over some points' logits: mean/scale (n, k), `scale` (n,), features' `coordinates`."""
 
     gaussian: WeightGaussian
@@ -63,35 +63,37 @@ class HeadFamily:
         return len(self.scale)
 
     @classmethod
-    def joined(cls, families: list[Self]) -> Self:
-        coordinates = [each.coordinates for each in families]
+    def joined(cls, parts: list[Self]) -> Self:
+        coordinates = [each.coordinates for each in parts]
         if coordinates[0].is_contiguous():
             rows = torch.cat(coordinates)
         else:  # in the layout that their structure has chosen for speed
             rows = torch.cat([each.mT for each in coordinates], dim=1).mT
         return replace(
-            families[0],
+            parts[0],
             coordinates=rows,
-            scaled_mean=torch.cat([each.scaled_mean for each in families]),
-            scale=torch.cat([each.scale for each in families]),
+            scaled_mean=torch.cat([each.scaled_mean for each in parts]),
+            scale=torch.cat([each.scale for each in parts]),
         )
 
-    def rows(self, which: Tensor) -> Self:
-        parts = {name: getattr(self, name)[which] for name in ("coordinates", "scaled_mean", "scale")}
+    def select(self, indices: Tensor) -> Self:
+        parts = {name: getattr(self, name)[indices] for name in ("coordinates", "scaled_mean", "scale")}
         return replace(self, **parts)
 
 
 class LastLayer(WeightPosterior):
     """The Gaussian over the weights of the head of `model`, for any prior variance."""
 
-    def __init__(self, model: nn.Module, fitted: Fitted, *, paper: bool) -> None:
-        super().__init__(model, fitted, paper=paper)
+    over_all_layers = False
+
+    def __init__(self, model: nn.Module, fitted: Fitted) -> None:
+        super().__init__(model, fitted)
         assert isinstance(fitted.weights, Head)
         self.head = fitted.weights
 
     @property
     def rows_per_step(self) -> int:
-        dtype = working(next(self._head_tensors()).dtype)
+        dtype = prediction_dtype(next(self._head_tensors()).dtype)
         rows = STEP_BYTES // (self.head.width * dtype.itemsize)
         return self._affordable(max(1, min(rows, STEP_LOGITS // self.head.outputs)))
 
@@ -105,21 +107,22 @@ class LastLayer(WeightPosterior):
 
     def forward(self, x: Any, prior: Prior) -> tuple[LogitGaussian, tuple[int, ...]]:
         features, logits, shape = forward(private_copy(self.model), self.head, x)
-        return self._family(features, logits, prior).at(prior), shape
+        return self._by_prior(features, logits, prior).at(prior), shape
 
     def logits(self, x: Inputs, prior: Prior) -> LogitGaussian:
-        with LateChecks() as checks:
-            batches = input_batches(x, model_device(self.model))
-            (batch,) = forward_passes(self.model, self.head, batches, checks)
-        return self._family(batch.features, batch.logits, prior).at(prior)
+        with DeferredChecks() as checks:
+            (batch,) = input_batches(x, self.device)
+            points = FeaturePasses(self.model, self.head, checks).run(batch)
+        assert points is not None  # it has no labels
+        return self._by_prior(points.features, points.logits, prior).at(prior)
 
     def gaussians(self, batches: Iterable[Batch], prior: Prior, rows: int) -> BatchGaussians:
-        for batch, family in self._families(batches, self._affordable(rows), prior):
+        for batch, family in self._logits_by_prior(batches, self._affordable(rows), prior):
             yield batch, family.at(prior)
 
     def sample(self, n: int, prior: Prior, generator: torch.Generator | None) -> dict[str, Tensor]:
         weight = next(self._head_tensors())
-        dtype = working(weight.dtype)
+        dtype = prediction_dtype(weight.dtype)
         gaussian = self.moved(weight.device, dtype)[self.head.name]
         noise = gaussian.draw(n, prior.precision(self.head.name, dtype), generator)  # (n, k, D)
         return self.head.draws(self.model, noise)
@@ -130,24 +133,25 @@ class LastLayer(WeightPosterior):
         # Fewer for many classes: a candidate's covariances take a product of n·k·D.
         return variance_grid(100 if self.head.outputs <= FEW_CLASSES else 49)
 
-    def families(
+    def logits_by_prior(
         self, batches: Iterable[Batch], choose: Choice | None = None
-    ) -> Iterator[tuple[Batch, LogitFamily]]:
-        return self._families(batches, self.rows_per_step, choose=choose)
+    ) -> Iterator[tuple[Batch, LogitsByPrior]]:
+        return self._logits_by_prior(batches, self.rows_per_step, choose=choose)
 
     # ---- far from the data
 
     def rays(self, x: Tensor, prior: Prior, *, find_alpha: bool, tolerance: float) -> Iterator[RayGaussian]:
         self._refuse_positions()
-        parts = self.model, self.head, self.decomposed()[self.head.name], prior
-        return rays.last_layer_rays(*parts, x, find_alpha=find_alpha, tolerance=tolerance)
+        return rays.last_layer_rays(self._exact(prior), x, find_alpha=find_alpha, tolerance=tolerance)
 
-    def bound(self, x: Tensor | None, prior: Prior, temperature: float, method: str, form: str) -> Tensor:
+    def bound(self, x: Tensor | None, prior: Prior, request: BoundRequest) -> Tensor:
         self._refuse_positions()
-        gaussian = self.decomposed()[self.head.name]
-        return rays.bound(self.model, self.head, gaussian, prior, temperature, method, form)
+        return rays.bound(self._exact(prior), request)
 
     # ---- inside
+
+    def _exact(self, prior: Prior) -> ExactHead:
+        return ExactHead(self.model, self.head, self.decomposed()[self.head.name], prior)
 
     def _refuse_positions(self) -> None:
         if self.layout.positions:
@@ -163,41 +167,50 @@ class LastLayer(WeightPosterior):
         return (each for each in tensors if each.is_floating_point())
 
     def _decompose(self, name: str, curvature: Curvature) -> WeightGaussian:
-        k, needed = self.head.outputs, curvature.in_contrasts
-        contrasts = self.fitted.likelihood.contrasts(k) if needed else None  # (k, c)
-        return curvature.head_gaussian(self.head, contrasts, paper=self.paper)
+        k, needed = self.head.outputs, curvature.in_class_differences
+        differences = self.fitted.likelihood.differences(k) if needed else None  # (k, c)
+        return curvature.head_gaussian(self.head, differences)
 
     def _affordable(self, rows: int) -> int:
         """At most that many rows, and not so many that full covariances take much memory."""
         curvature = self.fitted.curvature[self.head.name]
-        if not isinstance(curvature, FullCurvature) or self.head.outputs == 1:
+        if not isinstance(curvature, FullCurvature):
             return rows
-        # c rows of the Hessian's width for each point.
-        numbers = len(curvature.hessian) * (self.head.outputs - 1)
-        return max(1, min(rows, FULL_NUMBERS // numbers))
+        # c rows of the Hessian's width for each point; one class difference needs none.
+        differences = len(curvature.hessian) // self.head.width
+        if differences == 1:
+            return rows
+        return max(1, min(rows, FULL_NUMBERS // (len(curvature.hessian) * differences)))
 
-    def _families(
+    def _logits_by_prior(
         self,
         batches: Iterable[Batch],
         rows: int,
         prior: Prior | None = None,
         choose: Choice | None = None,
-    ) -> Iterator[tuple[FeatureBatch, HeadFamily]]:
-        with LateChecks() as checks:
-            for batch in forward_passes(self.model, self.head, batches, checks):
-                for part in self._with_checked_labels(batch, checks).split(rows):
-                    chosen = None if choose is None else choose(len(part))
-                    part = part if chosen is None else part.rows(chosen)
-                    yield part, self._family(part.features, part.logits, prior)
+    ) -> Iterator[tuple[FeatureBatch, HeadLogitsByPrior]]:
+        with DeferredChecks() as checks:
+            passes = FeaturePasses(self.model, self.head, checks)
+            for batch in batches:
+                points = passes.run(batch)
+                if points is None:
+                    continue
+                points = self.check_labels(points, checks)
+                for part in points.split(rows) if len(points.logits) > rows else [points]:
+                    chosen = None if choose is None else choose(len(part.logits))
+                    part = part if chosen is None else part.select(chosen)
+                    yield part, self._by_prior(part.features, part.logits, prior)
+                checks.end_batch()
+            passes.end()
 
-    def _family(self, features: Tensor, logits: Tensor, prior: Prior | None = None) -> HeadFamily:
+    def _by_prior(self, features: Tensor, logits: Tensor, prior: Prior | None = None) -> HeadLogitsByPrior:
         """For this prior alone, or for any: only the wide ones need products in float64."""
-        dtype = working(features.dtype)
+        dtype = prediction_dtype(features.dtype)
         wide = prior is None or float(prior.of(self.head.name)) > WIDE
-        precision = most_precise(features.device, dtype) if wide else dtype
+        precision = float64_or(features.device, dtype) if wide else dtype
         gaussian = self.moved(features.device, precision)[self.head.name]
         scaled, scale = rescale(features.to(dtype), self.head.bias)
         with without_autocast(features.device):
             coordinates = gaussian.coordinates(scaled)
         mean = logits.to(dtype) / scale[:, None]
-        return HeadFamily(gaussian, self.head.name, coordinates, mean, scale)
+        return HeadLogitsByPrior(gaussian, self.head.name, coordinates, mean, scale)

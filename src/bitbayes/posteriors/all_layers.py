@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from bitbayes import rays
 from bitbayes.errors import ArgumentError
-from bitbayes.fitting import Fitted
+from bitbayes.fitted import Fitted
 from bitbayes.logits import CovarianceFactors, LogitGaussian
 from bitbayes.model import (
     Batch,
@@ -30,20 +30,20 @@ from bitbayes.model import (
     row_count,
     working_dtype,
 )
-from bitbayes.posterior import BatchGaussians, Choice, LogitFamily, WeightPosterior
+from bitbayes.posteriors.base import BatchGaussians, Choice, LogitsByPrior, WeightPosterior
 from bitbayes.precision import without_autocast
 from bitbayes.prior import Prior, variance_grid
-from bitbayes.rays import ExactNetwork, RayGaussian
+from bitbayes.rays import BoundRequest, ExactNetwork, RayGaussian
 from bitbayes.structures import Curvature, NetworkGaussian, WeightGaussian, gram_root
 
-# Candidates that are compared, and the priors at which their covariances are computed: see `interpolation`.
+# Candidates that are compared, and the priors at which their covariances are computed: see `interpolation_weights`.
 CANDIDATES, NODES = 55, 18
 # A network has many more weights than a layer: the same variance of its logits takes less variance in each.
 SMALLEST_NETWORK_VARIANCE, LARGEST_NETWORK_VARIANCE = 1e-8, 1e4
 
 
 @dataclass(frozen=True)
-class InterpolatedFamily:
+class InterpolatedLogits:
     """The Gaussians over the logits (n, k) of some points, for one prior variance for all layers.
 
     `roots` (q, n, c, c) of the covariance / scale² along the directions (k, c), at the prior variances whose
@@ -57,7 +57,7 @@ class InterpolatedFamily:
     scale: Tensor
 
     def at(self, prior: Prior) -> LogitGaussian:
-        weights = interpolation(self.nodes, math.log(float(prior.of("")))).to(self.roots)  # (q,)
+        weights = interpolation_weights(self.nodes, math.log(float(prior.of("")))).to(self.roots)  # (q,)
         with without_autocast(self.roots.device):
             root = (weights @ self.roots.flatten(1)).reshape(self.roots.shape[1:])
         return _gaussian_of(self.logits, root, self.directions, self.scale)
@@ -66,26 +66,28 @@ class InterpolatedFamily:
         return len(self.logits)
 
     @classmethod
-    def joined(cls, families: list[Self]) -> Self:
+    def joined(cls, parts: list[Self]) -> Self:
         return replace(
-            families[0],
-            logits=torch.cat([each.logits for each in families]),
-            roots=torch.cat([each.roots for each in families], dim=1),
-            scale=torch.cat([each.scale for each in families]),
+            parts[0],
+            logits=torch.cat([each.logits for each in parts]),
+            roots=torch.cat([each.roots for each in parts], dim=1),
+            scale=torch.cat([each.scale for each in parts]),
         )
 
-    def rows(self, which: Tensor) -> Self:
-        return replace(self, logits=self.logits[which], roots=self.roots[:, which], scale=self.scale[which])
+    def select(self, indices: Tensor) -> Self:
+        return replace(self, logits=self.logits[indices], roots=self.roots[:, indices], scale=self.scale[indices])
 
 
 class AllLayers(WeightPosterior):
     """The Gaussian over all trainable parameters of `model`, for any prior."""
 
-    def __init__(self, model: nn.Module, fitted: Fitted, *, paper: bool) -> None:
-        super().__init__(model, fitted, paper=paper)
+    over_all_layers = True
+
+    def __init__(self, model: nn.Module, fitted: Fitted) -> None:
+        super().__init__(model, fitted)
         assert isinstance(fitted.weights, TrainableLayers)
         self.layers = fitted.weights.layers
-        self.contrasts = fitted.likelihood.contrasts(self.outputs)  # (k, c)
+        self.differences = fitted.likelihood.differences(self.outputs)  # (k, c)
         self._rows_by_shape: dict[torch.Size, int] = {}
 
     # ---- predicting
@@ -94,7 +96,7 @@ class AllLayers(WeightPosterior):
         """The mean is differentiable in x, its covariance is not."""
         output = call(private_copy(self.model), x)
         with torch.no_grad():
-            gaussian = self._gaussian(Batch(x, None, "the input"), prior, self.contrasts)
+            gaussian = self._gaussian(Batch(x, None, "the input"), prior, self.differences)
         mean = as_logits(output, row_count(x)).to(gaussian.scale.dtype) / gaussian.scale[:, None]
         return replace(gaussian, scaled_mean=mean), tuple(output.shape)
 
@@ -104,8 +106,8 @@ class AllLayers(WeightPosterior):
         return LogitGaussian.stacked([self._gaussian(part, prior, every) for part in self._parts(batches)])
 
     def gaussians(self, batches: Iterable[Batch], prior: Prior, rows: int) -> BatchGaussians:
-        for part in self._parts(map(self._with_checked_labels, batches), rows):
-            yield part, self._gaussian(part, prior, self.contrasts)
+        for part in self._parts(map(self.check_labels, batches), rows):
+            yield part, self._gaussian(part, prior, self.differences)
 
     def sample(self, n: int, prior: Prior, generator: torch.Generator | None) -> dict[str, Tensor]:
         gaussian = self._network(model_device(self.model), working_dtype(self.model))
@@ -122,30 +124,30 @@ class AllLayers(WeightPosterior):
     def rows_per_step(self) -> int:
         return 1  # a batch has enough to do by itself
 
-    def families(
+    def logits_by_prior(
         self, batches: Iterable[Batch], choose: Choice | None = None
-    ) -> Iterator[tuple[Batch, LogitFamily]]:
+    ) -> Iterator[tuple[Batch, LogitsByPrior]]:
         nodes = variance_grid(NODES, SMALLEST_NETWORK_VARIANCE, LARGEST_NETWORK_VARIANCE)
         logarithms = tuple(math.log(node) for node in nodes)
-        for part in self._parts(map(self._with_checked_labels, batches)):
-            logits, roots, scale = self._roots(part, [Prior(node) for node in nodes], self.contrasts)
-            yield part, InterpolatedFamily(logarithms, self.contrasts, logits, roots, scale)
+        for part in self._parts(map(self.check_labels, batches)):
+            logits, roots, scale = self._roots(part, [Prior(node) for node in nodes], self.differences)
+            yield part, InterpolatedLogits(logarithms, self.differences, logits, roots, scale)
 
     # ---- far from the data
 
     def rays(self, x: Tensor, prior: Prior, *, find_alpha: bool, tolerance: float) -> Iterator[RayGaussian]:
         return rays.all_layers_rays(self._exact(prior), x, find_alpha=find_alpha, tolerance=tolerance)
 
-    def bound(self, x: Tensor | None, prior: Prior, temperature: float, method: str, form: str) -> Tensor:
+    def bound(self, x: Tensor | None, prior: Prior, request: BoundRequest) -> Tensor:
         if x is None:
             raise ArgumentError("over all layers each ray has a bound of its own: give its x, `bound(x)`")
-        return rays.all_layers_bound(self._exact(prior), x, temperature, method, form)
+        return rays.all_layers_bound(self._exact(prior), x, request)
 
     # ---- inside
 
     def _decompose(self, name: str, curvature: Curvature) -> WeightGaussian:
         layer = next((layer for layer in self.layers if layer.name == name), self.layers[0])
-        return curvature.layer_gaussian(layer, paper=self.paper)
+        return curvature.layer_gaussian(layer)
 
     def _network(self, device: torch.device, dtype: torch.dtype) -> NetworkGaussian:
         return NetworkGaussian(self.layers, self.moved(device, dtype))
@@ -155,7 +157,7 @@ class AllLayers(WeightPosterior):
         """A copy of the network in float64, and the Gaussian over its parameters."""
         gaussian = self._network(model_device(self.model), torch.float64)
         network = copy.deepcopy(private_copy(self.model)).double()
-        return ExactNetwork(network, gaussian, prior, self.contrasts)
+        return ExactNetwork(network, gaussian, prior, self.differences)
 
     def _parts(self, batches: Iterable[Batch], most: int | None = None) -> Iterator[Batch]:
         """Batches cut to what memory allows, but not mappings, whose tensors may depend on each other."""
@@ -225,14 +227,14 @@ def _scale(records: list[LayerRecord]) -> Tensor:
 
 
 @cache
-def interpolation(nodes: tuple[float, ...], at: float) -> Tensor:
+def interpolation_weights(nodes: tuple[float, ...], at: float) -> Tensor:
     """Weights (q,) with which roots at the nodes (log σ₀², evenly spaced) make the root at another prior.
 
     A cubic spline of σ₀^{-1/2}·L. A deviation (h + τ)^{-1/2} turns in log τ from one slope to another over
     a few nats: with 18 nodes over 12 decades it comes out 0.6 % wrong at most, and up to 2 % in the
     outermost intervals; mixtures over many h do better.
 
-    >>> float((interpolation((0.0, 1.0, 2.0, 3.0), 1.0) - torch.tensor([0.0, 1, 0, 0])).abs().max()) < 1e-12
+    >>> float((interpolation_weights((0.0, 1.0, 2.0, 3.0), 1.0) - torch.tensor([0.0, 1, 0, 0])).abs().max()) < 1e-12
     True
     """
     step, count = nodes[1] - nodes[0], len(nodes)

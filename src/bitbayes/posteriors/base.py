@@ -1,44 +1,43 @@
-"""What a Gaussian over weights can do, in place in its network. `LastLayer` and `AllLayers` are its kinds."""
+"""The Gaussian over weights of a network, for any prior. `LastLayer` and `AllLayers` are its two kinds."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from bitbayes.errors import ModelError
-from bitbayes.fitting import Fitted
-from bitbayes.likelihood import checked_labels
+from bitbayes.fitted import Fitted
 from bitbayes.logits import LogitGaussian
 from bitbayes.model import (
     Batch,
+    ChangeDetector,
+    DeferredChecks,
     Inputs,
-    LateChecks,
     Layout,
-    Watch,
     as_logits,
     call,
     check_finite,
     finite,
+    model_device,
     private_copy,
     require,
 )
-from bitbayes.precision import working
-from bitbayes.predictive import average_networks
+from bitbayes.precision import prediction_dtype
 from bitbayes.prior import Prior
-from bitbayes.rays import RayGaussian
+from bitbayes.rays import BoundRequest, RayGaussian
 from bitbayes.structures import Curvature, WeightGaussian
 
 BatchT = TypeVar("BatchT", bound=Batch)
 # Some points, and the Gaussian over their logits.
 BatchGaussians = Iterator[tuple[Batch, LogitGaussian]]
-# Given a number of points, the places (m,) of those to take, or None for all.
+# n → indices to keep (None: all).
 Choice = Callable[[int], Tensor | None]
 
 
-class LogitFamily(Protocol):
+class LogitsByPrior(Protocol):
     """The Gaussians over the logits of some points, one for each prior: made of one forward pass."""
 
     def at(self, prior: Prior) -> LogitGaussian:
@@ -48,11 +47,11 @@ class LogitFamily(Protocol):
         """The number of points."""
 
     @classmethod
-    def joined(cls, families: list[Self]) -> Self:
-        """The points of several families."""
+    def joined(cls, parts: list[Self]) -> Self:
+        """The points of all parts."""
 
-    def rows(self, which: Tensor) -> Self:
-        """Some of the points, by their numbers."""
+    def select(self, indices: Tensor) -> Self:
+        """Some of the points."""
 
 
 class WeightPosterior(ABC):
@@ -61,34 +60,41 @@ class WeightPosterior(ABC):
     The curvature is decomposed once, when it is first needed. No function changes the model.
     """
 
-    def __init__(self, model: nn.Module, fitted: Fitted, *, paper: bool) -> None:
-        self.model, self.fitted, self.paper = model, fitted, paper
-        self._watch = Watch(model, fitted.fingerprint, fitted.living)
+    over_all_layers: ClassVar[bool]
+
+    def __init__(self, model: nn.Module, fitted: Fitted) -> None:
+        self.model, self.fitted = model, fitted
+        self._detector = ChangeDetector(model, fitted.fingerprint, fitted.mutable_buffers)
         self._decomposed: dict[str, WeightGaussian] | None = None
         self._moved: dict[tuple[torch.device, torch.dtype], dict[str, WeightGaussian]] = {}
 
-    def check_unchanged(self, model: nn.Module, checks: LateChecks | None = None) -> None:
+    def check_unchanged(self, model: nn.Module, checks: DeferredChecks | None = None) -> None:
         """Raise if this is no longer the model that was fitted, or if its weights have changed since.
 
-        `checks`: the weights' values are looked at late.
+        `checks`: the weights' values are looked at later, with these.
         """
         if model is not self.model:
             raise ModelError(
                 "`model` has been replaced since `fit`, and the Gaussian is over the weights of the one "
                 "before: make a new Laplace for the new one"
             )
-        require(self._watch.unchanged(), self._renew_watch, checks)
+        require(self._detector.unchanged(), self._renew_detector, checks)
 
-    def _renew_watch(self) -> None:
-        self._watch = self._watch.renewed()
+    def _renew_detector(self) -> None:
+        self._detector = self._detector.renewed()
 
     def __getstate__(self) -> dict[str, Any]:
-        # A watch is on these very tensors: a copy, or what is unpickled, needs one of its own.
-        return {**self.__dict__, "_watch": (self._watch.fingerprint, self._watch.living)}
+        # A detector holds these very tensors: a copy, or what is unpickled, needs one of its own.
+        return {**self.__dict__, "_detector": (self._detector.fingerprint, self._detector.mutable_buffers)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._watch = Watch(self.model, *state["_watch"])
+        self._detector = ChangeDetector(self.model, *state["_detector"])
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        return model_device(self.model)
 
     @property
     def outputs(self) -> int:
@@ -96,9 +102,9 @@ class WeightPosterior(ABC):
         return self.fitted.weights.outputs
 
     @property
-    def knows_pairs(self) -> bool:
+    def has_cross_covariance(self) -> bool:
         """Whether it is known how two logits vary together, and not only how each of them does."""
-        return all(curvature.knows_pairs for curvature in self.fitted.curvature.values())
+        return all(curvature.has_cross_covariance for curvature in self.fitted.curvature.values())
 
     @property
     def layout(self) -> Layout:
@@ -131,13 +137,6 @@ class WeightPosterior(ABC):
     def sample(self, n: int, prior: Prior, generator: torch.Generator | None) -> dict[str, Tensor]:
         """n draws of the weights, stacked, by their names in the model."""
 
-    def average_networks(
-        self, batch: Batch, draws: dict[str, Tensor], temperature: float
-    ) -> tuple[Tensor, torch.Size]:
-        """Drop-in logits (n, k): the average of drawn networks; and the shape of the model's own output."""
-        logits, shape = self.network_logits(batch, draws, temperature)
-        return average_networks(logits), shape
-
     def network_logits(
         self, batch: Batch, draws: dict[str, Tensor], temperature: float
     ) -> tuple[Tensor, torch.Size]:
@@ -149,7 +148,7 @@ class WeightPosterior(ABC):
         network = private_copy(self.model)
         outputs = [call(network, batch.inputs, weights) for weights in networks]
         logits = torch.stack([as_logits(each, len(batch)) for each in outputs])
-        logits = logits.to(working(logits.dtype))
+        logits = logits.to(prediction_dtype(logits.dtype))
         overflow = not finite(logits)  # a drawn network may overflow where the trained one does not
         if overflow or temperature != 1:
             own = as_logits(call(network, batch.inputs), len(batch))
@@ -174,9 +173,9 @@ class WeightPosterior(ABC):
         return None
 
     @abstractmethod
-    def families(
+    def logits_by_prior(
         self, batches: Iterable[Batch], choose: Choice | None = None
-    ) -> Iterator[tuple[Batch, LogitFamily]]:
+    ) -> Iterator[tuple[Batch, LogitsByPrior]]:
         """The points of each batch, labels checked, and the Gaussians over their logits for any prior.
 
         `choose`: which of so many points to take; others cost no more than their forward pass. Only asked
@@ -203,7 +202,7 @@ class WeightPosterior(ABC):
         """The Gaussian over logits along the rays δ·x; `find_alpha`: with alpha."""
 
     @abstractmethod
-    def bound(self, x: Tensor | None, prior: Prior, temperature: float, method: str, form: str) -> Tensor:
+    def bound(self, x: Tensor | None, prior: Prior, request: BoundRequest) -> Tensor:
         """A confidence that no limit exceeds: one for all x, or one for each ray."""
 
     # ---- inside
@@ -227,14 +226,13 @@ class WeightPosterior(ABC):
             self._moved = {**kept, place: made}
         return made
 
-    def _with_checked_labels(self, batch: BatchT, checks: LateChecks | None = None) -> BatchT:
-        """The batch with labels as the likelihood takes them, if it has any; raises if they are not such.
-
-        `checks`: their values are looked at late.
-        """
+    def check_labels(self, batch: BatchT, checks: DeferredChecks | None = None) -> BatchT:
+        """The batch with its labels, if it has any, as the likelihood takes them; see `check_labels` there."""
         if batch.labels is None:
             return batch
-        return replace(batch, labels=checked_labels(batch, self.fitted.likelihood, self.outputs, checks))
+        shape = len(batch), self.outputs
+        labels = self.fitted.likelihood.check_labels(batch.labels, shape, batch.name, checks)
+        return replace(batch, labels=labels)
 
     @abstractmethod
     def _decompose(self, name: str, curvature: Curvature) -> WeightGaussian: ...

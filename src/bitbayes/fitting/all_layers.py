@@ -1,0 +1,129 @@
+"""One pass forward and c passes back for each batch → the sums of all layers.
+
+c = k − 1 for the exact curvature, and the number of drawn labels for the Fisher estimate.
+"""
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from bitbayes.errors import ModelError
+from bitbayes.fitted import Fitted
+from bitbayes.fitting.request import FitRequest, Totals
+from bitbayes.fitting.training_data import TrainingData
+from bitbayes.likelihoods import Likelihood, likelihood_for
+from bitbayes.model import (
+    Inputs,
+    Layer,
+    TrainableLayers,
+    check_finite,
+    detect_changes,
+    differentiate,
+    find_layers,
+    none_called,
+    points_at_once,
+    private_copy,
+    tied_to,
+    verify_layers,
+    working_dtype,
+)
+from bitbayes.options import SAMPLED_NETWORKS, Fisher
+from bitbayes.precision import without_autocast
+from bitbayes.processes import current_processes
+from bitbayes.structures import (
+    CURVATURES,
+    WHOLE_NETWORK,
+    FullCurvature,
+    KronCurvature,
+    check_affordable,
+    layer_curvatures,
+)
+
+# Primes, so that seeds of other points and other processes do not coincide.
+SEED_OF_POINTS, SEED_OF_RANK = 1_000_003, 15_485_863
+
+
+@torch.inference_mode(False)
+@torch.no_grad()
+def fit_all_layers(request: FitRequest) -> Fitted:
+    """What the data of this pass alone give. Changes nothing."""
+    model, options = request.model, request.options
+    data = TrainingData(request)
+    structure = "kron" if options.structure == "auto" else options.structure
+    layers = find_layers(model)  # raises on models that have none, or whose derivatives cannot be taken
+    network, totals = private_copy(model), data.totals
+    with without_autocast(request.device), detect_changes(model) as run:
+        with none_called(model):
+            outputs, layers = _checked_layers(network, layers, data.preview, structure)
+        likelihood = likelihood_for(outputs, options.likelihood)
+        if options.predictive != SAMPLED_NETWORKS:
+            likelihood.predictive_name(options.predictive, outputs)  # raises now, not after the pass
+        directions = _directions(request, likelihood, totals)
+        passes = options.fisher.draws if options.fisher else outputs
+        # By the first batch, also where the pass is resumed: the sums do not depend on when that was.
+        rows = points_at_once(network, layers, data.preview, passes)
+        for batch in data:
+            totals.add_inputs(network, options, batch.inputs)
+            assert batch.labels is not None
+            labels = likelihood.check_labels(batch.labels, (len(batch), outputs), batch.name)
+            for part in batch.split(rows) if isinstance(batch.inputs, Tensor) else [batch]:
+                logits, records = differentiate(network, layers, part.inputs, directions)
+                check_finite(part, logits, logits, network)
+                own, labels = labels[: len(logits)], labels[len(logits) :]
+                totals.add_points(logits, own, likelihood, layer_curvatures(structure, records))
+            if request.keeper is not None:
+                request.keeper.keep_if_due(totals, lambda: None)
+    totals.check_overflow(working_dtype(model))
+    parameters = {layer.name: [model.get_parameter(name) for name in layer.names] for layer in layers}
+    if issubclass(CURVATURES[structure], FullCurvature):
+        parameters = {WHOLE_NETWORK: [each for own in parameters.values() for each in own]}
+    return totals.as_fitted(TrainableLayers(outputs, layers), likelihood, parameters, request, run)
+
+
+def _directions(
+    request: FitRequest, likelihood: Likelihood, totals: Totals
+) -> Callable[[Tensor], Tensor]:
+    """V (n, k, c) with V Vᵀ = Λₙ, or so on average over drawn labels."""
+    fisher: Fisher | None = request.options.fisher
+    if fisher is None:
+        return lambda logits: likelihood.root(logits.double())
+    if totals.generator is None:  # other random numbers for each process, too
+        seed = fisher.seed + SEED_OF_POINTS * request.seen + SEED_OF_RANK * current_processes().rank
+        totals.generator = torch.Generator(request.device).manual_seed(seed)
+    generator, draws = totals.generator, fisher.draws
+    return lambda logits: torch.stack(
+        [likelihood.draw(logits.double(), generator) / math.sqrt(draws) for _ in range(draws)], dim=2
+    )
+
+
+def _checked_layers(
+    model: nn.Module, layers: tuple[Layer, ...], preview: Inputs, structure: str
+) -> tuple[int, tuple[Layer, ...]]:
+    """The number of outputs and the layers; raises, before any pass, on what the structure cannot have."""
+    kind = CURVATURES[structure]
+    if issubclass(kind, FullCurvature):
+        check_affordable(layers)
+    if issubclass(kind, KronCurvature):
+        _refuse_other_layers(model, layers)
+    outputs, layers = verify_layers(model, layers, preview)
+    if issubclass(kind, KronCurvature):
+        _refuse_other_layers(model, layers)
+    return outputs, layers
+
+
+def _refuse_other_layers(model: nn.Module, layers: tuple[Layer, ...]) -> None:
+    for layer in layers:
+        if layer.kind != "other":
+            continue
+        kind = type(model.get_submodule(layer.name)).__name__
+        reason = "has no Kronecker factors here (linear layers, 1d and 2d convolutions and norms have)"
+        if kind in ("Linear", "Conv1d", "Conv2d"):
+            reason = "is not called, is used in an unusual way, or does not see one row for each input"
+        if ties := tied_to(model, layer):
+            reason = f"shares parameters with {', '.join(map(repr, ties))}"
+        raise ModelError(
+            f"the layer {layer.name!r} ({kind}) {reason}: freeze it (requires_grad_(False)), or use "
+            "structure='diag'"
+        )

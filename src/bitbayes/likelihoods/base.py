@@ -1,0 +1,229 @@
+"""What a likelihood is: everything between the model's outputs and the numbers that a person reads.
+
+Λ, the curvature of the loss at the outputs, goes into the posterior. What comes out of the posterior is a
+Gaussian over the outputs, and from there on everything is the likelihood's: predictions, scores, what tuning
+measures, and the values far from the data.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from bitbayes.errors import ArgumentError, DataError, one_of
+from bitbayes.logits import NO_CROSS_COVARIANCE, LogitGaussian
+from bitbayes.model import DeferredChecks
+from bitbayes.precision import without_autocast
+from bitbayes.uncertainty import Uncertainty, uncertainty_of_draws
+
+ClosedForm = Callable[[LogitGaussian], Tensor]
+AUTO, SAMPLED_LOGITS = "auto", "mc"
+
+
+class Likelihood(ABC):
+    """The likelihood p(y | f) of labels given a model's outputs f (n, k).
+
+    A subclass is one small file with the functions below in the same order. A function that raises here by
+    default is one that a likelihood may have no answer to.
+
+    name: as in `Laplace(likelihood=…)` and in files.
+    closed_forms: functions from a Gaussian over the outputs to drop-in logits, by name.
+    need_cross_covariance: the predictives that use how two outputs vary together.
+    with_bounds: the closed forms that have bounds and certificates (`rays`).
+    has_drop_in: whether `bayes(x)`, in the shape of the model's outputs, can stand for the prediction.
+    has_temperature: whether dividing the mean outputs by a temperature keeps their meaning.
+    logits_in_a_margin: how many outputs a margin (see `margins`) is the difference of: 1 or 2.
+    """
+
+    name: ClassVar[str]
+    closed_forms: ClassVar[dict[str, ClosedForm]]
+    need_cross_covariance: ClassVar[tuple[str, ...]] = ()
+    with_bounds: ClassVar[tuple[str, ...]] = ()
+    has_drop_in: ClassVar[bool] = True
+    has_temperature: ClassVar[bool] = True
+    logits_in_a_margin: ClassVar[int] = 1
+
+    @abstractmethod
+    def takes(self, outputs: int) -> bool:
+        """Whether it fits a model with so many outputs."""
+
+    # ---- labels and loss
+
+    @abstractmethod
+    def check_labels(
+        self, labels: Tensor, shape: tuple[int, int], where: str, checks: DeferredChecks | None = None
+    ) -> Tensor:
+        """Return the labels (n,) as the other functions take them; raise if they are not such.
+
+        Args:
+            labels: as the loader gives them.
+            shape: (n, k), that of the outputs.
+            where: what messages call the batch.
+            checks: their values are looked at later, with these.
+        """
+
+    @abstractmethod
+    def losses(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        """−log p(yₙ | fₙ), (n,)."""
+
+    # ---- the curvature Λₙ of the loss at the outputs, which does not depend on the label
+
+    @abstractmethod
+    def differences(self, k: int, device: torch.device | None = None) -> Tensor:
+        """Orthonormal directions (k, c) of the outputs outside of which Λ is zero, in float64."""
+
+    @abstractmethod
+    def curvature(self, outputs: Tensor) -> Tensor:
+        """Λₙ along `differences`, (n, c, c)."""
+
+    def total_curvature(self, outputs: Tensor) -> Tensor:
+        """Σₙ Λₙ along `differences`, (c, c), of outputs in float64."""
+        return self.curvature(outputs).sum(0)
+
+    @abstractmethod
+    def diagonal(self, outputs: Tensor) -> Tensor:
+        """The diagonal of each Λₙ in the outputs, (n, k)."""
+
+    @abstractmethod
+    def root(self, outputs: Tensor) -> Tensor:
+        """V with V Vᵀ = Λₙ, (n, k, c)."""
+
+    @abstractmethod
+    def draw(self, outputs: Tensor, generator: torch.Generator | None) -> Tensor:
+        """The gradient v (n, k) of log p(y | f) for a drawn label y: v vᵀ is Λₙ on average."""
+
+    # ---- predictions
+
+    @abstractmethod
+    def default_predictive(self, outputs: int, has_cross_covariance: bool) -> str:
+        """The name that "auto" stands for."""
+
+    def predictive_name(self, name: str, outputs: int, *, has_cross_covariance: bool = True) -> str:
+        """The predictive of that name for so many outputs; raises if there is none.
+
+        Args:
+            name: "auto", a closed form, or "mc".
+            outputs: k.
+            has_cross_covariance: whether the posterior says how two outputs vary together.
+        """
+        one_of("method", name, (AUTO, *closed_form_names(), SAMPLED_LOGITS))
+        if name == AUTO:
+            return self.default_predictive(outputs, has_cross_covariance)
+        if not has_cross_covariance and name in self.need_cross_covariance:
+            raise ArgumentError(f"method={name!r}: {NO_CROSS_COVARIANCE}")
+        fitting = (*self.closed_forms, SAMPLED_LOGITS)
+        if name not in fitting:
+            choices = ", ".join(repr(each) for each in fitting)
+            raise ArgumentError(f"method={name!r} does not fit {outputs} logit(s): choose one of {choices}")
+        return name
+
+    def predict(self, gaussian: LogitGaussian, name: str) -> Tensor:
+        """Drop-in logits (n, k) by the closed form of that name, all finite."""
+        with without_autocast(gaussian.scale.device):
+            logits = self.closed_forms[name](gaussian)
+            # Half the largest number, so that the difference of two of them is finite too.
+            largest = torch.finfo(logits.dtype).max / 2
+            return logits.clamp(-largest, largest)
+
+    @abstractmethod
+    def log_probabilities(self, drop_in: Tensor) -> Tensor:
+        """log p of all classes, (n, classes), from drop-in logits (n, k)."""
+
+    @abstractmethod
+    def probabilities(self, outputs: Tensor) -> Tensor:
+        """The probabilities (…, classes) of outputs (…, k) of the model itself."""
+
+    @abstractmethod
+    def drop_in(self, probabilities: Tensor) -> Tensor:
+        """Drop-in logits (n, k), all finite, whose prediction these probabilities (n, classes) are."""
+
+    def prediction_losses(self, drop_in: Tensor, labels: Tensor) -> Tensor:
+        """−log p of the labels, (n,), from drop-in logits."""
+        return self.losses(drop_in, labels)
+
+    def remove_shift(self, outputs: Tensor) -> Tensor:
+        """Outputs (…, k) of the same prediction, none of them larger than need be."""
+        return outputs
+
+    def drawn_probabilities(
+        self,
+        gaussian: LogitGaussian,
+        samples: int,
+        generator: torch.Generator | None,
+        *,
+        shared: bool = False,
+    ) -> Tensor:
+        """Probabilities (samples, n, classes) of outputs drawn from the Gaussian; see `scaled_draws`."""
+        with without_autocast(gaussian.scale.device):
+            draws = self.remove_shift(gaussian.scaled_draws(samples, generator, shared=shared))
+            return self.probabilities(draws * gaussian.scale[:, None])
+
+    # ---- scores
+
+    @abstractmethod
+    def score(self, gaussian: LogitGaussian) -> Tensor:
+        """A number for each point, (n,), that is larger for points that are more like the data."""
+
+    def uncertainty(self, probabilities: Tensor) -> Uncertainty:
+        """The parts of the uncertainty, from draws of the probabilities (s, n, classes)."""
+        return uncertainty_of_draws(probabilities)
+
+    # ---- what tuning measures
+
+    @abstractmethod
+    def margins(self, mean: Tensor) -> Tensor:
+        """How far the mean outputs (n, k) are from another decision, (n,)."""
+
+    @abstractmethod
+    def scaled_margin_variance(self, gaussian: LogitGaussian) -> Tensor:
+        """The variance of a typical margin, (n,), in units of scale²."""
+
+    # ---- far from the data
+
+    def far_confidence(self, outputs: int) -> float:
+        """The confidence where the variance of every output has outgrown all means."""
+        raise ArgumentError(f"likelihood={self.name!r} has no limit with the residual: use residual=False")
+
+    def far_labels(self, mean: Tensor) -> Tensor:
+        """The classes (n,) whose probabilities are the last to become equal to others, from means (n, k)."""
+        raise ArgumentError(f"likelihood={self.name!r} has no limit with the residual: use residual=False")
+
+    def centre(self, values: Tensor) -> Tensor:
+        """Values (n, k, …) of the outputs in the combinations of outputs that "probit" looks at."""
+        raise ArgumentError(f"likelihood={self.name!r} has no bounds")
+
+    def scaled_centred(self, gaussian: LogitGaussian) -> tuple[Tensor, Tensor]:
+        """Means and variances (n, k) of these combinations, in units of scale and scale²."""
+        raise ArgumentError(f"likelihood={self.name!r} has no bounds")
+
+    def largest_probability(self, low: Tensor, high: Tensor) -> Tensor:
+        """The largest probability (n,) of any class, if each z of "probit" is in [low, high], (n, k)."""
+        raise ArgumentError(f"likelihood={self.name!r} has no bounds")
+
+
+# All likelihoods by name; `likelihoods/__init__.py` fills it.
+LIKELIHOODS: dict[str, Likelihood] = {}
+
+
+def closed_form_names() -> tuple[str, ...]:
+    """The names of the closed forms of all likelihoods."""
+    return tuple(dict.fromkeys(name for each in LIKELIHOODS.values() for name in each.closed_forms))
+
+
+def flat_labels(labels: Tensor, rows: int, where: str) -> Tensor:
+    """Labels of shape (n,) or (n, 1) as (n,)."""
+    if labels.shape not in ((rows,), (rows, 1)):
+        raise DataError(
+            f"{where}: the labels have shape {tuple(labels.shape)}; expected ({rows},), one for each input"
+        )
+    return labels.reshape(rows)
+
+
+def show_labels(labels: Tensor) -> str:
+    """Some of the labels, for messages."""
+    if labels.is_complex():
+        return f"of type {labels.dtype}"
+    values = torch.unique(labels).tolist()
+    return f"{values[:5]}{' and more' if len(values) > 5 else ''}"

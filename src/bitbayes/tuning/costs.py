@@ -1,0 +1,76 @@
+"""What candidates cost on points that have passed the model, over all processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from bitbayes.likelihoods import SAMPLED_LOGITS, Likelihood
+from bitbayes.logits import LogitGaussian
+from bitbayes.precision import to_float64
+from bitbayes.processes import current_processes
+from bitbayes.settings import Settings
+from bitbayes.tuning.points import SEED, Points
+
+# Candidates whose predictions are made in one go: what a small operation costs is mostly its start.
+CANDIDATES_AT_ONCE = 5
+# The draws of "mc" for each candidate.
+SAMPLES = 100
+
+
+class Costs:
+    """Mean costs of candidates on groups of points.
+
+    Args:
+        groups: this process's share of the points; other processes may have others, or this one none.
+        likelihood: of the labels.
+        method: how probabilities are predicted: a closed form, or "mc".
+    """
+
+    def __init__(self, groups: list[Points], likelihood: Likelihood, method: str) -> None:
+        self.groups, self.likelihood, self.method = groups, likelihood, method
+        self.count = point_count(groups)
+
+    def mean(self, candidates: list[Settings], cost: Callable[..., Tensor]) -> Tensor:
+        """For each candidate the mean of cost(drop-in logits, labels) over all points, (c,) in float64."""
+        totals = []
+        for points in self.groups:
+            sums = []
+            for start in range(0, len(candidates), CANDIDATES_AT_ONCE):
+                some = candidates[start : start + CANDIDATES_AT_ONCE]
+                logits = self._predict(points.gaussians(some))
+                labels = () if points.labels is None else (points.labels.repeat(len(some)),)
+                sums.append(cost(logits, *labels).reshape(len(some), -1).sum(1))
+            totals.append(to_float64(torch.cat(sums)))
+        # Read back from the device once, at the end.
+        none = torch.zeros(len(candidates), dtype=torch.float64)
+        total = torch.stack(totals).sum(0).cpu() if totals else none
+        current_processes().add_(total)
+        return total / self.count
+
+    def _predict(self, gaussians: list[LogitGaussian]) -> Tensor:
+        """Drop-in logits, stacked; with the same random numbers for each, so that they can be compared."""
+        if self.method != SAMPLED_LOGITS:
+            return self.likelihood.predict(LogitGaussian.stacked(gaussians), self.method)
+
+        def seeded(gaussian: LogitGaussian) -> Tensor:
+            generator = torch.Generator(gaussian.scale.device).manual_seed(SEED)
+            drawn = self.likelihood.drawn_probabilities(gaussian, SAMPLES, generator)
+            return self.likelihood.drop_in(drawn.mean(0))
+
+        return torch.cat([seeded(each) for each in gaussians])
+
+
+def point_count(groups: list[Points]) -> int:
+    """The number of points, those of all processes together."""
+    count = torch.tensor(sum(len(points.by_prior) for points in groups))
+    current_processes().add_(count)
+    return int(count)
+
+
+def all_points(parts: list[Tensor], *shape: int) -> Tensor:
+    """Numbers (n, *shape) of all points, those of all processes together, in float64."""
+    mine = to_float64(torch.cat(parts)) if parts else torch.zeros(0, *shape, dtype=torch.float64)
+    return current_processes().gather(mine)
