@@ -12,6 +12,7 @@ import argparse
 import sys
 import traceback
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from types import CodeType, FrameType
 
@@ -45,7 +46,7 @@ def walk(call: Callable[[], object]) -> list[CodeType]:
 
 def changes(codes: list[CodeType]) -> int:
     """How often the next new function is in another file."""
-    return sum(a.co_filename != b.co_filename for a, b in zip(codes, codes[1:], strict=False))
+    return sum(a.co_filename != b.co_filename for a, b in pairwise(codes))
 
 
 class FailingLoader:
