@@ -40,7 +40,7 @@ def draw_confidence(ax: Axes, confidence: Tensor, label: Tensor, extent: Extent,
     )
     across, up = (np.linspace(*ends, len(confidence)) for ends in (extent[:2], extent[2:]))
     # Functions that are 0 on the boundary: for two classes p − ½ of class 1, which can be interpolated.
-    levels = [(label == c) - 0.5 for c in range(classes)]
+    levels = [(label == c).double() - 0.5 for c in range(classes)]
     if classes == 2:
         levels = [(confidence - 0.5) * (2 * label - 1)]
     for level in levels:
