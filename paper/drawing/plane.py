@@ -42,7 +42,7 @@ def draw_confidence(ax: Axes, confidence: Tensor, label: Tensor, extent: Extent,
     # Functions that are 0 on the boundary: for two classes p − ½ of class 1, which can be interpolated.
     levels = [(label == c).double() - 0.5 for c in range(classes)]
     if classes == 2:
-        levels = [(confidence - 0.5) * (2 * label - 1)]
+        levels = [(confidence.double() - 0.5) * (2 * label - 1)]
     for level in levels:
         if level.min() < 0 < level.max():  # matplotlib warns if there is no such line
             ax.contour(across, up, level.numpy(), levels=[0.0], colors="black", linewidths=0.8)
