@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 LARGEST_SEED = 2**32 - 1  # the largest that numpy takes; torch takes larger ones
 
 # Shells complete the words behind a command, and not those behind `python -m`.
-app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
 def main() -> None:
@@ -27,11 +27,11 @@ def main() -> None:
     app(prog_name="python -m paper")
 
 
-@app.command()
+@app.command(no_args_is_help=True)
 def reproduce(
     names: Annotated[
         list[str],
-        typer.Argument(metavar="NAME...", help="Tables and figures, or all.", show_default=False),
+        typer.Argument(metavar="NAME", help="Tables and figures, or all.", show_default=False),
     ],
     train: Annotated[
         str, typer.Option(help="What the network is trained on: digits, mnist, cifar10, cifar100 or svhn.")
