@@ -21,7 +21,7 @@ def read_folder(folder: Path) -> tuple[np.ndarray, np.ndarray]:
     try:
         from PIL import Image
     except ImportError as error:
-        raise FileError(f"reading the images in {folder} needs Pillow: install bitbayes[data]") from error
+        raise FileError(f"reading the images in {folder} needs Pillow: install bitbayes[paper]") from error
     paths = sorted(path for path in folder.rglob("*") if path.suffix.lower() in IMAGE_SUFFIXES)
     if not paths:
         raise FileError(f"{folder} holds no image: looked for {', '.join(sorted(IMAGE_SUFFIXES))}")

@@ -50,7 +50,7 @@ def _read_shard(path: Path) -> tuple[np.ndarray, np.ndarray]:
     try:
         from PIL import Image
     except ImportError as error:
-        raise FileError(f"reading {path} needs Pillow, for WebP: install bitbayes[data]") from error
+        raise FileError(f"reading {path} needs Pillow, for WebP: install bitbayes[paper]") from error
     shard = _read_arrays(path, ("webp", "sizes", "labels", "bits"))
     ends = np.cumsum(shard["sizes"].astype(np.int64))
     content = shard["webp"].tobytes()

@@ -17,7 +17,7 @@ def read_svhn(path: Path) -> tuple[np.ndarray, np.ndarray]:
     try:
         from scipy.io import loadmat  # type: ignore[import-untyped,unused-ignore]
     except ImportError as error:
-        raise FileError(f"reading {path} needs scipy: install bitbayes[data]") from error
+        raise FileError(f"reading {path} needs scipy: install bitbayes[paper]") from error
     verify_checksum(path, "svhn")
     with damage_as_file_error(path, "SVHN file of cropped digits"):
         content = loadmat(path)
