@@ -8,7 +8,7 @@ RELEASE := .venv-release
 LOWEST_TESTS := tests/test_dependencies.py tests/test_cli.py tests/io/test_posterior_file.py \
 	tests/io/test_export.py::test_onnxruntime_gives_the_same_numbers \
 	tests/io/test_export.py::test_a_residual_at_hidden_layers_is_exported \
-	tests/reproduction/data/test_sets.py tests/reproduction/test_deep_kernel.py::test_it_learns \
+	tests/paper/data/test_sets.py tests/paper/test_deep_kernel.py::test_it_learns \
 	tests/test_metrics.py
 # All but the helper of the others and those for a GPU.
 BENCHMARKS := $(filter-out benchmarks/timing.py benchmarks/seconds.py benchmarks/nccl.py,$(sort $(wildcard benchmarks/*.py)))
@@ -79,7 +79,7 @@ $(VENV)/.docs: $(VENV)/.installed
 $(LOWEST)/.installed: pyproject.toml constraints-lowest.txt
 	test -x $(LOWEST)/bin/python || $(PYTHON) -m venv $(LOWEST)
 	$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-lowest.txt \
-		-e ".[test,data]"
+		-e ".[test,paper]"
 	touch $@
 
 # The libraries whose models people have, and what these import to make one: 180 MB, half a minute. timm

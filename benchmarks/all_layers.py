@@ -9,14 +9,19 @@ over the same block is timed before and after each. "MB": the most memory above 
 """
 
 import argparse
+import sys
 import time
 import warnings
+from pathlib import Path
 
 import torch
 from torch import nn
 
 import bitbayes as bb
 from timing import Batches, peak_megabytes, plain, ratio, seconds
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the checkout, for `paper`
+from paper.resnet import resnet18
 
 
 def lenet5() -> nn.Module:
@@ -130,7 +135,7 @@ def main() -> None:
     begun = time.perf_counter()
     shape, count = ((3, 32, 32), 1000) if options.resnet else ((1, 28, 28), 10_000)
     count = options.images or count
-    model = (bb.networks.resnet18() if options.resnet else lenet5()).eval().to(options.device)
+    model = (resnet18() if options.resnet else lenet5()).eval().to(options.device)
     images = torch.rand(count, *shape).to(options.device)
     data = Batches(images, torch.randint(0, 10, (count,)).to(options.device))
     plain(model, data)

@@ -10,18 +10,20 @@ themselves, which one number for all inputs cannot be below.
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
 import bitbayes as bb
-from bitbayes.data import digits, digits_lenet, two_moons
 from bitbayes.errors import EdgeWarning
-from bitbayes.networks import MLP
-from bitbayes.reproduction.paper.options import Options
-from bitbayes.reproduction.paper.toys import fit_laplace, make_moons, train_toy
+from bitbayes.toys import MLP, digits, digits_lenet, make_moons, train_toy, two_moons
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the checkout, for `paper`
+from paper.toys import fit_laplace
 
 RAYS, RAYS_OVER_ALL_LAYERS = 2000, 50
 
@@ -41,7 +43,7 @@ def main() -> None:
 def cases() -> Iterator[tuple[str, bb.Laplace, Tensor, Tensor]]:
     """The name of each problem, a fitted Laplace without a residual, rays, and data."""
     toy = make_moons()
-    yield "two moons, the paper's network", fit_laplace(toy, train_toy(toy, Options())), rays((2,)), toy.x
+    yield "two moons, the paper's network", fit_laplace(toy, train_toy(toy)), rays((2,)), toy.x
     x, y = two_moons(200, noise=0.3, seed=1)
     for k in (1, 2):
         model = train(MLP((2, 20, 20, k)), x, y)

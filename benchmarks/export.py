@@ -54,7 +54,7 @@ def main() -> None:
     digits = torch.rand(100, 1, 28, 28)
     features = torch.randn(2000, 512).relu()
     with tempfile.TemporaryDirectory() as folder:
-        lenet = bb.data.digits_lenet()
+        lenet = bb.toys.digits_lenet()
         for name, options in {
             "pairwise": {},
             "probit": {"predictive": "probit"},

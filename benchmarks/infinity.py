@@ -11,14 +11,19 @@ from __future__ import annotations
 
 import argparse
 import copy
+import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
 import bitbayes as bb
-from bitbayes.networks import LeNet, resnet18
+from bitbayes.toys import LeNet
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the checkout, for `paper`
+from paper.resnet import resnet18
 
 
 def main() -> None:

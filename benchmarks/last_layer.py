@@ -10,14 +10,19 @@ over ten blocks of the data; a plain pass over the same block is timed before an
 """
 
 import argparse
+import sys
 import time
 import warnings
+from pathlib import Path
 
 import torch
 from torch import nn
 
 import bitbayes as bb
 from timing import Batches, peak_megabytes, ratio, seconds
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the checkout, for `paper`
+from paper.resnet import resnet18
 
 BLOCKS = 10
 
@@ -114,7 +119,7 @@ def main() -> None:
     if options.memory:
         return memory()
     torch.manual_seed(0)
-    network = bb.networks.resnet18 if options.resnet else bb.networks.LeNet
+    network = resnet18 if options.resnet else bb.toys.LeNet
     model = network(classes=options.classes).eval().to(options.device)
     shape = (3, 32, 32) if options.resnet else (1, 28, 28)
     images, labels = torch.rand(options.images, *shape), torch.randint(0, options.classes, (options.images,))

@@ -34,7 +34,7 @@ def main() -> None:
     options = parser.parse_args()
     warnings.simplefilter("ignore")
 
-    digits, model = bb.data.digits(), bb.data.digits_lenet()
+    digits, model = bb.toys.digits(), bb.toys.digits_lenet()
     train = DataLoader(TensorDataset(digits.train_images, digits.train_labels), batch_size=250)
     validation = DataLoader(
         TensorDataset(digits.test_images[:1000], digits.test_labels[:1000]), batch_size=250

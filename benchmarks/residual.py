@@ -18,8 +18,8 @@ from torch import Tensor, nn
 
 import bitbayes as bb
 from bitbayes import metrics, predictive, uncertainty
-from bitbayes.data import digits, digits_lenet, validation_split
 from bitbayes.errors import EdgeWarning
+from bitbayes.toys import digits, digits_lenet, validation_split
 
 FAR = ("noise", "noise × 10", "noise × 2,000", "test × 100")
 Part = tuple[Tensor, Tensor]

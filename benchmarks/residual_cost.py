@@ -9,13 +9,18 @@ so that other work on the machine does not count.
 
 import argparse
 import statistics
+import sys
 import time
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
 import bitbayes as bb
-from bitbayes.networks import LeNet, resnet18
+from bitbayes.toys import LeNet
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the checkout, for `paper`
+from paper.resnet import resnet18
 
 ROWS = (128, 1000)
 

@@ -9,6 +9,7 @@ everything is timed twice, with products of matrices in float32 and in TF32
 
 import argparse
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +17,9 @@ import torch
 
 import bitbayes as bb
 from timing import Batches, peak_megabytes, plain, seconds
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the checkout, for `paper`
+from paper.resnet import resnet18
 
 # Seconds in the paper (CIFAR-10, 50,000 and 10,000 images): one drawn label a point, 20 samples.
 PAPER = {
@@ -35,7 +39,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
     torch.manual_seed(0)
-    model = bb.networks.resnet18().to(options.device).eval()
+    model = resnet18().to(options.device).eval()
     images = torch.rand(options.train, 3, 32, 32, device=options.device)
     train = Batches(images, torch.randint(0, 10, (options.train,), device=options.device))
     test = Batches(images[: options.test])

@@ -24,11 +24,11 @@ def export(path: str, points: int = 5000) -> None:
     """Fit the embedded LeNet on the embedded digits, and export it with its threshold and its classes."""
     import bitbayes as bb
 
-    data = bb.data.digits()
+    data = bb.toys.digits()
     train = data.train_images[:points].split(500), data.train_labels[:points].split(500)
     # The network was trained on the training images: what it has not seen says how sure it may be.
     val = data.test_images[:VALIDATION].split(500), data.test_labels[:VALIDATION].split(500)
-    bayes = bb.Laplace(bb.data.digits_lenet())
+    bayes = bb.Laplace(bb.toys.digits_lenet())
     bayes.fit([*zip(*train, strict=True)]).tune([*zip(*val, strict=True)])
     bayes.export(
         path,

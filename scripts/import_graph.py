@@ -21,7 +21,7 @@ ROWS = (
     ("_version", "errors", "precision", "progress", "processes", "short_help", "tensors"),
     ("model",),
     ("likelihood", "logits", "prior"),
-    ("predictive", "structures", "residual", "outliers"),
+    ("predictive", "structures", "residual", "outliers", "toys"),
     ("rays", "options"),
     ("fitting",),
     ("joint_fit",),
@@ -30,15 +30,12 @@ ROWS = (
     ("laplace", "merging", "baselines", "callbacks", "openood", "sklearn", "lightning", "transformers"),
     ("plots",),
     ("bitbayes",),  # the package itself: its public names
-    ("reproduction",),
-    ("data", "networks", "paper", "training", "auditing", "explorer"),
+    ("auditing", "explorer"),
     ("cli",),
     ("__main__",),
 )
 ROOMS = tuple(room for row in ROWS for room in row)
 ABOVE = ROOMS[ROOMS.index("bitbayes") + 1 :]
-# Imports that happen only when somebody asks for what is behind them.
-LOADED_WHEN_ASKED_FOR = {("baselines", "reproduction")}
 
 
 def imports(source: Path = SOURCE) -> dict[tuple[str, str], list[str]]:
@@ -96,16 +93,12 @@ def imported_modules(tree: ast.AST, *, for_types: bool = False) -> Iterator[tupl
 def reaches_back(found: dict[tuple[str, str], list[str]]) -> dict[tuple[str, str], list[str]]:
     """The imports of a room that comes later in `ROOMS`."""
     order = {room: number for number, room in enumerate(ROOMS)}
-    return {
-        pair: places
-        for pair, places in found.items()
-        if order[pair[1]] > order[pair[0]] and pair not in LOADED_WHEN_ASKED_FOR
-    }
+    return {pair: places for pair, places in found.items() if order[pair[1]] > order[pair[0]]}
 
 
 def without_detours(found: set[tuple[str, str]]) -> set[tuple[str, str]]:
     """The imports that do not also go by way of a third room: what a picture has to show."""
-    below = {room: {b for a, b in found - LOADED_WHEN_ASKED_FOR if a == room} for room in ROOMS}
+    below = {room: {b for a, b in found if a == room} for room in ROOMS}
     reach: dict[str, set[str]] = {}
     for room in ROOMS:
         reach[room] = below[room].union(*(reach.get(each, set()) for each in below[room]))
@@ -134,8 +127,7 @@ def draw(found: set[tuple[str, str]], target: Path) -> None:
     for a, b in sorted(without_detours(found)):
         if a in boxes and b in boxes:
             (start, tail), (end, head) = boxes[a], boxes[b]
-            dashed = ":" if (a, b) in LOADED_WHEN_ASKED_FOR else "-"
-            arrow = {"arrowstyle": "-|>", "color": "#6b7f95", "linestyle": dashed, "shrinkA": 0, "shrinkB": 0}
+            arrow = {"arrowstyle": "-|>", "color": "#6b7f95", "shrinkA": 0, "shrinkB": 0}
             ends = {"patchA": tail.get_bbox_patch(), "patchB": head.get_bbox_patch()}
             axes.annotate("", xy=end, xytext=start, arrowprops={**arrow, **ends})
     axes.set(xlim=(-0.2, 10.2), ylim=(-len(shown) + 0.4, 0.6))

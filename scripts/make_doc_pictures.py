@@ -19,12 +19,12 @@ from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 import bitbayes as bb
-from bitbayes.reproduction.paper.pictures import COLOURS
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "docs" / "pictures"
 # In inches, of which 96 px are one. A phone shows a picture 360 px wide: 11 points are 9 px there.
 WIDTH = 560 / 96
+COLOURS = {"plain": "#D55E00", "temperature": "#009E73", "default": "#0072B2", "ours": "#CC79A7"}
 CLASS_COLOURS, CLASS_MARKERS = ("#d7191c", "#1b9e77"), ("o", "^")
 CENTRE = (0.5, 0.25)  # of the two moons
 NEAR, FAR = 2.2, 40.0  # half the width of a map
@@ -51,8 +51,8 @@ points_per_side = 241
 def trained() -> tuple[nn.Module, Tensor, Tensor]:
     """The network of docs/understand.md, and its training points."""
     torch.manual_seed(0)
-    x, y = bb.data.two_moons(200, noise=0.15, seed=1)
-    model = bb.networks.MLP((2, 20, 20, 1))
+    x, y = bb.toys.two_moons(200, noise=0.15, seed=1)
+    model = bb.toys.MLP((2, 20, 20, 1))
     optimiser = torch.optim.Adam(model.parameters(), lr=1e-2)
     for _ in range(200):
         optimiser.zero_grad()
@@ -62,7 +62,7 @@ def trained() -> tuple[nn.Module, Tensor, Tensor]:
 
 
 def validation() -> list[tuple[Tensor, Tensor]]:
-    return [bb.data.two_moons(100, noise=0.15, seed=2)]
+    return [bb.toys.two_moons(100, noise=0.15, seed=2)]
 
 
 def plain(x: Tensor, temperature: float = 1.0) -> Tensor:

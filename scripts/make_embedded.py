@@ -1,4 +1,4 @@
-"""Make the files in src/bitbayes/reproduction/data/embedded: images, and a LeNet trained on the digits.
+"""Make the files in src/bitbayes/toys/embedded: images, and a LeNet trained on the digits.
 
     python scripts/make_embedded.py --source DATA
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -18,11 +19,12 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from bitbayes.data import scale_pixels
-from bitbayes.networks import LeNet
-from bitbayes.training import Recipe, augmented
+from bitbayes.toys import LeNet, scale_pixels
 
-EMBEDDED = Path(__file__).parents[1] / "src/bitbayes/reproduction/data/embedded"
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the checkout, for `paper`
+from paper.training import Recipe, augmented
+
+EMBEDDED = Path(__file__).parents[1] / "src/bitbayes/toys/embedded"
 SEED = 0
 EPOCHS = 30
 BATCH_SIZE = 128

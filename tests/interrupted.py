@@ -4,7 +4,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from bitbayes.reproduction.training import checkpoint
+from paper.training import checkpoint
 
 
 @contextmanager

@@ -7,8 +7,8 @@ from torch.nn import functional
 
 import bitbayes as bb
 from bitbayes.model import find_head, forward, private_copy
-from bitbayes.networks import MLP
 from bitbayes.rays import final_region
+from bitbayes.toys import MLP
 from reference import logit_hessians
 
 

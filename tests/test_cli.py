@@ -154,7 +154,6 @@ def test_an_error_is_one_line_on_stderr(folder: Path, arguments: list[str], mess
         ["audit", "--seed", "x"],
         ["audit", "--seed", "99999999999999999999"],
         ["audit", "--seed", "-1"],
-        ["reproduce", "toy", "--seed", str(2**32)],
         ["frobnicate"],
         ["audit", "a:b", "c:d"],
     ],
@@ -163,10 +162,9 @@ def test_wrong_usage_exits_with_two(folder: Path, arguments: list[str]) -> None:
     assert run(*arguments).exit_code == 2
 
 
-@pytest.mark.parametrize("command", [["audit", "blobs_target:classifier"], ["reproduce", "toy", "--quick"]])
 @pytest.mark.parametrize("name", ["toaster", "meta", "vulkan", ""])
-def test_a_device_that_cannot_compute_is_an_error(folder: Path, command: list[str], name: str) -> None:
-    result = run(*command, "--device", name)
+def test_a_device_that_cannot_compute_is_an_error(folder: Path, name: str) -> None:
+    result = run("audit", "blobs_target:classifier", "--device", name)
     assert result.exit_code == 2
     assert f"{name!r} cannot compute here" in result.stderr
     assert len(result.stderr) < 800
@@ -315,13 +313,6 @@ def test_an_audit_that_nobody_reads_writes_its_files_and_ends_quietly(folder: Pa
     assert "rror" not in (result.stderr or "")
     assert "</html>" in (folder / "bitbayes-report.html").read_text("utf-8")
     assert json.loads((folder / "numbers.json").read_text("utf-8"))["subject"]
-
-
-def test_a_reproduction_that_nobody_reads_makes_all_that_was_asked_for(folder: Path) -> None:
-    names = ["bounded-logit", "linear-regions"]
-    result = run_without_reader("reproduce", *names, "--quick", "--output", "results", stderr=False)
-    assert (result.returncode, result.stderr) == (0, "")
-    assert sorted(path.name for path in (folder / "results").iterdir()) == names
 
 
 def test_what_an_encoding_cannot_write_ends_no_audit(folder: Path) -> None:

@@ -17,9 +17,9 @@ def test_the_readmes_lines_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (lines,) = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
     torch.manual_seed(0)
-    x, y = bb.data.two_moons(60)
+    x, y = bb.toys.two_moons(60)
     loader = DataLoader(TensorDataset(x, y), batch_size=20)
-    session = {"model": bb.networks.MLP((2, 8, 2)), "train_loader": loader, "val_loader": loader, "x": x}
+    session = {"model": bb.toys.MLP((2, 8, 2)), "train_loader": loader, "val_loader": loader, "x": x}
     exec(lines, session)
     assert session["probs"].shape == (60, 2)
     # Both come from the same network in float32, by the same formula.

@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import bitbayes as bb
 from bitbayes.tuning.tune import validation_points
+from paper.resnet import resnet18
 
 # Operations that read a value back, or need one to know the size of what they return.
 READS = {"_local_scalar_dense", "equal", "is_nonzero", "item", "nonzero", "masked_select", "unique_dim"}
@@ -73,7 +74,7 @@ def waits(counts):
 def prepared(k, residual, device="cpu"):
     """A Laplace with all its numbers set, and five batches."""
     torch.manual_seed(0)
-    model = bb.networks.resnet18(classes=k, width=8).eval().to(device)
+    model = resnet18(classes=k, width=8).eval().to(device)
     x, y = torch.rand(5, 4, 3, 32, 32, device=device), torch.arange(20, device=device).reshape(5, 4)
     data = list(zip(x, y % max(k, 2), strict=True))
     bayes = bb.Laplace(model, prior_variance=10.0, residual=residual).fit(data)

@@ -11,16 +11,13 @@ from bitbayes.errors import BitbayesError
 if TYPE_CHECKING:
     from bitbayes import (
         baselines,
-        data,
         lightning,
         metrics,
-        networks,
         openood,
         outliers,
-        paper,
         plots,
         sklearn,
-        training,
+        toys,
         transformers,
     )
     from bitbayes.auditing import audit
@@ -42,19 +39,16 @@ __all__ = [
     "__version__",
     "audit",
     "baselines",
-    "data",
     "errors",
     "lightning",
     "merge",
     "metrics",
-    "networks",
     "openood",
     "outliers",
-    "paper",
     "plots",
     "process_group",
     "sklearn",
-    "training",
+    "toys",
     "transformers",
 ]
 

@@ -1,4 +1,4 @@
-"""The command line: `bitbayes audit`, `bitbayes explore` and `bitbayes reproduce`.
+"""The command line: `bitbayes audit` and `bitbayes explore`.
 
 Each command imports what it needs when it runs. So `--version`, `--help` and shell completion do without
 torch, which takes seconds to import.
@@ -14,8 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 from bitbayes._version import __version__
-from bitbayes.errors import BitbayesError, FileError, one_of
-from bitbayes.reproduction.names import NAMES, all_names
+from bitbayes.errors import BitbayesError, FileError
 
 if TYPE_CHECKING:
     import torch
@@ -171,11 +170,6 @@ def audit(
     raise typer.Exit(run_audit_command(request))
 
 
-def _names_that_begin(text: str) -> list[str]:
-    """Return the names of tables and figures that complete a word of the command line."""
-    return [name for name in (*NAMES, "all") if name.startswith(text)]
-
-
 @app.command()
 def explore(
     output: Annotated[Path, typer.Option(help="The page to write.")] = Path("bitbayes-explorer.html"),
@@ -202,84 +196,14 @@ def explore(
         typer.echo(f"bitbayes: no browser was found; open {output} yourself", err=True)
 
 
-@app.command()
+@app.command(context_settings={"ignore_unknown_options": True})
 def reproduce(
-    names: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="NAME...",
-            help="Tables and figures, or all.",
-            show_default=False,
-            autocompletion=_names_that_begin,
-        ),
-    ],
-    train: Annotated[
-        str, typer.Option(help="What the network is trained on: digits, mnist, cifar10, cifar100 or svhn.")
-    ] = "mnist",
-    data: Annotated[Path, typer.Option(help="The folder with the data sets' files.")] = Path("data"),
-    trials: Annotated[int, typer.Option(min=1, help="Splits into validation and test points.")] = 10,
-    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, …")] = "cpu",
-    output: Annotated[Path, typer.Option(help="The folder for the results.")] = Path("results"),
-    cache: Annotated[Path, typer.Option(help="The folder for trained networks.")] = Path("networks"),
-    epochs: Annotated[
-        int | None,
-        typer.Option(min=1, help="Of training. Default: the paper's 100; digits 30.", show_default=False),
-    ] = None,
-    seed: Annotated[int, typer.Option(min=0, max=LARGEST_SEED, help="For the training.", metavar="N")] = 0,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Few points and epochs: does it run at all?")
-    ] = False,
-    redraw: Annotated[
-        bool, typer.Option("--redraw", help="Only tables and pictures, from the numbers in OUTPUT.")
-    ] = False,
+    names: Annotated[list[str] | None, typer.Argument(metavar="NAME...", show_default=False)] = None,
 ) -> None:
-    """Make tables and figures of the paper from data, with the paper's numbers beside them.
-
-    NAME is one of toy, linear-regions, bounded-logit, default, table1, table2, table3,
-    openood, trade-off, confidence-vs-scale, rotated-mnist, adversarial, histograms, ece,
-    acet, oe, dkl, or all. The toys and --train digits need no data folder.
-
-    Each writes numbers (JSON), a table (Markdown) and a picture (PNG, PDF) to
-    OUTPUT/NAME. Networks are trained once and kept in the cache; a stopped
-    training goes on where it stopped.
-    """
-    for name in names:
-        one_of("NAME", name, (*NAMES, "all"))
-    chosen = all_names(train) if "all" in names else names
-    done: list[str] = []
-
-    def print_files(name: str, files: list[Path]) -> None:
-        for file in files:
-            typer.echo(f"{name}: {file}")
-        done.append(name)
-
-    try:
-        from bitbayes.reproduction.paper import Options
-        from bitbayes.reproduction.paper import reproduce as run_reproduce
-
-        where = _parse_device(device)
-        options = Options(train, data, trials, where, output, cache, quick, redraw, epochs, seed)
-        run_reproduce(chosen, options, print_files)
-    except KeyboardInterrupt:
-        typer.echo(f"bitbayes: {_interrupted(chosen, done, output, cache)}", err=True)
-        raise typer.Exit(130) from None
-
-
-def _interrupted(chosen: list[str], done: list[str], output: Path, cache: Path) -> str:
-    """Return what to say after Ctrl-C: what was under way, what is kept, and how to go on.
-
-    >>> print(_interrupted(["toy", "table1", "table2"], ["toy"], Path("results"), Path("networks")))
-    interrupted while making table1 (2 of 3). Kept: the results of toy in results, and trained networks in
-    networks. A training that was under way is kept there too: the same command continues it.
-    """
-    kept = f"the results of {', '.join(done)} in {output}, and trained networks in {cache}"
-    if not done:
-        kept = f"trained networks in {cache}"
-    place = min(len(done), len(chosen) - 1)
-    return (
-        f"interrupted while making {chosen[place]} ({place + 1} of {len(chosen)}). Kept: {kept}. A training "
-        "that was under way is kept there too: the same command continues it."
-    )
+    """Where the paper's tables and figures are made: not here, but by python -m paper in a checkout."""
+    command = " ".join(["python -m paper", *(names or ["NAME …"])])
+    typer.echo(f"bitbayes: the paper is run from a checkout of the repository now: {command}", err=True)
+    raise typer.Exit(1)
 
 
 def _parse_device(name: str) -> "torch.device":

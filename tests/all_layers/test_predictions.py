@@ -41,9 +41,9 @@ def test_one_logit_keeps_its_label_and_loses_confidence_as_the_prior_variance_gr
 def moons():
     """A network with two hidden layers of 20 units, trained on two moons, as in the paper."""
     torch.manual_seed(0)
-    x, y = bb.data.two_moons()
+    x, y = bb.toys.two_moons()
     x = x.double()
-    model = bb.networks.MLP((2, 20, 20, 1)).double()
+    model = bb.toys.MLP((2, 20, 20, 1)).double()
     optimizer = torch.optim.Adam(model.parameters(), lr=0.02, weight_decay=1e-4)
     for _ in range(200):
         optimizer.zero_grad()

@@ -9,8 +9,7 @@ import torch
 
 from bitbayes.explorer import render_explorer
 from bitbayes.explorer.toys import fit_toy, pack_toy
-from bitbayes.reproduction.paper.options import Options
-from bitbayes.reproduction.paper.toys import TOY_PROBLEMS, train_toy
+from bitbayes.toys import TOY_PROBLEMS, train_toy
 from browser.page_checks import check_console, check_loads_nothing, check_page, check_width
 
 STEPS = (
@@ -27,7 +26,7 @@ NAMES = [make().name for make in TOY_PROBLEMS]
 def toys():
     """Each toy with its network, by name: trained for a few steps, which is enough for all that is tested."""
     every = [make() for make in TOY_PROBLEMS]
-    return {toy.name: (toy, train_toy(toy, Options(quick=True))) for toy in every}
+    return {toy.name: (toy, train_toy(toy, quick=True)) for toy in every}
 
 
 @pytest.fixture(scope="module")

@@ -35,12 +35,12 @@ def path(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def data():
-    return bb.data.digits()
+    return bb.toys.digits()
 
 
 def test_answers_are_those_of_the_library(path, data):
     images, labels = data.train_images[:POINTS], data.train_labels[:POINTS]
-    bayes = bb.Laplace(bb.data.digits_lenet()).fit([(images, labels)])
+    bayes = bb.Laplace(bb.toys.digits_lenet()).fit([(images, labels)])
     bayes.tune([(data.test_images[:VALIDATION], data.test_labels[:VALIDATION])])
     x = torch.cat([data.test_images[-40:], data.letters_images[:40]])
     answers = example.Classifier(path)(x.numpy())

@@ -36,7 +36,7 @@ def test_numbers_cannot_end_the_script():
 
 def test_the_packed_network_is_the_network():
     """With batch norms whose statistics are not 0 and 1."""
-    network = bb.networks.MLP((2, 5, 4, 3), batch_norm=True).double()
+    network = bb.toys.MLP((2, 5, 4, 3), batch_norm=True).double()
     network(torch.randn(50, 2).double() * 3 + 1)  # in train mode: they follow the data
     x = torch.randn(7, 2).double()
     *hidden, (weight, bias) = fold_batch_norms(network.eval())

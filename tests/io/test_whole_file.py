@@ -10,29 +10,16 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
-from torch import nn
 
 import reference
 from bitbayes.errors import FileError
 from bitbayes.io import whole_file
 from bitbayes.io.whole_file import check_writable, make_folder, read_bytes, write_bytes, write_text
-from bitbayes.training import Recipe, trained
 
 
 def save(path):
     bayes, _, _ = reference.fitted()
     bayes.save(path)
-
-
-def network():
-    return nn.Sequential(nn.Flatten(), nn.Linear(16, 3))
-
-
-def train(path):
-    """Train a network and save its weights at `path`, with their description beside it."""
-    x, y = torch.rand(8, 1, 4, 4), torch.arange(8) % 3
-    trained(path.parent, path.stem, network, x, y, recipe=Recipe(epochs=1))
 
 
 def raises(error):
@@ -52,7 +39,7 @@ def umask():
 
 
 @pytest.mark.parametrize("mask", [0o022, 0o027, 0o077])
-@pytest.mark.parametrize("write", [save, train, lambda path: write_text(path, "text")])
+@pytest.mark.parametrize("write", [save, lambda path: write_text(path, "text")])
 def test_the_permissions_of_a_new_file_follow_the_umask(tmp_path, umask, write, mask):
     umask(mask)
     write(tmp_path / "file.safetensors")

@@ -9,7 +9,7 @@ from torch.func import functional_call, jacrev
 import bitbayes as bb
 import dense
 from bitbayes.errors import ArgumentError
-from bitbayes.networks import MLP
+from bitbayes.toys import MLP
 from ray_cases import kron_factors, laplace, slopes
 from reference import KAPPA
 

@@ -7,10 +7,10 @@ import torch
 from torch import nn
 
 import bitbayes as bb
-from bitbayes.data import digits, digits_lenet
 from bitbayes.errors import ArgumentError, DataError
 from bitbayes.likelihood import Categorical
 from bitbayes.prior import Prior
+from bitbayes.toys import digits, digits_lenet
 from ray_cases import NETWORKS, agrees, deltas, fine_grid, laplace, largest_beyond
 
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 import bitbayes as bb
 from bitbayes.logits import with_bias
 from bitbayes.model import forward
-from bitbayes.networks import MLP
 from bitbayes.rays import prior_limits
+from bitbayes.toys import MLP
 from ray_cases import laplace
 from reference import KAPPA, covariance, hessian
 

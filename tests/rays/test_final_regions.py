@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from bitbayes.data import digits, digits_lenet
 from bitbayes.errors import ArgumentError, DataError
 from bitbayes.model import find_head
-from bitbayes.networks import MLP, LeNet, resnet18
 from bitbayes.rays import final_region
+from bitbayes.toys import MLP, LeNet, digits, digits_lenet
+from paper.resnet import resnet18
 from ray_cases import NETWORKS, deltas, deviation, network, region_of
 
 

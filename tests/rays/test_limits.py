@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 import bitbayes as bb
-from bitbayes.data import digits, digits_lenet
 from bitbayes.errors import ArgumentError, ModelError, NotFittedError
-from bitbayes.networks import MLP
+from bitbayes.toys import MLP, digits, digits_lenet
 from ray_cases import METHODS, NETWORKS, STRUCTURES, agrees, deltas, laplace, network
 
 

@@ -11,9 +11,9 @@ import bitbayes as bb
 import dense
 from bitbayes.errors import ArgumentError
 from bitbayes.model import DenseJacobian, differentiate
-from bitbayes.networks import MLP
 from bitbayes.prior import Prior
 from bitbayes.rays.all_layers_bounds import head_bound
+from bitbayes.toys import MLP
 from ray_cases import kron_factors, laplace, slopes
 from reference import CASES as STRUCTURES
 from reference import KAPPA, covariance, options

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 import bitbayes as bb
-from bitbayes.data import digits, digits_lenet
 from bitbayes.errors import ArgumentError
 from bitbayes.rays import ApproximateCertificate, ApproximateLimit
+from bitbayes.toys import digits, digits_lenet
 from ray_cases import laplace
 
 

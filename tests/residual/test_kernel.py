@@ -7,9 +7,9 @@ import torch
 
 import bitbayes as bb
 from bitbayes.errors import ArgumentError, DataError
-from bitbayes.networks import MLP
 from bitbayes.precision import prediction_dtype
 from bitbayes.residual import InputMoments, Kernel, as_rows, measurable
+from bitbayes.toys import MLP
 from ray_cases import laplace, network
 from reference import residual_deviations, residual_kernel
 

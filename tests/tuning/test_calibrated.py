@@ -11,9 +11,8 @@ from torch import nn
 import bitbayes as bb
 import dense
 import reference
-from bitbayes.data import digits, digits_lenet, validation_split
 from bitbayes.errors import ArgumentError
-from bitbayes.reproduction.data import two_moons
+from bitbayes.toys import digits, digits_lenet, two_moons, validation_split
 from bitbayes.tuning import calibrated
 from bitbayes.tuning.search import COARSE_NATS, stride
 from classifiers import drawn, points, relu_mlp, trained

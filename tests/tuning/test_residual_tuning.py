@@ -5,7 +5,7 @@ import torch
 
 import bitbayes as bb
 from bitbayes import metrics
-from bitbayes.data import digits, digits_lenet, validation_split
+from bitbayes.toys import digits, digits_lenet, validation_split
 from ray_cases import laplace
 from reference import residual_kernel
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from bitbayes.errors import ArgumentError, DataError, ModelError
-from bitbayes.reproduction.data import digits, digits_lenet, validation_split
+from bitbayes.toys import digits, digits_lenet, validation_split
 
 REQUIRED_KEYS = ("model", "train", "validation", "test")
 ALLOWED_KEYS = (*REQUIRED_KEYS, "outliers")

@@ -1,24 +1,6 @@
-"""What people would choose instead: temperature scaling, detectors of outliers, and deep kernel learning.
-
-Deep kernel learning, which the paper compares with, needs the extra `dkl`.
-"""
-
-from typing import TYPE_CHECKING
+"""What people would choose instead: temperature scaling, and detectors of outliers."""
 
 from bitbayes.baselines import detectors
 from bitbayes.baselines.temperature import TemperatureScaling
 
-if TYPE_CHECKING:
-    from bitbayes.reproduction.deep_kernel import DeepKernel
-
-__all__ = ["DeepKernel", "TemperatureScaling", "detectors"]
-
-
-if not TYPE_CHECKING:  # a type checker that sees this function takes every misspelt name for a public one
-
-    def __getattr__(name: str) -> object:
-        if name == "DeepKernel":  # trained by the paper's recipes, which `import bitbayes` leaves alone
-            from bitbayes.reproduction.deep_kernel import DeepKernel
-
-            return DeepKernel
-        raise AttributeError(f"module 'bitbayes.baselines' has no attribute {name!r}")
+__all__ = ["TemperatureScaling", "detectors"]

@@ -1,14 +1,14 @@
 """What the page needs to know of a toy problem: its network, its points, and what `tune` chose for it."""
 
+import warnings
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 import bitbayes as bb
-from bitbayes.reproduction.paper.methods import ignore_edge_warnings
-from bitbayes.reproduction.paper.options import Options
-from bitbayes.reproduction.paper.toys import TOY_PROBLEMS, Toy, train_toy
+from bitbayes.errors import EdgeWarning
+from bitbayes.toys import TOY_PROBLEMS, Toy, train_toy
 
 
 def pack_toys(*, quick: bool = False) -> list[dict[str, Any]]:
@@ -17,7 +17,7 @@ def pack_toys(*, quick: bool = False) -> list[dict[str, Any]]:
     Args:
         quick: train for few steps only. The page works, but its networks have learned little.
     """
-    return [pack_toy(toy, train_toy(toy, Options(quick=quick))) for toy in (make() for make in TOY_PROBLEMS)]
+    return [pack_toy(toy, train_toy(toy, quick=quick)) for toy in (make() for make in TOY_PROBLEMS)]
 
 
 def pack_toy(toy: Toy, network: nn.Module) -> dict[str, Any]:
@@ -46,7 +46,8 @@ def fit_toy(toy: Toy, network: nn.Module) -> bb.Laplace:
     """Return the default of bitbayes on a toy, fitted and tuned in float64."""
     (x, y), (held_out, labels) = (toy.x, toy.y), toy.validation
     bayes = bb.Laplace(network.double()).fit([(x.double(), y)], progress=False)
-    with ignore_edge_warnings():  # the widest prior is the best one for the moons
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", EdgeWarning)  # the widest prior is the best one for the moons
         return bayes.tune([(held_out.double(), labels)], progress=False)
 
 
@@ -56,7 +57,7 @@ def fold_batch_norms(network: nn.Module) -> list[tuple[Tensor, Tensor]]:
 
     In eval mode a batch norm is an affine map, scale·x + shift.
 
-    >>> network = bb.networks.MLP((2, 3, 1), batch_norm=True, last_bias=False).double().eval()
+    >>> network = bb.toys.MLP((2, 3, 1), batch_norm=True, last_bias=False).double().eval()
     >>> (weight, bias), (head, _) = fold_batch_norms(network)
     >>> x = torch.randn(5, 2).double()
     >>> torch.allclose(network(x), torch.relu(x @ weight.T + bias) @ head.T)

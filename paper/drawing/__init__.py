@@ -1,0 +1,1 @@
+"""What the pictures share: colours, panels, curves, dots and labels."""

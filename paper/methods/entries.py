@@ -1,0 +1,63 @@
+"""The methods of the tables, by name and in their order."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from bitbayes.baselines.detectors import DETECTORS
+from paper.methods.all_layers import Linearised, SampledNetworks
+from paper.methods.base import Method
+from paper.methods.default import Default
+from paper.methods.detectors import Detector
+from paper.methods.last_layer import LastLayer
+from paper.methods.plain import Plain, Temperature
+
+
+@dataclass(frozen=True)
+class MethodEntry:
+    """A method in a table."""
+
+    title: str
+    paper_column: str | None  # its column in the paper's tables
+    make: Callable[[int], Method]  # takes the number of points on which sampled networks are tuned
+
+
+MULTICLASS = {
+    "plain": MethodEntry("Plain network", "MAP", lambda points: Plain()),
+    "temperature": MethodEntry("Temperature scaling", "Temp", lambda points: Temperature()),
+    "llla": MethodEntry(
+        "LLLA (paper's)",
+        "LLLA",
+        lambda points: LastLayer(own_score=False, structure="kron", curvature="paper", predictive="mc"),
+    ),
+    "dla": MethodEntry(
+        "DLA (paper's)", "DLA", lambda points: SampledNetworks(points, structure="diag", curvature="paper")
+    ),
+    "kfla": MethodEntry(
+        "KFLA (paper's)", "KFLA", lambda points: SampledNetworks(points, structure="kron", curvature="paper")
+    ),
+    "dla-linear": MethodEntry(
+        "DLA, linearised",
+        None,
+        lambda points: Linearised("ood", residual=False, structure="diag", curvature="paper"),
+    ),
+    "kfla-linear": MethodEntry(
+        "KFLA, linearised",
+        None,
+        lambda points: Linearised("ood", residual=False, structure="kron", curvature="paper"),
+    ),
+    "ours": MethodEntry("Last layer, paper's objective", None, lambda points: LastLayer()),
+    "default": MethodEntry("bitbayes (default)", None, lambda points: Default()),
+    "default-all": MethodEntry("bitbayes, all layers", None, lambda points: Linearised("calibrated")),
+}
+LINEARISED = ("dla-linear", "kfla-linear", "default-all")
+MULTICLASS |= {
+    name: MethodEntry(each.title, None, lambda points, name=name: Detector(name))  # type: ignore[misc]
+    for name, each in DETECTORS.items()
+}
+BINARY = {
+    "plain": MULTICLASS["plain"],
+    "temperature": MULTICLASS["temperature"],
+    "llla": MethodEntry("LLLA (paper's)", "LLLA", lambda points: LastLayer(own_score=False)),
+    "ours": MethodEntry("LLLA, exact integral", None, lambda points: LastLayer(predictive="quadrature")),
+    "default": MULTICLASS["default"],
+}

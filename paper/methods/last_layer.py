@@ -1,0 +1,59 @@
+"""Laplace approximations of the last layer, fitted to features, with the prior of the paper's objective."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import bitbayes as bb
+from paper.methods.base import (
+    OUTLIER_WEIGHT,
+    BatchLoader,
+    Hyperparameters,
+    Network,
+    Points,
+    Rated,
+    ignore_edge_warnings,
+    rate_by_probabilities,
+)
+
+FEATURES_PER_BATCH = 5000
+
+
+class LastLayer:
+    """A Laplace approximation of the last layer without a residual.
+
+    Args:
+        own_score: whether outliers are told by `bayes.score`, or by the largest probability, as in the paper.
+        options: those of `bb.Laplace`.
+    """
+
+    tuned_once = False
+
+    def __init__(self, *, own_score: bool = True, **options: Any) -> None:
+        self.own_score, self.options = own_score, {"residual": False, **options}
+
+    def fit(self, network: Network, images: Tensor, train: Points, labels: Tensor) -> None:
+        self.network = network
+        self.bayes = bb.Laplace(network.head, **self.options)
+        self.bayes.fit(BatchLoader(train.features, labels, FEATURES_PER_BATCH), progress=False)
+
+    def tune(self, test: Points, rows: Tensor, noise: Points) -> Hyperparameters:
+        assert test.labels is not None
+        validation = [(test.features[rows], test.labels[rows])]
+        with ignore_edge_warnings():
+            self.bayes.tune(
+                validation, outliers=noise.features, objective="ood", weight=OUTLIER_WEIGHT, progress=False
+            )
+        return {"prior_variance": self.bayes.prior_variance}
+
+    def rate(self, points: Points, chosen: Hyperparameters, seed: int) -> Rated:
+        self.bayes.prior_variance = chosen["prior_variance"]
+        generator = torch.Generator(points.features.device).manual_seed(seed)
+        probs = self.bayes.predict_proba(points.features, generator=generator)
+        own = {"score": self.bayes.score(points.features)} if self.own_score else {}
+        return rate_by_probabilities(probs, **own)
+
+    def as_module(self, chosen: Hyperparameters) -> nn.Module:
+        self.bayes.prior_variance = chosen["prior_variance"]
+        return nn.Sequential(self.network.backbone, self.bayes)

@@ -1,0 +1,33 @@
+"""The names of the tables and figures. The command line checks them, so this file imports no torch."""
+
+# In the order in which `all` makes them. Those that need few trained networks come first.
+NAMES = (
+    "toy",
+    "linear-regions",
+    "bounded-logit",
+    "default",
+    "trade-off",
+    "table2",
+    "openood",
+    "confidence-vs-scale",
+    "rotated-mnist",
+    "adversarial",
+    "histograms",
+    "table3",
+    "table1",
+    "oe",
+    "acet",
+    "ece",
+    "dkl",
+)
+# The data sets that some of them are about.
+ONLY_FOR = {"openood": ("cifar10", "cifar100"), "rotated-mnist": ("digits", "mnist")}
+
+
+def all_names(train: str) -> list[str]:
+    """Return the names of all tables and figures that there are for a data set.
+
+    >>> "rotated-mnist" in all_names("mnist"), "rotated-mnist" in all_names("svhn")
+    (True, False)
+    """
+    return [name for name in NAMES if train in ONLY_FOR.get(name, (train,))]

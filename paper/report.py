@@ -1,0 +1,174 @@
+"""Write results: numbers as JSON, tables as Markdown, pictures as PNG and PDF."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import platform
+import re
+import statistics
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from bitbayes import __version__
+from bitbayes.errors import FileError
+from paper.files import make_folder, write_bytes, write_text
+from paper.options import Options
+from paper.training.cache import device_name
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+# The figures that need no data set.
+TOY_FIGURES = ("toy", "linear-regions", "bounded-logit")
+
+
+class Report:
+    """The files of one table or figure: OUTPUT/NAME/STEM.json, .md, .png and .pdf.
+
+    A second table or picture has the name STEM-EXTRA, with the `extra` given to `write_table` or
+    `write_picture`.
+    """
+
+    def __init__(self, name: str, stem: str, options: Options) -> None:
+        self.name, self.stem, self.options = name, stem, options
+        self.folder = options.output / name
+        make_folder(self.folder)
+        self.started = time.perf_counter()
+        self.written: list[Path] = []
+
+    def write_numbers(self, values: dict[str, Any]) -> dict[str, Any]:
+        """Write the values and how they were made. Return them as `read_numbers` will read them."""
+        about = {
+            "name": self.name,
+            "command": command(self.name, self.options),
+            "trials": self.options.trials,
+            "seed": self.options.seed,
+            "quick": self.options.quick,
+            "seconds": round(time.perf_counter() - self.started, 1),
+            "device": device_name(self.options.device),
+            "versions": {
+                "bitbayes": __version__,
+                "torch": torch.__version__,
+                "python": platform.python_version(),
+            },
+        }
+        text = json.dumps(round_floats({"about": about, **values}), indent=1, allow_nan=False)
+        # Each list of numbers goes on one line.
+        text = re.sub(r"\[\s+([^\[\]{}\"]*?)\s+\]", lambda found: f"[{' '.join(found[1].split())}]", text)
+        self._write_text("json", text + "\n")
+        return self.read_numbers()
+
+    def read_numbers(self) -> dict[str, Any]:
+        """Read the numbers that were written before."""
+        path = self._path("json")
+        try:
+            values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            self.about = dict(values["about"])
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+            raise FileError(f"no numbers in {path}: make them first, without --redraw") from error
+        return values
+
+    def write_table(
+        self, title: str, header: Sequence[str], rows: Iterable[Sequence[str]], *notes: str
+    ) -> None:
+        """Write a Markdown table, with the command that made it above and the notes below."""
+        made = (
+            f"Made by `{self.about['command']}` on {self.about['device']}, in {self.about['seconds']:.0f} s."
+        )
+        lines = [f"# {title}", "", made, ""]
+        if self.about["quick"]:
+            lines += ["**A quick run: these numbers show that the code runs, and nothing else.**", ""]
+        lines += markdown_table(header, rows)
+        lines += [text for note in notes for text in ("", note)]
+        self._write_text("md", "\n".join(lines) + "\n")
+
+    def write_picture(self, draw: Callable[[], Figure], extra: str = "") -> None:
+        """Write the figure that `draw` returns as PNG and PDF."""
+        import matplotlib  # here, because it is slow to import
+
+        with matplotlib.rc_context({"pdf.fonttype": 42}):
+            figure = draw()
+            for suffix, metadata in (("png", {"Software": None}), ("pdf", {"CreationDate": None})):
+                path = self._path(suffix, extra)
+                picture = io.BytesIO()
+                figure.savefig(picture, format=suffix, dpi=160, metadata=metadata)
+                write_bytes(path, picture.getvalue())
+                self.written.append(path)
+
+    def _path(self, suffix: str, extra: str = "") -> Path:
+        return self.folder / f"{self.stem}{extra and '-'}{extra}.{suffix}"
+
+    def _write_text(self, suffix: str, text: str) -> None:
+        write_text(self._path(suffix), text)
+        self.written.append(self._path(suffix))
+
+
+def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """Return the lines of a Markdown table.
+
+    >>> markdown_table(["a", "b"], [["1", "2"]])
+    ['| a | b |', '| --- | --- |', '| 1 | 2 |']
+    """
+    return [f"| {' | '.join(cells)} |" for cells in (header, ["---"] * len(header), *rows)]
+
+
+def command(name: str, options: Options) -> str:
+    """Return the command that makes the results again. The user adds the data folder."""
+    words = ["python -m paper", name]
+    if name not in TOY_FIGURES:
+        words += ["--train", options.train, "--trials", str(options.trials)]
+    if options.device.type != "cpu":
+        words += ["--device", str(options.device)]
+    if options.epochs is not None:
+        words += ["--epochs", str(options.epochs)]
+    if options.seed:
+        words += ["--seed", str(options.seed)]
+    return " ".join(words + (["--quick"] if options.quick else []))
+
+
+def format_mean_std(values: Sequence[float], digits: int = 1) -> str:
+    """Return mean ± standard deviation over trials, only the value of a single trial, or a dash for none.
+
+    >>> format_mean_std([98.0, 99.0]), format_mean_std([98.04])
+    ('98.5 ± 0.7', '98.0')
+    """
+    if not values:
+        return "–"
+    mean = f"{statistics.fmean(values):.{digits}f}"
+    return mean if len(values) == 1 else f"{mean} ± {statistics.stdev(values):.{digits}f}"
+
+
+def format_range(values: Sequence[float]) -> str:
+    """Return the smallest and the largest value: variances are not spread evenly around a mean.
+
+    >>> format_range([0.5, 2.0]), format_range([1.0, 1.0])
+    ('0.5 to 2', '1')
+    """
+    low, high = f"{min(values):.3g}", f"{max(values):.3g}"
+    return low if low == high else f"{low} to {high}"
+
+
+def format_paper(pair: Sequence[float] | None) -> str:
+    """Return the paper's mean ± standard deviation, or a dash if it prints none.
+
+    >>> format_paper([98.2, 0.2]), format_paper(None)
+    ('98.2 ± 0.2', '–')
+    """
+    return "–" if pair is None else f"{pair[0]:.1f} ± {pair[1]:.1f}"
+
+
+def round_floats(values: Any) -> Any:
+    """Round all floats in `values` to 6 significant digits. Those that are not finite become None."""
+    if isinstance(values, dict):
+        return {str(key): round_floats(value) for key, value in values.items()}
+    if isinstance(values, (list, tuple)):
+        return [round_floats(value) for value in values]
+    if isinstance(values, float):
+        return float(f"{values:.6g}") if math.isfinite(values) else None
+    return values

@@ -1,8 +1,0 @@
-"""The methods on a network trained with outlier exposure."""
-
-from functools import partial
-
-from bitbayes.reproduction.paper import exposed
-
-measure = partial(exposed.measure, "oe")
-show = partial(exposed.show, "oe")
