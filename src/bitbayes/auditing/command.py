@@ -19,7 +19,7 @@ from bitbayes.auditing.target import embedded_target, load_target
 from bitbayes.auditing.terminal import terminal_table, write_conclusion
 from bitbayes.auditing.words import METHOD_TITLES, printable, write_chosen
 from bitbayes.errors import ArgumentError, FileError
-from bitbayes.io.whole_file import check_writable, write_text
+from bitbayes.io.atomic_write import check_writable, write_text
 
 # Exit codes. Errors are raised, and end with 1.
 SUCCESS, CONDITION_HOLDS, INTERRUPTED = 0, 3, 130

@@ -9,7 +9,7 @@ from bitbayes.auditing.notebook import render_summary
 from bitbayes.auditing.page import render_page
 from bitbayes.auditing.terminal import write_summary
 from bitbayes.auditing.verdict import write_verdict
-from bitbayes.io.whole_file import write_text
+from bitbayes.io.atomic_write import write_text
 
 JSON_START = '{\n "schema":'  # how `to_json` begins
 

@@ -17,8 +17,8 @@ import torch
 
 from bitbayes._version import __version__
 from bitbayes.errors import FileError
+from bitbayes.io.atomic_write import make_folder, read_bytes, write_bytes, write_text
 from bitbayes.io.strict_json import parse_json
-from bitbayes.io.whole_file import make_folder, read_bytes, write_bytes, write_text
 from bitbayes.reproduction.paper.options import Options
 from bitbayes.reproduction.training.cache import device_name
 

@@ -17,9 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from bitbayes.errors import FileError, UncheckedWarning, one_of
+from bitbayes.io.atomic_write import check_writable, make_folder, read_bytes, write_text
 from bitbayes.io.strict_json import parse_json
 from bitbayes.io.tensor_file import DIGEST_KEY, TensorFile, read_tensors, write_tensors
-from bitbayes.io.whole_file import check_writable, make_folder, read_bytes, write_text
 from bitbayes.reproduction.training import checkpoint
 from bitbayes.reproduction.training.objectives import OBJECTIVES
 from bitbayes.reproduction.training.recipe import Recipe

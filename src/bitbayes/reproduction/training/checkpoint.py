@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from bitbayes.errors import FileError
+from bitbayes.io.atomic_write import check_writable, make_folder
 from bitbayes.io.strict_json import parse_json
 from bitbayes.io.tensor_file import read_tensors, write_tensors
-from bitbayes.io.whole_file import check_writable, make_folder
 
 ADVICE = "delete it to begin the training again"
 SECONDS_BETWEEN_CHECKPOINTS = 20.0  # an epoch can be much shorter
