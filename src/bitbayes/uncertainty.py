@@ -1,4 +1,4 @@
-"""How sure is a prediction? A Gaussian over logits → a score to reject by, or the parts of uncertainty."""
+"""The uncertainty of predictions, from a Gaussian over logits: a score to reject by, or its parts."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from torch import Tensor
 from bitbayes import predictive
 from bitbayes.logits import LogitGaussian
 from bitbayes.precision import without_autocast
+
+__all__ = ["Uncertainty", "of_draws", "of_gaussian", "score"]
 
 
 class Uncertainty(NamedTuple):
@@ -37,13 +39,13 @@ def score(gaussian: LogitGaussian) -> Tensor:
 
 
 def of_gaussian(gaussian: LogitGaussian, samples: int, generator: torch.Generator | None) -> Uncertainty:
-    """The uncertainty by draws of the logits, whose random numbers all points share."""
+    """Return the uncertainty, estimated by draws of the logits. All points share the random numbers."""
     with without_autocast(gaussian.scale.device):
         return of_draws(predictive.drawn_probabilities(gaussian, samples, generator, shared=True))
 
 
 def of_draws(probabilities: Tensor) -> Uncertainty:
-    """The uncertainty of draws p (s, n, k) of the probabilities, every expectation a mean over s."""
+    """Return the uncertainty, from draws p (s, n, k) of the probabilities. E is the mean over the draws."""
     mean = probabilities.mean(0)  # (n, k)
     floor = mean.clamp_min(torch.finfo(mean.dtype).tiny)
     # p log(p/p̄) − p + p̄: no term is negative. Where p is nearly p̄, as near the data, log1p keeps digits that
