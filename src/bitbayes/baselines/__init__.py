@@ -1,4 +1,4 @@
-"""What people would choose instead: temperature scaling, detectors of outliers, and deep kernel learning.
+"""Methods to compare with: temperature scaling, detectors of outliers, and deep kernel learning.
 
 Deep kernel learning, which the paper compares with, needs the extra `dkl`.
 """
@@ -17,7 +17,7 @@ __all__ = ["DeepKernel", "TemperatureScaling", "detectors"]
 if not TYPE_CHECKING:  # a type checker that sees this function takes every misspelt name for a public one
 
     def __getattr__(name: str) -> object:
-        if name == "DeepKernel":  # trained by the paper's recipes, which `import bitbayes` leaves alone
+        if name == "DeepKernel":  # needs the paper's recipes, which `import bitbayes` does not import
             from bitbayes.reproduction.deep_kernel import DeepKernel
 
             return DeepKernel

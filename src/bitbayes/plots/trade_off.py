@@ -1,4 +1,4 @@
-"""What does a prior variance buy, and what does it cost? Calibration against detection of outliers."""
+"""Calibration against the detection of outliers, for several prior variances."""
 
 import copy
 from collections.abc import Iterable, Sequence
@@ -25,10 +25,10 @@ def trade_off(
 ) -> Axes:
     """Draw the calibration error on the data against the detection of outliers, for several prior variances.
 
-    To the right outliers are told from the data more often (AUROC of `bayes.score`). Further down the
-    confidence on the data is better calibrated (ECE). So the best corner is at the bottom right. The grey
-    line is the posterior at a temperature of 1 and without a residual, at each prior variance. The blue star
-    is `bayes` with its numbers of now.
+    Further to the right, outliers are better separated from the data (AUROC of `bayes.score`). Further down,
+    the confidence on the data is better calibrated (ECE). So the best corner is at the bottom right. The grey
+    line is the posterior at each prior variance, at a temperature of 1 and without a residual. The blue star
+    is `bayes` with its current settings.
 
     Each prior variance takes one pass over both sets of data. `bayes` is not changed.
 
@@ -53,7 +53,7 @@ def trade_off(
     """
     if len(prior_variances) == 0:  # an array has no truth value
         raise ArgumentError("prior_variances is empty: give at least one number")
-    other = copy.copy(bayes)  # it has numbers of its own, and shares what was fitted
+    other = copy.copy(bayes)  # it has its own settings, and shares the fitted posterior
     other.temperature, other.residual_variance = 1.0, 0.0
     curve = []
     for variance in prior_variances:
