@@ -38,7 +38,7 @@ from bitbayes.structures import WeightGaussian
 
 METHODS_WITH_BOUND = ("probit", "pairwise", "meanfield", "quadrature")
 TIGHT, THEOREM = FORMS = ("tight", "theorem")
-# The tight form is used while the combinations, each of k or D numbers, are at most so many numbers.
+# The tight form is used if the combinations, of k or D numbers each, are at most this many numbers.
 MAX_COMBINATION_NUMBERS = 2**24
 
 # whiten(c, g): vectors g (s, v, D) in coordinates whose squared norm is gᵀS⁻¹g, for s sets of combinations c
@@ -63,10 +63,10 @@ def bound(
     method: str,
     form: str,
 ) -> Tensor:
-    """A confidence that no input exceeds, near or far: a number, in float64.
+    """Return a confidence that no input exceeds, near or far: (), in float64.
 
-    The temperature divides each μ. Where there are too many combinations of logits for the tight form, which
-    `affordable` says, it is the theorem's.
+    The temperature divides each μ. If there are too many combinations of logits for the tight form (see
+    `affordable`), the result is the theorem's.
     """
     require_closed_form(method, METHODS_WITH_BOUND, "bound")
     weights = head_weights(model, head) / temperature  # (k, D)
@@ -80,7 +80,7 @@ def bound(
 
 
 def tight_bound(means: Tensor, whiten: Whiten, method: str) -> Tensor:
-    """The tight form for weights μ, or for slopes, of each logit, (k, D): a number.
+    """Return the tight form, (), for weights μ, or for slopes, of each logit, (k, D).
 
     One logit, c = 1: "probit" is σ(|z|) ≤ σ(√(μᵀΣ⁻¹μ/κ)). "quadrature" is P(m + √v·t > l) for a normal t and
     a logistic l. Without l, which is symmetric, it would be larger: Φ(|m|/√v) ≤ Φ(√(μᵀΣ⁻¹μ)).
@@ -108,14 +108,14 @@ def tight_bound(means: Tensor, whiten: Whiten, method: str) -> Tensor:
 
 
 def affordable(k: int, width: int, method: str) -> bool:
-    """Whether the tight form is, for k logits of so many weights."""
+    """Return whether the tight form is affordable for k logits with `width` weights each."""
     count = k * (k - 1) // 2 if method == "pairwise" else k
     return count * max(k, width) <= MAX_COMBINATION_NUMBERS
 
 
 @torch.no_grad()
 def prior_limits(features: Tensor, logits: Tensor, gaussian: WeightGaussian, method: str) -> PriorLimits:
-    """The prior-variance propositions: confidence does not grow with σ₀², and lies between these two.
+    """Return the two limits of the prior-variance propositions: confidence does not grow with σ₀².
 
     σ₀² → 0: that of the network itself. σ₀² → ∞: at most σ(|f|/√(1 + κ‖φ̃‖²/λ_max(H))) for one logit, H the
     curvature; for k logits the same bound on each zᵢⱼ or zᵢ as in the theorem's form of `bound`.
@@ -140,7 +140,7 @@ def prior_limits(features: Tensor, logits: Tensor, gaussian: WeightGaussian, met
 
 
 def bound_with_residual(found: Tensor, x: Tensor | None, outputs: int) -> Tensor:
-    """The bound where there is a residual: 1/k, except at x = 0, whose ray is a point.
+    """Return the bound with a residual: 1/k, except at x = 0, whose ray is a point.
 
     Args:
         found: the bound without the residual: one number, or one for each row of x.
@@ -154,12 +154,12 @@ def bound_with_residual(found: Tensor, x: Tensor | None, outputs: int) -> Tensor
 
 
 def head_weights(model: nn.Module, head: Head) -> Tensor:
-    """μ (k, D), the bias last."""
+    """Return the weights μ (k, D) of the last layer, with the bias last."""
     return precise(head.weights(model))
 
 
 def combinations(k: int, method: str) -> Tensor:
-    """Those of k logits that a predictive looks at, (m, k): each once, whatever its sign."""
+    """Return the combinations of k logits that a predictive depends on, (m, k): of c and −c only one."""
     one = torch.eye(k, dtype=torch.float64)
     if method == "pairwise":
         first, second = torch.triu_indices(k, k, 1)
@@ -168,7 +168,7 @@ def combinations(k: int, method: str) -> Tensor:
 
 
 def of_pairs(values: Tensor, k: int) -> Tensor:
-    """(n, m) → (n, k, k), symmetric, with 0 on the diagonal."""
+    """Return the values of all pairs, (n, m), as symmetric matrices (n, k, k) with 0 on the diagonal."""
     first, second = torch.triu_indices(k, k, 1)
     square = values.new_zeros(len(values), k, k)
     square[:, first, second] = square[:, second, first] = values
@@ -176,12 +176,15 @@ def of_pairs(values: Tensor, k: int) -> Tensor:
 
 
 def squares(k: int, method: str) -> float:
-    """‖c‖² of the combinations of k logits whose variances a predictive looks at."""
+    """Return ‖c‖² of the combinations c of k logits whose variances a predictive depends on."""
     return 2 if method in ("pairwise", "meanfield") else 1 if k == 1 else 1 - 1 / k
 
 
 def largest_confidence(ratios: Tensor, method: str) -> Tensor:
-    """From the largest |mean|/deviation of each combination of logits, (n, k) or (n, k, k) → (n,)."""
+    """Return the largest confidence (n,) for the largest |mean|/deviation of each combination of logits.
+
+    Shapes: ratios (n, k), or (n, k, k) for pairs.
+    """
     if method == "quadrature":
         probability: Tensor = torch.special.ndtr(ratios[:, 0])
         return probability
@@ -189,22 +192,22 @@ def largest_confidence(ratios: Tensor, method: str) -> Tensor:
 
 
 def _largest_probability(z: Tensor, method: str) -> Tensor:
-    """If each ratio lies in [−z, z]; (n, k) or (n, k, k) → (n,)."""
+    """Return the largest probability (n,) if each ratio lies in [−z, z]; z is (n, k) or (n, k, k)."""
     largest = largest_pairwise_probability if method == "pairwise" else largest_probit_probability
     return largest(-z, z)
 
 
 def _gaps(values: Tensor, method: str) -> Tensor:
-    """Of values (n, k, …): the differences of all pairs, (n, k, k, …), or those to the mean, (n, k, …)."""
+    """Return the differences of all pairs (n, k, k, …) of values (n, k, …), or to the mean (n, k, …)."""
     if method == "pairwise":
         return values[:, :, None] - values[:, None, :]
     return values if values.shape[1] == 1 else values - values.mean(1, keepdim=True)
 
 
 def round_up(value: float, step: float) -> float:
-    """The next multiple of the step, to write a bound: one that is rounded down is none.
+    """Round up to a multiple of the step, to print a bound: rounded down, it would not hold.
 
-    What differs from a multiple by rounding alone stays.
+    A value that differs from a multiple by floating-point rounding only is not raised.
 
     >>> f"{round_up(75.042, 0.1):.1f}", f"{round_up(75.0, 0.1):.1f}"
     ('75.1', '75.0')

@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 def largest_probit_probability(low: Tensor, high: Tensor) -> Tensor:
-    """max p with sᵢ = zᵢ, for ranges of z (n, k) → (n,). One logit (n, 1) has the two scores z and 0.
+    """Return max p with sᵢ = zᵢ, for ranges of z (n, k) → (n,). One logit (n, 1) has the two scores z and 0.
 
     >>> low, high = torch.tensor([[-2.0]]), torch.tensor([[1.0]])
     >>> largest_probit_probability(low, high) == torch.tensor(2.0).sigmoid()
@@ -21,7 +21,7 @@ def largest_probit_probability(low: Tensor, high: Tensor) -> Tensor:
 
 
 def largest_pairwise_probability(low: Tensor, high: Tensor) -> Tensor:
-    """max p with sᵢ = −log Σⱼ e^(−zᵢⱼ), which grows with each zᵢⱼ, for ranges of z (n, k, k) → (n,).
+    """Return max p with sᵢ = −log Σⱼ e^(−zᵢⱼ), which grows with each zᵢⱼ, for ranges of z (n, k, k) → (n,).
 
     >>> z = torch.tensor([[[0.0, 3.0], [-3.0, 0.0]]])
     >>> torch.allclose(largest_pairwise_probability(z, z), torch.tensor(3.0).sigmoid())
@@ -31,7 +31,7 @@ def largest_pairwise_probability(low: Tensor, high: Tensor) -> Tensor:
 
 
 def largest_softmax_probability(high: Tensor) -> Tensor:
-    """max p if sᵢ − sⱼ ≤ highᵢⱼ, (n, k, k) → (n,), with 0 on the diagonal: max 1/Σⱼ e^(−highᵢⱼ).
+    """Return max p if sᵢ − sⱼ ≤ highᵢⱼ, (n, k, k) → (n,), with 0 on the diagonal: max 1/Σⱼ e^(−highᵢⱼ).
 
     >>> high = torch.tensor([[[0.0, 3.0], [1.0, 0.0]]])
     >>> torch.allclose(largest_softmax_probability(high), torch.tensor(3.0).sigmoid())
@@ -41,8 +41,8 @@ def largest_softmax_probability(high: Tensor) -> Tensor:
 
 
 def _largest_probability(low: Tensor, high: Tensor) -> Tensor:
-    """max p for ranges of scores (n, k) → (n,)."""
-    # All before a class and all behind it, so that memory is that of the scores.
+    """Return max p for ranges of scores (n, k) → (n,)."""
+    # Sums over the classes before and behind each class: they need no more memory than the scores.
     edge = torch.full_like(low[:, :1], -torch.inf)
     before = torch.cat([edge, low.logcumsumexp(1)[:, :-1]], dim=1)
     behind = torch.cat([low.flip(1).logcumsumexp(1).flip(1)[:, 1:], edge], dim=1)
