@@ -24,13 +24,13 @@ from bitbayes.tensors import second_moments
 
 # Rows of the largest dense matrix over all layers: 0.8 GB in float64, and derivatives take memory as well.
 NETWORK_ROWS = 10_000
-# Numbers that the points summed in one step may hold.
+# The largest size, in numbers, of the points that are summed in one step.
 NUMBERS_PER_STEP = 2**22
 
 
 @dataclass(frozen=True)
 class FullCurvature(Curvature):
-    """`hessian`: (c·D, c·D) over c contrasts of the logits and D features, or (P, P) over all parameters."""
+    """`hessian`: (c·D, c·D) over c class differences and D features, or (P, P) over all parameters."""
 
     structure = "full"
     in_contrasts = True
@@ -63,7 +63,7 @@ class FullCurvature(Curvature):
 
     @classmethod
     def of_jacobian(cls, jacobian: LayerJacobian) -> Self:
-        """The curvature over all parameters at some points, from the derivatives of Vᵀf in all of them."""
+        """Return the curvature over all parameters at some points, from the derivatives of Vᵀf."""
         return cls(second_moments(jacobian.dense().flatten(0, 1)))  # of (n·c, P)
 
     def squares(self) -> dict[str, Tensor]:
@@ -94,11 +94,11 @@ class FullGaussian(WeightGaussian):
         return coordinates @ self.vectors.T
 
     def as_head(self, outputs: int) -> FullHeadGaussian:
-        # Every logit by itself is a contrast: no common shift is set apart.
+        # Here every logit is a direction of its own: no common shift is separated.
         return FullHeadGaussian(self.values, self.vectors, torch.eye(outputs).to(self.vectors))
 
     def part(self, rows: slice) -> FullGaussian:
-        """The Gaussian over some of the parameters given all others: H is cut to their part."""
+        """Return the Gaussian over some of the parameters given all others: its H is their block of H."""
         own = self.vectors[rows]
         return FullGaussian(*eigen((own * self.values) @ own.T))
 
@@ -108,9 +108,9 @@ class FullGaussian(WeightGaussian):
 
 @dataclass(frozen=True)
 class FullHeadGaussian(FullGaussian):
-    """`values` (r + D,), `vectors` (r, r) over contrasts, r = c·D; `contrasts` (k, c).
+    """`values` (r + D,) and `vectors` (r, r) over the class differences `contrasts` (k, c), r = c·D.
 
-    The last D values, all zero, are those of the common shift of the logits. One logit has none of these.
+    The last D values, all zero, belong to the common shift of all logits. A single logit has no such shift.
     """
 
     contrasts: Tensor
@@ -122,9 +122,9 @@ class FullHeadGaussian(FullGaussian):
         return weights + shift[:, None] / k**0.5 if k > c else weights
 
     def coordinates(self, features: Tensor) -> Tensor:
-        """One contrast: squared components in H's eigenbasis, (n, D). Several: the features themselves.
+        """Return squared components in H's eigenbasis, (n, D), for one class difference; else the features.
 
-        Their r·c components would be k times the size of a network's features.
+        For several class differences there are r·c components, k times the size of a network's features.
         """
         one = self.contrasts.shape[1] == 1
         return squared_components(self.vectors, features) if one else features
@@ -149,7 +149,7 @@ class FullHeadGaussian(FullGaussian):
 
 
 def check_affordable(layers: tuple[Layer, ...]) -> None:
-    """Raise if a dense matrix over all parameters is out of the question."""
+    """Raise if a dense matrix over all parameters would need too much memory."""
     rows = sum(layer.size for layer in layers)
     if rows > NETWORK_ROWS:
         raise ModelError(
