@@ -72,9 +72,9 @@ def trade_off(
         if variance in (prior_variances[0], prior_variances[-1]):
             text = f"σ₀² = {variance:g}"
             ax.annotate(text, place, (4, 4), textcoords="offset points", color=TEXT_COLOUR, fontsize="small")
-    found = _measure(bayes, loader, outliers)
+    current = _measure(bayes, loader, outliers)
     style = {"color": COLOURS["bitbayes"], "marker": "*", "markersize": 16, "linestyle": "none"}
-    ax.plot(*([value] for value in found), label="bitbayes", zorder=3, **style)  # type: ignore[arg-type]
+    ax.plot(*([value] for value in current), label="bitbayes", zorder=3, **style)  # type: ignore[arg-type]
     ax.set(
         yscale="log",
         xlabel="AUROC of outliers against data, %        better →",
@@ -89,5 +89,5 @@ def trade_off(
 
 def _measure(bayes: Laplace, loader: Iterable[object], outliers: Data) -> tuple[float, float]:
     """Return the AUROC and the ECE, in %."""
-    found = bayes.evaluate(loader, outliers={"outliers": outliers}, progress=False)
-    return 100 * found["outliers/auroc"], max(LEAST_ECE, 100 * found["ece"])
+    scores = bayes.evaluate(loader, outliers={"outliers": outliers}, progress=False)
+    return 100 * scores["outliers/auroc"], max(LEAST_ECE, 100 * scores["ece"])
