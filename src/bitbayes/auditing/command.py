@@ -27,7 +27,7 @@ SUCCESS, CONDITION_HOLDS, INTERRUPTED = 0, 3, 130
 
 @dataclass(frozen=True)
 class Request:
-    """What the user asked for: the arguments and options of the command."""
+    """The arguments and options of the command."""
 
     target: str | None
     output: Path

@@ -56,12 +56,12 @@ class ExactNetwork(NamedTuple):
         return self.gaussian.layers
 
     def covariance(self, jacobians: dict[str, LayerJacobian]) -> Tensor:
-        """Return J Σ Jᵀ along the contrasts, (n, c, c), from the derivatives in each layer's parameters."""
+        """Return J Σ Jᵀ for the class differences, (n, c, c), from each layer's derivatives."""
         gram = self.gaussian.gram(lambda layer: jacobians[layer.name], [self.prior])[0]
         return (gram + gram.mT) / 2
 
     def derivatives(self, x: Tensor, layers: tuple[Layer, ...]) -> list[LayerRecord]:
-        """Return the derivatives of the logits along the contrasts, for each layer."""
+        """Return the derivatives of the logits along the class differences, for each layer."""
         columns = self.contrasts
         return differentiate(self.model, layers, x, lambda f: columns.to(f).expand(len(f), -1, -1))[1]
 
