@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any, Self
 
 import torch
+from bitbayes.likelihood import Categorical, checked_labels
 from torch import Tensor, nn
 from torch.nn import functional
 
 from bitbayes.errors import ArgumentError, DataError, ModelError, NotFittedError
-from bitbayes.likelihood import Categorical, checked_labels
 from bitbayes.model import (
     Data,
     Head,

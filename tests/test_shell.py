@@ -52,7 +52,7 @@ def test_bash_completes_commands_without_torch():
 
 
 def test_reproduce_says_where_it_has_gone():
-    result = watched("reproduce", "table2", "--train", "cifar10")
+    result = detect_changes("reproduce", "table2", "--train", "cifar10")
     assert result.returncode == 1 and result.stdout == ""
     (line, torch) = result.stderr.splitlines()
     assert line.endswith(": python -m paper table2 --train cifar10") and torch == "False"

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from bitbayes.predictive import average_networks
 from torch import Tensor, nn
 from torch.func import functional_call
 
@@ -16,7 +17,6 @@ import bitbayes as bb
 from bitbayes.errors import ArgumentError
 from bitbayes.laplace import NUMBERS
 from bitbayes.options import Objective
-from bitbayes.predictive import average_networks
 from paper.methods.base import (
     IMAGES_PER_BATCH,
     OUTLIER_WEIGHT,

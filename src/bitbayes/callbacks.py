@@ -1,4 +1,4 @@
-"""What the callbacks of other libraries share: the end of a training."""
+"""The step that all callbacks share: fit and tune a `Laplace` when training has ended."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -16,7 +16,7 @@ def fit_and_tune(
     training: Iterable[Any] | None,
     validation: Iterable[Any] | None,
 ) -> Laplace:
-    """A `Laplace` that was fitted, and tuned if there are validation data."""
+    """Return a `Laplace`, fitted on the training data, and tuned if there are validation data."""
     if training is None:
         raise DataError("the trainer has no training data: give LaplaceCallback(train_loader=…)")
     bayes = Laplace(network, **options).fit(training)

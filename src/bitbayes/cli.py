@@ -183,7 +183,7 @@ def explore(
     from rich.console import Console
 
     from bitbayes.explorer import render_explorer
-    from bitbayes.io.whole_file import check_writable, write_text
+    from bitbayes.io.atomic_write import check_writable, write_text
 
     check_writable(output)
     if output.exists() and b'name="generator" content="bitbayes ' not in output.read_bytes()[:1000]:

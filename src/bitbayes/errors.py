@@ -1,9 +1,30 @@
-"""The library's own errors. Each message says what was given and what to do. The object stays as it was."""
+"""The library's own errors. Each message says what was given and what to do.
+
+A call that raises one of them leaves the object as it was.
+"""
 
 import difflib
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+__all__ = [
+    "ArgumentError",
+    "BitbayesError",
+    "DataError",
+    "EdgeWarning",
+    "EmptyLoaderError",
+    "FileError",
+    "MissingFileError",
+    "MissingPackageError",
+    "ModelError",
+    "NotEnoughMemoryError",
+    "NotFittedError",
+    "ProcessError",
+    "SketchWarning",
+    "UncheckedWarning",
+    "UntunedWarning",
+]
 
 
 class BitbayesError(Exception):
@@ -15,7 +36,7 @@ class ArgumentError(BitbayesError, ValueError):
 
 
 class ModelError(BitbayesError):
-    """The network does not fit what was asked for."""
+    """The network cannot be used in the requested way."""
 
 
 class NotEnoughMemoryError(ModelError, MemoryError):
@@ -27,7 +48,7 @@ class DataError(BitbayesError):
 
 
 class EmptyLoaderError(DataError):
-    """A loader has no points. Where several processes share the data, some of them may have none."""
+    """A loader has no points. If several processes share the data, one of them may have none."""
 
 
 class NotFittedError(BitbayesError):
@@ -59,7 +80,7 @@ class UntunedWarning(UserWarning):
 
 
 class SketchWarning(UserWarning):
-    """Too much may be lost of the moments of which the structure "lowrank" keeps a sketch."""
+    """The sketch of the structure "lowrank" may have lost too much of the curvature."""
 
 
 class UncheckedWarning(UserWarning):
@@ -68,7 +89,7 @@ class UncheckedWarning(UserWarning):
 
 @contextmanager
 def naming(subject: str) -> Iterator[None]:
-    """Say what an error in this block is about."""
+    """Put `subject` before the message of every `BitbayesError` that the block raises."""
     try:
         yield
     except BitbayesError as error:
@@ -76,7 +97,7 @@ def naming(subject: str) -> Iterator[None]:
 
 
 def level_of_the_caller() -> int:
-    """The `stacklevel` with which a warning points at the first line outside this package and torch."""
+    """Return the `stacklevel` of the first line outside this package and torch, for warnings."""
     level, frame = 0, sys._getframe(1)
     while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] in ("bitbayes", "torch"):
         level, frame = level + 1, frame.f_back

@@ -23,23 +23,25 @@ else:
         except ImportError:
             Callback = object
 
+__all__ = ["LaplaceCallback"]
+
 
 class LaplaceCallback(Callback):
     """Fit a `Laplace` on the training data when `Trainer.fit` ends, and tune it on the validation data.
 
-    The loaders are the trainer's own. Their batches are pairs (x, y), or mappings with a key "labels". Random
-    augmentation in the training data is taken as data; give a loader without it if you have one. Inputs are
-    converted to the trainer's precision, as they are for training.
+    The loaders are the trainer's own. Their batches are pairs (x, y), or mappings with a key "labels". Inputs
+    are converted to the trainer's precision, as they are for training. If the training loader augments its
+    data randomly, the fit sees augmented data; give a loader without augmentation if you have one.
 
-    Where several processes train together, they fit and tune together, too: each reads the share of the data
+    If several processes train together, they also fit and tune together: each reads the share of the data
     that its trainer's loader gives it, and all end with the same `bayes`. A loader that you give must have
     the process's own share (a `DistributedSampler`).
 
     Args:
         network: the name of the attribute of the LightningModule that is the network, such as "model"; by
             default the LightningModule itself, whose `forward` then returns logits.
-        train_loader: in the place of the trainer's.
-        val_loader: in the place of the trainer's. Where there is none, nothing is tuned.
+        train_loader: used instead of the trainer's.
+        val_loader: used instead of the trainer's. If there is none, nothing is tuned.
         options: of the `Laplace`, such as `layers="all"`.
 
     Attributes:
@@ -77,9 +79,9 @@ class LaplaceCallback(Callback):
         self.bayes = fit_and_tune(self._network(pl_module), self.options, training, validation)
 
     def _loaders(self, trainer: Any) -> tuple[Iterable[Any] | None, Iterable[Any] | None]:
-        """For training and validation."""
-        training = _only(trainer.train_dataloader, "train_loader", self.train_loader)
-        return training, _only(trainer.val_dataloaders, "val_loader", self.val_loader)
+        """Return the loaders for training and for validation."""
+        training = _single_loader(trainer.train_dataloader, "train_loader", self.train_loader)
+        return training, _single_loader(trainer.val_dataloaders, "val_loader", self.val_loader)
 
     def _network(self, module: nn.Module) -> nn.Module:
         found = module if self.network is None else getattr(module, self.network, None)
@@ -92,7 +94,7 @@ class LaplaceCallback(Callback):
 
 
 class _Converted:
-    """A loader whose inputs are converted as the trainer converts them, which its own loaders leave to it."""
+    """A loader whose inputs are converted to the trainer's precision, as the trainer does in training."""
 
     def __init__(self, loader: Iterable[Any], convert: Callable[[Any], Any]) -> None:
         self.loader, self.convert = check_loader(loader), convert
@@ -104,11 +106,11 @@ class _Converted:
         return length_hint(self.loader)
 
     def __getattr__(self, name: str) -> Any:
-        """All else is the loader's: `fit` asks its sampler which points are repeated."""
+        """Return an attribute of the loader: `fit` finds repeated points by its sampler."""
         return getattr(self.loader, name)
 
     def _converted(self, batch: Any) -> Any:
-        """Labels stay as they are; so does what is no batch, which `fit` refuses."""
+        """Convert the inputs of a batch, but not its labels. Anything else is left for `fit` to reject."""
         if isinstance(batch, Mapping):
             return {**batch, **self.convert(without_labels(batch))}
         if isinstance(batch, (list, tuple)) and len(batch) == 2:
@@ -116,15 +118,15 @@ class _Converted:
         return batch
 
 
-def _only(loaders: Any, name: str, given: Iterable[Any] | None) -> Iterable[Any] | None:
-    """The loader that was given, or else the trainer's, if it has exactly one."""
+def _single_loader(loaders: Any, name: str, given: Iterable[Any] | None) -> Iterable[Any] | None:
+    """Return the given loader, or else the trainer's only one. Raise if the trainer has several."""
     if given is not None or loaders is None:
         return given
     if isinstance(loaders, (list, tuple, dict)):
         if not loaders:
             return None
-        many = [*(loaders.values() if isinstance(loaders, dict) else loaders)]
-        if len(many) > 1:
-            raise DataError(f"the trainer has {len(many)} loaders for this: give LaplaceCallback({name}=…)")
-        return many[0]  # type: ignore[no-any-return]
+        found = [*(loaders.values() if isinstance(loaders, dict) else loaders)]
+        if len(found) > 1:
+            raise DataError(f"the trainer has {len(found)} loaders for this: give LaplaceCallback({name}=…)")
+        return found[0]  # type: ignore[no-any-return]
     return loaders  # type: ignore[no-any-return]

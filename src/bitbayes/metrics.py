@@ -1,4 +1,4 @@
-"""How good are predicted probabilities, and how well do they fit the facts? Functions on tensors.
+"""Measures of predicted probabilities: accuracy, calibration, and the separation of outliers from data.
 
 `probs` is (n, k): one row of k class probabilities per point. Each row sums to one. A network with a single
 logit gives (n, 2). `labels` is (n,): whole numbers from 0 to k − 1. The *confidence* of a point is its
@@ -18,7 +18,28 @@ from torch import Tensor
 
 from bitbayes.errors import ArgumentError, DataError
 
-# MLflow takes 250 characters for the name of a set and of its metric together.
+__all__ = [
+    "Reliability",
+    "RiskCoverage",
+    "accuracy",
+    "aurc",
+    "auroc",
+    "brier",
+    "ece",
+    "entropy",
+    "fpr95",
+    "log_names",
+    "mce",
+    "mmc",
+    "nll",
+    "of_outliers",
+    "of_predictions",
+    "reliability",
+    "risk_coverage",
+    "threshold",
+]
+
+# MLflow allows 250 characters for the name of a set and of its metric together.
 LONGEST_LOG_NAME = 200
 
 
@@ -33,17 +54,17 @@ class Reliability:
 
 @dataclass(frozen=True)
 class RiskCoverage:
-    """What is accepted, and how much of it is wrong. `risk_coverage` computes it."""
+    """The share of errors among accepted points, for each share of accepted points. See `risk_coverage`."""
 
     coverage: Tensor  # (n,) share of points that are accepted: 1/n, 2/n, …, 1
     risk: Tensor  # (n,) share of errors among them
 
 
 def log_names(names: Iterable[object]) -> list[str]:
-    """Return a name for each, that MLflow and Weights & Biases take as a part of a metric's name.
+    """Return names that MLflow and Weights & Biases accept as a part of a metric's name.
 
-    These are letters, digits and underscores, with no digit first, and are not long. Other characters become
-    underscores. Where two names become the same, the later ones get a number.
+    They consist of letters, digits and underscores, do not begin with a digit, and are not long. Other
+    characters become underscores. If two names become the same, the later one gets a number.
 
     Args:
         names: any texts.
@@ -154,9 +175,9 @@ def threshold(scores: Tensor, *, accept: float = 0.95) -> float:
 
 
 def check_share(accept: float) -> Fraction:
-    """Return the share as it is written; raise if it is not above 0 and at most 1.
+    """Return the share as an exact fraction; raise if it is not above 0 and at most 1.
 
-    As a fraction, since 0.07 · 100 is 7.000000000000001 in floating point, and 8 points would be accepted.
+    In floating point 0.07 · 100 is 7.000000000000001, so that 8 points would be accepted.
     """
     if not isinstance(accept, (int, float)) or not 0 < accept <= 1:
         raise ArgumentError(f"accept={accept!r}: give the share to accept, above 0 and at most 1")
@@ -166,8 +187,8 @@ def check_share(accept: float) -> Fraction:
 def risk_coverage(scores: Tensor, correct: Tensor) -> RiskCoverage:
     """Return the share of errors among the points with the i largest scores, for i = 1, …, n.
 
-    Points that share a score come in no order: each counts with the mean error of them all. This is the
-    average over all their orders.
+    Points with equal scores have no order, so each of them counts as the mean error of all of them. This is
+    the average over all their orders.
 
     Args:
         scores: (n,), larger for points that are accepted earlier.
@@ -195,7 +216,7 @@ def risk_coverage(scores: Tensor, correct: Tensor) -> RiskCoverage:
 def aurc(scores: Tensor, correct: Tensor) -> float:
     """Return the area under the risk-coverage curve: 1/n Σᵢ risk(i/n), the mean of `risk_coverage`.
 
-    It is 0 if nothing is wrong, and about the error rate if the scores say nothing about the errors.
+    It is 0 if nothing is wrong, and about the error rate if the scores are unrelated to the errors.
 
     Args:
         scores: (n,), larger for points that are accepted earlier.
@@ -312,7 +333,7 @@ def nll(probs: Tensor, labels: Tensor) -> float:
 
 
 def of_predictions(probs: Tensor, labels: Tensor, scores: Tensor) -> dict[str, float]:
-    """The measures of `Laplace.evaluate` on labelled data; `scores` (n,) say in which order to reject."""
+    """Return the measures of `Laplace.evaluate` on labelled data. Small `scores` (n,) are rejected first."""
     return {
         "accuracy": accuracy(probs, labels),
         "nll": nll(probs, labels),
@@ -324,7 +345,7 @@ def of_predictions(probs: Tensor, labels: Tensor, scores: Tensor) -> dict[str, f
 
 
 def of_outliers(probs: Tensor, scores: Tensor, scores_in: Tensor) -> dict[str, float]:
-    """The measures of `Laplace.evaluate` on outliers, beside the scores (n,) of the data."""
+    """Return the measures of `Laplace.evaluate` on outliers. `scores_in` (n,) are the scores of the data."""
     return {"auroc": auroc(scores_in, scores), "fpr95": fpr95(scores_in, scores), "mmc": mmc(probs)}
 
 
@@ -369,7 +390,7 @@ def _check_probs(probs: Tensor, name: str = "probs") -> Tensor:
 
 
 def _scores_of_both(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
-    """Return two sets of scores (n,) and (m,), given so, or the confidences of two sets of probabilities."""
+    """Return the scores of both sets, (n,) and (m,). For probabilities these are the confidences."""
     dims = [each.dim() for each in (first, second) if isinstance(each, Tensor)]
     if dims == [1, 1]:
         return _check_scores(first, "probs_in"), _check_scores(second, "probs_out")
@@ -383,7 +404,7 @@ def _scores_of_both(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _check_scores(scores: Tensor, name: str) -> Tensor:
-    """Check that `scores` are numbers that have an order, and return them in float64 on the CPU."""
+    """Check that `scores` are numbers without NaN, and return them in float64 on the CPU."""
     if not isinstance(scores, Tensor) or not scores.is_floating_point():
         kind = scores.dtype if isinstance(scores, Tensor) else type(scores).__name__
         raise DataError(f"{name} must be a floating-point tensor of scores (n,), but is {kind}")

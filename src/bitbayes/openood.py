@@ -1,7 +1,7 @@
 """bitbayes as a post-processor of OpenOOD's evaluator (version 1.5).
 
-OpenOOD is no dependency. Its evaluator takes only what is a `BasePostprocessor`, so this class is a subclass
-where OpenOOD can be imported.
+OpenOOD is not a dependency. Its evaluator accepts only a `BasePostprocessor`, so this class is a subclass of
+it if OpenOOD can be imported.
 """
 
 from collections.abc import Iterator, Mapping
@@ -29,19 +29,21 @@ else:
     except ImportError:
         BasePostprocessor = object
 
-# What loaders are called. The evaluator says "train", some programs made of it say "main_train".
+__all__ = ["LaplacePostprocessor"]
+
+# The names of the loaders. The evaluator uses "train", some programs derived from it use "main_train".
 TRAINING, VALIDATION = ("train", "main_train"), ("val",)
 INPUTS, LABELS = "data", "label"
 
 
 class LaplacePostprocessor(BasePostprocessor):
-    """`Laplace.score` as the confidence by which OpenOOD tells data from outliers.
+    """`Laplace.score` as the confidence by which OpenOOD separates data from outliers.
 
-    `setup` fits a `Laplace` on the training data and tunes it on the validation data. It does not look at
-    outliers, so there is nothing for OpenOOD's search of hyperparameters to do: `APS_mode` is False.
+    `setup` fits a `Laplace` on the training data and tunes it on the validation data. It does not use
+    outliers, so OpenOOD needs no search of hyperparameters: `APS_mode` is False.
 
     Args:
-        config: OpenOOD's, which is kept and not looked at.
+        config: OpenOOD's configuration, which is stored but not used.
         options: of the `Laplace`, such as `layers="all"`.
 
     Attributes:
@@ -67,7 +69,7 @@ class LaplacePostprocessor(BasePostprocessor):
         Args:
             net: the classifier.
             id_loader_dict: loaders "train" and "val" of batches {"data": …, "label": …}.
-            ood_loader_dict: not looked at.
+            ood_loader_dict: not used.
         """
         bayes, network = Laplace(net, **self.options), unwrapped(net)
         now = fingerprint(network)
@@ -78,7 +80,7 @@ class LaplacePostprocessor(BasePostprocessor):
 
     @torch.no_grad()
     def postprocess(self, net: nn.Module, data: Inputs) -> tuple[Tensor, Tensor]:
-        """The most probable labels (n,) and the scores (n,), of one forward pass, on the CPU."""
+        """Return the most probable labels (n,) and the scores (n,), from one forward pass, on the CPU."""
         bayes = self._bayes_of(net)
         probabilities, scores = bayes.predict_and_score(data)
         return probabilities.argmax(1), scores
@@ -86,20 +88,20 @@ class LaplacePostprocessor(BasePostprocessor):
     def inference(
         self, net: nn.Module, data_loader: Loader, progress: bool = True
     ) -> tuple[NDArray[np.int64], NDArray[np.floating], NDArray[np.int64]]:
-        """Predictions, confidences and labels (n,) of all batches of a loader.
+        """Return the predictions, confidences and labels (n,) of all batches of a loader.
 
         Args:
             net: the classifier that was set up.
             data_loader: yields batches {"data": …, "label": …}.
             progress: whether to show a bar.
         """
-        found: list[tuple[Tensor, Tensor, Tensor]] = []
+        batches: list[tuple[Tensor, Tensor, Tensor]] = []
         for data, label in track(_Pairs(data_loader), "OpenOOD", progress):
-            found.append((*self.postprocess(net, data), label))
-        if not found:
+            batches.append((*self.postprocess(net, data), label))
+        if not batches:
             raise DataError("the loader is empty: it yielded no batch")
         predictions, confidences, labels = (
-            torch.cat([each.cpu() for each in column]).numpy() for column in zip(*found, strict=True)
+            torch.cat([each.cpu() for each in column]).numpy() for column in zip(*batches, strict=True)
         )
         return predictions.astype(np.int64), confidences, labels.astype(np.int64)
 
@@ -118,13 +120,13 @@ class LaplacePostprocessor(BasePostprocessor):
 
     def _bayes_of(self, net: nn.Module) -> Laplace:
         bayes = self._bayes()
-        if unwrapped(net) is not self._network:  # `bayes.model` is a view of it where there is an `output`
+        if unwrapped(net) is not self._network:  # not `bayes.model`, which wraps it if there is an `output`
             raise ModelError("this post-processor was set up for another network: call `setup` with this one")
         return bayes
 
 
 class _Pairs:
-    """OpenOOD's batches, mappings with many keys, as the pairs (inputs, labels) that `Laplace` takes."""
+    """A loader of pairs (inputs, labels), made from OpenOOD's batches, which are mappings with many keys."""
 
     def __init__(self, loader: Loader) -> None:
         self.loader = check_loader(loader)

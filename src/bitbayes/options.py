@@ -212,7 +212,9 @@ def refuse_unknown(given: Mapping[str, object], known: Iterable[str]) -> None:
     """
     for name, value in given.items():
         if name in LAPLACE_TORCH:
-            raise ArgumentError(f"{name}={value!r} is an option of laplace-torch. Here: {LAPLACE_TORCH[name]}")
+            raise ArgumentError(
+                f"{name}={value!r} is an option of laplace-torch. Here: {LAPLACE_TORCH[name]}"
+            )
         near = difflib.get_close_matches(name, known, n=1)
         hint = f", did you mean {near[0]!r}?" if near else ""
         raise TypeError(f"unexpected argument {name}={value!r}{hint}")

@@ -10,6 +10,8 @@ from torch import Tensor, nn
 from bitbayes.errors import ArgumentError, DataError, ModelError
 from bitbayes.model.running.private_copy import private_copy
 
+__all__ = ["far_away", "pgd_confident", "rotate", "uniform_noise"]
+
 
 def uniform_noise(like: Tensor, n: int | None = None, *, generator: torch.Generator | None = None) -> Tensor:
     """Return uniform noise over the range of some data, [min(like), max(like)].
@@ -42,12 +44,12 @@ def uniform_noise(like: Tensor, n: int | None = None, *, generator: torch.Genera
 
 
 def noise_between(low: Tensor, high: Tensor, shape: torch.Size, generator: torch.Generator | None) -> Tensor:
-    """Uniform noise on [low, high], on the device and in the dtype of `low` (). Raises if low = high.
+    """Return uniform noise on [low, high], on the device and in the dtype of `low` (). Raises if low = high.
 
     Args:
         low, high: the range.
         shape: of the noise.
-        generator: it may live on another device: it draws there.
+        generator: of the random numbers. If it is on another device, they are drawn there.
     """
     if low == high:
         raise DataError(
@@ -185,13 +187,13 @@ def rotate(x: Tensor, degrees: float) -> Tensor:
         raise DataError(f"give floating-point images (n, c, h, w), not {x.dtype} of shape {tuple(x.shape)}")
     height, width = x.shape[2:]
     cos, sin = math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
-    # affine_grid measures from −1 to 1 along both sides, so that a turn of an oblong image needs its aspect.
+    # affine_grid's coordinates go from −1 to 1 along both sides: an oblong image needs its aspect ratio.
     turn = [[cos, -sin * height / width, 0.0], [sin * width / height, cos, 0.0]]
-    # Half precision cannot tell neighbouring pixels' coordinates apart in a large image.
+    # In half precision, the coordinates of neighbouring pixels of a large image would be equal.
     wide = x.to(torch.promote_types(x.dtype, torch.float32))
     grid = F.affine_grid(wide.new_tensor([turn]), [1, 1, height, width], align_corners=False)  # (1, h, w, 2)
-    turned = F.grid_sample(wide, grid.expand(len(x), -1, -1, -1), padding_mode="zeros", align_corners=False)
-    return turned.to(x.dtype)
+    rotated = F.grid_sample(wide, grid.expand(len(x), -1, -1, -1), padding_mode="zeros", align_corners=False)
+    return rotated.to(x.dtype)
 
 
 def _log_confidence(logits: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ from bitbayes.options import AUTO, CurvatureName, Fisher, Layers, Predictive, Re
 if TYPE_CHECKING:
 
     class BaseEstimator:
-        """What mypy needs to know of scikit-learn's, which has no types."""
+        """The part of scikit-learn's class that mypy needs: scikit-learn has no types."""
 
         def __sklearn_tags__(self) -> Any: ...
 
@@ -43,7 +43,9 @@ else:
             "bitbayes.sklearn needs scikit-learn: install bitbayes with its extra 'sklearn'"
         ) from error
 
-# Rows that go through the network at once when nothing is learned.
+__all__ = ["LaplaceClassifier"]
+
+# Rows that go through the network at once, except in training.
 ROWS = 1024
 
 
@@ -51,7 +53,7 @@ class LaplaceClassifier(ClassifierMixin, BaseEstimator):
     """A classifier whose probabilities are averages over a Gaussian over its network's weights.
 
     `fit` sets aside a part of the data, trains a network on the rest, and fits a `Laplace` on that rest. The
-    part that was set aside tunes it. A network that is trained already is taken as it is.
+    part that was set aside tunes it. A network that is trained already is used as it is.
 
     Args:
         module: None for an MLP with ReLUs in float64; a function (features, classes) → network, which `fit`
@@ -63,8 +65,8 @@ class LaplaceClassifier(ClassifierMixin, BaseEstimator):
         batch_size: rows in each step of the training.
         learning_rate: of the training; it falls to 0 along a cosine.
         weight_decay: of the training.
-        validation_fraction: the part of the data that is set aside to tune; not needed where `fit` is given
-            other validation data, or `prior_variance` is set: then nothing is tuned.
+        validation_fraction: the part of the data that is set aside to tune; not needed if `fit` is given
+            other validation data, or if `prior_variance` is set: then nothing is tuned.
         classes: the labels in the order of a trained network's outputs; by default those of y, sorted.
         layers, structure, prior_variance, predictive, head, curvature, residual: as for `Laplace`.
         device: where a new network is trained. A trained network stays where it is.
@@ -144,10 +146,10 @@ class LaplaceClassifier(ClassifierMixin, BaseEstimator):
         self._check_numbers()
         classes = self._classes_of(targets)
         random = check_random_state(self.random_state)
-        held = self._checked_validation(validation, classes)
-        if held is None and self.prior_variance is None:
-            inputs, held_x, targets, held_y = self._set_aside(inputs, targets, random)
-            held = held_x, held_y
+        held_out = self._checked_validation(validation, classes)
+        if held_out is None and self.prior_variance is None:
+            inputs, held_out_x, targets, held_out_y = self._set_aside(inputs, targets, random)
+            held_out = held_out_x, held_out_y
         labels = _indices(targets, classes)
         network = self._network(inputs, labels, len(classes), int(random.randint(2**31 - 1)))
         bayes = Laplace(
@@ -160,27 +162,28 @@ class LaplaceClassifier(ClassifierMixin, BaseEstimator):
             curvature=self.curvature,
             residual=self.residual,
         ).fit(_batches(network, inputs, labels), progress=False)
-        if held is not None:
-            bayes.tune(_batches(network, held[0], _indices(held[1], classes)), progress=False)
-        # scikit-learn's scorers take columns for sorted, and do not look at classes_.
+        if held_out is not None:
+            x, y_indices = held_out[0], _indices(held_out[1], classes)
+            bayes.tune(_batches(network, x, y_indices), progress=False)
+        # scikit-learn's scorers assume sorted columns, and ignore classes_.
         self._sorted_outputs = np.argsort(classes)
         self.classes_, self.module_, self.laplace_ = classes[self._sorted_outputs], network, bayes
         return self
 
     def predict(self, X: ArrayLike) -> NDArray[np.generic]:
-        """The most probable label of each row."""
+        """Return the most probable label of each row."""
         probabilities = self.predict_proba(X)
         found: NDArray[Any] = self.classes_[probabilities.argmax(1)]
         return found
 
     def predict_proba(self, X: ArrayLike) -> NDArray[np.floating]:
-        """The probabilities (n, k), in the order of `classes_`; rows sum to one."""
+        """Return the probabilities (n, k), in the order of `classes_`; rows sum to one."""
         check_is_fitted(self)
         by_output: NDArray[Any] = self.laplace_.predict_proba(self._inputs(X)).cpu().numpy()
         return by_output.take(self._sorted_outputs, axis=1)
 
     def score_samples(self, X: ArrayLike) -> NDArray[np.floating]:
-        """`Laplace.score` (n,): larger = more like the data, to reject by."""
+        """Return `Laplace.score` (n,), to reject by: larger means more like the data."""
         check_is_fitted(self)
         found: NDArray[Any] = self.laplace_.score(self._inputs(X)).cpu().numpy()
         return found
@@ -209,7 +212,7 @@ class LaplaceClassifier(ClassifierMixin, BaseEstimator):
             )
 
     def _classes_of(self, y: NDArray[Any]) -> NDArray[Any]:
-        """The labels in the order of the network's outputs."""
+        """Return the labels in the order of the network's outputs."""
         seen = np.unique(y)
         classes = seen if self.classes is None else np.asarray(self.classes)
         if len(classes) < 2:
@@ -236,7 +239,7 @@ class LaplaceClassifier(ClassifierMixin, BaseEstimator):
         return X, y
 
     def _set_aside(self, X: NDArray[Any], y: NDArray[Any], random: Any) -> Any:
-        """X and y in two parts, with the same shares of all classes where there are enough of each."""
+        """Split X and y into two parts, stratified by class if there are enough rows of each."""
         counts = np.unique(y, return_counts=True)[1]
         held = int(np.ceil(len(y) * self.validation_fraction))
         if held == len(y):
@@ -248,7 +251,7 @@ class LaplaceClassifier(ClassifierMixin, BaseEstimator):
         return train_test_split(X, y, test_size=held, random_state=random, stratify=y if enough else None)
 
     def _network(self, X: NDArray[Any], labels: Tensor, k: int, seed: int) -> nn.Module:
-        """The trained network: the one that was given, or a new one."""
+        """Return the trained network: the one that was given, or a new one."""
         if isinstance(self.module, nn.Module):
             _check_outputs(self.module, X, k)
             return self.module
@@ -263,7 +266,7 @@ class LaplaceClassifier(ClassifierMixin, BaseEstimator):
         with (
             torch.random.fork_rng(devices=devices),
             torch.enable_grad(),
-        ):  # others' random numbers stay as they are
+        ):  # the caller's random state stays as it is
             torch.manual_seed(seed)
             network = _mlp(X.shape[1:], self.hidden, k) if self.module is None else self.module(X.shape[1], k)
             if not isinstance(network, nn.Module):
@@ -286,7 +289,7 @@ class LaplaceClassifier(ClassifierMixin, BaseEstimator):
         for _ in range(int(self.epochs)):
             for rows in torch.split(torch.randperm(len(x)), int(self.batch_size)):
                 if len(rows) == 1 < min(len(x), int(self.batch_size)):
-                    continue  # no batch norm can learn of one row; it is in another batch of the next epoch
+                    continue  # batch norm cannot train on one row; the next epoch shuffles again
                 optimiser.zero_grad()
                 logits = as_logits(call(network, x[rows].to(device)), len(rows))
                 _cross_entropy(logits, labels[rows].to(device)).backward()  # type: ignore[no-untyped-call]
@@ -296,7 +299,7 @@ class LaplaceClassifier(ClassifierMixin, BaseEstimator):
 
 
 def _mlp(shape: tuple[int, ...], hidden: Sequence[int], k: int) -> nn.Module:
-    """An MLP in float64, in which scikit-learn's own estimators compute."""
+    """Return an MLP in float64, the precision of scikit-learn's own estimators."""
     widths = [int(np.prod(shape)), *(int(width) for width in hidden)]
     parts: list[nn.Module] = [nn.Flatten()]
     for before, after in pairwise(widths):
@@ -312,7 +315,7 @@ def _cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
 
 @torch.no_grad()
 def _check_outputs(network: nn.Module, X: NDArray[Any], k: int) -> None:
-    """Raise if the network has not one output for each class, or one for two classes."""
+    """Raise unless the network has one output per class, or one output for two classes."""
     inputs = _as_inputs(X[:2], network).to(model_device(network))
     outputs = as_logits(call(private_copy(network), inputs)).shape[1]
     if outputs != k and (outputs, k) != (1, 2):
@@ -323,22 +326,22 @@ def _check_outputs(network: nn.Module, X: NDArray[Any], k: int) -> None:
 
 
 def _as_inputs(X: NDArray[Any], network: nn.Module) -> Tensor:
-    """X in the dtype of the network, where it has floating-point numbers."""
+    """Return X as a tensor, in the dtype of the network's floating-point parameters."""
     dtype = next((each.dtype for each in network.parameters() if each.is_floating_point()), torch.float32)
-    # torch shares memory, and wants none that cannot be written to, such as that of data frames.
+    # torch shares the memory, and warns if it is read-only, as that of data frames is.
     return torch.as_tensor(np.require(X, requirements=["C", "W"])).to(dtype)
 
 
 def _indices(y: NDArray[Any], classes: NDArray[Any]) -> Tensor:
-    """The number of each label among the classes."""
+    """Return the index of each label in `classes`."""
     order = np.argsort(classes)
     return torch.as_tensor(order[np.searchsorted(classes, y, sorter=order)])
 
 
 def _hint_if_numbered(seen: NDArray[Any], k: int) -> str:
-    """What to do, where the labels may be numbers that one of scikit-learn's tools made of others.
+    """Return advice if the labels may be numbers that a scikit-learn tool put in place of other labels.
 
-    They are not taken for such: they may be the numbers of the network's outputs as well.
+    They are not translated back, because they may also be the indices of the network's outputs.
     """
     if seen.dtype.kind not in "iu" or seen.min() < 0 or seen.max() >= k:
         return ""

@@ -18,6 +18,8 @@ else:
     except ImportError:
         TrainerCallback = object
 
+__all__ = ["LaplaceCallback"]
+
 
 class LaplaceCallback(TrainerCallback):
     """Fit a `Laplace` on the training data when `Trainer.train` ends, and tune it on the evaluation data.
@@ -27,13 +29,13 @@ class LaplaceCallback(TrainerCallback):
     yourself. If it evaluated several sets, none is taken by chance: nothing is tuned, and a warning says so
     at the first evaluation. With `load_best_model_at_end` the best model is the one that is fitted.
 
-    Where several processes train together, they fit and tune together, too: each reads the share of the data
+    If several processes train together, they also fit and tune together: each reads the share of the data
     that its trainer's loader gives it, and all end with the same `bayes`. A loader that you give must have
     the process's own share (a `DistributedSampler`).
 
     Args:
-        train_loader: in the place of the trainer's.
-        val_loader: in the place of the trainer's. Where there is none, nothing is tuned.
+        train_loader: used instead of the trainer's.
+        val_loader: used instead of the trainer's. If there is none, nothing is tuned.
         options: of the `Laplace`, such as `layers="all"`.
 
     Attributes:
@@ -68,7 +70,7 @@ class LaplaceCallback(TrainerCallback):
         eval_dataloader: Iterable[Any] | None = None,
         **others: Any,
     ) -> None:
-        """Warn if a second set is evaluated in the training. No callback is told of the sets before."""
+        """Warn when a second set is evaluated in training. It cannot be noticed earlier."""
         if self._evaluated is None or self.val_loader is not None:
             return
         before = len(self._evaluated)
@@ -87,7 +89,7 @@ class LaplaceCallback(TrainerCallback):
     ) -> None:
         """Fit and tune."""
         training = train_dataloader if self.train_loader is None else self.train_loader
-        # Not the trainer's present eval_dataloader: that may be of a prediction, or of before the training.
+        # Not the trainer's current eval_dataloader: it may be from a prediction, or from before the training.
         loaders, self._evaluated = list((self._evaluated or {}).values()), None
         evaluated = loaders[0] if len(loaders) == 1 else None
         validation = evaluated if self.val_loader is None else self.val_loader
@@ -95,9 +97,9 @@ class LaplaceCallback(TrainerCallback):
 
 
 def _name_of_set(metrics: Mapping[str, float]) -> str:
-    """The prefix of an evaluation's metrics, such as "eval": the trainer adds "eval_runtime" to them."""
+    """Return the prefix of an evaluation's metrics: "eval" if the trainer added "eval_runtime" to them."""
     runtimes = (name.removesuffix("_runtime") for name in metrics if name.endswith("_runtime"))
-    return min(runtimes, key=len, default="")  # a user's own may be longer: "eval_decoder_runtime"
+    return min(runtimes, key=len, default="")  # the user's own metrics may be longer: "eval_decoder_runtime"
 
 
 def _message_of_several(first: str, second: str) -> str:

@@ -7,6 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+__all__ = ["Uncertainty", "uncertainty_of_draws"]
+
 
 class Uncertainty(NamedTuple):
     """The uncertainty of n predictions, in nats. The entropy is the sum of the next two.

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from bitbayes import Laplace, TemperatureScaling, metrics
-from bitbayes.auditing.costs import Taken
+from bitbayes.auditing.costs import Duration
 from bitbayes.auditing.findings import AUDITED_METHODS, KEPT_SHARES, Audit, Cost
 from bitbayes.auditing.measure import audit
 from bitbayes.errors import DataError, EdgeWarning
@@ -398,9 +398,9 @@ def test_without_given_outliers_noise_is_what_is_unfamiliar() -> None:
 
 def test_costs_are_ratios_to_the_same_forward_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     # A forward pass over a batch of 40 takes 4 of work, so one over 120 training inputs takes 12.
-    monkeypatch.setattr("bitbayes.auditing.measure.repeated", lambda first, again: Taken(6.0, 24.0))
+    monkeypatch.setattr("bitbayes.auditing.measure.median_duration", lambda first, again: Duration(6.0, 24.0))
     monkeypatch.setattr(
-        "bitbayes.auditing.measure.side_by_side", lambda *_: (Taken(2.0, 4.0), Taken(3.0, 10.0))
+        "bitbayes.auditing.measure.durations_in_turns", lambda *_: (Duration(2.0, 4.0), Duration(3.0, 10.0))
     )
     assert run(trained(3, 3), loaders(3)).cost == Cost(
         fit_seconds=6.0,

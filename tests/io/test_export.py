@@ -13,7 +13,7 @@ import bitbayes as bb
 import reference
 from bitbayes.errors import ArgumentError, FileError, ModelError, NotFittedError
 from bitbayes.io import onnx_file
-from bitbayes.io.whole_file import write_bytes
+from bitbayes.io.atomic_write import write_bytes
 
 # Some versions of torch warn of their own way of reading tensors, once in a process.
 pytestmark = pytest.mark.filterwarnings("ignore:The given buffer is not writable")

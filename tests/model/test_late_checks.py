@@ -2,11 +2,11 @@
 
 import pytest
 import torch
+from bitbayes.likelihood import Categorical
 from torch import nn
 
 import bitbayes as bb
 from bitbayes.errors import DataError, ModelError
-from bitbayes.likelihood import Categorical
 from bitbayes.model import DeferredChecks
 from bitbayes.model.running.deferred_checks import LAG
 from classifiers import points, relu_mlp

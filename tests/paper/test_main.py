@@ -28,13 +28,13 @@ def run(*arguments):
     return CliRunner().invoke(app, arguments)
 
 
-def watched(*arguments):
+def detect_changes(*arguments):
     command = [sys.executable, "-c", WATCHED, *arguments]
     return subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
 
 
 def test_help_names_all_tables_and_figures_and_does_without_torch():
-    result = watched("--help")
+    result = detect_changes("--help")
     assert result.returncode == 0 and result.stderr.split() == ["False"]
     shown = result.stdout.replace(",", " ").split()
     assert not {*NAMES, "all"} - {word.strip(".") for word in shown}
@@ -42,7 +42,7 @@ def test_help_names_all_tables_and_figures_and_does_without_torch():
 
 
 def test_a_misspelt_table_gets_a_suggestion():
-    result = watched("tabel2")
+    result = detect_changes("tabel2")
     assert result.returncode == 1
     said, torch = result.stderr.splitlines()
     assert said.startswith("paper: NAME='tabel2' is not known, did you mean 'table2'?") and torch == "False"

@@ -4,11 +4,11 @@ import itertools
 
 import pytest
 import torch
+from bitbayes.likelihood import Categorical
 from torch import nn
 
 import bitbayes as bb
 from bitbayes.errors import ArgumentError, DataError
-from bitbayes.likelihood import Categorical
 from bitbayes.prior import Prior
 from bitbayes.toys import digits, digits_lenet
 from ray_cases import NETWORKS, agrees, deltas, fine_grid, laplace, largest_beyond

@@ -6,10 +6,10 @@ are halved until nothing depends on how a cell is bounded.
 
 import pytest
 import torch
-
 from bitbayes.likelihood import likelihood_for
-from bitbayes.logits import CovarianceFactors, LogitGaussian
 from bitbayes.predictive import KAPPA, predict
+
+from bitbayes.logits import CovarianceFactors, LogitGaussian
 from bitbayes.rays import certificates, limit
 from bitbayes.rays.ray_gaussian import INFINITE_SCALE, RayGaussian
 from bitbayes.rays.ray_residual import RayResidual

@@ -6,13 +6,13 @@ import math
 
 import pytest
 import torch
+from bitbayes.likelihood import likelihood_for
 from torch import nn
 from torch.func import functional_call
 
 import bitbayes as bb
 import reference
 from bitbayes.errors import ArgumentError
-from bitbayes.likelihood import likelihood_for
 from bitbayes.structures import CURVATURES
 from reference import CASES
 

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from bitbayes.likelihood import likelihood_for
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
@@ -14,7 +15,6 @@ import bitbayes as bb
 import reference
 from bitbayes import fitting
 from bitbayes.errors import ArgumentError, ModelError, NotEnoughMemoryError, SketchWarning
-from bitbayes.likelihood import likelihood_for
 from bitbayes.structures import LowRankCurvature, lowrank
 from bitbayes.structures.class_curvature import ClassCurvature
 from bitbayes.structures.log_lattice import interpolation, lattice

@@ -4,10 +4,10 @@ import math
 
 import pytest
 import torch
+from bitbayes.all_layers import NODES, interpolation
 
 import bitbayes as bb
 import dense
-from bitbayes.all_layers import NODES, interpolation
 from bitbayes.errors import EdgeWarning
 from bitbayes.model import Batch
 from bitbayes.prior import Prior

@@ -1,8 +1,8 @@
 """The bootstrap: how much would a score change with other inputs of the same kind?
 
-A resample draws as many inputs as there are, with replacement. It is kept as weights (r, n): how often each
-of r resamples has each of n inputs. All methods get the same resamples, so that differences between two
-methods are of the same inputs.
+A resample draws as many inputs as there are, with replacement. Weights (r, n) count how often each of r
+resamples has each of n inputs. All methods get the same resamples, so that two methods are compared on the
+same inputs.
 """
 
 import math
@@ -15,10 +15,10 @@ from bitbayes.auditing.findings import USUAL_SHARE, Interval
 
 RESAMPLES = 300
 LEVEL = 0.95
-# How many weights are in memory as floating-point numbers at a time.
+# The largest number of weights that are converted to floating point at a time.
 WEIGHTS_AT_ONCE = 10_000_000
 
-# Scores for which a larger value is better. The mean confidence has no direction on the test data.
+# Whether a larger score is better. On the test data no mean confidence is better than another one.
 LARGER_IS_BETTER = {
     "accuracy": True,
     "auroc": True,
@@ -47,13 +47,13 @@ def resampled_test_scores(weights: Tensor, probs: Tensor, labels: Tensor) -> dic
     probs = probs.double()
     confidence, predicted = probs.max(1)
     right = (predicted == labels).double()
-    own = probs.gather(1, labels[:, None])[:, 0]
+    label_probs = probs.gather(1, labels[:, None])[:, 0]
     per_input = torch.stack(
         [
             right,
             confidence,
-            -own.clamp_min(torch.finfo(torch.float32).tiny).log(),
-            probs.square().sum(1) - 2 * own + 1,  # Σᵢ (pᵢ − [i = y])²
+            -label_probs.clamp_min(torch.finfo(torch.float32).tiny).log(),
+            probs.square().sum(1) - 2 * label_probs + 1,  # Σᵢ (pᵢ − [i = y])²
         ],
         dim=1,
     )  # (n, 4)
@@ -64,10 +64,10 @@ def resampled_test_scores(weights: Tensor, probs: Tensor, labels: Tensor) -> dic
 
 
 def centred(ece: Tensor, measured: float) -> Tensor:
-    """Move the ECE of the resamples, (r,), so that its mean is the measured one; none below 0.
+    """Shift the ECE of the resamples, (r,), so that its mean is the measured one. Negative values become 0.
 
     A resample adds chance to the gap of each bin, and the ECE sums absolute gaps. So it is larger than that
-    of the data, most of all for a calibrated classifier: its own ECE could lie outside of the interval.
+    of the data, most of all for a calibrated classifier. Its measured ECE could lie outside of the interval.
     """
     return (ece - ece.mean() + measured).clamp_min(0)
 
@@ -88,30 +88,30 @@ def resampled_outlier_scores(
 
     Args:
         weights: of the test data, (r, n).
-        inside: what ranks the test data, (n,).
+        inside: the scores that rank the test data, (n,).
         outlier_weights: (r, m).
-        outside: what ranks the outliers, (m,).
+        outside: the scores that rank the outliers, (m,).
         confidence: the outliers' confidence, (m,).
     """
     n, m = len(inside), len(outside)
     inside, order = inside.sort()
     outside, outlier_order = outside.sort()
     below, not_above = torch.searchsorted(inside, outside), torch.searchsorted(inside, outside, right=True)
-    enough = n - math.ceil(metrics.check_share(USUAL_SHARE) * n)  # so many may lie below the threshold
+    most_below = n - math.ceil(metrics.check_share(USUAL_SHARE) * n)  # the threshold
     auroc, fpr95 = [], []
     step = max(1, WEIGHTS_AT_ONCE // max(n, m))
     for start in range(0, len(weights), step):
-        own = weights[start : start + step][:, order].double()
-        other = outlier_weights[start : start + step][:, outlier_order].double()
+        test_counts = weights[start : start + step][:, order].double()
+        outlier_counts = outlier_weights[start : start + step][:, outlier_order].double()
         # (r, n + 1): how many test inputs are among the first i.
-        counts = torch.nn.functional.pad(own.cumsum(1), (1, 0))
-        ranks_above = n - (counts[:, below] + counts[:, not_above]) / 2  # (r, m)
-        auroc.append((other * ranks_above).sum(1) / (n * m))
-        # The threshold is the test input with which more than `enough` inputs are reached from below.
-        place = (counts[:, 1:] <= enough).sum(1)  # (r,)
-        first_through = torch.searchsorted(outside, inside[place])  # (r,)
-        through = torch.nn.functional.pad(other.cumsum(1), (1, 0)).gather(1, first_through[:, None])[:, 0]
-        fpr95.append(1 - through / m)
+        up_to = torch.nn.functional.pad(test_counts.cumsum(1), (1, 0))
+        ranks_above = n - (up_to[:, below] + up_to[:, not_above]) / 2  # (r, m)
+        auroc.append((outlier_counts * ranks_above).sum(1) / (n * m))
+        # The threshold is the lowest test input at which the count from below exceeds `most_below`.
+        threshold = inside[(up_to[:, 1:] <= most_below).sum(1)]  # (r,)
+        first_through = torch.searchsorted(outside, threshold)  # (r,)
+        outliers_up_to = torch.nn.functional.pad(outlier_counts.cumsum(1), (1, 0))
+        fpr95.append(1 - outliers_up_to.gather(1, first_through[:, None])[:, 0] / m)
     mean = weighted_sums(outlier_weights, confidence.double()[:, None])[:, 0] / m
     return {"confidence": mean, "auroc": torch.cat(auroc), "fpr95": torch.cat(fpr95)}
 
@@ -145,12 +145,12 @@ def compare(draws: dict[str, Tensor], plain: dict[str, Tensor], *, outliers: boo
     On outliers a lower confidence is better. On the test data the confidence is not compared.
     """
     directions = {**LARGER_IS_BETTER, "confidence": False} if outliers else LARGER_IS_BETTER
-    found = {}
+    changes = {}
     for name in draws.keys() & directions.keys():
         low, high = interval(draws[name] - plain[name])
         larger = low > 0
-        found[name] = "same" if low <= 0 <= high else "better" if larger == directions[name] else "worse"
-    return {name: found[name] for name in draws if name in found}
+        changes[name] = "same" if low <= 0 <= high else "better" if larger == directions[name] else "worse"
+    return {name: changes[name] for name in draws if name in changes}
 
 
 def mean_draws(sets: list[dict[str, Tensor]]) -> dict[str, Tensor]:

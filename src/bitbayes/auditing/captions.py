@@ -1,4 +1,4 @@
-"""What stands beside the report's pictures, written from the numbers that they show."""
+"""The captions of the report's pictures, written from the numbers that they show."""
 
 import math
 
@@ -9,8 +9,8 @@ from bitbayes.rays import round_up
 
 # Bins with fewer inputs say little about the accuracy in them.
 FEW_INPUTS = 10
-SAYS_NOTHING = 0.99  # a certified confidence from this on
-# A shorter forward pass is no measure for other steps: what these cost in any case would decide the ratio.
+USELESS_CERTIFICATE = 0.99  # a certified confidence of this or more
+# In seconds. Compared with a shorter forward pass, the fixed costs of a step would decide the ratio.
 SHORTEST_PASS = 0.05
 
 
@@ -26,7 +26,7 @@ def caption_rays(audit: Audit) -> str:
     end = ray.mean["bitbayes"][-1]
     verdict = (
         f"At δ = {ray.delta[-1]:,.0f} bitbayes is as unsure as a blind guess ({percent(guess)} %)."
-        if end - guess <= min(NOTICEABLE, guess / 2)  # half a point is much where there are many classes
+        if end - guess <= min(NOTICEABLE, guess / 2)  # for many classes half a point is much
         else f"A blind guess is {percent(guess)} %; bitbayes ends {percent(end - guess)} points above it."
     )
     return f"Mean confidence from δ = 1 to δ = {ray.delta[-1]:,.0f}: {'; '.join(parts)}. {verdict}"
@@ -36,9 +36,9 @@ def caption_limits(audit: Audit) -> str:
     """Say what the confidence of bitbayes tends to, and what is certified about it."""
     if not audit.infinity:
         return ""
-    size = sum(each.size for each in audit.infinity)
-    mean = sum(each.mean * each.size for each in audit.infinity) / size
-    largest = max(each.largest for each in audit.infinity)
+    size = sum(limits.size for limits in audit.infinity)
+    mean = sum(limits.mean * limits.size for limits in audit.infinity) / size
+    largest = max(limits.largest for limits in audit.infinity)
     guess = 1 / audit.classes
     if abs(largest - guess) < 1e-6:
         limit = (
@@ -55,7 +55,7 @@ def caption_limits(audit: Audit) -> str:
         certified = round_up(certified, 0.001)
     if alpha is None or certified is None:
         return f"{limit} It is computed exactly, not measured at a large δ."
-    if certified >= SAYS_NOTHING:
+    if certified >= USELESS_CERTIFICATE:
         return (
             f"{limit} The certificate says little here: beyond δ = {write_scale(alpha)} up to "
             f"{percent(certified)} % is possible. Both are computed, not measured at a large δ."
@@ -67,7 +67,7 @@ def caption_limits(audit: Audit) -> str:
 
 
 def certificate(audit: Audit) -> tuple[float, float] | None:
-    """Return from which δ on which confidence is never exceeded, for all test inputs that were certified."""
+    """Return α and a confidence that no test input exceeds for δ ≥ α; None unless all are certified."""
     alphas = [each.alpha for each in audit.infinity if each.alpha is not None]
     certified = [each.certified for each in audit.infinity if each.certified is not None]
     if not alphas or not len(alphas) == len(certified) == len(audit.infinity):
@@ -76,7 +76,7 @@ def certificate(audit: Audit) -> tuple[float, float] | None:
 
 
 def caption_reliability(audit: Audit) -> str:
-    """Say for each method whether it claims as much as it achieves."""
+    """Say for each method whether its confidence matches its accuracy."""
     n = audit.sizes["test"]
     parts = [
         f"{METHOD_TITLES[method]} claims {percent(scores.confidence)} % and is right "
@@ -87,7 +87,7 @@ def caption_reliability(audit: Audit) -> str:
 
 
 def caption_trade_off(audit: Audit) -> str:
-    """Say what the settings buy and what they cost, on the test data and on unfamiliar inputs."""
+    """Compare the methods by calibration on the test data and by how many unfamiliar inputs get through."""
     group = audit.groups["unfamiliar"]
     points = {m: (audit.test[m].ece, group.scores[m].fpr95) for m in audit.methods}
     listed = "; ".join(

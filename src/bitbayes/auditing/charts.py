@@ -95,7 +95,7 @@ def _draw_counts(audit: Audit, x: Scale, top: float, bottom: float) -> list[str]
     most = max(max(scores.reliability.count) for scores in audit.test.values())
     decades = max(1, math.ceil(math.log10(most + 1)))
     height = _linear(0, decades, bottom, top)
-    found = [_line(LEFT, bottom, RIGHT, bottom, "axis")]
+    parts = [_line(LEFT, bottom, RIGHT, bottom, "axis")]
     for number, (method, scores) in enumerate(audit.test.items()):
         bins = len(scores.reliability.count)
         width = (x(1) - x(0)) / bins / (len(audit.test) + 0.6)
@@ -104,19 +104,19 @@ def _draw_counts(audit: Audit, x: Scale, top: float, bottom: float) -> list[str]
                 # A single input has a visible bar too.
                 level = height(max(0.08, math.log10(count) + 0.08))
                 left = x(b / bins) + width * (number + 0.3)
-                found.append(
+                parts.append(
                     f'<rect class="fill {method}" x="{left:.1f}" y="{level:.1f}" width="{width:.1f}" '
                     f'height="{bottom - level:.1f}"/>'
                 )
-    found += [_y_tick(height(decade), f"{10**decade:,}") for decade in {0, decades}]
-    return found
+    parts += [_y_tick(height(decade), f"{10**decade:,}") for decade in {0, decades}]
+    return parts
 
 
 def draw_rays(audit: Audit, description: str) -> Markup:
     """Draw the mean confidence against δ, with bands from the 10 % to the 90 % quantile.
 
-    A dashed line marks a blind guess. Where they are known, the limit is at the right of the axis, above "∞",
-    and the certificate is a thick line: the confidence that is not exceeded from its left end on.
+    A dashed line marks a blind guess. The limit, if known, is at the right of the axis, above "∞". The
+    certificate, if known, is a thick line: the confidence that is not exceeded from its left end on.
     """
     ray = audit.ray
     assert ray is not None
@@ -137,17 +137,17 @@ def draw_rays(audit: Audit, description: str) -> Markup:
         lower = [(x(d), y(v)) for d, v in zip(ray.delta, ray.low[method], strict=True)]
         parts.append(f'<polygon class="band {method}" points="{_points([*upper, *reversed(lower)])}"/>')
     for method in audit.methods:
-        places = [(x(d), y(v)) for d, v in zip(ray.delta, ray.mean[method], strict=True)]
-        parts.append(_polyline(places, f"line {method}"))
-        parts += [marker(method, *places[i], 4) for i in (0, -1)]
+        points = [(x(d), y(v)) for d, v in zip(ray.delta, ray.mean[method], strict=True)]
+        parts.append(_polyline(points, f"line {method}"))
+        parts += [marker(method, *points[i], 4) for i in (0, -1)]
     if audit.infinity:
-        place = RIGHT - 4
+        infinity = RIGHT - 4
         mean = sum(each.mean * each.size for each in audit.infinity) / sum(e.size for e in audit.infinity)
         largest = max(each.largest for each in audit.infinity)
         parts += [
-            _x_tick(place, bottom, "∞"),
-            _line(place, y(mean), place, y(largest), "line bitbayes"),
-            f'<circle class="limit" cx="{place}" cy="{y(mean):.1f}" r="5"/>',
+            _x_tick(infinity, bottom, "∞"),
+            _line(infinity, y(mean), infinity, y(largest), "line bitbayes"),
+            f'<circle class="limit" cx="{infinity}" cy="{y(mean):.1f}" r="5"/>',
         ]
         if certified := certificate(audit):
             alpha, confidence = certified
@@ -159,18 +159,18 @@ def draw_rays(audit: Audit, description: str) -> Markup:
 def draw_strip(audit: Audit, outlier: OutlierSet, method: str) -> Markup:
     """Draw how one method ranks the test data (upwards) and one set of outliers (downwards).
 
-    What is left of the line is refused. The page's script moves the line: its places are in `data-places`.
+    Inputs to the left of the line are refused. The page's script moves the line to a place in `data-places`.
     """
     ranking = audit.rankings[method]
     places = [STRIP_WIDTH * position for position in ranking.position]
-    now = places[KEPT_SHARES.index(USUAL_SHARE)]
+    threshold = places[KEPT_SHARES.index(USUAL_SHARE)]
     middle = STRIP_HEIGHT / 2
     parts = [
         *_bars(ranking.histogram, middle, -1, "test"),
         *_bars(outlier.passing[method].histogram, middle, 1, method),
         _line(0, middle, STRIP_WIDTH, middle, "axis"),
-        f'<rect class="refused" x="0" y="0" width="{now:.1f}" height="{STRIP_HEIGHT}"/>',
-        f'<line class="threshold" x1="{now:.1f}" x2="{now:.1f}" y1="0" y2="{STRIP_HEIGHT}"/>',
+        f'<rect class="refused" x="0" y="0" width="{threshold:.1f}" height="{STRIP_HEIGHT}"/>',
+        f'<line class="threshold" x1="{threshold:.1f}" x2="{threshold:.1f}" y1="0" y2="{STRIP_HEIGHT}"/>',
     ]
     return Markup(
         f'<svg class="strip" viewBox="0 0 {STRIP_WIDTH} {STRIP_HEIGHT}" preserveAspectRatio="none" '
@@ -188,7 +188,7 @@ def draw_key(method: str) -> Markup:
 
 
 def marker(method: str, x: float, y: float, r: float) -> str:
-    """Return the marker of a method around a place."""
+    """Return the marker of a method, centred at (x, y) and of radius r."""
     shape = MARKERS[method]
     if shape == "circle":
         return f'<circle class="fill {method}" cx="{x:.1f}" cy="{y:.1f}" r="{r}"/>'
@@ -197,8 +197,8 @@ def marker(method: str, x: float, y: float, r: float) -> str:
         "triangle": [(0, -1.1), (1.1, 0.85), (-1.1, 0.85)],
         "diamond": [(0, -1.25), (1.25, 0), (0, 1.25), (-1.25, 0)],
     }[shape]
-    places = [(x + r * a, y + r * b) for a, b in corners]
-    return f'<polygon class="fill {method}" points="{_points(places)}"/>'
+    points = [(x + r * a, y + r * b) for a, b in corners]
+    return f'<polygon class="fill {method}" points="{_points(points)}"/>'
 
 
 def _bars(histogram: list[int], middle: float, direction: int, kind: str) -> Iterable[str]:
@@ -232,7 +232,7 @@ def _logarithmic(low: float, high: float, start: float, end: float) -> Scale:
 
 
 def _ceiling(share: float) -> float:
-    """Return the end of an axis for shares up to this one."""
+    """Return the upper end of an axis for shares up to this one."""
     return next((end for end in (0.05, 0.1, 0.2, 0.4, 0.6, 0.8) if share <= 0.95 * end), 1.0)
 
 
@@ -265,9 +265,9 @@ def _line(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:
     return f'<line class="{kind}" x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"/>'
 
 
-def _polyline(places: Sequence[Point], kind: str) -> str:
-    return f'<polyline class="{kind}" points="{_points(places)}"/>'
+def _polyline(points: Sequence[Point], kind: str) -> str:
+    return f'<polyline class="{kind}" points="{_points(points)}"/>'
 
 
-def _points(places: Iterable[Point]) -> str:
-    return " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
+def _points(points: Iterable[Point]) -> str:
+    return " ".join(f"{x:.1f},{y:.1f}" for x, y in points)

@@ -19,7 +19,7 @@ from bitbayes.auditing.target import embedded_target, load_target
 from bitbayes.auditing.terminal import terminal_table, write_conclusion
 from bitbayes.auditing.words import METHOD_TITLES, printable, write_chosen
 from bitbayes.errors import ArgumentError, FileError
-from bitbayes.io.whole_file import check_writable, write_text
+from bitbayes.io.atomic_write import check_writable, write_text
 
 # Exit codes. Errors are raised, and end with 1.
 SUCCESS, CONDITION_HOLDS, INTERRUPTED = 0, 3, 130
@@ -27,7 +27,7 @@ SUCCESS, CONDITION_HOLDS, INTERRUPTED = 0, 3, 130
 
 @dataclass(frozen=True)
 class Request:
-    """What the user asked for: the arguments and options of the command."""
+    """The arguments and options of the command."""
 
     target: str | None
     output: Path
@@ -40,7 +40,7 @@ class Request:
 
     @property
     def files(self) -> list[Path]:
-        """What is written, in this order."""
+        """The files to write, in this order."""
         return [path for path in (self.json_file, self.output) if path]
 
     @property
@@ -53,7 +53,7 @@ class Request:
 def run_audit_command(request: Request) -> int:
     """Audit, write the files, print the conclusion, and return the exit code.
 
-    What is wrong with the request raises before any work.
+    A mistake in the request raises before any work is done.
     """
     conditions = [parse_condition(text) for text in request.fail_if]
     if request.json_file and os.path.realpath(request.json_file) == os.path.realpath(request.output):
@@ -63,51 +63,51 @@ def run_audit_command(request: Request) -> int:
     replaced = [path for path in request.files if _will_replace(path, request.force)]
     bars, written = ProgressBars(), list[Path]()
     try:
-        found = _run(request, bars)
-        # Before anything is printed: whatever happens to the terminal, the files are there.
+        report = _run(request, bars)
+        # Before anything is printed, so that the files exist even if the terminal goes away.
         if request.json_file:
-            write_text(request.json_file, found.to_json())
+            write_text(request.json_file, report.to_json())
             written.append(request.json_file)
-        found.save(request.output)
+        report.save(request.output)
     except KeyboardInterrupt:
-        kept = f"only {written[0]} was written" if written else "nothing was written"
-        _complain(f"interrupted during “{bars.stage or 'Loading'}”; {kept}")
+        outcome = f"only {written[0]} was written" if written else "nothing was written"
+        _print_error(f"interrupted during “{bars.stage or 'Loading'}”; {outcome}")
         return INTERRUPTED
-    _print(found, request, replaced)
+    _print_report(report, request, replaced)
     if request.open_page and not webbrowser.open(request.output.resolve().as_uri()):
-        _complain(f"no browser was found; open {request.output} yourself")
-    failures = check_conditions(found, conditions)
+        _print_error(f"no browser was found; open {request.output} yourself")
+    failures = check_conditions(report, conditions)
     for line in failures:
-        _complain(f"failed: {line}")
+        _print_error(f"failed: {line}")
     return CONDITION_HOLDS if failures else SUCCESS
 
 
 def _run(request: Request, bars: ProgressBars) -> AuditReport:
     torch.manual_seed(request.seed)
-    chosen = load_target(request.target) if request.target else embedded_target(request.seed)
-    model = chosen.model if request.device is None else chosen.model.to(request.device)
+    target = load_target(request.target) if request.target else embedded_target(request.seed)
+    model = target.model if request.device is None else target.model.to(request.device)
     with bars:
         return audit(
             model,
-            chosen.train,
-            chosen.validation,
-            chosen.test,
-            chosen.outliers,
-            subject=chosen.subject,
+            target.train,
+            target.validation,
+            target.test,
+            target.outliers,
+            subject=target.subject,
             seed=request.seed,
             command=request.command,
             progress=bars,
         )
 
 
-def _print(found: AuditReport, request: Request, replaced: list[Path]) -> None:
+def _print_report(report: AuditReport, request: Request, replaced: list[Path]) -> None:
     console = Console(highlight=False, emoji=False)
-    console.print(write_conclusion(found), markup=False)
+    console.print(write_conclusion(report), markup=False)
     console.print()
-    console.print(terminal_table(found))
-    for method, numbers in found.chosen.items():
+    console.print(terminal_table(report))
+    for method, numbers in report.chosen.items():
         console.print(f"Chosen for {METHOD_TITLES[method]}: {write_chosen(numbers)}.")
-    for note in found.notes:
+    for note in report.notes:
         console.print(f"Note: {note}", markup=False)
     for path in request.files:
         title = "Report" if path == request.output else "Numbers"
@@ -116,7 +116,7 @@ def _print(found: AuditReport, request: Request, replaced: list[Path]) -> None:
 
 
 def _will_replace(path: Path, force: bool) -> bool:
-    """Return whether there is a file that will be replaced. Raise if it is none of ours, unless forced."""
+    """Return whether an existing file will be replaced. Raise if it is not a report, unless forced."""
     if not path.exists():
         return False
     with path.open("rb") as file:
@@ -129,5 +129,5 @@ def _will_replace(path: Path, force: bool) -> bool:
     return True
 
 
-def _complain(text: str) -> None:
+def _print_error(text: str) -> None:
     print(f"bitbayes: {printable(text)}", file=sys.stderr)

@@ -32,7 +32,7 @@ MEASURES = {
     "far-fpr95": "the worst FPR95 over the far-away sets",
     "far-confidence": "the largest mean confidence over the far-away sets",
 }
-# What is not between 0 and 1, as all others are.
+# The measures that are not between 0 and 1.
 NOT_RATES = ("nll", "brier")
 FORM = re.compile(r"\s*([^\s<>=]+)\s*(>=|<=|>|<)\s*([^\s<>=]+(?:\s+%)?)\s*")
 
@@ -65,37 +65,36 @@ def parse_condition(text: str) -> Condition:
             f"{text!r} is no condition: write a measure, >, >=, < or <=, and a number, such as 'ece>0.05'"
         )
     left, comparison, right = match.groups()
-    found = Condition(text, _read_name(left, text), comparison, _read_value(right, text))
-    rate = found.left.partition(".")[2] not in NOT_RATES
-    if isinstance(found.right, float) and (math.isnan(found.right) or (rate and found.right > 1)):
+    condition = Condition(text, _read_name(left, text), comparison, _read_value(right, text))
+    rate = condition.left.partition(".")[2] not in NOT_RATES
+    limit = condition.right
+    if isinstance(limit, float) and (math.isnan(limit) or (rate and limit > 1)):
         expected = "a rate is between 0 and 1, or a percentage such as 5%" if rate else "give a number"
         raise ArgumentError(f"{right!r} in {text!r} would decide nothing: {expected}")
-    return found
+    return condition
 
 
 def check_conditions(audit: Audit, conditions: list[Condition]) -> list[str]:
     """Return a line for each condition that holds. One that cannot be checked counts as if it held."""
-    found = []
-    for each in conditions:
+    lines = []
+    for condition in conditions:
+        name, limit = condition.left, condition.right
         try:
-            left = _value(audit, each.left)
-            right = each.right if isinstance(each.right, float) else _value(audit, each.right)
+            left = _value(audit, name)
+            right = limit if isinstance(limit, float) else _value(audit, limit)
         except LookupError as error:
-            found.append(f"{each.text}: cannot be checked, {error.args[0]}")
+            lines.append(f"{condition.text}: cannot be checked, {error.args[0]}")
             continue
-        if COMPARISONS[each.comparison](left, right):
-            found.append(f"{each.text}: {each.left} is {left:.4g}" + _write_other(each.right, right))
-    return found
-
-
-def _write_other(name: str | float, value: float) -> str:
-    return "" if isinstance(name, float) else f", {name} is {value:.4g}"
+        if COMPARISONS[condition.comparison](left, right):
+            other = "" if isinstance(limit, float) else f", {limit} is {right:.4g}"
+            lines.append(f"{condition.text}: {name} is {left:.4g}{other}")
+    return lines
 
 
 def _read_value(text: str, condition: str) -> str | float:
-    number, share = text.removesuffix("%"), text.endswith("%")
+    number, is_percentage = text.removesuffix("%"), text.endswith("%")
     try:
-        return float(number) / 100 if share else float(number)
+        return float(number) / 100 if is_percentage else float(number)
     except ValueError:
         return _read_name(text, condition)
 

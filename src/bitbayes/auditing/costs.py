@@ -1,8 +1,8 @@
 """What bitbayes costs, in seconds and relative to a plain forward pass.
 
-A single short run is mostly chance: the first one loads code. So a run that is short is repeated, and the
-median counts. Ratios on a CPU are of its own time, not of the clock's, so that they do not depend on what
-else the machine does.
+The time of a single short run is mostly chance, and the first run also loads code. So short runs are
+repeated, and the median counts. On a CPU, ratios are of processor time and not of wall-clock time, so that
+they do not depend on other programs.
 """
 
 import statistics
@@ -12,76 +12,76 @@ from typing import NamedTuple
 
 import torch
 
-ENOUGH_SECONDS = 0.4  # in which a step is repeated
+ENOUGH_SECONDS = 0.4  # a step is repeated until its runs take this long
 MOST_RUNS = 15
 FEWEST_RUNS = 3  # of steps that take less than `ENOUGH_SECONDS`
-# On Windows the time of a process advances in steps of 16 ms: a short pass would take no time at all.
+# In seconds. On Windows processor time advances in steps of 16 ms, so that a short pass would take 0.
 COARSEST_CLOCK = 0.0001
 
 
-class Taken(NamedTuple):
-    """What something took: seconds by the clock, and seconds of work.
+class Duration(NamedTuple):
+    """A duration, or a time since some start: wall-clock seconds, and seconds of work.
 
-    The work is the time of the process on all cores. On a GPU, or if that time is coarse, it is the clock's.
+    The work is the processor time of all cores. On a GPU, or if that clock is coarse, it is wall-clock time.
     """
 
     seconds: float
     work: float
 
-    def less(self, other: "Taken") -> "Taken":
-        """Return what remains without a part."""
-        return Taken(self.seconds - other.seconds, self.work - other.work)
+    def minus(self, other: "Duration") -> "Duration":
+        """Return the difference of two durations."""
+        return Duration(self.seconds - other.seconds, self.work - other.work)
 
 
-def now(device: torch.device) -> Taken:
-    """Return the time of now, once all kernels have ended."""
+def now(device: torch.device) -> Duration:
+    """Return the current time, after all running kernels have ended."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     clock = time.perf_counter()
     fine = time.get_clock_info("process_time").resolution <= COARSEST_CLOCK
-    return Taken(clock, time.process_time() if device.type == "cpu" and fine else clock)
+    return Duration(clock, time.process_time() if device.type == "cpu" and fine else clock)
 
 
-def measured(work: Callable[[], object], device: torch.device) -> Taken:
-    """Return what one run of `work` takes."""
-    begun = now(device)
+def duration_of(work: Callable[[], object], device: torch.device) -> Duration:
+    """Return the duration of one run of `work`."""
+    start = now(device)
     work()
-    return now(device).less(begun)
+    return now(device).minus(start)
 
 
-def repeated(first: Taken, again: Callable[[], Taken]) -> Taken:
-    """Return the median of what several runs take.
+def median_duration(first: Duration, again: Callable[[], Duration]) -> Duration:
+    """Return the median duration of several runs, or that of the first one if it was long.
 
     Args:
-        first: what the first run took, which was not for measuring. It counts only if it was long.
-        again: makes another run and returns what it took.
+        first: the duration of a first run, which also loaded code.
+        again: makes another run and returns its duration.
     """
     if first.seconds >= ENOUGH_SECONDS:
         return first
-    runs: list[Taken] = []
+    runs: list[Duration] = []
     while _needs_more(runs):
         runs.append(again())
     return _median(runs)
 
 
-def side_by_side(
+def durations_in_turns(
     one: Callable[[], object], other: Callable[[], object], device: torch.device
-) -> tuple[Taken, Taken]:
-    """Return what two pieces of work take. They take turns, so that both see the same machine."""
-    ones: list[Taken] = []
-    others: list[Taken] = []
+) -> tuple[Duration, Duration]:
+    """Return the durations of two pieces of work. They run in turns, so that other programs slow both."""
+    ones: list[Duration] = []
+    others: list[Duration] = []
     while _needs_more(ones) or _needs_more(others):
-        ones.append(measured(one, device))
-        others.append(measured(other, device))
+        ones.append(duration_of(one, device))
+        others.append(duration_of(other, device))
     return _median(ones), _median(others)
 
 
-def _needs_more(runs: list[Taken]) -> bool:
+def _needs_more(runs: list[Duration]) -> bool:
     if len(runs) < FEWEST_RUNS:
         return True
     return sum(run.seconds for run in runs) < ENOUGH_SECONDS and len(runs) < MOST_RUNS
 
 
-def _median(runs: list[Taken]) -> Taken:
+def _median(runs: list[Duration]) -> Duration:
     seconds, work = zip(*runs, strict=True)
-    return Taken(statistics.median(seconds), statistics.median(work))
+    return Duration(statistics.median(seconds), statistics.median(work))

@@ -15,9 +15,9 @@ COUNT = 6
 
 
 class Candidate(NamedTuple):
-    """An input that may be shown, how much that is wanted, and the probabilities and scores by method."""
+    """An input that may be shown, its priority, and its probabilities and scores by method."""
 
-    wanted: float
+    priority: float
     row: Any
     label: int | None
     probs: dict[str, Tensor]
@@ -25,25 +25,25 @@ class Candidate(NamedTuple):
 
 
 class Shortlist:
-    """The inputs that are most wanted among all batches that it has seen."""
+    """The `COUNT` inputs with the highest priority among all batches so far."""
 
     def __init__(self) -> None:
         self.best: list[Candidate] = []
 
-    def add(self, inputs: Inputs, wanted: Tensor, labels: Tensor | None, predicted: Predictions) -> None:
-        """Look at a batch. `wanted` (n,) is −∞ for inputs that are never shown."""
-        for i in wanted.topk(min(COUNT, len(wanted))).indices.tolist():
-            if wanted[i] > -torch.inf:
+    def add(self, inputs: Inputs, priority: Tensor, labels: Tensor | None, predicted: Predictions) -> None:
+        """Consider the inputs of a batch. `priority` (n,) is −∞ for inputs that are never shown."""
+        for i in priority.topk(min(COUNT, len(priority))).indices.tolist():
+            if priority[i] > -torch.inf:
                 self.best.append(
                     Candidate(
-                        float(wanted[i]),
+                        float(priority[i]),
                         _row(inputs, i),
                         None if labels is None else int(labels[i]),
                         {method: rated.probs[i] for method, rated in predicted.items()},
                         {method: float(rated.scores[i]) for method, rated in predicted.items()},
                     )
                 )
-        self.best = sorted(self.best, key=lambda each: -each.wanted)[:COUNT]
+        self.best = sorted(self.best, key=lambda each: -each.priority)[:COUNT]
 
 
 class TestExamples:
@@ -55,7 +55,7 @@ class TestExamples:
         self.right, self.wrong, self.seen = Shortlist(), Shortlist(), 0
 
     def __call__(self, inputs: Inputs, labels: Tensor | None, predicted: Predictions) -> None:
-        """Look at a batch."""
+        """Consider the inputs of a batch."""
         assert labels is not None
         confidence, answers = predicted["plain"].probs.double().max(1)
         order = -torch.arange(self.seen, self.seen + len(labels), dtype=torch.float64)
@@ -72,7 +72,7 @@ class SurestOutliers:
         self.list = Shortlist()
 
     def __call__(self, inputs: Inputs, labels: Tensor | None, predicted: Predictions) -> None:
-        """Look at a batch."""
+        """Consider the inputs of a batch."""
         self.list.add(inputs, predicted["plain"].probs.double().amax(1), None, predicted)
 
 
@@ -82,15 +82,15 @@ def choose_examples(
     """Return up to `COUNT` examples: one right and one wrong test input, then each set's in turn.
 
     Args:
-        test: what was seen of the test data.
-        sets: the name and the kind of each set of outliers, and what was seen of it.
+        test: the candidates of the test data.
+        sets: the name, the kind and the candidates of each set of outliers.
         rankings: of the methods, for the thresholds.
     """
     queues = [("Test data", "test", list(test.right.best)), ("Test data", "test", list(test.wrong.best))]
-    queues += [(name, kind, list(seen.list.best)) for name, kind, seen in _in_turn(sets)]
+    queues += [(name, kind, list(surest.list.best)) for name, kind, surest in _sets_to_show(sets)]
     chosen: list[tuple[int, str, str, Candidate]] = []
     while len(chosen) < COUNT and any(queue for *_, queue in queues):
-        # Of the test data one right and one wrong input are enough, if there is anything else.
+        # One right and one wrong test input are enough, if there are any outliers.
         others = any(queue for *_, queue in queues[2:])
         for number, (name, kind, queue) in enumerate(queues):
             if queue and len(chosen) < COUNT and not (number < 2 and chosen[2:] and others):
@@ -99,8 +99,8 @@ def choose_examples(
     return [_describe(name, kind, candidate, rankings) for _, name, kind, candidate in chosen]
 
 
-def _in_turn(sets: list[tuple[str, str, SurestOutliers]]) -> list[tuple[str, str, SurestOutliers]]:
-    """Return the given sets, at most two unless there are no others, noise, and the last of the far sets."""
+def _sets_to_show(sets: list[tuple[str, str, SurestOutliers]]) -> list[tuple[str, str, SurestOutliers]]:
+    """Return the first given sets, as many as there is room for, the noise, and the last far set."""
     given = [each for each in sets if each[1] == "given"]
     noise = [each for each in sets if each[1] == "noise"]
     far = [each for each in sets if each[1] == "far"][-1:]

@@ -4,15 +4,15 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 SCHEMA_VERSION = 3
-# The last is left out where uniform noise means nothing, or the network fails on it.
+# The last is left out if uniform noise makes no sense for the inputs, or the network fails on it.
 AUDITED_METHODS = ("plain", "temperature", "bitbayes", "paper")
 # The shares of the test data that a threshold may keep: 50 %, 50.5 %, …, 100 %.
 KEPT_SHARES = [share / 200 for share in range(100, 201)]
-USUAL_SHARE = 0.95  # the share that FPR95 is about
-# How many bins the histograms of the scores have.
+USUAL_SHARE = 0.95  # the share of FPR95
+# The number of bins of the histograms of the scores.
 HISTOGRAM_BINS = 24
 
-Interval = list[float]  # the low and the high end, of 95 %
+Interval = list[float]  # the low and the high end of a 95 % interval
 
 
 @dataclass(frozen=True)
@@ -90,8 +90,10 @@ class OutlierScores:
 
 @dataclass(frozen=True)
 class Passing:
-    """Which outliers get through: their histogram on the axis of the method's `Ranking`, and for each of
-    `KEPT_SHARES` the share of them that gets through the threshold.
+    """The outliers that get through the thresholds of a method's `Ranking`.
+
+    `histogram` is over the axis of the ranking. `share` is the share of the outliers that gets through, for
+    each of `KEPT_SHARES`.
     """
 
     histogram: list[int]
@@ -122,8 +124,10 @@ class OutlierGroup:
 
 @dataclass(frozen=True)
 class PriorCurve:
-    """What each prior variance gives without temperature and residual: on the test data and, as means over
-    `sets`, on outliers. One entry per prior variance in each list.
+    """The scores of each prior variance, at a temperature of 1 and without a residual.
+
+    Each list has one entry per prior variance. `ece` is on the test data. `auroc` and `fpr95` are means over
+    the outliers in `sets`.
     """
 
     sets: list[str]
@@ -135,7 +139,7 @@ class PriorCurve:
 
 @dataclass(frozen=True)
 class Example:
-    """One input, and what each method says about it.
+    """One input, and the prediction of each method for it.
 
     Attributes:
         source: "Test data", or the name of the set of outliers.
@@ -192,17 +196,17 @@ class ClassLimits:
 
 @dataclass(frozen=True)
 class Cost:
-    """The seconds of the steps of bitbayes, each the median of several runs where a run is short.
+    """The duration of each step of bitbayes, the median of several runs if a run is short.
 
     The time for loading data is not counted. `fit` and `tune` are the ratios to one forward pass of the plain
     network over the training data, and `predict` is the ratio of a prediction to a plain one. On a CPU the
-    ratios are of its own time, and not of the clock's: so they do not depend on what else the machine does.
+    ratios are of processor time, not of wall-clock time, so that they do not depend on other programs.
     """
 
     fit_seconds: float
     tune_seconds: float
     predict_milliseconds: float  # of one input, in a batch
-    forward_milliseconds: float  # the same of the plain network
+    forward_milliseconds: float  # the same for the plain network
     fit: float
     tune: float
     predict: float

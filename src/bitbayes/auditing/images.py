@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 
 LARGEST_SIDE = 72  # in pixels; larger images are made smaller
-SMALLEST_SIDE = 6  # of what is taken for an image, and not for a small table
+SMALLEST_SIDE = 6  # of an image; anything smaller counts as a small table
 MOST_VALUES = 6
 
 
 def as_image(row: Any) -> str | None:
     """Return an input (1 or 3, h, w) or (h, w) as a PNG in a data URI, or None if it has another shape.
 
-    Its smallest number is black and its largest white, since nobody knows how it was normalised.
+    Its smallest number is black and its largest white, because its normalisation is unknown.
 
     >>> as_image(torch.rand(3, 32, 32))[:22]
     'data:image/png;base64,'
@@ -43,7 +43,7 @@ def as_image(row: Any) -> str | None:
 
 
 def first_values(row: Any) -> tuple[list[float], int]:
-    """Return the first numbers of an input, and how many it has. Of a mapping the first tensor counts.
+    """Return the first numbers of an input, and how many it has. For a mapping they are of its first tensor.
 
     >>> first_values({"ids": torch.tensor([7, 8, 9])})
     ([7.0, 8.0, 9.0], 3)

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from bitbayes._version import __version__
-from bitbayes.auditing.costs import Taken, measured, now, repeated, side_by_side
+from bitbayes.auditing.costs import Duration, duration_of, durations_in_turns, median_duration, now
 from bitbayes.auditing.examples import TestExamples, choose_examples
 from bitbayes.auditing.findings import Cost
 from bitbayes.auditing.predictions import (
@@ -73,13 +73,13 @@ def audit(
     Args:
         model: a trained network whose output is one linear layer. It is not changed.
         train: a loader of (x, y). The Laplace approximation is fitted on it.
-        validation: a loader of (x, y). It chooses the prior variances, the temperatures and the
-            residual.
+        validation: a loader of (x, y), on which the prior variances, the temperatures and the residual are
+            chosen.
         test: a loader of (x, y).
         outliers: inputs that belong to no class: a tensor or a loader for each name.
         subject: the title of the report. The default is the name of the model's class.
         seed: of the generated noise.
-        command: what repeats the audit, for the report.
+        command: the command that repeats the audit, for the report.
         progress: whether to show bars; None: on terminals and in notebooks. Or a function that is called
             with the name of a stage, the steps done, and the number of all its steps (None if unknown).
 
@@ -123,8 +123,8 @@ def _measure(
     command: str | None,
     report: ReportProgress,
 ) -> AuditReport:
-    """The audit, which reports its progress to `report`. See `audit`."""
-    begun = time.perf_counter()
+    """Run the audit and report its progress to `report`. See `audit`."""
+    started = time.perf_counter()
     device = model_device(model)
     notes: list[str] = []
     loaders = {"train": train, "validation": validation, "test": test}
@@ -134,11 +134,11 @@ def _measure(
     bayes, scaled = Laplace(model), TemperatureScaling(model)
     fitting = TimedLoader(train, "Fitting", report, device)
     tuning = TimedLoader(validation, "Tuning", report, device, extra_steps=1)  # for the candidates
-    fit = _without_waiting(lambda: bayes.fit(fitting, progress=False), fitting)
+    fit_time = _time_without_loading(lambda: bayes.fit(fitting, progress=False), fitting)
     with _edge_warnings_as_notes("Temperature", notes):
         scaled.fit(TimedLoader(validation, "Temperature", report, device), progress=False)
-    paper = copy.copy(bayes)  # shares what was fitted, and gets numbers of its own
-    tune = _without_waiting(lambda: bayes.tune(tuning, progress=False), tuning)
+    paper = copy.copy(bayes)  # shares the fitted posterior, and gets a prior variance of its own
+    tune_time = _time_without_loading(lambda: bayes.tune(tuning, progress=False), tuning)
     report(tuning.stage, 1, 1)
 
     network = SharedPass(model)
@@ -148,12 +148,12 @@ def _measure(
         "bitbayes": by_score(bayes),
     }
     report("Costs", 0, 1)
-    cost = _measure_cost(model, bayes, methods, first["test"], fitting, tuning, fit, tune)
+    cost = _measure_cost(model, bayes, methods, first["test"], fitting, tuning, fit_time, tune_time)
     report("Costs", 1, 1)
-    chosen = {"temperature": {"temperature": float(scaled.temperature)}, "bitbayes": _numbers(bayes)}
+    chosen = {"temperature": {"temperature": float(scaled.temperature)}, "bitbayes": _chosen_numbers(bayes)}
     if _tune_as_the_paper(paper, validation, first["validation"], report, notes):
         methods["paper"] = by_score(paper)
-        chosen["paper"] = {"prior_variance": _numbers(paper)["prior_variance"]}
+        chosen["paper"] = {"prior_variance": _chosen_numbers(paper)["prior_variance"]}
     test_examples = TestExamples()
     testing = TimedLoader(test, "Test data", report, device)
     predicted, labels, inputs = predict_test(methods, testing, device, MOST_GENERATED_OUTLIERS, test_examples)
@@ -184,7 +184,7 @@ def _measure(
         changed_labels=int(changed.sum()),
         chosen=chosen,
         cost=cost,
-        seconds=time.perf_counter() - begun,
+        seconds=time.perf_counter() - started,
         finished=datetime.now(UTC).isoformat(timespec="seconds"),
         seed=seed,
         command=printable(command or f"bb.audit(model, train, validation, test, outliers, seed={seed})"),
@@ -200,8 +200,8 @@ class TimedLoader:
         loader: the loader of (x, y) or of mappings.
         stage: the name of the stage for `report`.
         report: called before and after each batch.
-        device: the model's, for the clock.
-        extra_steps: the steps of the stage that follow after the loader.
+        device: the model's device, for the clock.
+        extra_steps: the number of steps of the stage that follow after the loader.
     """
 
     def __init__(
@@ -214,21 +214,21 @@ class TimedLoader:
     ) -> None:
         self.loader, self.stage, self.report, self.device = loader, stage, report, device
         self.extra_steps = extra_steps
-        self.rows, self.waiting = 0, Taken(0.0, 0.0)
+        self.rows, self.waiting = 0, Duration(0.0, 0.0)
 
     def __iter__(self) -> Iterator[Any]:
-        self.rows, self.waiting = 0, Taken(0.0, 0.0)
-        length = length_hint(self.loader)  # 0 if it is unknown, as that of a streaming DataLoader
+        self.rows, self.waiting = 0, Duration(0.0, 0.0)
+        length = length_hint(self.loader)  # 0 if it is unknown, as for a streaming DataLoader
         total = length + self.extra_steps if length else None
-        asked = now(self.device)
+        requested = now(self.device)
         for done, batch in enumerate(self.loader):
-            waited = now(self.device).less(asked)
-            self.waiting = Taken(self.waiting.seconds + waited.seconds, self.waiting.work + waited.work)
+            waited = now(self.device).minus(requested)
+            self.waiting = Duration(self.waiting.seconds + waited.seconds, self.waiting.work + waited.work)
             self.report(self.stage, done, total)
             yield batch
             self.rows += row_count(batch if isinstance(batch, Mapping) else batch[0])
             self.report(self.stage, done + 1, total)
-            asked = now(self.device)
+            requested = now(self.device)
 
 
 def _first_inputs(name: str, loader: Iterable[Any], device: torch.device) -> Inputs:
@@ -251,9 +251,9 @@ def _check_outliers(outliers: Mapping[str, Loader | Tensor] | None) -> list[tupl
             f"outliers is a {type(outliers).__name__}: give a dict from a name to a tensor of inputs or a "
             'loader, such as {"letters": letters_loader}'
         )
-    found: list[tuple[str, str, Any]] = []
+    sets: list[tuple[str, str, Any]] = []
     for name, data in (outliers or {}).items():
-        if printable(name) in (*GENERATED, *(other for other, _, _ in found)):
+        if printable(name) in (*GENERATED, *(other for other, _, _ in sets)):
             raise DataError(
                 f"outliers {name!r}: the report has another set of this name: choose another name"
             )
@@ -264,8 +264,8 @@ def _check_outliers(outliers: Mapping[str, Loader | Tensor] | None) -> list[tupl
                 f"outliers {name!r}: a {type(data).__name__} can be read only once: "
                 "give a DataLoader, a tensor, or a list of batches"
             )
-        found.append((printable(name), "given", data))
-    return found
+        sets.append((printable(name), "given", data))
+    return sets
 
 
 def _tune_as_the_paper(
@@ -273,7 +273,7 @@ def _tune_as_the_paper(
 ) -> bool:
     """Choose the prior variance by the paper's objective, on noise but never on the scored outliers.
 
-    Returns whether that was possible; a note says why not.
+    Returns whether that was possible. If not, a note says why.
     """
     device = model_device(bayes.model)
     tuning = TimedLoader(validation, METHOD_TITLES["paper"], report, device, extra_steps=1)  # for the noise
@@ -292,8 +292,8 @@ def _tune_as_the_paper(
     return True
 
 
-def _numbers(bayes: Laplace) -> dict[str, float]:
-    """Return what was chosen: prior variance, temperature, and the residual's variance and threshold."""
+def _chosen_numbers(bayes: Laplace) -> dict[str, float]:
+    """Return the chosen prior variance, temperature, and the residual's variance and threshold."""
     return {name: float(getattr(bayes, name)) for name in NUMBERS}
 
 
@@ -305,7 +305,7 @@ def _generate_outliers(inputs: Tensor | None, seed: int, notes: list[str]) -> li
     if inputs is None:
         notes.append("The inputs are no floating-point tensors: noise and far-away inputs were skipped.")
         return []
-    # `tune` draws noise from small seeds. A distant seed makes sure that the scored noise is another one.
+    # `tune` draws noise from small seeds. A distant seed makes sure that the scored noise is different.
     generator = torch.Generator().manual_seed(seed + 1_000_003)
     try:
         noise = uniform_noise(inputs, MOST_GENERATED_OUTLIERS, generator=generator)
@@ -320,9 +320,9 @@ def _generate_outliers(inputs: Tensor | None, seed: int, notes: list[str]) -> li
     return list(zip(GENERATED, ("noise", "far", "far", "far"), inputs_of, strict=True))
 
 
-def _without_waiting(work: Callable[[], object], loader: TimedLoader) -> Taken:
-    """Return what `work` takes, without the time that it waits for the loader."""
-    return measured(work, loader.device).less(loader.waiting)
+def _time_without_loading(work: Callable[[], object], loader: TimedLoader) -> Duration:
+    """Return the duration of `work`, without the time that it waits for the loader."""
+    return duration_of(work, loader.device).minus(loader.waiting)
 
 
 def _measure_cost(
@@ -332,39 +332,39 @@ def _measure_cost(
     x: Inputs,
     fitting: TimedLoader,
     tuning: TimedLoader,
-    fit: Taken,
-    tune: Taken,
+    fit_time: Duration,
+    tune_time: Duration,
 ) -> Cost:
     """Measure short steps again, and compare them with a plain forward pass over the training data.
 
     Args:
-        model, bayes, methods: what is audited.
+        model, bayes, methods: the audited network, the tuned `Laplace`, and all methods.
         x: a batch of inputs.
         fitting, tuning: the loaders of the first run.
-        fit, tune: what the first run took.
+        fit_time, tune_time: the durations of the first run.
     """
 
-    def fit_again() -> Taken:
+    def fit_again() -> Duration:
         again = TimedLoader(fitting.loader, "", say_nothing, fitting.device)
-        return _without_waiting(lambda: Laplace(model).fit(again, progress=False), again)
+        return _time_without_loading(lambda: Laplace(model).fit(again, progress=False), again)
 
-    def tune_again() -> Taken:
+    def tune_again() -> Duration:
         again, other = TimedLoader(tuning.loader, "", say_nothing, tuning.device), copy.copy(bayes)
-        return _without_waiting(lambda: other.tune(again, progress=False), again)
+        return _time_without_loading(lambda: other.tune(again, progress=False), again)
 
-    fit, tune = repeated(fit, fit_again), repeated(tune, tune_again)
-    forward, prediction = side_by_side(
+    fit_time, tune_time = median_duration(fit_time, fit_again), median_duration(tune_time, tune_again)
+    forward, prediction = durations_in_turns(
         lambda: plain_logits(model, x), lambda: methods["bitbayes"](x), fitting.device
     )
     n = row_count(x)
     one_pass = forward.work / n * fitting.rows
     return Cost(
-        fit_seconds=fit.seconds,
-        tune_seconds=tune.seconds,
+        fit_seconds=fit_time.seconds,
+        tune_seconds=tune_time.seconds,
         predict_milliseconds=1000 * prediction.seconds / n,
         forward_milliseconds=1000 * forward.seconds / n,
-        fit=fit.work / one_pass,
-        tune=tune.work / one_pass,
+        fit=fit_time.work / one_pass,
+        tune=tune_time.work / one_pass,
         predict=prediction.work / forward.work,
     )
 

@@ -1,4 +1,4 @@
-"""The report as one HTML file. It loads nothing, and reads well where scripts do not run."""
+"""The report as one HTML file. It loads no other file, and is readable without scripts."""
 
 import base64
 import json
@@ -16,7 +16,7 @@ from bitbayes.auditing.words import METHOD_TITLES, join_names, per_hundred, perc
 
 MOST_CLASSES_IN_TABLE = 20  # of limits at infinity
 CHANGE_WORDS = {"better": "▲ better", "same": "= no clear change", "worse": "▼ worse"}
-# The page says this in its head, so that `bitbayes audit` knows a report that it may replace.
+# This is in the page's head. By it `bitbayes audit` recognises a report, which it may replace.
 GENERATOR = "bitbayes audit"
 
 
@@ -34,7 +34,7 @@ def render(name: str, values: dict[str, Any]) -> str:
 
 
 def page_values(audit: Audit) -> dict[str, Any]:
-    """Return what the templates need."""
+    """Return the values that the templates use."""
     return {
         "audit": audit,
         "generator": GENERATOR,
@@ -77,7 +77,7 @@ def _read(name: str) -> str:
 
 
 def _picture(audit: Audit, draw: Any, write_caption: Any, available: object) -> tuple[Markup, str] | None:
-    """Return a picture and its caption, which is also its text for readers who cannot see it."""
+    """Return a picture and its caption, which is also its text for screen readers."""
     if available is None:
         return None
     caption = write_caption(audit)

@@ -16,7 +16,7 @@ ROWS_PER_PREDICTION = 256
 
 
 class Rated(NamedTuple):
-    """Probabilities (n, k) and what ranks the inputs: scores (n,), larger for what is more like the data."""
+    """Probabilities (n, k), and scores (n,) that rank the inputs: larger means more like the data."""
 
     probs: Tensor
     scores: Tensor
@@ -32,7 +32,7 @@ class Ranked(NamedTuple):
 Methods = dict[str, Callable[[Inputs], Rated]]  # by name
 Predictions = dict[str, Rated]  # by method
 # Called with the inputs of a batch, its labels if there are any, and the predictions of all methods.
-Watch = Callable[[Inputs, Tensor | None, Predictions], None]
+BatchCallback = Callable[[Inputs, Tensor | None, Predictions], None]
 
 
 def is_scalable(x: Inputs) -> TypeGuard[Tensor]:
@@ -48,21 +48,21 @@ def plain_logits(model: nn.Module, x: Inputs) -> Tensor:
 
 
 class SharedPass:
-    """The network's logits, kept for the last batch: two methods use the same forward pass."""
+    """The network's logits, cached for the last batch: two methods use the same forward pass."""
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
         self.inputs: Inputs | None = None
-        self.kept: Tensor | None = None
+        self.logits: Tensor | None = None
 
     def probabilities(self, x: Inputs, temperature: float = 1.0) -> Tensor:
         """Return the probabilities (n, k) of the logits divided by a temperature; one logit gives (n, 2)."""
-        if self.kept is None or self.inputs is not x:
+        if self.logits is None or self.inputs is not x:
             logits = plain_logits(self.model, x)
             # Division by a small T could overflow, so the largest logit is moved to 0 first.
-            self.kept = logits - logits.amax(1, keepdim=True) if logits.shape[1] > 1 else logits
+            self.logits = logits - logits.amax(1, keepdim=True) if logits.shape[1] > 1 else logits
             self.inputs = x
-        return likelihood_for(self.kept.shape[1]).log_probabilities(self.kept / temperature).exp()
+        return likelihood_for(self.logits.shape[1]).log_probabilities(self.logits / temperature).exp()
 
 
 def by_confidence(predict_proba: Callable[[Inputs], Tensor]) -> Callable[[Inputs], Rated]:
@@ -96,41 +96,44 @@ def predict(methods: Methods, x: Inputs) -> Predictions:
 
 
 def predict_outliers(
-    methods: Methods, data: Iterable[Any] | Tensor, device: torch.device, watch: Watch | None = None
+    methods: Methods,
+    data: Iterable[Any] | Tensor,
+    device: torch.device,
+    on_batch: BatchCallback | None = None,
 ) -> dict[str, Ranked]:
-    """Return the ranks of a tensor, predicted in pieces, or of the inputs of a loader, by method."""
+    """Return the confidences and scores of a tensor, or of the inputs of a loader, by method."""
     pieces = list(torch.split(data, ROWS_PER_PREDICTION)) if isinstance(data, Tensor) else data
     parts: dict[str, list[Ranked]] = {name: [] for name in methods}
     for batch in input_batches(pieces, device):
         predicted = predict(methods, batch.inputs)
-        if watch:
-            watch(batch.inputs, None, predicted)
+        if on_batch:
+            on_batch(batch.inputs, None, predicted)
         for name, (probs, scores) in predicted.items():
             parts[name].append(Ranked(probs.amax(1), scores))
     return {name: Ranked(*map(torch.cat, zip(*part, strict=True))) for name, part in parts.items()}
 
 
 def predict_test(
-    methods: Methods, loader: Iterable[Any], device: torch.device, most_kept: int, watch: Watch
+    methods: Methods, loader: Iterable[Any], device: torch.device, most_inputs: int, on_batch: BatchCallback
 ) -> tuple[Predictions, Tensor, Tensor | None]:
     """Run every method on the test data.
 
-    Returns the predictions, the labels (n,), and the first `most_kept` inputs (None if these cannot be
+    Returns the predictions, the labels (n,), and the first `most_inputs` inputs (None if these cannot be
     scaled).
     """
     labels: list[Tensor] = []
-    kept: list[Tensor] = []
+    first_inputs: list[Tensor] = []
     parts: dict[str, list[Rated]] = {name: [] for name in methods}
-    for inputs, own in _labelled(loader, device):
-        labels.append(own)
-        if is_scalable(inputs) and sum(map(len, kept)) < most_kept:
-            kept.append(inputs.cpu())
+    for inputs, batch_labels in _labelled(loader, device):
+        labels.append(batch_labels)
+        if is_scalable(inputs) and sum(map(len, first_inputs)) < most_inputs:
+            first_inputs.append(inputs.cpu())
         predicted = predict(methods, inputs)
-        watch(inputs, own, predicted)
+        on_batch(inputs, batch_labels, predicted)
         for name, rated in predicted.items():
             parts[name].append(rated)
-    found = {name: Rated(*map(torch.cat, zip(*part, strict=True))) for name, part in parts.items()}
-    return found, torch.cat(labels), torch.cat(kept)[:most_kept] if kept else None
+    predictions = {name: Rated(*map(torch.cat, zip(*part, strict=True))) for name, part in parts.items()}
+    return predictions, torch.cat(labels), torch.cat(first_inputs)[:most_inputs] if first_inputs else None
 
 
 def _labelled(loader: Iterable[Any], device: torch.device) -> Iterator[tuple[Inputs, Tensor]]:

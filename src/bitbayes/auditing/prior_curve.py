@@ -1,4 +1,4 @@
-"""What each prior variance gives, without temperature and residual: the curve of the trade-off."""
+"""The scores of each prior variance, at a temperature of 1 and without a residual: the trade-off."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -16,7 +16,7 @@ from bitbayes.model import Batch, input_batches, labelled_batches, model_device
 from bitbayes.prior import Prior
 
 PRIOR_VARIANCES = [10.0**exponent for exponent in range(-4, 6)]
-# More inputs than these would not move a point that one can see.
+# More inputs would not visibly move a point of the curve.
 MOST_INPUTS = 2000
 
 
@@ -30,7 +30,7 @@ def measure_prior_curve(
     """Score every prior variance on the first inputs of the test data and of each set, in one pass.
 
     Args:
-        bayes: a fitted one. It is not changed.
+        bayes: a fitted `Laplace`. It is not changed.
         test: a loader of (x, y).
         sets: the name and the inputs of each set of outliers.
         report: called with the progress.
@@ -53,14 +53,14 @@ def measure_prior_curve(
         report(stage, 1 + number, steps)
         pieces = list(torch.split(data, ROWS_PER_PREDICTION)) if isinstance(data, Tensor) else data
         outside = _rate(bayes, _first(input_batches(pieces, device)))
-        pairs = [(own.scores, other.scores) for own, other in zip(inside, outside, strict=True)]
+        pairs = [(of_data.scores, of_set.scores) for of_data, of_set in zip(inside, outside, strict=True)]
         auroc.append([metrics.auroc(*pair) for pair in pairs])
         fpr95.append([metrics.fpr95(*pair) for pair in pairs])
     report(stage, steps, steps)
     return PriorCurve(
         sets=[name for name, _ in sets],
         prior_variance=list(PRIOR_VARIANCES),
-        ece=[metrics.ece(own.probs, truth) for own in inside],
+        ece=[metrics.ece(rated.probs, truth) for rated in inside],
         auroc=[sum(each) / len(sets) for each in zip(*auroc, strict=True)],
         fpr95=[sum(each) / len(sets) for each in zip(*fpr95, strict=True)],
     )
@@ -80,10 +80,10 @@ def _rate(bayes: Laplace, batches: Iterator[Batch]) -> list[Rated]:
     """Return the predictions for each prior variance. The network runs once for all of them."""
     parts: list[list[Rated]] = [[] for _ in PRIOR_VARIANCES]
     for _, family in bayes._current_posterior().families(batches):
-        for own, variance in zip(parts, PRIOR_VARIANCES, strict=True):
+        for part, variance in zip(parts, PRIOR_VARIANCES, strict=True):
             gaussian = family.at(Prior(variance))
             k = gaussian.scaled_mean.shape[1]
             logits = predictive.predict(gaussian, predictive.method_for(bayes.predictive, k))
             probs = likelihood_for(k).log_probabilities(logits).exp()
-            own.append(Rated(probs.cpu(), uncertainty.score(gaussian).cpu()))
-    return [Rated(*map(torch.cat, zip(*own, strict=True))) for own in parts]
+            part.append(Rated(probs.cpu(), uncertainty.score(gaussian).cpu()))
+    return [Rated(*map(torch.cat, zip(*part, strict=True))) for part in parts]

@@ -19,7 +19,7 @@ def say_nothing(stage: str, done: int, total: int | None) -> None:
 
 @contextmanager
 def shown(progress: bool | ReportProgress | None) -> Iterator[ReportProgress]:
-    """Yield what an audit reports to: bars, nothing, or a function of the caller.
+    """Yield the function that an audit reports to: bars, one that does nothing, or the caller's own.
 
     Args:
         progress: True for bars, False for none, None for bars on terminals and in notebooks only; or a
@@ -45,7 +45,7 @@ class ProgressBars:
         columns = (TextColumn("{task.description:17}"), BarColumn(), TimeElapsedColumn())
         self.progress = Progress(*columns, console=Console(stderr=True))
         self.tasks: dict[str, TaskID] = {}
-        self.stage = ""  # the one that is going on
+        self.stage = ""  # the current one
 
     def __call__(self, stage: str, done: int, total: int | None) -> None:
         self.stage = stage
@@ -74,10 +74,10 @@ class NotebookBars:
             self.bar.start()
         while self.bar.done < done:
             self.bar.advance()
-        if done == total:  # the end of a stage may be reported in other steps than those before
+        if done == total:  # the end of a stage may be reported with a different number of steps
             self.bar.done = self.bar.total = total
 
     def stop(self) -> None:
-        """Show the last bar as it is at the end."""
+        """Show the last bar in its final state."""
         if self.bar is not None:
             self.bar.stop()

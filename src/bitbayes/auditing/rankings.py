@@ -7,7 +7,7 @@ from bitbayes import metrics
 from bitbayes.auditing.findings import HISTOGRAM_BINS, KEPT_SHARES, Passing, Ranking
 from bitbayes.auditing.predictions import Predictions, Ranked
 
-# A confidence of 1 is shown as if it were this far from 1: float32 holds hardly any number between.
+# A confidence of 1 is drawn at this distance from 1: float32 has hardly any number in between.
 NEAREST_TO_ONE = 1e-7
 # This share of each set may lie beyond each end of the axis.
 BEYOND = 0.01
@@ -26,7 +26,7 @@ def rank_test(on_test: Predictions, sets: list[dict[str, Ranked]]) -> dict[str, 
 
 
 def rank_outliers(ranking: Ranking, scores: Tensor) -> Passing:
-    """Return which outliers get through, from what ranks them (m,)."""
+    """Return how many outliers get through each threshold, from their scores (m,)."""
     thresholds = torch.tensor(ranking.threshold, dtype=torch.float64)
     # (shares,) the number of outliers below each threshold.
     below = torch.searchsorted(scores.double().sort().values, thresholds)
@@ -38,7 +38,7 @@ def rank_outliers(ranking: Ranking, scores: Tensor) -> Passing:
 
 def _rank(by: str, scores: Tensor, others: list[Tensor]) -> Ranking:
     thresholds = [metrics.threshold(scores, accept=share) for share in KEPT_SHARES]
-    ends = [_middle(_on_axis(by, each)) for each in (scores, *others)]
+    ends = [_central_range(_on_axis(by, values)) for values in (scores, *others)]
     low, high = min(low for low, _ in ends), max(high for _, high in ends)
     high = high if high > low else low + 1.0
     positions = (_on_axis(by, torch.tensor(thresholds)) - low) / (high - low)
@@ -60,8 +60,8 @@ def _on_axis(by: str, scores: Tensor) -> Tensor:
     return scores.clamp(NEAREST_TO_ONE, 1 - NEAREST_TO_ONE).logit()
 
 
-def _middle(values: Tensor) -> tuple[float, float]:
-    """Return the ends between which all but the outer values lie."""
+def _central_range(values: Tensor) -> tuple[float, float]:
+    """Return the range of the values without the share `BEYOND` at each end."""
     values = values.sort().values
     outer = int(BEYOND * len(values))
     return values[outer].item(), values[-1 - outer].item()

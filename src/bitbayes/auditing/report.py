@@ -1,4 +1,4 @@
-"""What `bitbayes.audit` returns: the findings, with the ways to read, show and keep them."""
+"""The result of `bitbayes.audit`: the findings, with methods to show and to save them."""
 
 import json
 from os import PathLike
@@ -9,7 +9,7 @@ from bitbayes.auditing.notebook import render_summary
 from bitbayes.auditing.page import render_page
 from bitbayes.auditing.terminal import write_summary
 from bitbayes.auditing.verdict import write_verdict
-from bitbayes.io.whole_file import write_text
+from bitbayes.io.atomic_write import write_text
 
 JSON_START = '{\n "schema":'  # how `to_json` begins
 
@@ -27,7 +27,7 @@ class AuditReport(Audit):
         return write_verdict(self)
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Write the report as one HTML file. A file that is there is replaced, whole or not at all."""
+        """Write the report as one HTML file. An existing file is replaced completely or not at all."""
         write_text(Path(path), render_page(self))
 
     def to_json(self) -> str:

@@ -51,9 +51,9 @@ def score_test(predicted: Predictions, labels: Tensor) -> dict[str, TestScores]:
         for method, rated in predicted.items()
     }
     errors = {method: metrics.ece(rated.probs, labels) for method, rated in predicted.items()}
-    for method, error in errors.items():  # before they are compared with the plain network's
+    for method, error in errors.items():  # before the methods are compared with the plain network
         draws[method]["ece"] = bootstrap.centred(draws[method]["ece"], error)
-    found = {}
+    scores = {}
     for method, (probs, _) in predicted.items():
         bins = metrics.reliability(probs, labels)
         band = bootstrap.resampled_bin_accuracy(weights, probs, labels)
@@ -61,7 +61,7 @@ def score_test(predicted: Predictions, labels: Tensor) -> dict[str, TestScores]:
             bootstrap.interval(values) if n else [None, None]
             for n, values in zip(bins.count, band.T, strict=True)
         ]
-        found[method] = TestScores(
+        scores[method] = TestScores(
             accuracy=metrics.accuracy(probs, labels),
             confidence=metrics.mmc(probs),
             nll=metrics.nll(probs, labels),
@@ -77,7 +77,7 @@ def score_test(predicted: Predictions, labels: Tensor) -> dict[str, TestScores]:
             intervals=bootstrap.intervals(draws[method]),
             against_plain=bootstrap.compare(draws[method], draws["plain"], outliers=False),
         )
-    return found
+    return scores
 
 
 def predict_sets(
@@ -99,7 +99,7 @@ def predict_sets(
         report: called with the progress.
         notes: notes for the report are appended here.
     """
-    found = []
+    predicted_sets = []
     for number, (name, kind, data) in enumerate(sets):
         report("Outliers", number, len(sets))
         examples = SurestOutliers()
@@ -112,9 +112,9 @@ def predict_sets(
                 raise
             notes.append(f"{name} was skipped: {error}")
             continue
-        found.append(PredictedSet(name, kind, ranked, examples))
+        predicted_sets.append(PredictedSet(name, kind, ranked, examples))
     report("Outliers", len(sets), len(sets))
-    return found
+    return predicted_sets
 
 
 def score_outliers(
@@ -126,11 +126,11 @@ def score_outliers(
     draws: list[dict[str, dict[str, Tensor]]] = []  # of each set: by method, by score
     for number, (name, kind, ranked, _) in enumerate(sets):
         size = len(ranked["plain"].scores)
-        own = bootstrap.resample(size, OUTLIER_SEED + number)
+        outlier_weights = bootstrap.resample(size, OUTLIER_SEED + number)
         draws.append(
             {
                 method: bootstrap.resampled_outlier_scores(
-                    weights, on_test[method].scores, own, each.scores, each.confidence
+                    weights, on_test[method].scores, outlier_weights, each.scores, each.confidence
                 )
                 for method, each in ranked.items()
             }
@@ -155,12 +155,12 @@ def _score_groups(
 ) -> dict[str, OutlierGroup]:
     """Return the means over the unfamiliar and over the far sets.
 
-    The user's own outliers say most about unfamiliar inputs. Noise stands in for them if there are none.
+    The unfamiliar sets are the user's own outliers. If there are none, noise takes their place.
     """
     given = [number for number, each in enumerate(sets) if each.kind == "given"]
     noise = [number for number, each in enumerate(sets) if each.kind == "noise"]
     far = [number for number, each in enumerate(sets) if each.kind == "far"]
-    found = {}
+    groups = {}
     for group, members in (("unfamiliar", given or noise), ("far", far)):
         if not members:
             continue
@@ -172,7 +172,7 @@ def _score_groups(
             values = [float(getattr(sets[i].scores[method], score)) for i in members]
             return sum(values) / len(values)
 
-        found[group] = OutlierGroup(
+        groups[group] = OutlierGroup(
             [sets[i].name for i in members],
             {
                 method: _outlier_scores(
@@ -185,7 +185,7 @@ def _score_groups(
                 for method in means
             },
         )
-    return found
+    return groups
 
 
 def _outlier_scores(
@@ -234,7 +234,7 @@ def score_limits(
     labels = labels[: len(inputs)]
     classes = sorted(set(labels.tolist()))
     most = max(1, min(MOST_LIMITS_PER_CLASS, MOST_LIMITS // len(classes)))
-    found = []
+    limits_by_class = []
     for number, label in enumerate(classes):
         report("At infinity", number, len(classes))
         x = inputs[labels == label][:most]
@@ -243,7 +243,7 @@ def score_limits(
         except Exception as error:  # the network's own code can raise anything here
             notes.append(f"The limits of confidence at infinity were skipped: {error}")
             return []
-        found.append(
+        limits_by_class.append(
             ClassLimits(
                 label,
                 len(x),
@@ -254,7 +254,7 @@ def score_limits(
             )
         )
     report("At infinity", len(classes), len(classes))
-    return found
+    return limits_by_class
 
 
 def _finite(value: Tensor) -> float | None:

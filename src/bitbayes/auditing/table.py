@@ -13,9 +13,9 @@ ARROWS = {"better": "▲", "worse": "▼", "same": ""}
 class TableRow:
     """A label and one number per method, in the order of `Audit.methods`.
 
-    `best` marks the best numbers. `intervals` are the ends of 95 %, as text. `changes` says how each number
-    compares with that of the plain network: "better", "worse" or "same"; "" for the plain network itself, and
-    for numbers of which none is better.
+    `best` marks the best numbers. `intervals` are 95 % intervals, as text. `changes` compares each number
+    with the plain network's: "better", "worse" or "same". It is "" for the plain network itself, and for
+    numbers without a better direction.
     """
 
     label: str

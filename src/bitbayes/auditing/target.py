@@ -1,4 +1,4 @@
-"""What is audited: the model and data that a function of the user returns, or the embedded digits."""
+"""The model and data to audit: those that a function of the user returns, or the embedded digits."""
 
 import importlib
 import sys

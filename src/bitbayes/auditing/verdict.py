@@ -14,14 +14,14 @@ from bitbayes.auditing.words import per_hundred, percent
 Change = Literal["better", "same", "worse"]
 
 NOTICEABLE = 0.005  # a difference of two rates: half a percentage point
-NOTICEABLE_CHANGE = 0.01  # against the plain network; less would decide nothing
-SMALL_CHANGE = 0.02  # where it is not clear that anything changed, up to this "as before" is true
+NOTICEABLE_CHANGE = 0.01  # against the plain network; a smaller one counts as none
+SMALL_CHANGE = 0.02  # up to this a change that is not significant is called "as before"
 CHANCE = 0.4, 0.6  # an AUROC between these is hardly better or worse than chance
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """One kind of inputs: a number of the plain network and the same of bitbayes.
+    """The same number of the plain network and of bitbayes, on one kind of inputs.
 
     Attributes:
         kind: "familiar", "unfamiliar" or "far".
@@ -51,17 +51,17 @@ class Advice:
 
 def compare(audit: Audit) -> list[Comparison]:
     """Return the comparisons on familiar, unfamiliar and far inputs. The latter two need outliers."""
-    found = [_compare_familiar(audit)]
+    comparisons = [_compare_familiar(audit)]
     if "unfamiliar" in audit.groups:
-        found.append(_compare_outliers(audit, "unfamiliar", "Unfamiliar inputs"))
+        comparisons.append(_compare_outliers(audit, "unfamiliar", "Unfamiliar inputs"))
     if "far" in audit.groups:
-        found.append(_compare_outliers(audit, "far", "Far-away inputs"))
-    return found
+        comparisons.append(_compare_outliers(audit, "far", "Far-away inputs"))
+    return comparisons
 
 
 def write_verdict(audit: Audit) -> str:
     """Return the verdict in one sentence: what is better, what stays the same, and what is worse."""
-    # What leads is the separation from unfamiliar inputs, and never a confidence.
+    # The separation from unfamiliar inputs comes first.
     order = ("unfamiliar", "far", "familiar")
     comparisons = sorted(compare(audit), key=lambda each: order.index(each.kind))
     clauses: dict[Change, list[str]] = {"better": [], "same": [], "worse": []}
@@ -73,7 +73,7 @@ def write_verdict(audit: Audit) -> str:
     if worse:
         return f"bitbayes makes this classifier worse: {'; '.join(filter(None, (worse, same)))}."
     if better:
-        # The familiar inputs may stay as they are. The unfamiliar ones are what it is for.
+        # No change on familiar inputs is enough: bitbayes is for the unfamiliar ones.
         in_part = any(each.kind == "unfamiliar" and each.change == "same" for each in comparisons)
         opening = "bitbayes helps in part" if in_part else "bitbayes helps"
         return f"{opening}: {'; '.join(filter(None, (better, same)))}."
@@ -83,11 +83,11 @@ def write_verdict(audit: Audit) -> str:
 def advise(audit: Audit) -> list[Advice]:
     """Return what to do, the most important first."""
     changes = {each.kind: each.change for each in compare(audit)}
-    separates = [changes.get("unfamiliar"), changes.get("far")]
-    found: list[Advice] = []
+    separation = [changes.get("unfamiliar"), changes.get("far")]
+    advice: list[Advice] = []
     if changes["familiar"] == "worse":
-        if "better" in separates and "worse" not in separates:
-            found.append(
+        if "better" in separation and "worse" not in separation:
+            advice.append(
                 Advice(
                     "Keep the plain network’s probabilities. Use bitbayes only to refuse inputs that are "
                     "unlike the data:",
@@ -95,17 +95,17 @@ def advise(audit: Audit) -> list[Advice]:
                 )
             )
         else:
-            found.append(_do_not_use(audit))
-    elif "worse" in separates:
-        found.append(_do_not_use(audit) if "better" not in changes.values() else _choose_yourself(changes))
+            advice.append(_do_not_use(audit))
+    elif "worse" in separation:
+        advice.append(_do_not_use(audit) if "better" not in changes.values() else _choose_yourself(changes))
     elif "better" in changes.values():
-        found.append(Advice("Use bitbayes instead of the plain probabilities:", f"{SET_UP}\n{PREDICT}"))
-        if separates != [None, None]:
-            found.append(Advice("Refuse inputs that are unlike the data:", REFUSE))
+        advice.append(Advice("Use bitbayes instead of the plain probabilities:", f"{SET_UP}\n{PREDICT}"))
+        if separation != [None, None]:
+            advice.append(Advice("Refuse inputs that are unlike the data:", REFUSE))
     else:
-        found.append(_keep(audit))
+        advice.append(_keep(audit))
     if _is_blind(audit):
-        found.append(
+        advice.append(
             Advice(
                 "To this network the unfamiliar inputs look like its own data: neither its confidence nor "
                 "the score of bitbayes tells them apart. Train it with examples of such inputs, or use a "
@@ -113,13 +113,13 @@ def advise(audit: Audit) -> list[Advice]:
             )
         )
     if "unfamiliar" not in changes or all(each.kind != "given" for each in audit.outliers):
-        found.append(
+        advice.append(
             Advice(
                 "Audit again with inputs of your own that belong to no class. They say more than noise:",
                 'bb.audit(model, train, validation, test, outliers={"name": inputs})',
             )
         )
-    return found
+    return advice
 
 
 IMPORT = "import bitbayes as bb"
@@ -144,7 +144,7 @@ def describe_gap(scores: TestScores, n: int) -> str:
     """Return whether a method is overconfident, and by how much."""
     gap = calibration_gap(scores, n)
     if gap == 0:
-        return "calibrated on average"  # too sure of some inputs may make up for too unsure of others
+        return "calibrated on average"  # overconfidence on some inputs can cancel underconfidence on others
     return f"{'over' if gap > 0 else 'under'}confident by {percent(abs(gap))} points"
 
 
@@ -159,8 +159,8 @@ def change_of(scores: TestScores | OutlierScores, plain: TestScores | OutlierSco
     """Return whether a score changed noticeably against the plain network, and clearly beyond chance."""
     if abs(getattr(scores, name) - getattr(plain, name)) <= NOTICEABLE_CHANGE:
         return "same"
-    found = scores.against_plain[name]
-    return "better" if found == "better" else "worse" if found == "worse" else "same"
+    change = scores.against_plain[name]
+    return "better" if change == "better" else "worse" if change == "worse" else "same"
 
 
 def _compare_familiar(audit: Audit) -> Comparison:
@@ -171,7 +171,7 @@ def _compare_familiar(audit: Audit) -> Comparison:
         change = "worse"
     elif "better" in changes.values():
         change = "better"
-    # What is shown is what decides.
+    # Show the measure that decides.
     shown, measure = "ece", "calibration error (ECE), %"
     if changes["ece"] != change:
         shown, measure = "accuracy", "accuracy, %"
@@ -195,13 +195,13 @@ def _compare_outliers(audit: Audit, kind: str, title: str) -> Comparison:
     group = audit.groups[kind]
     plain, ours = group.scores["plain"], group.scores["bitbayes"]
     by_auroc, by_fpr95 = change_of(ours, plain, "auroc"), change_of(ours, plain, "fpr95")
-    # If the two disagree, nothing is clear. And a chance that is a little higher or lower is still chance.
+    # If the two disagree, there is no clear change. An AUROC that stays near chance is no change either.
     change = by_auroc if by_fpr95 == "same" else by_fpr95 if by_auroc in ("same", by_fpr95) else "same"
     if _is_chance(plain) and _is_chance(ours):
         change = "same"
     before, after, measure = per_hundred(plain.fpr95), per_hundred(ours.fpr95), "of 100 get through"
     other = f"AUROC {percent(plain.auroc)} → {percent(ours.auroc)} %"
-    if by_auroc == change != by_fpr95:  # the ranking decides, and so is what is shown
+    if by_auroc == change != by_fpr95:  # AUROC decides, so it is shown
         other = f"{before} → {after} {measure}"
         before, after, measure = percent(plain.auroc), percent(ours.auroc), "AUROC, %"
     return Comparison(
@@ -219,7 +219,7 @@ def _compare_outliers(audit: Audit, kind: str, title: str) -> Comparison:
 
 
 def _clause(audit: Audit, comparison: Comparison) -> str:
-    """Return what the verdict says about one kind of inputs."""
+    """Return the part of the verdict about one kind of inputs."""
     if comparison.kind == "familiar":
         return _familiar_clause(audit, comparison)
     scores = audit.groups[comparison.kind].scores
@@ -274,7 +274,7 @@ def _is_chance(scores: OutlierScores) -> bool:
 
 
 def _is_blind(audit: Audit) -> bool:
-    """Return whether neither method tells the unfamiliar inputs from the data."""
+    """Return whether neither method separates the unfamiliar inputs from the data."""
     if "unfamiliar" not in audit.groups:
         return False
     scores = audit.groups["unfamiliar"].scores
@@ -289,7 +289,7 @@ def _do_not_use(audit: Audit) -> Advice:
 
 
 def _choose_yourself(changes: dict[str, Change]) -> Advice:
-    """Return the lines for what is better: the probabilities, the score, or both."""
+    """Return the code to use what is better: the probabilities, the score, or both."""
     lines = [SET_UP]
     if changes["familiar"] == "better":
         lines.append(PREDICT)

@@ -12,7 +12,7 @@ METHOD_TITLES = {
 
 
 def printable(text: object) -> str:
-    """Write a text on one line, with escapes for what a terminal or an SVG may take for an order.
+    """Write a text on one line, with escapes for characters that may control a terminal or break an SVG.
 
     These are control characters, invisible ones (which can turn the direction of writing), and halves of
     surrogate pairs.
@@ -37,7 +37,7 @@ def percent(rate: float) -> str:
 
 
 def per_hundred(rate: float) -> str:
-    """Write a fraction as a number out of 100. What is not all and not none is not written as such.
+    """Write a fraction as a number out of 100. Only exactly 0 and 1 are written as 0 and 100.
 
     >>> per_hundred(0.0), per_hundred(0.001), per_hundred(0.214), per_hundred(0.999), per_hundred(1.0)
     ('0', '<1', '21', '>99', '100')

@@ -80,7 +80,7 @@ class TemperatureScaling(nn.Module):
         return torch.tensor([] if self._temperature is None else [self._temperature], dtype=torch.float64)
 
     def set_extra_state(self, state: Tensor) -> None:
-        """Take T from a `state_dict`."""
+        """Load T from a `state_dict`."""
         values = state.tolist()
         self._temperature = positive(values[0], "temperature") if values else None
 
@@ -127,7 +127,7 @@ class TemperatureScaling(nn.Module):
         return torch.cat(parts)
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Write T to a file, which says for which model it was chosen. It does not hold the model."""
+        """Write T and the model's fingerprint to a file. The model itself is not saved."""
         if self._temperature is None:
             raise NotFittedError("this TemperatureScaling is not fitted yet: call `fit(val_loader)` first")
         temperature_file.write(path, self._temperature, fingerprint(unwrapped(self.model)))
@@ -138,7 +138,7 @@ class TemperatureScaling(nn.Module):
 
         Args:
             path: the file.
-            model: the network that it was fitted on, with the weights it had then.
+            model: the network that it was fitted on, with the weights at fit time.
         """
         scaled = cls(model)
         scaled.temperature = temperature_file.read(path, fingerprint(unwrapped(model)))

@@ -1,4 +1,4 @@
-"""The paper's toys, live in one HTML page. The mathematics runs in the page, in `mathematics.js`."""
+"""The paper's toy problems as one interactive HTML page. `mathematics.js` computes it in the browser."""
 
 from bitbayes.explorer.page import render_explorer
 

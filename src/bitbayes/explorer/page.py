@@ -1,4 +1,4 @@
-"""The explorer as one HTML file, with style, script and numbers inside. It loads nothing."""
+"""The explorer as one HTML file, with style, script and numbers inside. It loads no other file."""
 
 import json
 from importlib.resources import files
@@ -31,5 +31,5 @@ def _read(name: str) -> str:
 
 
 def _as_script(value: object) -> str:
-    """JSON inside a <script>, which a "</" would end."""
+    """Return JSON to put inside a <script>. Every "</", which would end the script, is escaped."""
     return json.dumps(value, separators=(",", ":"), allow_nan=False).replace("</", "<\\/")

@@ -1,4 +1,4 @@
-"""What the page needs to know of a toy problem: its network, its points, and what `tune` chose for it."""
+"""The numbers of a toy problem that the page needs: its network, its points, and what `tune` chose."""
 
 import warnings
 from typing import Any
@@ -43,7 +43,7 @@ def pack_toy(toy: Toy, network: nn.Module) -> dict[str, Any]:
 
 
 def fit_toy(toy: Toy, network: nn.Module) -> bb.Laplace:
-    """Return the default of bitbayes on a toy, fitted and tuned in float64."""
+    """Return a `Laplace` with the default options, fitted and tuned on a toy in float64."""
     (x, y), (held_out, labels) = (toy.x, toy.y), toy.validation
     bayes = bb.Laplace(network.double()).fit([(x.double(), y)], progress=False)
     with warnings.catch_warnings():

@@ -82,9 +82,7 @@ def fit_all_layers(request: FitRequest) -> Fitted:
     return totals.as_fitted(TrainableLayers(outputs, layers), likelihood, parameters, request, run)
 
 
-def _directions(
-    request: FitRequest, likelihood: Likelihood, totals: Totals
-) -> Callable[[Tensor], Tensor]:
+def _directions(request: FitRequest, likelihood: Likelihood, totals: Totals) -> Callable[[Tensor], Tensor]:
     """V (n, k, c) with V Vᵀ = Λₙ, or so on average over drawn labels."""
     fisher: Fisher | None = request.options.fisher
     if fisher is None:

@@ -5,8 +5,8 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from bitbayes.fitting.affordable import check_memory, check_size, structure_for
 from bitbayes.fitted import Fitted
+from bitbayes.fitting.affordable import check_memory, check_size, structure_for
 from bitbayes.fitting.request import FitRequest
 from bitbayes.fitting.training_data import TrainingData
 from bitbayes.likelihoods import likelihood_for

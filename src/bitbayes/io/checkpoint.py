@@ -19,9 +19,9 @@ from torch import nn
 from bitbayes.errors import ArgumentError, FileError
 from bitbayes.fitting import Totals
 from bitbayes.io import sums
+from bitbayes.io.atomic_write import check_writable, make_folder
 from bitbayes.io.strict_json import parse_json
 from bitbayes.io.tensor_file import read_tensors, write_tensors
-from bitbayes.io.whole_file import check_writable, make_folder
 from bitbayes.model import OrderedLoader, fingerprint
 from bitbayes.options import Options
 from bitbayes.processes import Processes, current_processes

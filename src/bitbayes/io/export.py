@@ -20,7 +20,7 @@ from torch.export import Dim, ExportedProgram
 from bitbayes._version import __version__
 from bitbayes.errors import ArgumentError, ModelError
 from bitbayes.io import onnx_file
-from bitbayes.io.whole_file import check_writable, write_bytes
+from bitbayes.io.atomic_write import check_writable, write_bytes
 from bitbayes.model import Inputs, row_count
 from bitbayes.model.loaders.batches import LABELS, describe
 from bitbayes.precision import without_autocast

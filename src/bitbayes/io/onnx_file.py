@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from bitbayes.errors import ModelError
-from bitbayes.io.whole_file import check_writable, remove, write_bytes
+from bitbayes.io.atomic_write import check_writable, remove, write_bytes
 
 # A message of protobuf ends at 2³¹ bytes, and there is more in it than weights.
 LARGEST_GRAPH = 2**31 - 2**26

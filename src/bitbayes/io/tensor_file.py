@@ -16,8 +16,8 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from bitbayes.errors import FileError
+from bitbayes.io.atomic_write import read_bytes, write_bytes
 from bitbayes.io.strict_json import parse_json
-from bitbayes.io.whole_file import read_bytes, write_bytes
 
 DIGEST_KEY = "sha256"
 BLANK = "0" * 64

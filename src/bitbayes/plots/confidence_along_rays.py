@@ -24,19 +24,19 @@ def confidence_along_rays(
     plain: bool = True,
     ax: Axes | None = None,
 ) -> Axes:
-    """Draw the confidence at δ·x against δ: its mean over the rows of x, and where it goes.
+    """Draw the confidence at δ·x against δ: its mean over the rows of x, its limit, and a certificate.
 
     A ReLU network becomes certain as δ grows. The blue line is `bayes`, the grey line the network alone. With
     several rows each line is a mean, in a band from the 10 % to the 90 % quantile. The dashed line is the
     limit for δ → ∞ (`bayes.limit`). The thick line at the right is a certificate (`bayes.certify`). It begins
     where no unit of the network changes its state any more on any of the rays. From there on the mean
-    confidence stays below it. If that is beyond the last δ, only the legend says so.
+    confidence stays below it. If this is beyond the last δ, it is in the legend only.
 
     Args:
         bayes: a fitted `Laplace`.
         x: one ray for each row, (n, ...), floating point.
         deltas: the values of δ, (m,), positive and increasing. By default 41 from 1 to 10,000.
-        limit: whether to draw the limit. It needs a network of linear pieces, as ReLU networks are.
+        limit: whether to draw the limit. It needs a piecewise linear network, such as a ReLU network.
         certificate: whether to draw the certificate. It needs the same.
         plain: whether to draw the network alone.
         ax: the axes to draw on; those of a new figure if None.
@@ -80,12 +80,12 @@ def confidence_along_rays(
         label = f"limit: {value:.1f} %"
         ax.plot(ends, [value, value], color=blue, linestyle="--", linewidth=1, label=label)
     if certificate:
-        found = bayes.certify(x)
-        alpha, value = found.alpha.max().item(), 100 * found.confidence.mean().item()
+        certified = bayes.certify(x)
+        alpha, value = certified.alpha.max().item(), 100 * certified.confidence.mean().item()
         digits = 0 if alpha >= 10 else 2
         label = f"{'never' if len(x) == 1 else 'mean never'} above {round_up(value, 0.1):.1f} % "
         label += f"from δ = {round_up(alpha, 10.0**-digits):,.{digits}f} on"
-        shown = [alpha, ends[1]] if alpha < ends[1] else []  # beyond the last δ only the legend names it
+        shown = [alpha, ends[1]] if alpha < ends[1] else []  # beyond the last δ it is in the legend only
         ax.plot(shown, [value] * len(shown), color=blue, alpha=0.5, linewidth=4, label=label)
     guess = 100 / classes
     ax.axhline(guess, color=FAINT_COLOUR, linestyle=":", linewidth=1, label=f"blind guess: {guess:.3g} %")

@@ -1,4 +1,4 @@
-"""Are outliers told from the data? The two distributions of a score, on one axis."""
+"""Does a score separate outliers from the data? Its distributions on both, on one axis."""
 
 from collections.abc import Mapping
 
@@ -9,7 +9,7 @@ from torch import Tensor
 from bitbayes import metrics
 from bitbayes.plots.style import OTHER_COLOURS, TEXT_COLOUR, axes_or_new, by_name, literal
 
-# Some scores of outliers can lie far below all others: the axis begins where this share of each set is above.
+# The axis begins where this share of each set lies above: a few outliers can have very low scores.
 SHARE_SHOWN = 0.99
 
 
@@ -28,8 +28,8 @@ def histograms(
     through. Each histogram has area 1. The lowest 1 % of each set is counted in the first bin.
 
     Args:
-        inside: of test data: `bayes.score(x)` (n,), or probabilities (n, k), whose score is the confidence.
-        outside: the same of outliers, or a mapping from the name of each set to its own.
+        inside: of test data, scores `bayes.score(x)` (n,), or probabilities (n, k), scored by confidence.
+        outside: the same for outliers, or a mapping from the name of each set of outliers to its scores.
         bins: the number of bins.
         accept: the share of the data to accept, above 0 and at most 1.
         xlabel: the name of the score. By default "Score", or "Confidence" for probabilities.
@@ -52,12 +52,12 @@ def histograms(
     high = max(float(each.max()) for each in scores)
     edges = numpy.linspace(low, high if high > low else low + 1, bins + 1).tolist()
     labels = ["data"]
-    for name, each in zip(sets, scores[1:], strict=True):
-        through = 100 * float((each >= threshold).double().mean())
+    for name, outlier_scores in zip(sets, scores[1:], strict=True):
+        through = 100 * float((outlier_scores >= threshold).double().mean())
         labels.append(f"{literal(name)}: {through:.0f} of 100 get through")
-    for number, (each, label) in enumerate(zip(scores, labels, strict=True)):
+    for number, (values, label) in enumerate(zip(scores, labels, strict=True)):
         colour = OTHER_COLOURS[(number - 1) % len(OTHER_COLOURS)] if number else TEXT_COLOUR
-        shown = each.clamp(min=low).numpy()
+        shown = values.clamp(min=low).numpy()
         ax.hist(shown, edges, density=True, histtype="stepfilled", color=colour, alpha=0.25)
         ax.hist(shown, edges, density=True, histtype="step", color=colour, linewidth=1.5, label=label)
     label = f"threshold: accepts {100 * accept:g} % of the data"
@@ -69,6 +69,6 @@ def histograms(
 
 
 def _scores(given: Tensor) -> Tensor:
-    """Return scores (n,) on the CPU; of probabilities (n, k) these are the confidences."""
+    """Return the scores (n,) on the CPU. For probabilities (n, k) these are the confidences."""
     scores = given.detach().double().cpu()
     return scores.amax(1) if scores.dim() == 2 else scores

@@ -56,17 +56,17 @@ def reliability(
     strip = ax.inset_axes((0, 1.03, 1, 0.16), sharex=ax)
     edges = numpy.linspace(0, 100, bins + 1)
     for name, (colour, marker) in method_styles(methods).items():
-        found = metrics.reliability(methods[name], labels, bins)
-        filled = found.count.numpy() > 0  # (bins,)
+        diagram = metrics.reliability(methods[name], labels, bins)
+        filled = diagram.count.numpy() > 0  # (bins,)
         count, x, y = (
-            each.numpy()[filled] for each in (found.count, 100 * found.confidence, 100 * found.accuracy)
+            each.numpy()[filled] for each in (diagram.count, 100 * diagram.confidence, 100 * diagram.accuracy)
         )
         if resamples:
             low, high = _band(count, y / 100, resamples, seed)
             ax.fill_between(x, 100 * low, 100 * high, color=colour, alpha=BAND_OPACITY, linewidth=0)
         error = 100 * metrics.ece(methods[name], labels, bins)
         ax.plot(x, y, color=colour, marker=marker, label=f"{literal(name)}: ECE {error:.1f} %")
-        strip.stairs(found.count.numpy(), edges, color=colour, linewidth=1.5)
+        strip.stairs(diagram.count.numpy(), edges, color=colour, linewidth=1.5)
     ax.set(xlabel="Confidence, %", ylabel="Correct, %", xlim=(0, 100), ylim=(0, 103))
     strip.set(yscale="log", ylabel="points", ylim=(0.7, None))
     strip.yaxis.set_minor_locator(NullLocator())
@@ -92,7 +92,9 @@ def _band(
     shares = numpy.concatenate([right, count - right]) / n  # (2·bins,)
     drawn = numpy.random.default_rng(seed).multinomial(n, shares, size=resamples)  # (resamples, 2·bins)
     right, wrong = numpy.split(drawn, 2, axis=1)
-    with numpy.errstate(invalid="ignore"):  # a bin that a sample leaves empty has no accuracy there
-        found = right / (right + wrong)
-    found = numpy.where(numpy.isnan(found).all(0), accuracy, found)  # few samples may all leave a bin empty
-    return tuple(numpy.nanpercentile(found, [LOWEST, HIGHEST], axis=0))
+    with numpy.errstate(invalid="ignore"):  # NaN for a bin that is empty in a sample
+        drawn_accuracy = right / (right + wrong)
+    # If all samples leave a bin empty, its band has no width.
+    never_filled = numpy.isnan(drawn_accuracy).all(0)
+    drawn_accuracy = numpy.where(never_filled, accuracy, drawn_accuracy)
+    return tuple(numpy.nanpercentile(drawn_accuracy, [LOWEST, HIGHEST], axis=0))

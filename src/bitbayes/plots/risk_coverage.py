@@ -22,7 +22,7 @@ def risk_coverage(
     legend gives the mean of the curve, `metrics.aurc`.
 
     Args:
-        scores: `bayes.score(x)` or confidences (n,), or a mapping from the name of each method to its own.
+        scores: `bayes.score(x)` or confidences (n,), or a mapping from the name of each method to its scores.
         correct: whether each prediction is right, (n,) booleans. If the methods predict different classes, a
             mapping with the same names.
         ax: the axes to draw on; those of a new figure if None.
@@ -45,10 +45,10 @@ def risk_coverage(
         )
     ax = axes_or_new(ax)
     for name, (colour, _) in method_styles(methods).items():
-        found = metrics.risk_coverage(methods[name], right[name])
+        curve = metrics.risk_coverage(methods[name], right[name])
         mean = 100 * metrics.aurc(methods[name], right[name])
         label = f"{literal(name)}: mean {mean:.2f} %"
-        ax.plot(100 * found.coverage.numpy(), 100 * found.risk.numpy(), color=colour, label=label)
+        ax.plot(100 * curve.coverage.numpy(), 100 * curve.risk.numpy(), color=colour, label=label)
     ax.set(xlabel="Accepted, %", ylabel="Mistakes among them, %", xlim=(0, 100))
     ax.set_ylim(bottom=0)
     ax.legend(frameon=False)

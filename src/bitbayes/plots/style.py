@@ -17,7 +17,7 @@ BAND_OPACITY = 0.18
 
 
 def axes_or_new(ax: Axes | None) -> Axes:
-    """Return the axes, or those of a new figure. The frame is opened at the top and on the right."""
+    """Return the axes, or those of a new figure. The top and the right border are hidden."""
     if ax is None:
         from matplotlib import pyplot
 
@@ -30,26 +30,26 @@ def axes_or_new(ax: Axes | None) -> Axes:
 
 
 def by_name(given: Tensor | Mapping[str, Tensor], name: str) -> dict[str, Tensor]:
-    """Return tensors by the name of their method; one tensor alone gets the name."""
+    """Return a dict of tensors by name. A single tensor gets the given name."""
     return dict(given) if isinstance(given, Mapping) else {name: given}
 
 
 def method_styles(names: Iterable[str]) -> dict[str, tuple[str, str]]:
-    """Return a colour and a marker for each method: its own, or for others the next that are free.
+    """Return a colour and a marker for each method. Unknown methods get the next of the other colours.
 
     >>> method_styles(["plain", "mine"])
     {'plain': ('#6C6C6C', 'o'), 'mine': ('#D55E00', 'v')}
     """
-    found, others = {}, 0
+    styles, others = {}, 0
     for name in names:
         if name in COLOURS:
-            found[name] = COLOURS[name], MARKERS[name]
+            styles[name] = COLOURS[name], MARKERS[name]
         else:
-            place = others % len(OTHER_COLOURS)
-            found[name], others = (OTHER_COLOURS[place], OTHER_MARKERS[place]), others + 1
-    return found
+            i = others % len(OTHER_COLOURS)
+            styles[name], others = (OTHER_COLOURS[i], OTHER_MARKERS[i]), others + 1
+    return styles
 
 
 def literal(text: str) -> str:
-    """Return a text in which matplotlib finds no formula."""
+    """Return the text with escaped dollar signs, which matplotlib would read as formulas."""
     return text.replace("$", r"\$")

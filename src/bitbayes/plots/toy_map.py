@@ -14,7 +14,7 @@ from bitbayes.plots.style import axes_or_new
 
 CLASS_COLOURS = ("#d7191c", "#1b9e77", "#b04fc4", "#ff7f00")  # none of them is a colour of the map
 CLASS_MARKERS = ("o", "^", "s", "D")
-MARGIN = 1.5  # a view is so many times as wide as the data
+MARGIN = 1.5  # the width of the view, relative to that of the data
 
 Extent = tuple[float, float, float, float]
 
@@ -108,7 +108,7 @@ def draw_confidence(
 def _boundaries(
     confidence: NDArray[numpy.floating], label: NDArray[numpy.integer], classes: int
 ) -> list[NDArray[numpy.floating]]:
-    """Return functions on the grid that are 0 on the decision boundary: one per class, or one for two."""
+    """Return functions on the grid, one per class, that are 0 on its boundary. Two classes share one."""
     if classes == 2:  # p − ½ of class 1, which contour lines can interpolate
         return [(confidence - 0.5) * (2 * label - 1)]
     return [(label == c) - 0.5 for c in range(classes)]

@@ -1,4 +1,4 @@
-"""What does a prior variance buy, and what does it cost? Calibration against detection of outliers."""
+"""Calibration against the detection of outliers, for several prior variances."""
 
 import copy
 from collections.abc import Iterable, Sequence
@@ -25,10 +25,10 @@ def trade_off(
 ) -> Axes:
     """Draw the calibration error on the data against the detection of outliers, for several prior variances.
 
-    To the right outliers are told from the data more often (AUROC of `bayes.score`). Further down the
-    confidence on the data is better calibrated (ECE). So the best corner is at the bottom right. The grey
-    line is the posterior at a temperature of 1 and without a residual, at each prior variance. The blue star
-    is `bayes` with its numbers of now.
+    Further to the right, outliers are better separated from the data (AUROC of `bayes.score`). Further down,
+    the confidence on the data is better calibrated (ECE). So the best corner is at the bottom right. The grey
+    line is the posterior at each prior variance, at a temperature of 1 and without a residual. The blue star
+    is `bayes` with its current settings.
 
     Each prior variance takes one pass over both sets of data. `bayes` is not changed.
 
@@ -53,7 +53,7 @@ def trade_off(
     """
     if len(prior_variances) == 0:  # an array has no truth value
         raise ArgumentError("prior_variances is empty: give at least one number")
-    other = copy.copy(bayes)  # it has numbers of its own, and shares what was fitted
+    other = copy.copy(bayes)  # it has its own settings, and shares the fitted posterior
     other.temperature, other.residual_variance = 1.0, 0.0
     curve = []
     for variance in prior_variances:
@@ -72,9 +72,9 @@ def trade_off(
         if variance in (prior_variances[0], prior_variances[-1]):
             text = f"σ₀² = {variance:g}"
             ax.annotate(text, place, (4, 4), textcoords="offset points", color=TEXT_COLOUR, fontsize="small")
-    found = _measure(bayes, loader, outliers)
+    current = _measure(bayes, loader, outliers)
     style = {"color": COLOURS["bitbayes"], "marker": "*", "markersize": 16, "linestyle": "none"}
-    ax.plot(*([value] for value in found), label="bitbayes", zorder=3, **style)  # type: ignore[arg-type]
+    ax.plot(*([value] for value in current), label="bitbayes", zorder=3, **style)  # type: ignore[arg-type]
     ax.set(
         yscale="log",
         xlabel="AUROC of outliers against data, %        better →",
@@ -89,5 +89,5 @@ def trade_off(
 
 def _measure(bayes: Laplace, loader: Iterable[object], outliers: Data) -> tuple[float, float]:
     """Return the AUROC and the ECE, in %."""
-    found = bayes.evaluate(loader, outliers={"outliers": outliers}, progress=False)
-    return 100 * found["outliers/auroc"], max(LEAST_ECE, 100 * found["ece"])
+    scores = bayes.evaluate(loader, outliers={"outliers": outliers}, progress=False)
+    return 100 * scores["outliers/auroc"], max(LEAST_ECE, 100 * scores["ece"])

@@ -75,7 +75,9 @@ class InterpolatedLogits:
         )
 
     def select(self, indices: Tensor) -> Self:
-        return replace(self, logits=self.logits[indices], roots=self.roots[:, indices], scale=self.scale[indices])
+        return replace(
+            self, logits=self.logits[indices], roots=self.roots[:, indices], scale=self.scale[indices]
+        )
 
 
 class AllLayers(WeightPosterior):

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from bitbayes import rays
+from bitbayes.closed_forms import FEW_CLASSES
 from bitbayes.errors import ModelError
 from bitbayes.fitted import Fitted
 from bitbayes.logits import LogitGaussian, rescale
@@ -18,14 +19,11 @@ from bitbayes.model import (
     Head,
     Inputs,
     forward,
-    forward_passes,
     input_batches,
-    model_device,
     private_copy,
 )
 from bitbayes.posteriors.base import BatchGaussians, Choice, LogitsByPrior, WeightPosterior
 from bitbayes.precision import float64_or, prediction_dtype, without_autocast
-from bitbayes.closed_forms import FEW_CLASSES
 from bitbayes.prior import Prior, variance_grid
 from bitbayes.rays import BoundRequest, ExactHead, RayGaussian
 from bitbayes.structures import Curvature, FullCurvature, WeightGaussian

@@ -1,4 +1,4 @@
-"""Far from the data: what happens to confidence along rays δ·x. Limits, bounds and certificates."""
+"""Confidence far from the data, along rays δ·x: limits, bounds and certificates."""
 
 from bitbayes.rays.all_layers import ExactNetwork, all_layers_rays
 from bitbayes.rays.all_layers_bounds import all_layers_bound

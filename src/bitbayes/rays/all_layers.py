@@ -1,10 +1,10 @@
 """The linearised Gaussian over logits along a ray, for a posterior over all layers.
 
 In the ray's final region the derivative g at a layer's outputs is the same everywhere, and the layer's input
-is slope·δ + intercept. So J(δ) = δ·J∞ + J₀, both from one pass back and the values at infinity that went
-through the layers: J∞ has the slopes for inputs, and 0 for the bias's 1. The limit is that of J∞ Σ J∞ᵀ. From
-start ≥ alpha on J(δ)/δ lies on the segment from J∞ to J(start)/start, at u = start/δ, and its covariance is a
-quadratic in u: three points determine it. In units of scale = δ this is a `RayGaussian`.
+is slope·δ + intercept. So J(δ) = δ·J∞ + J₀. Both follow from one backward pass and from the layers' inputs
+as `RayTensor`s: J∞ uses the slopes as inputs, and 0 in place of the bias's 1. The limit is that of J∞ Σ J∞ᵀ.
+For δ ≥ start ≥ alpha, J(δ)/δ lies on the segment from J∞ to J(start)/start, at u = start/δ, and its
+covariance is quadratic in u: three points determine it. In units of scale = δ this is a `RayGaussian`.
 """
 
 from collections.abc import Iterator
@@ -34,9 +34,9 @@ from bitbayes.structures import NetworkGaussian
 
 # Derivatives are taken at this multiple of alpha, because at alpha itself a unit is at 0 and has none.
 BEYOND_ALPHA = 1.001
-# The δ at which they are taken where alpha is 0.
+# The δ at which they are taken if alpha is 0.
 DELTA_IF_ALPHA_IS_ZERO = 1e-3
-# A covariance that does not grow is smaller than this at infinity, relative to what it is at the start.
+# A covariance does not grow if its limit is below this, relative to the covariance at the start.
 COVARIANCE_ROUNDING = 1e-12
 
 
@@ -56,7 +56,7 @@ class ExactNetwork(NamedTuple):
         return self.gaussian.layers
 
     def covariance(self, jacobians: dict[str, LayerJacobian]) -> Tensor:
-        """J Σ Jᵀ in the directions, (n, c, c), from the derivatives in each layer's parameters."""
+        """Return J Σ Jᵀ for the class differences, (n, c, c), from each layer's derivatives."""
         gram = self.gaussian.gram(lambda layer: jacobians[layer.name], [self.prior])[0]
         return (gram + gram.mT) / 2
 
@@ -70,7 +70,7 @@ class ExactNetwork(NamedTuple):
 def all_layers_rays(
     network: ExactNetwork, x: Tensor, *, find_alpha: bool, tolerance: float
 ) -> Iterator[RayGaussian]:
-    """The Gaussians along the rays of x under a posterior over all layers, a batch of rows at a time.
+    """Yield the Gaussians along the rays of x, for a posterior over all layers, a batch of rows at a time.
 
     The model must end in a linear layer. Alpha is up to a thousandth larger than that of the network. Without
     `find_alpha` only u = 0 is meaningful.
@@ -83,14 +83,14 @@ def all_layers_rays(
 
 
 def model_final_region(model: nn.Module, x: Tensor, tolerance: float = 0.0) -> FinalRegion:
-    """The final region of a model in eval mode that ends in a linear layer, along the rays of x."""
+    """Return the final region along the rays of x, for a model in eval mode that ends in a linear layer."""
     check_rays(x)
     x = x.to(next(model.parameters()))
     return final_region(model, find_head(model, x[:2]), x, tolerance=tolerance)
 
 
 def delta_inside(region: FinalRegion) -> Tensor:
-    """A δ for each ray, (n,), at which it is inside its final region."""
+    """Return a δ inside the final region of each ray, (n,)."""
     return torch.where(region.alpha > 0, BEYOND_ALPHA * region.alpha, DELTA_IF_ALPHA_IS_ZERO)
 
 
@@ -102,7 +102,7 @@ def _gaussian(network: ExactNetwork, x: Tensor, find_alpha: bool, tolerance: flo
     records, later = _derivatives(network, x.to(start), start)
     far = {each.layer.name: _slope(each, later.get(each.layer.name), start, seen) for each in records}
     limit = network.covariance(far)
-    # Where neither f nor J grows the segment is one point, that at its start.
+    # If neither f nor J grows along a ray, its segment is a single point, the start.
     still = ~region.logits.slope.any(1)
     middle = first = limit
     if find_alpha or bool(still.any()):
@@ -131,9 +131,9 @@ def _gaussian(network: ExactNetwork, x: Tensor, find_alpha: bool, tolerance: flo
 def _derivatives(
     network: ExactNetwork, x: Tensor, start: Tensor
 ) -> tuple[list[LayerRecord], dict[str, LayerRecord]]:
-    """The derivatives in all layers at start·x; those of "other" layers by name also at 2·start·x.
+    """Return the derivatives in all layers at start·x, and in "other" layers, by name, also at 2·start·x.
 
-    These have no inputs whose slopes would give J∞, so that it takes a second point.
+    In "other" layers J∞ does not follow from the slopes of the inputs, so it needs a second point.
     """
     points = x * start.reshape(-1, *[1] * (x.dim() - 1))
     others = tuple(layer for layer in network.layers if layer.kind == "other")
@@ -144,7 +144,7 @@ def _derivatives(
 def _slope(
     record: LayerRecord, later: LayerRecord | None, start: Tensor, seen: dict[str, list[Any]]
 ) -> LayerJacobian:
-    """J∞ of a layer."""
+    """Return J∞ of a layer."""
     if later is not None:  # J(2·start) − J(start) = start·J∞
         return _scaled(_difference(later.jacobian(), record.jacobian()), start)
     rays = seen[record.layer.name][-len(record.inputs) :]
@@ -166,7 +166,7 @@ def _difference(one: LayerJacobian, other: LayerJacobian) -> LayerJacobian:
 
 
 def _scaled(jacobian: LayerJacobian, start: Tensor) -> LayerJacobian:
-    """The derivatives of point n divided by start[n]."""
+    """Return the derivatives of each point n, divided by start[n]."""
     if isinstance(jacobian, MatrixJacobian):
         return MatrixJacobian(jacobian.inputs / start[:, None, None, None], jacobian.gradients)
     return DenseJacobian(jacobian.derivatives / start[:, None, None])

@@ -13,8 +13,8 @@ The tight form has a second bound, which needs no J and holds for every input, n
 logit is at least its variance given the parameters of all layers but the last. This is φ̃ᵀSφ̃, S the
 covariance of the last layer's weights given all others. So the bound for the last layer, with this S, holds.
 
-J is the same at all points of the region, so it is taken at one of them, by `torch.func`. Eigenvalues of G
-and JJᵀ are used less what rounding may have added to them: a bound must not profit.
+J is the same at all points of the region, so it is computed at one of them, by `torch.func`. The eigenvalues
+of G and JJᵀ are lowered by the largest possible rounding error, so that the bound still holds.
 """
 
 from __future__ import annotations
@@ -51,17 +51,17 @@ from bitbayes.rays.bounds import (
 )
 from bitbayes.rays.final_regions import check_rays
 
-# The largest J, of all layers and all logits, that is formed; in numbers.
+# The largest J, over all layers and all logits, that is computed; in numbers.
 MAX_JACOBIAN_NUMBERS = 2**28
 
 
 @torch.no_grad()
 def all_layers_bound(network: ExactNetwork, x: Tensor, request: BoundRequest) -> Tensor:
-    """A confidence that the limit along no ray of x exceeds, (n,) in float64.
+    """Return an upper bound on the limit of the confidence along each ray of x, (n,) in float64.
 
-    The temperature divides each u, but not J. The theorem's is 1 where s_min(J) is 0 for any of the
-    combinations of logits, and at x = 0, whose ray is a point. The tight form is the least of all bounds that
-    are known.
+    The temperature divides each u, but not J. The theorem's bound is 1 if s_min(J) is 0 for any of the
+    combinations of logits, and at x = 0, whose ray is a point. The tight form is the smallest of all known
+    bounds.
     """
     request.check()
     check_rays(x)
@@ -86,10 +86,11 @@ def all_layers_bound(network: ExactNetwork, x: Tensor, request: BoundRequest) ->
 
 
 def head_bound(network: ExactNetwork, x: Tensor, request: BoundRequest) -> Tensor | None:
-    """The bound by the last layer given all others: one number for all inputs.
+    """Return the bound by the last layer given all others, one number for all inputs, or None.
 
-    None where it is not known: if the last layer is not one whose weights (and bias) are all uncertain, if it
-    is several, if the network calls it more than once, or if there are too many combinations of logits.
+    It is None if the posterior does not cover all weights (and the bias) of the last layer, if the last layer
+    consists of several, if the network calls it more than once, or if there are too many combinations of
+    logits.
     """
     model, few = network.model, x[:2].to(next(network.model.parameters()))
     head = find_head(model, few)
@@ -117,7 +118,7 @@ class Region(NamedTuple):
 
     @classmethod
     def of(cls, network: ExactNetwork, point: Tensor, temperature: float) -> Region:
-        """The region of one point."""
+        """Return the region that contains a point."""
         model, jacobians = network.model, {}
         for layer in network.layers:
             own = {name: model.get_parameter(name).detach() for name in layer.names}
@@ -126,18 +127,18 @@ class Region(NamedTuple):
         return cls(network, _slopes(model, {}, point) / temperature, jacobians)
 
     def whiten(self, sets: Tensor, vectors: Tensor) -> Tensor:
-        """By G, summed over a set's combinations: see `bounds.Whiten`. Infinite where G is singular."""
+        """Whiten by G, summed over a set's combinations: see `bounds.Whiten`. Infinite if G is singular."""
         return torch.stack(
             [_whiten(self._covariance(*each), own) for each, own in zip(sets, vectors, strict=True)]
         )
 
     def smallest_singular(self, each: Tensor) -> Tensor:
-        """s_min(J)² for a combination (k,) of the logits."""
+        """Return s_min(J)² for a combination (k,) of the logits."""
         parts = (torch.tensordot(each, jacobian, 1) for jacobian in self.jacobians.values())
         return _lowered(torch.linalg.eigvalsh(sum(part @ part.T for part in parts)))[0].clamp_min(0)
 
     def _covariance(self, *each: Tensor) -> Tensor:
-        """Σ JΣJᵀ over some combinations, (D, D)."""
+        """Return the sum of JΣJᵀ over some combinations, (D, D)."""
         total = torch.zeros((), dtype=self.slopes.dtype, device=self.slopes.device)
         for one in each:
             along: dict[str, LayerJacobian] = {
@@ -149,7 +150,7 @@ class Region(NamedTuple):
 
 
 def _region_bound(region: Region, request: BoundRequest) -> Tensor:
-    """The bound for the ray of a region: a number. Both forms are rounded, and the tight one is the least."""
+    """Return the bound for a region's ray, (). Both forms are rounded: the tight one is their minimum."""
     likelihood, method = request.likelihood, request.method
     theorem = _theorem_bound(region, likelihood, method)
     if request.form != TIGHT:
@@ -165,7 +166,7 @@ def _theorem_bound(region: Region, likelihood: Likelihood, method: str) -> Tenso
     if not bool(values.all()):
         return torch.ones_like(values[0])
     if method == "meanfield":
-        # Its variance is 2/(k − 1) times the sum of those of all logits less their mean.
+        # The variance of "meanfield" is 2/(k − 1) times the sum of the variances of all centred logits.
         values = (values.sum() * (2 / (k - 1))).expand_as(values)
     largest = region.network.gaussian.largest_precision(region.network.prior)  # 1/λ_min(Σ)
     ratios = ((each @ region.slopes).norm(dim=1) * (largest / values).sqrt())[None]
@@ -174,19 +175,19 @@ def _theorem_bound(region: Region, likelihood: Likelihood, method: str) -> Tenso
 
 
 def _whiten(matrix: Tensor, vectors: Tensor) -> Tensor:
-    """Vectors g (v, D) in coordinates whose squared norm is gᵀG⁻¹g; infinite where G (D, D) is singular."""
+    """Return g (v, D) in coordinates whose squared norm is gᵀG⁻¹g; infinite if G (D, D) is singular."""
     values, basis = torch.linalg.eigh(matrix)
     values = _lowered(values)
     return torch.where(values > 0, vectors @ basis * values.clamp_min(0).rsqrt(), torch.inf)
 
 
 def _lowered(values: Tensor) -> Tensor:
-    """Eigenvalues of a sum of squares (D,), ascending, less what rounding may have added to them."""
+    """Return ascending eigenvalues (D,) of a sum of squares, minus the largest possible rounding error."""
     return values - 2 * len(values) * torch.finfo(values.dtype).eps * values[-1]
 
 
 def _slopes(model: nn.Module, parameters: dict[str, Tensor], point: Tensor) -> Tensor:
-    """∂f/∂x at the point, (k, D)."""
+    """Return ∂f/∂x at the point, (k, D)."""
     gradients: Tensor = jacrev(lambda x: as_logits(call(model, x[None], parameters), 1)[0])(point)
     return gradients.flatten(1)
 

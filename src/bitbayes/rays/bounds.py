@@ -24,17 +24,17 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from bitbayes.model import Head
-from bitbayes.precision import to_float64
 from bitbayes.closed_forms import KAPPA
 from bitbayes.likelihoods import Likelihood, likelihood_for
+from bitbayes.model import Head
+from bitbayes.precision import to_float64
 from bitbayes.rays.largest_probability import largest_pairwise_probability, largest_softmax_probability
 from bitbayes.rays.limits import require_closed_form
 from bitbayes.rays.ray_gaussian import ExactHead
 from bitbayes.structures import WeightGaussian
 
 TIGHT, THEOREM = FORMS = ("tight", "theorem")
-# The tight form is used while the combinations, each of k or D numbers, are at most so many numbers.
+# The tight form is used if the combinations, of k or D numbers each, are at most this many numbers.
 MAX_COMBINATION_NUMBERS = 2**24
 
 # whiten(c, g): vectors g (s, v, D) in coordinates whose squared norm is gᵀS⁻¹g, for s sets of combinations c
@@ -67,10 +67,10 @@ class PriorLimits(NamedTuple):
 
 @torch.no_grad()
 def bound(head: ExactHead, request: BoundRequest) -> Tensor:
-    """A confidence that no input exceeds, near or far: a number, in float64.
+    """Return a confidence that no input exceeds, near or far: (), in float64.
 
-    The temperature divides each μ. Where there are too many combinations of logits for the tight form, which
-    `affordable` says, it is the theorem's.
+    The temperature divides each μ. If there are too many combinations of logits for the tight form (see
+    `affordable`), the result is the theorem's.
     """
     request.check()
     likelihood, method = request.likelihood, request.method
@@ -84,7 +84,7 @@ def bound(head: ExactHead, request: BoundRequest) -> Tensor:
 
 
 def tight_bound(means: Tensor, whiten: Whiten, likelihood: Likelihood, method: str) -> Tensor:
-    """The tight form for weights μ, or for slopes, of each logit, (k, D): a number.
+    """Return the tight form, (), for weights μ, or for slopes, of each logit, (k, D).
 
     One logit, c = 1: "probit" is σ(|z|) ≤ σ(√(μᵀΣ⁻¹μ/κ)). "quadrature" is P(m + √v·t > l) for a normal t and
     a logistic l. Without l, which is symmetric, it would be larger: Φ(|m|/√v) ≤ Φ(√(μᵀΣ⁻¹μ)).
@@ -113,14 +113,14 @@ def tight_bound(means: Tensor, whiten: Whiten, likelihood: Likelihood, method: s
 
 
 def affordable(k: int, width: int, method: str) -> bool:
-    """Whether the tight form is, for k logits of so many weights."""
+    """Return whether the tight form is affordable for k logits with `width` weights each."""
     count = k * (k - 1) // 2 if method == "pairwise" else k
     return count * max(k, width) <= MAX_COMBINATION_NUMBERS
 
 
 @torch.no_grad()
 def prior_limits(features: Tensor, logits: Tensor, gaussian: WeightGaussian, method: str) -> PriorLimits:
-    """The prior-variance propositions: confidence does not grow with σ₀², and lies between these two.
+    """Return the two limits of the prior-variance propositions: confidence does not grow with σ₀².
 
     σ₀² → 0: that of the network itself. σ₀² → ∞: at most σ(|f|/√(1 + κ‖φ̃‖²/λ_max(H))) for one logit, H the
     curvature; for k logits the same bound on each zᵢⱼ or zᵢ as in the theorem's form of `bound`.
@@ -147,7 +147,7 @@ def prior_limits(features: Tensor, logits: Tensor, gaussian: WeightGaussian, met
 
 
 def bound_with_residual(found: Tensor, x: Tensor | None, far_confidence: float) -> Tensor:
-    """The bound where there is a residual: `far_confidence`, except at x = 0, whose ray is a point.
+    """Return the bound with a residual: 1/k, except at x = 0, whose ray is a point.
 
     Args:
         found: the bound without the residual: one number, or one for each row of x.
@@ -166,7 +166,7 @@ def head_weights(model: nn.Module, head: Head) -> Tensor:
 
 
 def combinations(k: int, likelihood: Likelihood, method: str) -> Tensor:
-    """Those of k logits that a predictive looks at, (m, k): each once, whatever its sign."""
+    """Return the combinations of k logits that a predictive depends on, (m, k): of c and −c only one."""
     one = torch.eye(k, dtype=torch.float64)
     if method == "pairwise":
         first, second = torch.triu_indices(k, k, 1)
@@ -175,7 +175,7 @@ def combinations(k: int, likelihood: Likelihood, method: str) -> Tensor:
 
 
 def of_pairs(values: Tensor, k: int) -> Tensor:
-    """(n, m) → (n, k, k), symmetric, with 0 on the diagonal."""
+    """Return the values of all pairs, (n, m), as symmetric matrices (n, k, k) with 0 on the diagonal."""
     first, second = torch.triu_indices(k, k, 1)
     square = values.new_zeros(len(values), k, k)
     square[:, first, second] = square[:, second, first] = values
@@ -183,14 +183,17 @@ def of_pairs(values: Tensor, k: int) -> Tensor:
 
 
 def squares(k: int, likelihood: Likelihood, method: str) -> float:
-    """‖c‖² of the combinations of k logits whose variances a predictive looks at."""
+    """Return ‖c‖² of the combinations c of k logits whose variances a predictive depends on."""
     if method in ("pairwise", "meanfield"):
         return 2
     return float(likelihood.centre(torch.eye(k, dtype=torch.float64))[0].square().sum())
 
 
 def largest_confidence(ratios: Tensor, likelihood: Likelihood, method: str) -> Tensor:
-    """From the largest |mean|/deviation of each combination of logits, (n, k) or (n, k, k) → (n,)."""
+    """Return the largest confidence (n,) for the largest |mean|/deviation of each combination of logits.
+
+    Shapes: ratios (n, k), or (n, k, k) for pairs.
+    """
     if method == "quadrature":
         probability: Tensor = torch.special.ndtr(ratios[:, 0])
         return probability
@@ -198,23 +201,23 @@ def largest_confidence(ratios: Tensor, likelihood: Likelihood, method: str) -> T
 
 
 def _largest_probability(z: Tensor, likelihood: Likelihood, method: str) -> Tensor:
-    """If each ratio lies in [−z, z]; (n, k) or (n, k, k) → (n,)."""
+    """Return the largest probability (n,) if each ratio lies in [−z, z]; z is (n, k) or (n, k, k)."""
     if method == "pairwise":
         return largest_pairwise_probability(-z, z)
     return likelihood.largest_probability(-z, z)
 
 
 def _gaps(values: Tensor, likelihood: Likelihood, method: str) -> Tensor:
-    """Of values (n, k, …): the differences of all pairs, (n, k, k, …), or those to the mean, (n, k, …)."""
+    """Return the differences of all pairs (n, k, k, …) of values (n, k, …), or to the mean (n, k, …)."""
     if method == "pairwise":
         return values[:, :, None] - values[:, None, :]
     return likelihood.centre(values)
 
 
 def round_up(value: float, step: float) -> float:
-    """The next multiple of the step, to write a bound: one that is rounded down is none.
+    """Round up to a multiple of the step, to print a bound: rounded down, it would not hold.
 
-    What differs from a multiple by rounding alone stays.
+    A value that differs from a multiple by floating-point rounding only is not raised.
 
     >>> f"{round_up(75.042, 0.1):.1f}", f"{round_up(75.0, 0.1):.1f}"
     ('75.1', '75.0')

@@ -19,9 +19,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from bitbayes.logits import CovarianceFactors, LogitGaussian
 from bitbayes.closed_forms import KAPPA, quadrature
 from bitbayes.likelihoods import Likelihood
+from bitbayes.logits import CovarianceFactors, LogitGaussian
 from bitbayes.rays.bounds import squares
 from bitbayes.rays.largest_probability import largest_pairwise_probability
 from bitbayes.rays.limits import limit, require_closed_form
@@ -29,9 +29,9 @@ from bitbayes.rays.ray_gaussian import RayGaussian
 
 # A cell is halved until its bound is at most this far above the largest confidence found on the ray.
 MAX_GAP_K_LOGITS, MAX_GAP_ONE_LOGIT = 1e-3, 5e-5
-# A cell is halved at most so often. The bounds of cells that are still left are valid, but less tight.
+# A cell is halved at most this many times. The bounds of cells that are left then hold, but are less tight.
 MAX_HALVINGS = 40
-# Cells are taken in batches whose ratios are at most so many numbers.
+# Cells are taken in batches whose ratios are at most this many numbers.
 RATIO_NUMBERS_PER_BATCH = 2**20
 # Added to a bound, because the bound and the confidences below it are both rounded to float64.
 BOUND_ROUNDING = 1e-9
@@ -42,7 +42,7 @@ CellBound = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 class Certificate(NamedTuple):
-    """What is certain about the confidence along n rays δ·x; each field is (n,) in float64.
+    """A guarantee about the confidence along n rays δ·x; each field is (n,) in float64.
 
     alpha: beyond it every unit of the network keeps its state: no ReLU switches and no max pooling changes
         its choice.
@@ -81,7 +81,7 @@ class Ratio(NamedTuple):
         return (v * self.n0 + u * self.n1) * squared.clamp_min(torch.finfo(u.dtype).tiny).rsqrt()
 
     def range(self, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
-        """The smallest and the largest value for low ≤ u ≤ high."""
+        """Return the smallest and the largest value for low ≤ u ≤ high."""
         # z² = (n·w)²/(wᵀDw) with w = (1 − u, u) is stationary where w is parallel to D⁻¹n.
         v = self.d1 * self.n0 - self.d01 * self.n1
         u = self.d0 * self.n1 - self.d01 * self.n0
@@ -91,7 +91,7 @@ class Ratio(NamedTuple):
 
 
 def certify(rays: Iterable[RayGaussian], likelihood: Likelihood, method: str) -> Certificate:
-    """alpha, the limit, and a certified confidence for each ray."""
+    """Return alpha, the limit, and a certified confidence for each ray."""
     require_closed_form(method, likelihood.with_bounds, "certificate")
     parts = [
         (
@@ -105,7 +105,7 @@ def certify(rays: Iterable[RayGaussian], likelihood: Likelihood, method: str) ->
 
 
 def _largest_confidence(ray: RayGaussian, likelihood: Likelihood, method: str) -> Tensor:
-    """A bound on the confidence for u ∈ [0, 1], (n,), close to its maximum."""
+    """Return a bound on the confidence for u ∈ [0, 1], (n,), close to its maximum."""
     zeros = torch.zeros_like(ray.alpha)
     if method == "quadrature":
         largest = _branch_and_bound(_quadrature_bound(ray), zeros, MAX_GAP_ONE_LOGIT)
@@ -122,7 +122,7 @@ def _largest_confidence(ray: RayGaussian, likelihood: Likelihood, method: str) -
 
 
 def _ratio(ray: RayGaussian, likelihood: Likelihood, method: str) -> Ratio:
-    """The ratios that a predictive depends on: (n, k) for probit, (n, k, k) for pairwise."""
+    """Return the ratios that a predictive depends on: (n, k) for probit, (n, k, k) for pairwise."""
     far, middle, near = (_means_and_variances(ray.at(u), likelihood, method) for u in (0.0, 0.5, 1.0))
     mixed = 2 * middle[1] - (far[1] + near[1]) / 2
     return Ratio(far[0], near[0], far[1], mixed, near[1])
@@ -131,7 +131,7 @@ def _ratio(ray: RayGaussian, likelihood: Likelihood, method: str) -> Ratio:
 def _means_and_variances(
     gaussian: LogitGaussian, likelihood: Likelihood, method: str
 ) -> tuple[Tensor, Tensor]:
-    """mean/scale and (1 + κ·variance)/scale², (n, k) or (n, k, k) each."""
+    """Return mean/scale and (1 + κ·variance)/scale², (n, k) or (n, k, k) each."""
     if method == "pairwise":
         mean = gaussian.scaled_mean
         classes = torch.arange(mean.shape[1], device=mean.device)
@@ -145,7 +145,7 @@ def _means_and_variances(
 
 
 def _ratio_bound(ray: RayGaussian, ratio: Ratio, likelihood: Likelihood, method: str) -> CellBound:
-    """The bound for "probit", "meanfield" and "pairwise", from the ranges of all ratios on a cell."""
+    """Return the bound for "probit", "meanfield" and "pairwise", from the ranges of all ratios on a cell."""
     k, shape = ratio.n0.shape[1], [-1, *[1] * (ratio.n0.dim() - 1)]
     # How much d(u) grows if every logit gets an independent variance of 1.
     added = KAPPA * squares(k, likelihood, method)
@@ -164,7 +164,7 @@ def _ratio_bound(ray: RayGaussian, ratio: Ratio, likelihood: Likelihood, method:
 
 
 def _quadrature_bound(ray: RayGaussian) -> CellBound:
-    """The bound for "quadrature", from the largest |m|, the smallest v and the smallest l on a cell.
+    """Return the bound for "quadrature", from the largest |m|, the smallest v and the smallest l on a cell.
 
     ∫ σ(f) N(f | m, v) df = P(m + √v·t > l) with a normal t and a logistic l, in any unit of m, √v and l. The
     confidence grows with |m|, and falls with v and with the size of l.
@@ -191,12 +191,12 @@ def _quadrature_bound(ray: RayGaussian) -> CellBound:
 
 
 def _if_between(value: Tensor, low: Tensor, high: Tensor) -> Tensor:
-    """The value where low < value < high, otherwise low. A constant function gives NaN, and so low."""
+    """Return the value if low < value < high, otherwise low: also for NaN, from constant functions."""
     return torch.where((value > low) & (value < high), value, low)
 
 
 def _in_batches(bound: CellBound, ray: RayGaussian, ratios: int) -> CellBound:
-    """The bound, computed for some cells at a time; `ratios`: how many ratios a cell has."""
+    """Return the same bound, computed for some cells at a time; `ratios`: how many ratios a cell has."""
     dimensions = 0 if ray.residual is None else ray.residual.slope.shape[1]
     size = max(1, RATIO_NUMBERS_PER_BATCH // max(ratios, dimensions))
     return lambda *cells: torch.cat(
@@ -205,7 +205,7 @@ def _in_batches(bound: CellBound, ray: RayGaussian, ratios: int) -> CellBound:
 
 
 def _branch_and_bound(bound: CellBound, zeros: Tensor, max_gap: float) -> Tensor:
-    """The largest bound over the cells that [0, 1] is cut into, for each row of zeros (n,)."""
+    """Return the largest bound over the cells that [0, 1] is cut into, (n,); `zeros` (n,): one per ray."""
     row = torch.arange(len(zeros), device=zeros.device)
     low, high = zeros, torch.ones_like(zeros)
     reached = torch.maximum(bound(row, low, low), bound(row, high, high))

@@ -20,7 +20,7 @@ class Affine(NamedTuple):
 
 
 class FinalRegion(NamedTuple):
-    """What a network is along n rays δ·x for δ ≥ alpha.
+    """A network along n rays δ·x for δ ≥ alpha, where it is affine in δ.
 
     features: (n, d), the input of the last layer, affine in δ.
     logits: (n, k), affine in δ.
@@ -33,7 +33,7 @@ class FinalRegion(NamedTuple):
     alpha: Tensor
 
     def rows(self, part: slice) -> FinalRegion:
-        """The region along some of the rays."""
+        """Return the region along some of the rays."""
         features, logits = (Affine(*(each[part] for each in value)) for value in (self.features, self.logits))
         return FinalRegion(features, logits, self.alpha[part])
 
@@ -42,7 +42,7 @@ class FinalRegion(NamedTuple):
 def final_region(
     model: nn.Module, head: Head, x: Tensor, *, find_alpha: bool = True, tolerance: float = 0.0
 ) -> FinalRegion:
-    """φ(δ·x) = slope·δ + intercept for every δ ≥ alpha, for the features φ and for the logits; a ray per row.
+    """Return features and logits as slope·δ + intercept, which hold for every δ ≥ alpha; a ray per row of x.
 
     alpha is the last δ at which a ReLU switches or a max pooling changes its choice; 0 if there is none.
 
@@ -77,9 +77,9 @@ def final_region(
 
 
 def unit_rays(x: Tensor) -> tuple[Tensor, Tensor]:
-    """x/size and size (n,): the rays of x, each from a point whose largest number is near 1.
+    """Return x/size and size (n,): points on the same rays whose largest number is near 1.
 
-    So results do not depend on how far out on its ray x lies. Sizes are powers of 2: nothing is rounded.
+    So results do not depend on where on its ray x lies. Sizes are powers of 2, so that nothing is rounded.
     """
     check_rays(x)
     largest = x.flatten(1).abs().amax(1) if x.dim() > 1 else x.abs()

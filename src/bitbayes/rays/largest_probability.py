@@ -11,7 +11,7 @@ from bitbayes.likelihoods.categorical import largest_softmax
 
 
 def largest_pairwise_probability(low: Tensor, high: Tensor) -> Tensor:
-    """max p with sᵢ = −log Σⱼ e^(−zᵢⱼ), which grows with each zᵢⱼ, for ranges of z (n, k, k) → (n,).
+    """Return max p with sᵢ = −log Σⱼ e^(−zᵢⱼ), which grows with each zᵢⱼ, for ranges of z (n, k, k) → (n,).
 
     >>> z = torch.tensor([[[0.0, 3.0], [-3.0, 0.0]]])
     >>> torch.allclose(largest_pairwise_probability(z, z), torch.tensor(3.0).sigmoid())
@@ -21,7 +21,7 @@ def largest_pairwise_probability(low: Tensor, high: Tensor) -> Tensor:
 
 
 def largest_softmax_probability(high: Tensor) -> Tensor:
-    """max p if sᵢ − sⱼ ≤ highᵢⱼ, (n, k, k) → (n,), with 0 on the diagonal: max 1/Σⱼ e^(−highᵢⱼ).
+    """Return max p if sᵢ − sⱼ ≤ highᵢⱼ, (n, k, k) → (n,), with 0 on the diagonal: max 1/Σⱼ e^(−highᵢⱼ).
 
     >>> high = torch.tensor([[[0.0, 3.0], [1.0, 0.0]]])
     >>> torch.allclose(largest_softmax_probability(high), torch.tensor(3.0).sigmoid())

@@ -15,7 +15,7 @@ class Limit(NamedTuple):
     """The limit of `predict_proba(δ·x)` as δ → ∞, for n rays.
 
     confidence: (n,), the limit of the largest probability, in float64.
-    label: (n,), the class that has it.
+    label: (n,), the class with that probability.
     """
 
     confidence: Tensor
@@ -27,7 +27,7 @@ class ApproximateLimit(Limit):
 
 
 def limit(rays: Iterable[RayGaussian], likelihood: Likelihood, method: str) -> Limit:
-    """The prediction at u = 0, from z = μᵀs/√(κ·sᵀΣs) where at a finite δ it is μᵀφ̃/√(1 + κ·φ̃ᵀΣφ̃).
+    """Return the prediction at u = 0: z = μᵀs/√(κ·sᵀΣs) takes the place of μᵀφ̃/√(1 + κ·φ̃ᵀΣφ̃) at a finite δ.
 
     s is the slope of the features along the ray. Where s = 0 the features stop growing, and the limit is the
     prediction at the point where they stop. With the residual the limit is 1/k, and the class is that of the

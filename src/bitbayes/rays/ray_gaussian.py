@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 # Stands for an infinite scale: 1/scale² vanishes beside any variance, but can still be divided by.
 INFINITE_SCALE = 1e150
-# Rows are taken in batches whose pairs of classes, k² for each row, are at most so many numbers.
+# Rows are taken in batches whose pairs of classes, k² for each row, are at most this many numbers.
 PAIR_NUMBERS_PER_BATCH = 2**20
 
 
@@ -49,7 +49,7 @@ class RayGaussian(NamedTuple):
     residual: RayResidual | None = None
 
     def at_temperature(self, temperature: float) -> RayGaussian:
-        """The Gaussian with its mean divided by a temperature, along the same rays."""
+        """Return the Gaussian with its mean divided by a temperature, along the same rays."""
         return self._replace(at=lambda u: self.at(u).at_temperature(temperature))
 
 
@@ -70,7 +70,7 @@ class ExactHead(NamedTuple):
 def last_layer_rays(
     exact: ExactHead, x: Tensor, *, find_alpha: bool, tolerance: float
 ) -> Iterator[RayGaussian]:
-    """The Gaussians along the rays of x under a posterior over the last layer, a batch of rows at a time.
+    """Yield the Gaussians along the rays of x, for a posterior over the last layer, a batch at a time.
 
     Without `find_alpha` only u = 0 is meaningful.
     """
@@ -87,7 +87,7 @@ def last_layer_rays(
 def _fill_still(
     region: FinalRegion, model: nn.Module, head: Head, x: Tensor, tolerance: float
 ) -> FinalRegion:
-    """A region of slopes, with alpha and intercepts filled in for the rays whose features stop growing.
+    """Fill in alpha and the intercepts of the rays whose features stop growing, in a region of slopes alone.
 
     The limit of these rays is the prediction where they stop, which needs intercepts. All other rays get 0.
     """

@@ -14,7 +14,7 @@ from bitbayes.rays.ray_tensor import RayTensor
 from bitbayes.residual import Residual, as_rows, levels
 from bitbayes.settings import Settings
 
-# The largest variance that is added: beside it every mean is 0, and it is not infinite.
+# The largest variance that is added. It is finite, and every mean is negligible beside it.
 MAX_VARIANCE = 1e250
 
 
@@ -32,16 +32,16 @@ class RayResidual(NamedTuple):
         return self.slope.abs().amax(1) > 0
 
     def at_zero(self, gaussian: LogitGaussian) -> LogitGaussian:
-        """The Gaussian with the residual at δ = 0, which is all there is where δ·x does not move."""
+        """Return the Gaussian with the residual at δ = 0, the only point of a ray that does not move."""
         root = self._cubes(self.offset).sqrt()
         return gaussian.plus_independent(self.settings.residual_deviations(root))
 
     def range(self, ray: RayGaussian, row: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
-        """Lower and upper bounds (c,) on what is added, in units of scale², for low ≤ u ≤ high.
+        """Return lower and upper bounds (c,) on the added variance, in units of scale², for low ≤ u ≤ high.
 
         `row` (c,) are the numbers of the rays. k is convex in δ, so it is largest at an end of the cell, and
-        at least what each dimension's smallest |x̂| gives. Near infinity 1/scale² goes to 0 and would leave
-        nothing of that bound. There the smallest |x̂|/δ is used, with (δ/scale)² in the place of 1/scale².
+        at least its value at the smallest |x̂| of each dimension. Near infinity 1/scale² goes to 0, and so
+        does this lower bound. There the smallest |x̂|/δ is used, with (δ/scale)² in place of 1/scale².
         """
         threshold = self.settings.residual_threshold
         nearest, furthest = ray.delta(row, high), ray.delta(row, low)  # (c,)
@@ -60,18 +60,20 @@ class RayResidual(NamedTuple):
         affine = (ray.far_scale[row] >= INFINITE_SCALE) & (nearest > 0)
         below = torch.maximum(below, torch.where(affine, far, 0))
         above = above.clamp_min(0) * largest.square()
-        low_end, high_end = ((self.settings.residual_variance * each).clamp_max(MAX_VARIANCE) for each in (below, above))
+        low_end, high_end = (
+            (self.settings.residual_variance * each).clamp_max(MAX_VARIANCE) for each in (below, above)
+        )
         return low_end, high_end
 
     def _cubes(self, values: Tensor) -> Tensor:
-        """k of x̂ (c, D), (c,)."""
+        """Return k (c,) at x̂ (c, D)."""
         return values.abs().pow(3) @ self.weights / 3
 
 
 def with_residual(
     rays: Iterable[RayGaussian], x: Tensor, residual: Residual, settings: Settings
 ) -> Iterator[RayGaussian]:
-    """The Gaussians along the rays δ·x with the residual on them.
+    """Yield the Gaussians along the rays δ·x, with the residual added.
 
     Args:
         rays: the Gaussians without it.
@@ -90,13 +92,13 @@ def with_residual(
 
 @torch.no_grad()
 def _along(residual: Residual, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """For δ·x beyond alpha: slope and offset (n, D) of x̂ at all levels, and the weights (D,) of |x̂_d|³."""
+    """Return slope and offset (n, D) of x̂ at all levels for δ ≥ alpha, and the weights (D,) of |x̂_d|³."""
     ray = RayTensor.along(x.to(model_device(residual.model)))
     found: list[Tensor] = levels(residual.model, residual.layers, ray) if residual.layers else [ray]
     slopes, offsets, weights = [], [], []
     for own, level in zip(residual.split(found), found, strict=True):
         slope, intercept = torch.zeros_like(level), level
-        if isinstance(level, RayTensor):  # it is none where the level does not depend on the input
+        if isinstance(level, RayTensor):  # a plain tensor does not depend on the input
             slope, intercept = level.slope, level.intercept
         slope, intercept = to_float64(as_rows(slope)), to_float64(as_rows(intercept))
         scale = own.deviations().to(slope)
@@ -111,5 +113,5 @@ def _inverse_scale(ray: RayGaussian, row: Tensor, u: Tensor) -> Tensor:
 
 
 def _smallest_size(one: Tensor, other: Tensor) -> Tensor:
-    """The smallest |·| of an affine function between two of its values."""
+    """Return the smallest absolute value of an affine function between two of its values."""
     return torch.minimum(one.abs(), other.abs()) * (one * other > 0)

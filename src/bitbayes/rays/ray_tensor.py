@@ -1,4 +1,4 @@
-"""TensorBundle of values slope·δ + intercept, compared as δ → ∞, that pass through an unmodified network.
+"""Tensors of values slope·δ + intercept, compared as δ → ∞, that pass through an unmodified network.
 
 Along a ray δ·x, a network of linear maps, ReLUs and max poolings is affine in δ beyond some δ = alpha. There
 the sign of slope·δ + intercept is the sign of the slope or, where the slope is 0, that of the intercept. So
@@ -36,7 +36,7 @@ SLOPE_NOISE = 1e-12
 
 
 class RayPass:
-    """What all values of one pass through the network share.
+    """The state that all values of one pass through the network share.
 
     alpha: (n,). Beyond alpha every unit seen so far keeps its state: no ReLU switches and no max pooling
         changes its choice.
@@ -51,7 +51,7 @@ class RayPass:
         self.alpha = to_float64(inputs).new_zeros(len(inputs))
 
     def settle_signs(self, slope: Tensor, intercept: Tensor, by_row: bool) -> Tensor:
-        """Whether slope·δ + intercept ≤ 0 as δ → ∞; moves alpha up to the last δ at which a sign changes.
+        """Return whether slope·δ + intercept ≤ 0 as δ → ∞, and raise alpha to the last change of a sign.
 
         With `by_row` each row sets the alpha of its own input. Otherwise all inputs get the largest δ of all
         rows, which may be larger than needed but is never too small.
@@ -71,7 +71,7 @@ class RayTensor(Tensor):
 
     slope, intercept: tensors of this tensor's shape in float64. The intercept is on the meta device if the
         pass does not compute alpha.
-    ray_pass: what all values of the pass share.
+    ray_pass: the state that all values of the pass share.
     by_row: whether row i of the first dimension depends on input i only.
 
     >>> x = RayTensor.along(torch.tensor([[1.0, -2.0]]))
@@ -105,11 +105,11 @@ class RayTensor(Tensor):
         return cls(slope, intercept, RayPass(x, find_alpha, tolerance))
 
     def like(self, slope: Tensor, intercept: Tensor, by_row: bool | None = None) -> RayTensor:
-        """A new value of this pass; `by_row` is this value's own unless given."""
+        """Return a new value of this pass, with this value's `by_row` unless given."""
         return RayTensor(slope, intercept, self.ray_pass, self.by_row if by_row is None else by_row)
 
     def largest_slope(self, by_row: bool, dims: int) -> Tensor:
-        """max |slope|: of each row, as (n, 1, …) with `dims` dimensions, or of all rows, as ()."""
+        """Return max |slope| of each row, as (n, 1, …) with `dims` dimensions, or of all rows, as ()."""
         if not self.slope.numel():
             return self.slope.new_zeros(())
         rows = self.slope.reshape(len(self.slope) if by_row else 1, -1)
@@ -117,7 +117,7 @@ class RayTensor(Tensor):
         return largest.reshape(-1, *[1] * (dims - 1)) if by_row else largest[0]
 
     def without_small_slopes(self) -> RayTensor:
-        """A copy in which slopes up to tolerance × the largest are 0; this value itself if tolerance = 0."""
+        """Return a copy in which slopes up to tolerance × the largest are 0; itself if tolerance = 0."""
         if not self.ray_pass.tolerance:
             return self
         level = self.ray_pass.tolerance * self.largest_slope(self.by_row, self.dim())
@@ -144,7 +144,7 @@ class RayTensor(Tensor):
 
 
 def unknown_operation(func: Any, why: str = "is not affine along a ray, or not known to be") -> ModelError:
-    """The error that names an operation as users know it."""
+    """Return the error for an operation without a rule, under the name that users know."""
     name = str(func.overloadpacket).removeprefix("aten.").lstrip("_").removeprefix("native_")
     return ModelError(
         f"the network's behaviour at infinity cannot be computed: its operation '{name}' {why}. Known are "
@@ -154,5 +154,5 @@ def unknown_operation(func: Any, why: str = "is not affine along a ray, or not k
 
 
 def without_noise(slope: Tensor, size: Tensor) -> Tensor:
-    """The slope with its rounding errors set to 0, in place; `size`: the size of the terms of the sum."""
+    """Set the rounding errors of a slope to 0, in place; `size`: the size of the terms of the sum."""
     return slope.masked_fill_(slope.abs() <= SLOPE_NOISE * size, 0)

@@ -1,13 +1,13 @@
-"""The curvature over many classes, B ≈ diag(s) − ssᵀ/Σs − LᵀL, with no matrix of k × k.
+"""The curvature over many classes, B ≈ diag(s) − ssᵀ/Σs − LᵀL, without a k × k matrix.
 
-B = Σₙ(diag pₙ − pₙpₙᵀ) is the diagonal of Σₙ pₙ less the second moments of p. A common shift of all logits
+B = Σₙ(diag pₙ − pₙpₙᵀ) is the diagonal of Σₙ pₙ minus the second moments of p. A common shift of all logits
 has no curvature in B, and none here, because the rows of L (r, k) sum to zero over the classes. What is
 needed is the inverse on vectors that sum to zero, P(I + ρB)⁻¹P with P = I − 11ᵀ/k. It is a sum of squares:
 
     P diag(w) P + t tᵀ + FᵀF,   w = 1/(1 + ρs),   t = Pw/√Σ(1 − w),   F = √ρ K^(−½) L₀ diag(w) P,
 
-with L₀ = L − m sᵀ, m = Lw/(sᵀw), and K = I − ΩΩᵀ + L₀ diag(w/s) L₀ᵀ, ΩΩᵀ = L diag(1/s) Lᵀ ⪯ I. Nothing is
-subtracted that could cancel, for a prior of any width.
+with L₀ = L − m sᵀ, m = Lw/(sᵀw), and K = I − ΩΩᵀ + L₀ diag(w/s) L₀ᵀ, ΩΩᵀ = L diag(1/s) Lᵀ ⪯ I. No
+difference cancels, for a prior of any width.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from torch import Tensor
 from bitbayes.structures.base import eigen
 from bitbayes.tensors import TensorBundle
 
-# Rounds in which strengths and directions are brought into line with each other.
+# Rounds in which strengths and directions are adjusted to each other.
 ROUNDS = 3
-# Steps of a fixed point that shrinks errors by twice the share of the largest class.
+# Steps of a fixed-point iteration. Each multiplies the error by twice the share of the largest class.
 MATCHING_STEPS = 50
 
 
 class ClassInverse(NamedTuple):
     """P(I + ρB)⁻¹P = P diag(w) P + t tᵀ + FᵀF, and log det(I + ρB).
 
-    own: w (k,). tilt: t (k,), which sums to zero. factor: F (r, k), whose rows do.
+    own: w (k,). tilt: t (k,), which sums to zero. factor: F (r, k), whose rows sum to zero.
     """
 
     own: Tensor
@@ -40,18 +40,18 @@ class ClassInverse(NamedTuple):
     log_determinant: Tensor
 
     def diagonal(self) -> Tensor:
-        """(k,), all positive."""
+        """Return the diagonal (k,); all numbers are positive."""
         k = len(self.own)
         mean = self.own.sum() / k**2
         return self.own * (1 - 2 / k) + mean + self.tilt.square() + self.factor.square().sum(0)
 
     def forms(self, combinations: Tensor) -> Tensor:
-        """cᵀP(I + ρB)⁻¹Pc (m,) of combinations c (m, k) that sum to zero."""
+        """Return cᵀP(I + ρB)⁻¹Pc (m,) for combinations c (m, k) that sum to zero."""
         along = (combinations @ self.factor.T).square().sum(1)
         return combinations.square() @ self.own + (combinations @ self.tilt).square() + along
 
     def draw(self, n: int, generator: torch.Generator | None) -> Tensor:
-        """n draws from N(0, (I + ρB)⁻¹), the common shift included, (n, k)."""
+        """Return n draws from N(0, (I + ρB)⁻¹), the common shift included, (n, k)."""
         k, r = len(self.own), len(self.factor)
         noise = torch.randn(n, k + r + 2, generator=generator, dtype=self.own.dtype, device=self.own.device)
         own = noise[:, :k] * self.own.sqrt()
@@ -70,11 +70,11 @@ class ClassCurvature(TensorBundle):
 
     @classmethod
     def matched(cls, sums: Tensor, diagonal: Tensor, directions: Tensor) -> ClassCurvature:
-        """The curvature with the diagonal of B, from Σₙ pₙ (k,), that diagonal (k,) and a sketch of moments.
+        """Return the curvature with the diagonal of B, from Σₙ pₙ (k,), diag(B) (k,) and a sketch of moments.
 
-        Σₙ pₙpₙᵀ of a confident network is all but diagonal, and no sketch of few rows keeps a diagonal. So
-        what the sketch has lost is taken from s until the diagonal is that of B: only the rest of it is lost.
-        Nor does B become less than that share of its diagonal which the sketch has lost.
+        For a confident network Σₙ pₙpₙᵀ is almost diagonal, and a sketch of few rows cannot hold a diagonal.
+        So s is lowered by what the sketch has lost, until the diagonal is that of B: the loss is only in
+        other entries. B also stays at least its diagonal times the share that the sketch has lost.
         """
         strengths = sums
         moments = (sums - sums.square() / sums.sum() - diagonal).clamp_min(0)
@@ -89,13 +89,13 @@ class ClassCurvature(TensorBundle):
         return cls(strengths, vectors.T @ directions, (1 - values).clamp_min(0))
 
     def inverse(self, ratio: float) -> ClassInverse:
-        """For one ρ ≥ 0."""
+        """Return P(I + ρB)⁻¹P for one ρ ≥ 0, `ratio`."""
         s = self.strengths.clamp_min(_tiny(self.strengths))
         w = (1 + ratio * s).reciprocal()
         weight = s @ w
         own = self.directions - (self.directions @ w / weight)[:, None] * s  # L₀ (r, k)
         inner = (own * (w / s)) @ own.T + self.slack.diag()
-        # Rounding can leave less than zero of what is next to nothing.
+        # Rounding can make eigenvalues near 0 negative.
         inner.diagonal().mul_(1 + 4 * len(inner) * torch.finfo(s.dtype).eps)
         inner.diagonal().add_(_tiny(s))
         root = torch.linalg.cholesky(inner)
@@ -107,7 +107,7 @@ class ClassCurvature(TensorBundle):
         return ClassInverse(w, tilt, factor, determinant)
 
     def largest_eigenvalue(self) -> float:
-        """Of B, by halving: a matrix of r + 1 says how many eigenvalues exceed a number (Sylvester)."""
+        """Return that of B, by bisection: by Sylvester a matrix of r + 1 rows counts those above a number."""
         s = self.strengths
         low, high = 0.0, float(s.max())
         rows = torch.cat([(s / s.sum().sqrt())[None], self.directions])  # B = diag(s) − rowsᵀ rows
@@ -122,7 +122,7 @@ class ClassCurvature(TensorBundle):
 
 
 def _with_diagonal(diagonal: Tensor, sums: Tensor) -> Tensor:
-    """s ≤ sums with s − s²/Σs = diagonal: a fixed point, which is `sums` itself where nothing was lost."""
+    """Return s ≤ sums with s − s²/Σs = diagonal, by iteration; `sums` itself if nothing was lost."""
     found = sums
     for _ in range(MATCHING_STEPS):
         total = found.sum().clamp_min(_tiny(sums))
@@ -131,7 +131,7 @@ def _with_diagonal(diagonal: Tensor, sums: Tensor) -> Tensor:
 
 
 def _correlations(directions: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-    """Eigenvalues and eigenvectors of L diag(1/weights) Lᵀ."""
+    """Return the eigenvalues and eigenvectors of L diag(1/weights) Lᵀ."""
     weighted = directions / weights.clamp_min(_tiny(weights)).sqrt()
     return eigen(weighted @ weighted.T)
 

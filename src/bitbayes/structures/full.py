@@ -24,7 +24,7 @@ from bitbayes.tensors import second_moments
 
 # Rows of the largest dense matrix over all layers: 0.8 GB in float64, and derivatives take memory as well.
 NETWORK_ROWS = 10_000
-# Numbers that the points summed in one step may hold.
+# The largest size, in numbers, of the points that are summed in one step.
 NUMBERS_PER_STEP = 2**22
 
 
@@ -64,7 +64,7 @@ class FullCurvature(Curvature):
 
     @classmethod
     def of_jacobian(cls, jacobian: LayerJacobian) -> Self:
-        """The curvature over all parameters at some points, from the derivatives of Vᵀf in all of them."""
+        """Return the curvature over all parameters at some points, from the derivatives of Vᵀf."""
         return cls(second_moments(jacobian.dense().flatten(0, 1)))  # of (n·c, P)
 
     def squares(self) -> dict[str, Tensor]:
@@ -99,7 +99,7 @@ class FullGaussian(WeightGaussian):
         return FullHeadGaussian(self.values, self.vectors, torch.eye(outputs).to(self.vectors))
 
     def part(self, rows: slice) -> FullGaussian:
-        """The Gaussian over some of the parameters given all others: H is cut to their part."""
+        """Return the Gaussian over some of the parameters given all others: its H is their block of H."""
         own = self.vectors[rows]
         return FullGaussian(*eigen((own * self.values) @ own.T))
 
@@ -111,7 +111,7 @@ class FullGaussian(WeightGaussian):
 class FullHeadGaussian(FullGaussian):
     """`values` (r + D,), `vectors` (r, r) over class differences, r = c·D; `differences` (k, c).
 
-    The last D values, all zero, are those of the common shift of the logits. One logit has none of these.
+    The last D values, all zero, belong to the common shift of all logits. A single logit has no such shift.
     """
 
     differences: Tensor
@@ -125,7 +125,7 @@ class FullHeadGaussian(FullGaussian):
     def coordinates(self, features: Tensor) -> Tensor:
         """One class difference: squared components in H's eigenbasis, (n, D). Several: the features themselves.
 
-        Their r·c components would be k times the size of a network's features.
+        For several class differences there are r·c components, k times the size of a network's features.
         """
         one = self.differences.shape[1] == 1
         return squared_components(self.vectors, features) if one else features
@@ -150,7 +150,7 @@ class FullHeadGaussian(FullGaussian):
 
 
 def check_affordable(layers: tuple[Layer, ...]) -> None:
-    """Raise if a dense matrix over all parameters is out of the question."""
+    """Raise if a dense matrix over all parameters would need too much memory."""
     rows = sum(layer.size for layer in layers)
     if rows > NETWORK_ROWS:
         raise ModelError(

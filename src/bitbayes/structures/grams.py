@@ -11,7 +11,7 @@ from bitbayes.precision import to_float64
 
 
 def gram(jacobian: LayerJacobian, weights: list[Tensor]) -> Tensor:
-    """Σ_p J_mp w_p J_m'p for each of the q weights, (q, n, c, c)."""
+    """Return Σ_p J_mp w_p J_m'p for each of the q weights, (q, n, c, c)."""
     if isinstance(jacobian, DenseJacobian):
         flat = torch.stack([weight.flatten() for weight in weights], dim=1)  # (P, q)
         return torch.cat([_weighted(part.derivatives, flat) for part in jacobian.chunks()], dim=1)
@@ -29,10 +29,10 @@ def gram(jacobian: LayerJacobian, weights: list[Tensor]) -> Tensor:
 
 
 def gram_root(matrix: Tensor, lift: float) -> Tensor:
-    """L with L Lᵀ = matrix (…, c, c), in float64.
+    """Return L with L Lᵀ = matrix (…, c, c), in float64.
 
-    Zero features have zero variance, and rounding can leave less than zero, for which there is no Cholesky
-    factor. So the diagonal is lifted by `lift` times its mean.
+    Zero features have zero variance, and rounding can make it negative: then there is no Cholesky factor. So
+    the diagonal is raised by `lift` times its mean.
     """
     matrix = to_float64(matrix)
     mean = matrix.diagonal(dim1=-2, dim2=-1).mean(-1)
@@ -42,7 +42,7 @@ def gram_root(matrix: Tensor, lift: float) -> Tensor:
 
 
 def _gram_of_products(jacobian: MatrixJacobian, weights: Tensor) -> Tensor:
-    """One position: J = g aᵀ, so Σᵢ aᵢ² w_oi is all that is needed of the inputs."""
+    """Return the gram for one position: J = g aᵀ, so that only Σᵢ aᵢ² w_oi is needed of the inputs."""
     groups, o, _, q = weights.shape
     inputs = jacobian.inputs[..., 0].square().transpose(0, 1)  # (groups, n, i)
     variances = inputs @ weights.transpose(1, 2).flatten(2)  # (groups, n, o·q)
@@ -60,8 +60,8 @@ def _gram_of_pairs(jacobian: MatrixJacobian, weights: Tensor) -> Tensor:
 
 
 def _weighted(roots: Tensor, weights: Tensor) -> Tensor:
-    """Σ_p r_mp w_pq r_m'p, (q, n, c, c), from r (n, c, p) and w (p, q), or (n, p, q) for each its own."""
-    # What has no square in this precision is nothing, and denormal numbers are slow.
+    """Return Σ_p r_mp w_pq r_m'p, (q, n, c, c), from r (n, c, p) and w (p, q), or (n, p, q) by point."""
+    # Numbers whose squares underflow become 0, because denormal numbers are slow.
     roots = functional.hardshrink(roots, math.sqrt(torch.finfo(roots.dtype).tiny))
     if weights.shape[-1] == 1:
         roots = roots * weights[..., 0].sqrt().reshape(-1, 1, weights.shape[-2])

@@ -2,7 +2,7 @@
 
 1/(1 + ρβ) and log(1 + ρβ), for any β ≥ 0, are functions of x = log ρ which are analytic up to a distance of π
 from the real line. So are their sums. A polynomial through the 16 nearest points, which are a quarter apart,
-errs by about 2·∏|x − xⱼ|/π¹⁷ = 1e-10, and where the function falls like 1/ρ by that fraction of it.
+has an error of about 2·∏|x − xⱼ|/π¹⁷ = 1e-10. Where the function falls like 1/ρ, this is the relative error.
 """
 
 import math
@@ -14,7 +14,7 @@ STEP, POINTS = 0.25, 16
 
 
 def lattice(low: float, high: float) -> list[float]:
-    """The points of a lattice from `low` on, with half a polynomial beyond `high`.
+    """Return the points of a lattice that starts at `low` and ends half a polynomial beyond `high`.
 
     >>> len(lattice(0.0, 10.0)), lattice(0.0, 10.0)[1]
     (49, 0.25)
@@ -24,9 +24,9 @@ def lattice(low: float, high: float) -> list[float]:
 
 
 def interpolation(x: Tensor, points: list[float]) -> Tensor:
-    """Weights (m, count) with f(x) ≈ weights @ f(points), differentiable in x (m,).
+    """Return weights (m, count) with f(x) ≈ weights @ f(points), differentiable in x (m,).
 
-    Below the first point it is f there.
+    Below the first point f is taken to be constant.
     """
     places = ((x - points[0]) / STEP).clamp(0, len(points) - 1)
     first = (places.detach().floor() - (POINTS // 2 - 1)).clamp(0, len(points) - POINTS)
@@ -42,7 +42,7 @@ def interpolation(x: Tensor, points: list[float]) -> Tensor:
 
 
 def _divisors() -> Tensor:
-    """∏ of j − i over all i ≠ j, (POINTS,)."""
+    """Return ∏ (j − i) over all i ≠ j, (POINTS,)."""
     last = POINTS - 1
     found = [(-1) ** (last - j) * math.factorial(j) * math.factorial(last - j) for j in range(POINTS)]
     return torch.tensor(found, dtype=torch.float64)

@@ -1,12 +1,12 @@
-"""The Kronecker structure for many classes: H ≈ B ⊗ A/N, Σ = (B ⊗ A/N + τI)⁻¹, with no matrix of k × k.
+"""The Kronecker structure for many classes: H ≈ B ⊗ A/N, Σ = (B ⊗ A/N + τI)⁻¹, without a k × k matrix.
 
-B = Σₙ Λₙ over the classes is kept as its diagonal and a sketch of r directions, A = Σₙ φ̃ₙφ̃ₙᵀ as it is. Along
-an eigenvector of A, with eigenvalue α, the covariance over the classes is σ₀²(I + ρB)⁻¹ with ρ = σ₀²α/N. So
-the prior and α come in through ρ alone, and the variances of the logits for every prior follow from one
-table: the diagonals of P(I + ρB)⁻¹P at some 300 points of log ρ, between which they are interpolated.
+B = Σₙ Λₙ over the classes is stored as its diagonal and a rank-r sketch, A = Σₙ φ̃ₙφ̃ₙᵀ in full. Along an
+eigenvector of A, with eigenvalue α, the covariance over the classes is σ₀²(I + ρB)⁻¹ with ρ = σ₀²α/N. So the
+variances depend on the prior and on α only through ρ. For every prior they follow from one table: the
+diagonals of P(I + ρB)⁻¹P at some 300 points of log ρ, between which they are interpolated.
 
-Where the rank suffices (for r classes or r points, say) the variances are those of "kron" to 1e-9. The memory
-is k(300 + r) + D² numbers. How two logits vary together is not known.
+If the rank suffices (for example for r classes or r points) the variances are those of "kron" to 1e-9. The
+memory is k(300 + r) + D² numbers. Covariances between logits are not available.
 """
 
 from __future__ import annotations
@@ -36,24 +36,24 @@ from bitbayes.tensors import second_moments
 # Directions of the sketch, and points that go into it at once. A point costs about 10·k·r operations.
 RANK = 64
 POINTS_AT_ONCE = 2 * RANK
-# The smallest τ that the table is for. Wider priors are taken to be this one.
+# The smallest τ that the table covers. A smaller τ is replaced by this one.
 SMALLEST_PRECISION = 0.01 / LARGEST_VARIANCE
-# Of ρ·λ_max(B), below which I + ρB is taken to be I.
+# If ρ·λ_max(B) is below this, I + ρB counts as I.
 NEGLIGIBLE = 1e-12
-# A δ, or share of B, above which much may be lost. At 1 it may be all: C ⪯ diag(Σₙ pₙ).
+# Warn if δ, or the lost share of B, is above this. At 1 all may be lost, because C ⪯ diag(Σₙ pₙ).
 LARGE_ERROR = 0.5
-# Nodes of the table, about, by which memory is estimated.
+# About the number of nodes of the table, to estimate memory.
 NODES = 320
 
 
 @dataclass(frozen=True)
 class LowRankCurvature(Curvature):
-    """What is kept of N points: A, and of B its diagonal and a sketch.
+    """Statistics: A, diag(B), a rank-r sketch of B; all of them sums over N points.
 
     sums: Σₙ pₙ (k,).
     diagonal: that of B, Σₙ pₙ(1 − pₙ) (k,).
     directions: L (r, k), LᵀL ⪯ C = Σₙ(pₙ − p̄)(pₙ − p̄)ᵀ; its rows sum to zero over the classes.
-    error: h (k,), with C − LᵀL ⪯ diag(h): 0 where the rank suffices.
+    error: h (k,), with C − LᵀL ⪯ diag(h): 0 if the rank suffices.
     inputs, count: A (D, D) and N ().
     """
 
@@ -72,8 +72,8 @@ class LowRankCurvature(Curvature):
 
     @classmethod
     def bytes_needed(cls, outputs: int, width: int) -> int:
-        # A, sums of it and its eigenvectors; the table in two precisions; directions, and rows on their way
-        # into them.
+        # A, sums of it and its eigenvectors; the table in two precisions; directions, and the rows that are
+        # compressed into them.
         rows = 3 * NODES // 2 + RANK + 3 * (POINTS_AT_ONCE + RANK)
         return 8 * (6 * width**2 + outputs * rows)
 
@@ -82,7 +82,7 @@ class LowRankCurvature(Curvature):
         if logits.shape[1] == 1:
             raise ArgumentError("structure='lowrank' is for many classes: use structure='full' for one logit")
         parts = torch.split(logits, POINTS_AT_ONCE)
-        # One after the other, so that no more than one is there beside the total.
+        # Added one after the other, so that at most one is in memory besides the total.
         total = reduce(operator.add, (cls._of_logits(part, likelihood) for part in parts))
         return replace(total, inputs=second_moments(features))
 
@@ -97,7 +97,7 @@ class LowRankCurvature(Curvature):
         return cls(sums, diagonal, directions, lost * sums, none, sums.new_full((), n))
 
     def __add__(self, other: Self) -> Self:
-        """The moments of both about their common mean: one row more for the gap between the two means."""
+        """Add the moments about the common mean: one extra row holds the difference of the two means."""
         sums, count = self.sums + other.sums, self.count + other.count
         gap = self.sums / self.count - other.sums / other.count
         gap = gap * (self.count * other.count / count).sqrt()
@@ -115,14 +115,14 @@ class LowRankCurvature(Curvature):
         )
 
     def without(self, part: Self, max_ratio: float) -> Self:
-        """Raises: a sketch does not know what it would be without a part of its data."""
+        """Raise `ArgumentError`: data cannot be removed from a sketch."""
         raise ArgumentError(
             "structure='lowrank' keeps a sketch, from which no data can be taken out again: fit without "
             "these data, or use structure='diag' or 'kron'"
         )
 
     def in_any_order(self) -> dict[str, Tensor]:
-        """All but the sketch: what it loses depends on which points come together."""
+        """Return all statistics but the sketch, whose error depends on the order of the points."""
         sketch = ("directions", "error")
         return {name: value for name, value in self.tensors().items() if name not in sketch}
 
@@ -133,7 +133,7 @@ class LowRankCurvature(Curvature):
 
     @property
     def relative_error(self) -> float:
-        """δ with 0 ⪯ C − LᵀL ⪯ δ·diag(Σₙ pₙ): what the sketch has lost, at most; 0 where it is exact."""
+        """The largest possible loss of the sketch: δ with 0 ⪯ C − LᵀL ⪯ δ·diag(Σₙ pₙ); 0 if it is exact."""
         positive = self.sums > 0
         return float((self.error[positive] / self.sums[positive]).max()) if bool(positive.any()) else 0.0
 
@@ -169,13 +169,13 @@ class LowRankGaussian(WeightGaussian):
     input_vectors: Tensor
     table: Tensor
     log_determinants: Tensor
-    # The weights that covariances of the last prior were made with: an exported graph holds them as numbers.
+    # A cache: the interpolation weights of the last prior. An exported graph has them as constants.
     _kept: dict[float, Tensor] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     @classmethod
     def of(cls, classes: ClassCurvature, values: Tensor, vectors: Tensor) -> Self:
-        """Makes the table, which takes two products of k·r² for each node."""
-        # B ⪯ diag(s), so that no eigenvalue exceeds the largest strength.
+        """Compute the table, which takes two products of k·r² operations for each node."""
+        # Because B ⪯ diag(s), no eigenvalue exceeds the largest strength.
         low = math.log(NEGLIGIBLE / max(float(classes.strengths.max()), 1e-100))
         high = math.log(max(float(values.max()), 1e-100) / SMALLEST_PRECISION)
         nodes = lattice(low, high)
@@ -191,7 +191,7 @@ class LowRankGaussian(WeightGaussian):
         return len(self.classes.strengths) * len(self.input_values)
 
     def to(self, device: torch.device | None = None, dtype: torch.dtype | None = None) -> Self:
-        """On another device; what predictions multiply with in another dtype, and all else in float64."""
+        """Return a copy on a device. Only the tensors that predictions multiply with get the dtype."""
         exact = torch.device("cpu") if device is not None and device.type == "mps" else device
         return replace(
             self,
@@ -220,7 +220,7 @@ class LowRankGaussian(WeightGaussian):
         return self.input_values.amax() * self.classes.largest_eigenvalue() + tau
 
     def coordinates(self, features: Tensor) -> Tensor:
-        """Squared coordinates of the features in A's eigenbasis, (n, D)."""
+        """Return the squared coordinates of the features in A's eigenbasis, (n, D)."""
         return squared_components(self.input_vectors, features)
 
     def covariance(self, coordinates: Tensor, tau: Precision) -> CovarianceFactors:
@@ -230,7 +230,7 @@ class LowRankGaussian(WeightGaussian):
         return CovarianceFactors(weights, None, shift, table=self.table)
 
     def whiten(self, combinations: Tensor, vectors: Tensor, tau: Precision) -> Tensor:
-        """In A's eigenbasis, in which S is diagonal: Σ cᵀσ₀²(I + ρB)⁻¹c over a set's combinations."""
+        """Whiten in A's eigenbasis, where S is diagonal: Σ cᵀσ₀²(I + ρB)⁻¹c over a set's combinations."""
         flat = combinations.flatten(0, 1)
         forms = [self.classes.inverse(math.exp(node)).forms(flat) for node in self.nodes]
         sets = torch.stack(forms, 1).reshape(*combinations.shape[:2], -1).sum(1)  # (s, nodes)
@@ -239,17 +239,17 @@ class LowRankGaussian(WeightGaussian):
         return (vectors @ self.input_vectors) * variances.rsqrt()[:, None]
 
     def _prior_weights(self, tau: float) -> Tensor:
-        """(D, nodes), in float64: from the table to σ₀²(I + ρB)⁻¹."""
+        """Return the weights (D, nodes), in float64, that turn the table into σ₀²(I + ρB)⁻¹."""
         if (made := self._kept.get(tau)) is None:
-            with torch.inference_mode(False):  # what is kept may be differentiated through later
+            with torch.inference_mode(False):  # the cached tensor may be used with autograd later
                 made = self._interpolation(tau) / tau
-            if type(made) is Tensor:  # and not a symbol of a trace
+            if type(made) is Tensor:  # not a symbolic tensor of a trace
                 self._kept.clear()
                 self._kept[tau] = made
         return made
 
     def _interpolation(self, tau: Precision) -> Tensor:
-        """(D, nodes), in float64: from values at the nodes to those at log(α/τ)."""
+        """Return the weights (D, nodes), in float64, that turn values at the nodes into those at log(α/τ)."""
         precision = torch.as_tensor(tau, dtype=torch.float64).clamp_min(SMALLEST_PRECISION)
         places = self.input_values.log() - precision.to(self.input_values.device).log()
         return interpolation(places.clamp_min(self.nodes[0]), self.nodes)

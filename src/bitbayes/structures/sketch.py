@@ -1,7 +1,7 @@
-"""Frequent directions: a few rows in the place of many, with a bound on what is lost.
+"""Frequent directions: a few rows in place of many, with a bound on the loss.
 
-The rows X (n, k) are vectors over classes, and XᵀX is what matters of them. At most `rank` rows L take their
-place: 0 ⪯ XᵀX − LᵀL ⪯ δ·diag(s), with weights s > 0 of the classes. Measured by s, a frequent class counts no
+The rows X (n, k) are vectors over classes, and only XᵀX matters. They are replaced by at most `rank` rows L:
+0 ⪯ XᵀX − LᵀL ⪯ δ·diag(s), with weights s > 0 of the classes. Measured by s, a frequent class counts no
 more than a rare one. (Liberty, 2013, arXiv 1206.0594.)
 """
 
@@ -12,15 +12,15 @@ from bitbayes.structures.base import eigen
 
 
 def compress(rows: Tensor, weights: Tensor, rank: int) -> tuple[Tensor, Tensor]:
-    """L (rank, k), padded with zeros, and δ (): exact, with δ = 0, where the rank of the rows suffices.
+    """Return L (rank, k), padded with zeros, and δ (). If X has at most this rank, L is exact and δ = 0.
 
-    Every eigenvalue loses as much as the largest one that is left out. So all that is lost, in one call or in
-    many, is rank + 1 times δ or more, and δ is small if there is little to lose.
+    Every eigenvalue is lowered by the largest one that is left out. So the total loss, in one call or in
+    many, is at least rank + 1 times δ, and δ is small if there is little to lose.
 
     Args:
         rows: X (n, k), in float64.
         weights: s (k,), not negative; 0 only where all rows are 0.
-        rank: how many rows may be left.
+        rank: the largest number of rows of L.
 
     >>> rows = torch.tensor([[3.0, 0.0], [0.0, 2.0], [0.0, 1.0]]).double()
     >>> kept, lost = compress(rows, torch.ones(2).double(), 1)
@@ -34,7 +34,7 @@ def compress(rows: Tensor, weights: Tensor, rank: int) -> tuple[Tensor, Tensor]:
     values, vectors = eigen(weighted @ weighted.T)
     values, vectors = values.flip(0), vectors.flip(1)  # the largest first
     lost = values[rank]
-    # Rounding leaves some 1e-16 of the largest where the truth is 0.
+    # An eigenvalue that should be 0 is about 1e-16 times the largest one by rounding.
     lost = torch.where(lost > n * torch.finfo(rows.dtype).eps * values[0], lost, 0)
     shares = ((values[:rank] - lost) / _positive(values[:rank])).clamp_min(0)
     return shares.sqrt()[:, None] * (vectors[:, :rank].T @ rows), lost

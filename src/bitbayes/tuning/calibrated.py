@@ -49,7 +49,9 @@ def tune_calibrated(request: TuningRequest) -> Settings:
         lambda: kept_points(posterior, request.validation_batches()),
         NoiseLike,
     )
-    return calibrate(Costs(points, request.likelihood, request.method), posterior.candidates(), request.settings)
+    return calibrate(
+        Costs(points, request.likelihood, request.method), posterior.candidates(), request.settings
+    )
 
 
 def calibrate(costs: Costs, grid: list[float], now: Settings) -> Settings:

@@ -53,7 +53,8 @@ def tune_on_data(
     """
     now = request.settings
     inside, outside = (
-        Costs(points, request.likelihood, request.method) for points in _one_pass(request, objective, outliers)
+        Costs(points, request.likelihood, request.method)
+        for points in _one_pass(request, objective, outliers)
     )
 
     def costs(candidates: list[Settings]) -> Tensor:

@@ -1,7 +1,7 @@
-"""Detectors of outliers that people would choose instead: scores of the last layer's features and logits.
+"""Detectors of outliers to compare with: scores of the last layer's features and logits.
 
-Each is fitted on the training data's features, their labels and the last layer, and scores features (n, d):
-one number a row, larger = more like the data.
+Each detector is fitted on the features and labels of the training data and on the last layer. It gives each
+row of features (n, d) a score, which is larger for rows that are more like the data.
 
 >>> import torch
 >>> from bitbayes.baselines.detectors import DETECTORS

@@ -1,4 +1,4 @@
-"""What all detectors share: they are fitted on training features and the last layer, and score features."""
+"""The base class of all detectors: fitted on training features and the last layer, it scores features."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class Detector(TensorBundle):
         Args:
             features: the inputs of the last layer for the training data, (N, d).
             labels: of the training data, (N,).
-            weight: of the last layer, (k, d). For a network with one logit f it has one row, which counts as
-                the two of the logits ∓f/2.
+            weight: of the last layer, (k, d). For a network with one logit f it has one row, which is
+                replaced by two: those of the logits ∓f/2.
             bias: of the last layer, (k,), or None.
         """
         _check_features(features, "the training features")
@@ -49,10 +49,10 @@ class Detector(TensorBundle):
     def score(self, features: Tensor) -> Tensor:
         """Return one number for each row of features (n, d): (n,), larger if more like the training data."""
         _check_features(features, "the features", self.width)
-        own = self.tensors().values()
-        like = next(iter(own))
-        # In no method a row's intermediate results are longer than the longest side of what was fitted.
-        longest = max(max(each.shape, default=1) for each in own)
+        fitted = self.tensors().values()
+        like = next(iter(fitted))
+        # The intermediate results of a row are at most as long as the longest side of the fitted tensors.
+        longest = max(max(each.shape, default=1) for each in fitted)
         rows = max(1, STEP_NUMBERS // longest)
         parts = (features[start : start + rows] for start in range(0, max(1, len(features)), rows))
         return torch.cat([self._score(part.to(like.device).to(like.dtype)) for part in parts])
@@ -68,12 +68,12 @@ class Detector(TensorBundle):
         raise NotImplementedError
 
     def _score(self, features: Tensor) -> Tensor:
-        """As `score`, for the rows of one step, in the precision of what was fitted."""
+        """As `score`, for the rows of one step, in the precision of the fitted tensors."""
         raise NotImplementedError
 
 
 def steps(features: Tensor) -> Iterator[tuple[slice, Tensor]]:
-    """Rows of the features in float64, as many at a time as one step may hold, and which ones."""
+    """Yield slices of rows and the features of these rows in float64, at most `STEP_NUMBERS` at a time."""
     rows = max(1, STEP_NUMBERS // features.shape[1])
     for start in range(0, len(features), rows):
         part = slice(start, start + rows)
@@ -94,7 +94,7 @@ def _check_features(features: Tensor, what: str, width: int | None = None) -> No
 
 
 def _checked_layer(features: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
-    """The weight (k, d) and bias (k,) of k ≥ 2 logits, beside the features and in float64."""
+    """Return the weight (k, d) and bias (k,) of k ≥ 2 logits, in float64 on the features' device."""
     if not isinstance(weight, Tensor) or weight.dim() != 2 or weight.shape[1] != features.shape[1]:
         raise DataError(
             f"the weight is {_shown(weight)}: expected (k, {features.shape[1]}), a column for each feature"

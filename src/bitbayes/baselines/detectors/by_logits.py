@@ -11,7 +11,7 @@ from bitbayes.baselines.detectors.base import Detector
 
 @dataclass(frozen=True)
 class LogitDetector(Detector):
-    """Needs nothing of the training data: `weight` W (k, d) and `bias` b (k,) are those of the last layer."""
+    """A detector without training data: `weight` W (k, d) and `bias` b (k,) are those of the last layer."""
 
     weight: Tensor
     bias: Tensor
@@ -59,7 +59,7 @@ class GEN(LogitDetector):
     def _score(self, features: Tensor) -> Tensor:
         log_p = self.logits(features).log_softmax(1).sort(1, descending=True).values
         others = log_p[:, 1:]  # each at most 1/2
-        # 1 − p₁ is the sum of the others. A difference would lose it in rounding where the network is sure,
-        # and (1e-16)^γ is 0.03, by far not nothing.
+        # 1 − p₁ as the sum of the others. As a difference it would be rounded to 0 for confident predictions,
+        # although (1e-16)^γ = 0.03 is not negligible.
         log_rest = torch.cat([others.logsumexp(1, keepdim=True), (-others.exp()).log1p()], dim=1)
         return -(self.gamma * (log_p + log_rest))[:, : self.largest].exp().sum(1)

@@ -12,7 +12,7 @@ from bitbayes.errors import DataError
 
 @dataclass(frozen=True)
 class KNN(Detector):
-    """−‖u − u₍ₖ₎‖, with u = φ/‖φ‖ and u₍ₖ₎ the k-th nearest such `direction` of the training data, k = 50."""
+    """−‖u − u₍ₖ₎‖, with u = φ/‖φ‖ and u₍ₖ₎ the k-th nearest of the training data's `directions`, k = 50."""
 
     directions: Tensor
 
@@ -37,6 +37,6 @@ class KNN(Detector):
 
 
 def _directions(features: Tensor) -> Tensor:
-    """Rows of length 1; a row of zeros, as ReLUs give them, stays one."""
+    """Return the rows scaled to length 1. A row of zeros, which ReLUs can produce, stays zero."""
     lengths: Tensor = torch.linalg.vector_norm(features, dim=1, keepdim=True)
     return features / lengths.clamp_min(torch.finfo(features.dtype).tiny)

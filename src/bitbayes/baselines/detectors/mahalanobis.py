@@ -15,8 +15,8 @@ class Mahalanobis(Detector):
     """−min_c (φ − μ_c)ᵀ Σ⁺ (φ − μ_c), with μ_c the mean of class c and Σ the covariance within classes.
 
     Σ⁺ is the pseudo-inverse: directions in which the training features of no class vary do not count. Nor do
-    classes without a training point. With Σ⁺ = AAᵀ distances are those of `centres` (μ_c − `origin`)A, where
-    A (d, r) is `whitening`.
+    classes without a training point. With Σ⁺ = AAᵀ, where A (d, r) is `whitening`, these are squared
+    Euclidean distances from (φ − `origin`)A to the `centres` (μ_c − `origin`)A.
     """
 
     origin: Tensor
@@ -50,7 +50,8 @@ class Mahalanobis(Detector):
                 "than one training point a class"
             )
         whitening = vectors[:, kept] * values[kept].rsqrt()
-        origin = totals.sum(0) / len(features)  # so that little is lost in the differences of squares below
+        # An origin in the middle, so that the differences of squares in `_score` lose few digits.
+        origin = totals.sum(0) / len(features)
         return cls(origin, whitening, (means[counts > 0] - origin) @ whitening)
 
     def _score(self, features: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Virtual-logit matching (Wang et al. 2022): the energy, less what of a feature is off the main axes."""
+"""Virtual-logit matching (Wang et al. 2022): the energy minus the part of a feature off the main axes."""
 
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self
@@ -13,10 +13,10 @@ from bitbayes.errors import DataError
 
 @dataclass(frozen=True)
 class ViM(LogitDetector):
-    """log Σᵢ exp fᵢ − α‖Rᵀ(φ − o)‖, with the `origin` o = −W⁺b, where all logits are as near 0 as they get.
+    """log Σᵢ exp fᵢ − α‖Rᵀ(φ − o)‖, with the `origin` o = −W⁺b, where the logits are closest to 0.
 
-    The columns of R (d, d − D), `off_axis`, are the eigenvectors of Σₙ (φₙ − o)(φₙ − o)ᵀ but for the D of the
-    largest eigenvalues. α = Σₙ maxᵢ fᵢ / Σₙ ‖Rᵀ(φₙ − o)‖ over the training data.
+    The columns of R (d, d − D), `off_axis`, are the eigenvectors of Σₙ (φₙ − o)(φₙ − o)ᵀ, without those of
+    the D largest eigenvalues. α = Σₙ maxᵢ fᵢ / Σₙ ‖Rᵀ(φₙ − o)‖ over the training data.
     """
 
     origin: Tensor
@@ -33,14 +33,14 @@ class ViM(LogitDetector):
         for _, rows in steps(features):
             rows = rows - origin
             moment += rows.T @ rows
-        vectors = torch.linalg.eigh(moment).eigenvectors  # by eigenvalues that grow
+        vectors = torch.linalg.eigh(moment).eigenvectors  # with ascending eigenvalues
         detector = cls(weight, bias, origin, vectors[:, : d - principal_dimension(d)], weight.new_ones(()))
         logits, residuals, lengths = (weight.new_zeros(()) for _ in range(3))
         for _, rows in steps(features):
             logits += detector.logits(rows).amax(1).sum()
             residuals += detector.residual(rows).sum()
             lengths += _lengths(rows - origin).sum()
-        # What is left of features that lie on the main axes altogether: rounding, no scale for α.
+        # If all features lie on the main axes, the residuals are rounding errors, and α has no scale.
         if bool(residuals <= torch.finfo(lengths.dtype).eps ** 0.5 * lengths):
             raise DataError(
                 f"the training features span no more than {principal_dimension(d)} of {d} dimensions, and "
@@ -49,7 +49,7 @@ class ViM(LogitDetector):
         return replace(detector, alpha=logits / residuals)
 
     def residual(self, features: Tensor) -> Tensor:
-        """‖Rᵀ(φ − o)‖, (n,)."""
+        """Return ‖Rᵀ(φ − o)‖, (n,)."""
         return _lengths((features - self.origin) @ self.off_axis)
 
     def _score(self, features: Tensor) -> Tensor:
@@ -62,9 +62,9 @@ def _lengths(rows: Tensor) -> Tensor:
 
 
 def principal_dimension(d: int) -> int:
-    """D for features of width d: 1000 from 2048 on, 512 from 768 on, and d/2 below.
+    """Return D for features of width d: 1000 from 2048 on, 512 from 768 on, and d/2 below.
 
-    The authors take 512 for all below 2048. Of 512 features, as a ResNet-18 has, that would leave nothing.
+    The authors use 512 for all widths below 2048. For 512 features, as in a ResNet-18, R would be empty.
 
     >>> [principal_dimension(d) for d in (84, 512, 768, 2048)]
     [42, 256, 512, 1000]

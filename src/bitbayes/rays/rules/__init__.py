@@ -1,4 +1,4 @@
-"""What each aten operation does to values slope·δ + intercept: one rule per operation.
+"""The rules that apply aten operations to values slope·δ + intercept: one rule per operation.
 
 A rule is a function `rule(func, *args, **kwargs)` with the operation's own arguments. It is registered with
 the decorator `@rule("name", …)`. To add a rule, find its place by subject:

@@ -61,7 +61,7 @@ def larger(func: Any, x: Any, y: Any) -> Any:
 
 
 def _larger(x: Any, y: Any, sign: int) -> RayTensor:
-    """The larger of two values as δ → ∞ if the sign is 1, the smaller if it is −1."""
+    """Return the larger of two values as δ → ∞ if the sign is 1, the smaller one if it is −1."""
     gap = add(aten.sub.Tensor, x, y).without_small_slopes()
     second = gap.ray_pass.settle_signs(sign * gap.slope, sign * gap.intercept, gap.by_row)
     (slope, other_slope), (intercept, other_intercept) = slopes(x, y), intercepts(x, y)
@@ -118,7 +118,7 @@ def adaptive_max_pool(func: Any, x: RayTensor, outputs: Sequence[int]) -> Any:
 
 
 def _largest(x: RayTensor, candidates: list[tuple[Tensor, Tensor]], by_row: bool) -> RayTensor:
-    """The largest of the candidates (slope, intercept) as δ → ∞, elementwise."""
+    """Return the largest of the candidates (slope, intercept) as δ → ∞, elementwise."""
     slope = candidates[0][0]
     for other, _ in candidates[1:]:
         slope = torch.maximum(slope, other)
@@ -136,7 +136,7 @@ def _largest(x: RayTensor, candidates: list[tuple[Tensor, Tensor]], by_row: bool
 
 
 def _no_indices(best: RayTensor) -> Tensor:
-    """Zeros in the shape of the indices, which are not computed."""
+    """Return zeros in the shape of the indices, which are not computed."""
     return best.slope.new_zeros((), dtype=torch.long).expand(best.shape)
 
 

@@ -72,7 +72,7 @@ def batch_norm(func: Any, x: RayTensor, weight: Any, bias: Any, mean: Any, varia
     offset = offset if bias is None else offset + bias
     factor, offset = (value.reshape(-1, *[1] * (x.dim() - 2)) for value in (factor, offset))
     intercept = torch.addcmul(offset.to(x.intercept), x.intercept, factor.to(x.intercept))
-    # The kernels return statistics of the batch too, which nobody reads in eval mode.
+    # The kernels also return statistics of the batch, which are not used in eval mode.
     statistics = [factor.new_empty(0)] * (len(func._schema.returns) - 1)
     return x.like(x.slope * factor, intercept), *statistics
 

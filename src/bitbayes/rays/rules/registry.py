@@ -1,4 +1,4 @@
-"""The table of rules, and what rules share."""
+"""The table of rules, and helpers for them."""
 
 from collections.abc import Callable
 from typing import Any
@@ -33,7 +33,7 @@ def rule(*names: str, in_place: bool = False) -> Callable[[Rule], Rule]:
 
 
 def _in_place(operation: Any, function: Rule) -> Rule:
-    """A rule that writes the result of `function` into its first argument, and so into all views of it."""
+    """Return a rule that writes the result of `function` into its first argument, and so into its views."""
 
     def write(func: Any, target: Any, *args: Any, **kwargs: Any) -> Any:
         if not isinstance(target, RayTensor):
@@ -49,27 +49,27 @@ def _in_place(operation: Any, function: Rule) -> Rule:
 
 
 def rays_in(*args: Any) -> list[RayTensor]:
-    """All ray tensors among the arguments, also those inside lists."""
+    """Return all ray tensors among the arguments, also those inside lists."""
     return [leaf for leaf in tree_leaves(args) if isinstance(leaf, RayTensor)]
 
 
 def slopes(*args: Any) -> Any:
-    """The arguments with each ray tensor replaced by its slope, and each constant tensor by zeros."""
+    """Return the arguments with each ray tensor replaced by its slope, and each constant tensor by zeros."""
     like = rays_in(args)[0].slope
     return map_real(lambda x: x.slope if isinstance(x, RayTensor) else torch.zeros_like(x.to(like)), args)
 
 
 def intercepts(*args: Any) -> Any:
-    """The arguments with each ray tensor replaced by its intercept; constants are intercepts themselves."""
+    """Return the arguments with each ray tensor replaced by its intercept. Constants stay as they are."""
     like = rays_in(args)[0].intercept
     return map_real(lambda x: x.intercept if isinstance(x, RayTensor) else x.to(like), args)
 
 
 def map_real(function: Callable[[Any], Any], args: Any) -> Any:
-    """The arguments with `function` applied to each tensor of real numbers: not to indices or masks."""
+    """Apply `function` to each tensor of real numbers among the arguments, not to indices or masks."""
     return tree_map(lambda x: function(x) if isinstance(x, Tensor) and x.is_floating_point() else x, args)
 
 
 def as_constant(value: Any, like: Tensor) -> Any:
-    """A constant with the dtype and device of `like`; a number or None is returned as it is."""
+    """Return a constant in the dtype and on the device of `like`. A number or None stays as it is."""
     return value.to(like) if isinstance(value, Tensor) else value

@@ -17,7 +17,7 @@ from bitbayes.rays.rules.registry import as_constant, intercepts, map_real, rays
     *("upsample_nearest1d", "upsample_nearest2d", "reflection_pad1d", "reflection_pad2d"),
 )
 def change_shape(func: Any, *args: Any, **kwargs: Any) -> Any:
-    """Numbers move and do not change: the operation is applied to slopes and to intercepts."""
+    """Apply the operation to slopes and to intercepts: it moves numbers without changing them."""
     rays = rays_in(args)
     by_row = all(ray.by_row for ray in rays)
     slope, intercept = func(*slopes(*args), **kwargs), func(*intercepts(*args), **kwargs)
@@ -30,7 +30,7 @@ def change_shape(func: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _keeps_rows(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: int) -> bool:
-    """Whether row i of that output comes from row i of the arguments.
+    """Return whether row i of that output comes from row i of the arguments.
 
     To find out, the operation is applied to tensors in which every number is the number of its row.
     """
@@ -44,7 +44,7 @@ def _keeps_rows(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output
         if not isinstance(value, RayTensor):
             return shown.expand(value.shape)
         # With the strides of the value a view succeeds on both or on neither. Where the stride is 0
-        # (`expand`), all numbers of a dimension are one: write it once.
+        # (`expand`), a dimension has a single number in memory, which is written once.
         steps = zip(value.shape, value.stride(), strict=True)
         stored = [size if stride else min(size, 1) for size, stride in steps]
         made = torch.empty_strided(stored, value.stride(), device=alpha.device)
@@ -59,7 +59,7 @@ def _keeps_rows(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output
 
 @rule("_to_copy")
 def convert(func: Any, x: RayTensor, *, dtype: torch.dtype | None = None, **_: Any) -> Any:
-    """A new dtype or device changes nothing inside: values stay in float64 where they are."""
+    """Ignore a new dtype or device: slopes and intercepts stay in float64 where they are."""
     if dtype is not None and not dtype.is_floating_point:
         raise unknown_operation(func, f"turns values into {dtype}")
     return x.like(x.slope.clone(), x.intercept.clone())
@@ -73,7 +73,7 @@ def pad(func: Any, x: RayTensor, pads: Sequence[int], value: float = 0) -> Any:
 
 @rule("new_zeros", "zeros_like", "new_ones", "ones_like", "new_empty", "empty_like", "new_full", "full_like")
 def make_constant(func: Any, x: RayTensor, *args: Any, dtype: torch.dtype | None = None, **_: Any) -> Any:
-    """A tensor of constants, as a ray tensor: the model may write other ray tensors into it."""
+    """Make constants as a ray tensor, because the model may write other ray tensors into them."""
     if dtype is not None and not dtype.is_floating_point:
         return func(x.slope, *args, dtype=dtype)
     made = func(x.slope, *args)

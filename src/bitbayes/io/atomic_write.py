@@ -1,7 +1,7 @@
-"""Write files so that a failure, a kill or a crash leaves the old file or the new one, whole; and read them.
+"""Write files atomically: after a failure or a crash there is the old file or the new one, never a part.
 
-The bytes go to a temporary file beside the target, onto the disk, and then under the target's name. Whatever
-goes wrong with a file is a `FileError`.
+The bytes are written to a temporary file beside the target and flushed to the disk. Then the temporary file
+is renamed to the target. Every problem with a file raises a `FileError`. `read_bytes` reads a file.
 """
 
 import errno
@@ -32,8 +32,8 @@ ADVICE = {
 
 
 def read_bytes(path: Path) -> bytes:
-    """Return what is in the file, read once: whatever happens to the file later, the bytes stay the same."""
-    with _told("read", path):
+    """Return the bytes of the file. It is read once, so later changes to the file do not matter."""
+    with _as_file_error("read", path):
         if not stat.S_ISREG(path.stat().st_mode):
             raise FileError(f"cannot read {path}: it is a folder or a device, and no file")
         return path.read_bytes()
@@ -56,7 +56,7 @@ def write_bytes(path: Path, *pieces: bytes | memoryview) -> None:
     (['notes'], b'one, two')
     """
     target = check_writable(path)
-    with _told("write", path):
+    with _as_file_error("write", path):
         _remove_strays(target)
         with _temporary_file(target) as part:
             mode = _mode(target)
@@ -77,7 +77,7 @@ def check_writable(path: Path) -> Path:
     Returns:
         The file that will be written: `path`, or what it links to.
     """
-    with _told("write", path):
+    with _as_file_error("write", path):
         target = Path(os.path.realpath(path)) if path.is_symlink() else path
         folder, mode = target.parent, _mode(target)
         if mode is not None and stat.S_ISDIR(mode):
@@ -102,13 +102,13 @@ def remove(path: Path) -> None:
 
 def make_folder(folder: Path) -> None:
     """Make the folder and those above it, if they do not exist."""
-    with _told("make the folder", folder):
+    with _as_file_error("make the folder", folder):
         folder.mkdir(parents=True, exist_ok=True)
 
 
 @contextmanager
-def _told(action: str, path: Path) -> Iterator[None]:
-    """Turn what the system raises into a `FileError` that names the path, the reason and a way out."""
+def _as_file_error(action: str, path: Path) -> Iterator[None]:
+    """Turn an error of the operating system into a `FileError` with the path, the reason and advice."""
     try:
         yield
     except FileNotFoundError as error:
@@ -123,7 +123,7 @@ def _told(action: str, path: Path) -> Iterator[None]:
 
 
 def _mode(path: Path) -> int | None:
-    """Return the kind and the permissions of what is at `path`, or None if nothing is."""
+    """Return the file type and the permissions of `path`, or None if it does not exist."""
     try:
         return path.stat().st_mode
     except (FileNotFoundError, NotADirectoryError):
@@ -131,13 +131,13 @@ def _mode(path: Path) -> int | None:
 
 
 def _prefix(target: Path) -> str:
-    """How the names of all temporary files for `target` begin; short, however long its own name is."""
+    """Return the start of the names of temporary files for `target`. Its length is fixed."""
     return f".bitbayes-{hashlib.sha256(os.fsencode(target.name)).hexdigest()[:16]}-"
 
 
 @contextmanager
 def _temporary_file(target: Path) -> Iterator[Path]:
-    """Make an empty file beside `target`, locked until the end and then removed unless it was renamed."""
+    """Make an empty, locked file beside `target`. At the end it is deleted, unless it was renamed."""
     part, lock = _new_locked_file(target)
     try:
         yield part
@@ -148,13 +148,14 @@ def _temporary_file(target: Path) -> Iterator[Path]:
 
 
 def _new_locked_file(target: Path) -> tuple[Path, int | None]:
+    """Return the path of a new temporary file and the descriptor that holds its lock (None: no locks)."""
     while True:
         part = target.with_name(f"{_prefix(target)}{secrets.token_hex(8)}.part")
-        descriptor = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)  # less what the umask says
+        descriptor = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)  # the umask applies
         if fcntl is None:
             os.close(descriptor)
             return part, None
-        with suppress(OSError):  # a file system without locks: nobody will take this file for a stray one
+        with suppress(OSError):  # a file system without locks: `_remove_strays` removes nothing there
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         if os.fstat(descriptor).st_nlink:
             return part, descriptor
@@ -162,9 +163,9 @@ def _new_locked_file(target: Path) -> tuple[Path, int | None]:
 
 
 def _remove_strays(target: Path) -> None:
-    """Remove temporary files for `target` that nobody writes any more: their writers were killed."""
+    """Remove temporary files for `target` whose writers were killed."""
     for stray in target.parent.glob(f"{_prefix(target)}*.part"):
-        with suppress(OSError):  # its writer lives and holds the lock, or it is just gone
+        with suppress(OSError):  # its writer is running and holds the lock, or the file was just removed
             if fcntl is None:
                 stray.unlink()
                 continue
@@ -177,7 +178,7 @@ def _remove_strays(target: Path) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Put the new name onto the disk too. Where that is not possible, the file is whole all the same."""
+    """Flush the file's new name to the disk. If that is not possible, the file is complete all the same."""
     with suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
         try:

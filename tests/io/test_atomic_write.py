@@ -13,8 +13,8 @@ import pytest
 
 import reference
 from bitbayes.errors import FileError
-from bitbayes.io import whole_file
-from bitbayes.io.whole_file import check_writable, make_folder, read_bytes, write_bytes, write_text
+from bitbayes.io import atomic_write
+from bitbayes.io.atomic_write import check_writable, make_folder, read_bytes, write_bytes, write_text
 
 
 def save(path):
@@ -214,7 +214,7 @@ def test_errors_of_files_that_cannot_be_written_give_the_reason(tmp_path):
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from bitbayes.io.whole_file import write_bytes
+from bitbayes.io.atomic_write import write_bytes
 os.replace = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 write_bytes(Path(sys.argv[1]), b"new")
 """
@@ -264,9 +264,9 @@ def test_a_writer_whose_file_is_removed_before_it_is_locked_makes_another(tmp_pa
 @pytest.mark.parametrize("module", [None, "no locks"])
 def test_systems_without_locks_write_too(tmp_path, monkeypatch, module):
     if module is None:
-        monkeypatch.setattr(whole_file, "fcntl", None)
+        monkeypatch.setattr(atomic_write, "fcntl", None)
     else:
-        monkeypatch.setattr(whole_file.fcntl, "flock", raises(OSError(errno.ENOLCK, "No locks available")))
+        monkeypatch.setattr(atomic_write.fcntl, "flock", raises(OSError(errno.ENOLCK, "No locks available")))
     for text in ("first", "second"):
         write_text(tmp_path / "file", text)
         assert (tmp_path / "file").read_text() == text and os.listdir(tmp_path) == ["file"]
@@ -287,7 +287,7 @@ import resource, sys, torch
 from pathlib import Path
 import bitbayes as bb
 from bitbayes.errors import FileError
-from bitbayes.io.whole_file import write_text
+from bitbayes.io.atomic_write import write_text
 
 folder = Path(sys.argv[1])
 x, y = torch.randn(40, 20), torch.arange(40) % 3
