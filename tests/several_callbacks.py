@@ -55,7 +55,7 @@ def lightning(rank, size, folder):
     trainer.fit(module, train, val)
     with bb.process_group(None):
         by_hand = bb.Laplace(module.model, structure="diag").fit(train).tune(val)
-    return told(callback.bayes, by_hand, torch.randn(20, 2))
+    return summary(callback.bayes, by_hand, torch.randn(20, 2))
 
 
 def transformers(rank, size, folder):
@@ -69,4 +69,4 @@ def transformers(rank, size, folder):
     with bb.process_group(None):
         by_hand = bb.Laplace(run.model, structure="diag").fit(batches(data["train_dataset"]))
         by_hand.tune(batches(data["eval_dataset"]))
-    return told(callback.bayes, by_hand, inputs_of(sentences(3)))
+    return summary(callback.bayes, by_hand, inputs_of(sentences(3)))

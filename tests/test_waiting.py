@@ -125,7 +125,7 @@ def test_a_gpu_is_waited_for_as_often_for_many_batches_as_for_few(job):
         messages = [str(each.message).lower() for each in caught]
         return sum("synchroniz" in message and "prototype" not in message for message in messages)
 
-    assert told(data[:2]) == told(data)
+    assert summary(data[:2]) == summary(data)
 
 
 # The numbers of now: they may fall.

@@ -12,11 +12,13 @@ if TYPE_CHECKING:
     from bitbayes import (
         baselines,
         lightning,
+        likelihoods,
         metrics,
         openood,
         outliers,
         plots,
         sklearn,
+        structures,
         toys,
         transformers,
     )
@@ -26,7 +28,9 @@ if TYPE_CHECKING:
     from bitbayes.logits import LogitGaussian
     from bitbayes.merging import merge
     from bitbayes.options import Fisher
+    from bitbayes.passed_points import PassedPoints
     from bitbayes.processes import process_group
+    from bitbayes.settings import Settings
     from bitbayes.uncertainty import Uncertainty
 
 __all__ = [
@@ -34,6 +38,8 @@ __all__ = [
     "Fisher",
     "Laplace",
     "LogitGaussian",
+    "PassedPoints",
+    "Settings",
     "TemperatureScaling",
     "Uncertainty",
     "__version__",
@@ -41,6 +47,7 @@ __all__ = [
     "baselines",
     "errors",
     "lightning",
+    "likelihoods",
     "merge",
     "metrics",
     "openood",
@@ -48,6 +55,7 @@ __all__ = [
     "plots",
     "process_group",
     "sklearn",
+    "structures",
     "toys",
     "transformers",
 ]
@@ -57,6 +65,8 @@ _HOMES = {
     "Fisher": "options",
     "Laplace": "laplace",
     "LogitGaussian": "logits",
+    "PassedPoints": "passed_points",
+    "Settings": "settings",
     "TemperatureScaling": "baselines",
     "Uncertainty": "uncertainty",
     "audit": "auditing",

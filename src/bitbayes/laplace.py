@@ -531,8 +531,8 @@ class Laplace(nn.Module):
         data would reduce. The result also has the variance of p, (n, k).
 
         The expectations are means over draws of p: with `predictive="sampled_networks"` of drawn networks,
-        otherwise the softmax of drawn logits. All rows use the same random numbers, so the result for a row does not
-        depend on other rows. Without a generator all calls use the same ones too.
+        otherwise the softmax of drawn logits. All rows use the same random numbers, so the result for a row
+        does not depend on other rows. Without a generator all calls use the same ones too.
 
         Args:
             x: inputs, or a loader of them.
@@ -852,8 +852,13 @@ class Laplace(nn.Module):
             posterior.check_unchanged(self.model)
         return posterior
 
+    @property
+    def known_residual(self) -> Residual | None:
+        """The residual that `fit` has learned, if any, whether it is in use or not."""
+        return self._residual
+
     def set_fitted(self, fitted: Fitted) -> None:
-        """Predict with these sums from now on. Raises, and changes nothing, if the prior does not fit them."""
+        """Predict with these sums from now on. Raises, and changes nothing, if the prior does not fit."""
         self._use(self._posterior_of(fitted))
 
     # ---- inside

@@ -153,8 +153,8 @@ class Options:
         saved = dict(saved)
         if saved["curvature"] == "paper":
             raise FileError(
-                "it was fitted with the paper's own formulas, which are in the folder paper/ of a checkout, and "
-                "not in the library: fit again"
+                "it was fitted with the paper's own formulas, which are in the folder paper/ of a checkout "
+                "and not in the library: fit again"
             )
         if saved["predictive"] == "weights":  # its earlier name
             saved["predictive"] = SAMPLED_NETWORKS

@@ -97,8 +97,8 @@ class Predictor:
             )
         if isinstance(predictive, SampledNetworks):
             (batch,) = self.batches(x)
-            drawn, shape = predictive.run(batch)
-            return predictive.likelihood.drop_in(drawn.mean(0)).reshape(shape), None
+            drawn, model_shape = predictive.run(batch)
+            return predictive.likelihood.drop_in(drawn.mean(0)).reshape(model_shape), None
         gaussian, shape = self.forward(x)
         logits = predictive.logits(Batch(x, None, "the input"), gaussian)
         return self.posterior.layout.output(logits, shape), gaussian
@@ -135,5 +135,5 @@ class Predictor:
     ) -> Iterator[tuple[Batch, LogitGaussian | None]]:
         """The points of each batch, with their Gaussian if the predictive starts from it."""
         if predictive.of_gaussian:
-            return self.gaussians(batches, predictive.samples)  # type: ignore[return-value]
+            return self.gaussians(batches, predictive.samples)
         return ((batch, None) for batch in batches)

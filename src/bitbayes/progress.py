@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeVar
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.progress import Progress as RichProgress
 
 T = TypeVar("T")
@@ -49,14 +50,10 @@ class Progress:
             self.bar.stop()
 
     def _start(self) -> None:
-        from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
         columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-        # In a notebook, rich's own bar needs ipywidgets. Without them it is drawn as on a terminal.
-        plain = True if in_notebook() and find_spec("ipywidgets") is None else None
-        console = Console(stderr=True, force_jupyter=plain and False, force_terminal=plain)
-        self.bar = Progress(*columns, console=console, transient=True)
+        self.bar = Progress(*columns, console=bar_console(), transient=True)
         self.bar.add_task(self.what, total=self.total or None, completed=self.done)
         self.bar.start()
 
@@ -67,6 +64,18 @@ def track(steps: Iterable[T], what: str, show: bool | None = None) -> Iterator[T
         for step in steps:
             yield step
             progress.advance()
+
+
+def bar_console() -> Console:
+    """Return where bars are drawn: on stderr, or in the output of a notebook's cell.
+
+    In a notebook, rich's own bars need ipywidgets. Without them they are drawn as on a terminal.
+    """
+    from rich.console import Console
+
+    if in_notebook() and find_spec("ipywidgets") is None:
+        return Console(stderr=True, force_jupyter=False, force_terminal=True)
+    return Console(stderr=True)
 
 
 def in_notebook() -> bool:

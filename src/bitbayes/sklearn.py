@@ -15,7 +15,7 @@ from torch.nn import functional
 from bitbayes.errors import ArgumentError, MissingPackageError
 from bitbayes.laplace import Laplace
 from bitbayes.model import as_logits, call, model_device, private_copy
-from bitbayes.options import AUTO, CurvatureName, Fisher, Layers, Predictive, ResidualOption, Structure
+from bitbayes.options import AUTO, CurvatureName, Fisher, Layers, PredictiveName, ResidualOption, Structure
 
 if TYPE_CHECKING:
 
@@ -103,7 +103,7 @@ class LaplaceClassifier(ClassifierMixin, BaseEstimator):
         layers: Layers = "last",
         structure: Structure = "auto",
         prior_variance: float | Mapping[str, float] | None = None,
-        predictive: Predictive = "auto",
+        predictive: PredictiveName = "auto",
         head: str | None = None,
         curvature: CurvatureName | Fisher = "exact",
         residual: ResidualOption = AUTO,

@@ -10,6 +10,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import asdict
 from datetime import UTC, datetime
 from operator import length_hint
 from typing import Any
@@ -38,7 +39,7 @@ from bitbayes.auditing.scores import predict_sets, score_limits, score_outliers,
 from bitbayes.auditing.words import METHOD_TITLES, printable
 from bitbayes.baselines import TemperatureScaling
 from bitbayes.errors import BitbayesError, DataError, EdgeWarning
-from bitbayes.laplace import NUMBERS, Laplace
+from bitbayes.laplace import Laplace
 from bitbayes.model import Inputs, Loader, check_loader, labelled_batches, model_device, row_count
 from bitbayes.outliers import far_away, uniform_noise
 
@@ -294,7 +295,7 @@ def _tune_as_the_paper(
 
 def _chosen_numbers(bayes: Laplace) -> dict[str, float]:
     """Return the chosen prior variance, temperature, and the residual's variance and threshold."""
-    return {name: float(getattr(bayes, name)) for name in NUMBERS}
+    return {name: float(value) for name, value in asdict(bayes.settings).items()}
 
 
 def _generate_outliers(inputs: Tensor | None, seed: int, notes: list[str]) -> list[tuple[str, str, Any]]:

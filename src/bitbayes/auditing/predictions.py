@@ -6,11 +6,10 @@ from typing import Any, NamedTuple, TypeGuard
 import torch
 from torch import Tensor, nn
 
-from bitbayes import predictive, uncertainty
 from bitbayes.laplace import Laplace
-from bitbayes.likelihood import likelihood_for
+from bitbayes.likelihoods import likelihood_for
 from bitbayes.model import Inputs, call, input_batches, labelled_batches, private_copy, row_count
-from bitbayes.precision import working
+from bitbayes.precision import prediction_dtype
 
 ROWS_PER_PREDICTION = 256
 
@@ -44,7 +43,7 @@ def plain_logits(model: nn.Module, x: Inputs) -> Tensor:
     """Return the network's own logits, (n, k)."""
     with torch.no_grad():
         output = call(private_copy(model), x)
-    return output.reshape(row_count(x), -1).to(working(output.dtype))
+    return output.reshape(row_count(x), -1).to(prediction_dtype(output.dtype))
 
 
 class SharedPass:
@@ -59,8 +58,8 @@ class SharedPass:
         """Return the probabilities (n, k) of the logits divided by a temperature; one logit gives (n, 2)."""
         if self.logits is None or self.inputs is not x:
             logits = plain_logits(self.model, x)
-            # Division by a small T could overflow, so the largest logit is moved to 0 first.
-            self.logits = logits - logits.amax(1, keepdim=True) if logits.shape[1] > 1 else logits
+            # Division by a small T could overflow.
+            self.logits = likelihood_for(logits.shape[1]).remove_shift(logits)
             self.inputs = x
         return likelihood_for(self.logits.shape[1]).log_probabilities(self.logits / temperature).exp()
 
@@ -78,13 +77,7 @@ def by_confidence(predict_proba: Callable[[Inputs], Tensor]) -> Callable[[Inputs
 def by_score(bayes: Laplace) -> Callable[[Inputs], Rated]:
     """Return the method of `bayes.predict_proba` and `bayes.score`, both from one forward pass."""
 
-    def rate(x: Inputs) -> Rated:
-        gaussian = bayes.logits(x)
-        k = gaussian.mean.shape[1]
-        logits = predictive.predict(gaussian, predictive.method_for(bayes.predictive, k))
-        return Rated(likelihood_for(k).log_probabilities(logits).exp(), uncertainty.score(gaussian))
-
-    return rate
+    return lambda x: Rated(*bayes.predict_and_score(x))
 
 
 def predict(methods: Methods, x: Inputs) -> Predictions:

@@ -6,13 +6,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bitbayes import metrics, predictive, uncertainty
+from bitbayes import metrics
 from bitbayes.auditing.findings import PriorCurve
 from bitbayes.auditing.predictions import ROWS_PER_PREDICTION, Rated
 from bitbayes.auditing.progress import ReportProgress
 from bitbayes.laplace import Laplace
-from bitbayes.likelihood import likelihood_for
 from bitbayes.model import Batch, input_batches, labelled_batches, model_device
+from bitbayes.predictives import predictive_for
 from bitbayes.prior import Prior
 
 PRIOR_VARIANCES = [10.0**exponent for exponent in range(-4, 6)]
@@ -78,12 +78,12 @@ def _first(batches: Iterator[Batch]) -> Iterator[Batch]:
 
 def _rate(bayes: Laplace, batches: Iterator[Batch]) -> list[Rated]:
     """Return the predictions for each prior variance. The network runs once for all of them."""
+    posterior, likelihood = bayes.posterior, bayes.posterior.fitted.likelihood
+    method = predictive_for(posterior, bayes.settings, bayes.predictive).name
     parts: list[list[Rated]] = [[] for _ in PRIOR_VARIANCES]
-    for _, family in bayes._current_posterior().families(batches):
+    for _, by_prior in posterior.logits_by_prior(batches):
         for part, variance in zip(parts, PRIOR_VARIANCES, strict=True):
-            gaussian = family.at(Prior(variance))
-            k = gaussian.scaled_mean.shape[1]
-            logits = predictive.predict(gaussian, predictive.method_for(bayes.predictive, k))
-            probs = likelihood_for(k).log_probabilities(logits).exp()
-            part.append(Rated(probs.cpu(), uncertainty.score(gaussian).cpu()))
+            gaussian = by_prior.at(Prior(variance))
+            probs = likelihood.log_probabilities(likelihood.predict(gaussian, method)).exp()
+            part.append(Rated(probs.cpu(), likelihood.score(gaussian).cpu()))
     return [Rated(*map(torch.cat, zip(*part, strict=True))) for part in parts]

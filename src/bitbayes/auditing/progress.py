@@ -4,10 +4,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Self
 
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from bitbayes.progress import NotebookBar, in_notebook, on_terminal
+from bitbayes.progress import bar_console, in_notebook, on_terminal
 
 # Called with the name of a stage, the steps done, and the number of all its steps (None if unknown).
 ReportProgress = Callable[[str, int, int | None], None]
@@ -29,13 +28,9 @@ def shown(progress: bool | ReportProgress | None) -> Iterator[ReportProgress]:
         yield progress
     elif progress is False or (progress is None and not in_notebook() and not on_terminal()):
         yield say_nothing
-    elif in_notebook():
-        bars = NotebookBars()
-        yield bars
-        bars.stop()
     else:
-        with ProgressBars() as terminal:
-            yield terminal
+        with ProgressBars() as bars:
+            yield bars
 
 
 class ProgressBars:
@@ -43,7 +38,7 @@ class ProgressBars:
 
     def __init__(self) -> None:
         columns = (TextColumn("{task.description:17}"), BarColumn(), TimeElapsedColumn())
-        self.progress = Progress(*columns, console=Console(stderr=True))
+        self.progress = Progress(*columns, console=bar_console())
         self.tasks: dict[str, TaskID] = {}
         self.stage = ""  # the current one
 
@@ -59,25 +54,3 @@ class ProgressBars:
 
     def __exit__(self, *error: object) -> None:
         self.progress.stop()
-
-
-class NotebookBars:
-    """One bar in the output of a cell for each stage of an audit. An instance is a `ReportProgress`."""
-
-    def __init__(self) -> None:
-        self.bar: NotebookBar | None = None
-
-    def __call__(self, stage: str, done: int, total: int | None) -> None:
-        if self.bar is None or self.bar.what != stage:
-            self.stop()
-            self.bar = NotebookBar(stage, total)
-            self.bar.start()
-        while self.bar.done < done:
-            self.bar.advance()
-        if done == total:  # the end of a stage may be reported with a different number of steps
-            self.bar.done = self.bar.total = total
-
-    def stop(self) -> None:
-        """Show the last bar in its final state."""
-        if self.bar is not None:
-            self.bar.stop()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -107,7 +107,7 @@ class Totals:
         self,
         weights: Head | TrainableLayers,
         likelihood: Likelihood,
-        parameters: dict[str, list[Tensor]],
+        parameters: Mapping[str, Sequence[Tensor]],
         request: FitRequest,
         run: Run,
     ) -> Fitted:
@@ -143,7 +143,7 @@ class Totals:
                 )
 
 
-def _squared_norm(tensors: list[Tensor]) -> float:
+def _squared_norm(tensors: Sequence[Tensor]) -> float:
     # In parts: a head of 100,000 classes would take several gigabytes in float64.
     parts = (part for tensor in tensors for part in torch.split(tensor.flatten(), NORM_NUMBERS))
     return sum(float(part.double().square().sum()) for part in parts)

@@ -36,7 +36,8 @@ from bitbayes.prior import Prior, variance_grid
 from bitbayes.rays import BoundRequest, ExactNetwork, RayGaussian
 from bitbayes.structures import Curvature, NetworkGaussian, WeightGaussian, gram_root
 
-# Candidates that are compared, and the priors at which their covariances are computed: see `interpolation_weights`.
+# Candidates that are compared, and the priors at which their covariances are computed (see
+# `interpolation_weights`).
 CANDIDATES, NODES = 55, 18
 # A network has many more weights than a layer: the same variance of its logits takes less variance in each.
 SMALLEST_NETWORK_VARIANCE, LARGEST_NETWORK_VARIANCE = 1e-8, 1e4
@@ -236,7 +237,8 @@ def interpolation_weights(nodes: tuple[float, ...], at: float) -> Tensor:
     a few nats: with 18 nodes over 12 decades it comes out 0.6 % wrong at most, and up to 2 % in the
     outermost intervals; mixtures over many h do better.
 
-    >>> float((interpolation_weights((0.0, 1.0, 2.0, 3.0), 1.0) - torch.tensor([0.0, 1, 0, 0])).abs().max()) < 1e-12
+    >>> weights = interpolation_weights((0.0, 1.0, 2.0, 3.0), 1.0)
+    >>> float((weights - torch.tensor([0.0, 1, 0, 0])).abs().max()) < 1e-12
     True
     """
     step, count = nodes[1] - nodes[0], len(nodes)

@@ -227,7 +227,7 @@ class WeightPosterior(ABC):
         return made
 
     def check_labels(self, batch: BatchT, checks: DeferredChecks | None = None) -> BatchT:
-        """The batch with its labels, if it has any, as the likelihood takes them; see `check_labels` there."""
+        """The batch with its labels, if it has any, as the likelihood takes them."""
         if batch.labels is None:
             return batch
         shape = len(batch), self.outputs

@@ -16,6 +16,7 @@ from bitbayes.model import (
     Batch,
     DeferredChecks,
     FeatureBatch,
+    FeaturePasses,
     Head,
     Inputs,
     forward,

@@ -123,7 +123,7 @@ class FullHeadGaussian(FullGaussian):
         return weights + shift[:, None] / k**0.5 if k > c else weights
 
     def coordinates(self, features: Tensor) -> Tensor:
-        """One class difference: squared components in H's eigenbasis, (n, D). Several: the features themselves.
+        """One class difference: squared components in H's eigenbasis, (n, D). Several: the features.
 
         For several class differences there are r·c components, k times the size of a network's features.
         """

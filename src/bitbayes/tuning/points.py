@@ -63,9 +63,10 @@ def kept_points(posterior: WeightPosterior, batches: Iterable[Batch]) -> list[Po
     """The points that tuning keeps, in groups: all or, where there are too many, some drawn from all."""
     most, rows = posterior.most_points, posterior.rows_per_step
     thinning = None if most is None else Thinning(most, posterior.device)
+    choose = None if thinning is None else thinning.chosen
     parts = (
         Points(by_prior, batch.labels, batch.root_kernel)
-        for batch, by_prior in posterior.logits_by_prior(batches, thinning and thinning.chosen)
+        for batch, by_prior in posterior.logits_by_prior(batches, choose)
     )
     if thinning is None:
         return list(_in_steps(parts, rows))

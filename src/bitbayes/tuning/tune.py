@@ -1,4 +1,4 @@
-"""Tuning by the evidence, and by "ood" and "nll": the prior variance and, with a residual, its two numbers."""
+"""Tuning by the evidence, and by "ood" and "nll": the prior variance and the residual's two numbers."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ class ChangeDetector:
 
 
 class Run:
-    """What is known of a model after it was only run: its fingerprint, and the buffers that running changes."""
+    """What is known of a model after a run: its fingerprint, and the buffers that running it changes."""
 
     def __init__(self) -> None:
         self.fingerprint = Fingerprint("", "")

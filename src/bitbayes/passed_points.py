@@ -1,0 +1,71 @@
+"""Points that pass the model once, to tune and predict on parts of them as often as one likes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from bitbayes.laplace import Laplace
+from bitbayes.model import Loader
+from bitbayes.predictives import predictive_for
+from bitbayes.settings import Settings
+from bitbayes.tuning import Costs, Points, TuningRequest, calibrate, kept_points
+
+
+@dataclass(frozen=True)
+class PassedPoints:
+    """The Gaussians over the logits of some labelled points, for any `Settings`, after one forward pass.
+
+    Tuning on several splits of the same data, or comparing settings, then takes no further pass.
+
+    >>> import bitbayes as bb
+    >>> _ = torch.manual_seed(0)
+    >>> x, y = torch.randn(60, 4), torch.arange(60) % 3
+    >>> bayes = bb.Laplace(torch.nn.Linear(4, 3)).fit([(x, y)])
+    >>> passed = bb.PassedPoints.of(bayes, [(x, y)])
+    >>> settings = passed.select(torch.arange(30)).tune()
+    >>> probabilities, scores = passed.predict(settings)
+    >>> bayes.settings = settings
+    >>> torch.allclose(probabilities, bayes.predict_proba(x)), torch.allclose(scores, bayes.score(x))
+    (True, True)
+    """
+
+    bayes: Laplace
+    points: Points
+
+    @classmethod
+    @torch.no_grad()
+    def of(cls, bayes: Laplace, loader: Loader) -> Self:
+        """Pass the points of a loader, as for `tune`."""
+        request = TuningRequest(
+            bayes.posterior, bayes.known_residual, bayes.settings, "auto", loader, progress=False
+        )
+        groups = kept_points(request.posterior, request.validation_batches())
+        return cls(bayes, Points.joined(groups))
+
+    def __len__(self) -> int:
+        return len(self.points.by_prior)
+
+    def select(self, indices: Tensor) -> Self:
+        """Some of the points."""
+        return type(self)(self.bayes, self.points.select(indices))
+
+    @torch.no_grad()
+    def tune(self) -> Settings:
+        """Return the settings that `tune` chooses on these points, by the objective "calibrated"."""
+        posterior, settings = self.bayes.posterior, self.bayes.settings
+        predictive = predictive_for(posterior, settings, self.bayes.predictive)
+        costs = Costs([self.points], predictive.likelihood, predictive.name)
+        return calibrate(costs, posterior.candidates(), settings)
+
+    @torch.no_grad()
+    def predict(self, settings: Settings) -> tuple[Tensor, Tensor]:
+        """Return class probabilities (n, k) and scores (n,) with these settings."""
+        (gaussian,) = self.points.gaussians([settings])
+        predictive = predictive_for(self.bayes.posterior, settings, self.bayes.predictive)
+        likelihood = predictive.likelihood
+        logits = likelihood.predict(gaussian, predictive.name)
+        return likelihood.log_probabilities(logits).exp(), likelihood.score(gaussian)
