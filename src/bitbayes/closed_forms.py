@@ -56,10 +56,10 @@ def pairwise(gaussian: LogitGaussian) -> Tensor:
 
 def _few_pairs(gaussian: LogitGaussian, largest: float) -> Tensor:
     """Σⱼ exp(−zᵢⱼ), (n, k), from each pair i < j once: tuning spends its time on these exponentials."""
-    mean, floor = gaussian.scaled_mean, gaussian.floor[:, None]
+    mean = gaussian.scaled_mean
     pairs = _pairs if _may_be_kept(mean) else _pairs.__wrapped__
     first, second, ahead, behind, gaps = pairs(mean.shape[1], mean.dtype, mean.device)
-    spread = torch.add(floor, gaussian.scaled_pair_variances(first, second), alpha=KAPPA)
+    spread = torch.add(gaussian.floor[:, None], gaussian.scaled_pair_variances(first, second), alpha=KAPPA)
     z = (mean @ gaps * spread.rsqrt()).clamp(-largest, largest)  # (n, pairs)
     # Not the reciprocal of exp(z): its derivative has the square, which overflows from half of `largest` on.
     return 1 + torch.addmm(z.exp() @ behind, z.neg().exp(), ahead)

@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import fields, replace
 from functools import partial
 from os import PathLike
@@ -61,9 +62,8 @@ from bitbayes.options import (
     refuse_unknown,
 )
 from bitbayes.posteriors import POSTERIORS, WeightPosterior
-from bitbayes.predictives import Predictive
-from bitbayes.predictor import Predictor
-from bitbayes.prior import check_variance, differentiable
+from bitbayes.predicting import Predictive, Predictor
+from bitbayes.prior import Prior, check_variance, differentiable
 from bitbayes.processes import current_processes
 from bitbayes.progress import track
 from bitbayes.rays import BoundRequest, Certificate, Limit
@@ -247,9 +247,9 @@ class Laplace(nn.Module):
             The `Laplace` itself.
         """
         shown = current_processes().shown(progress)
-        with checkpointing(checkpoint, self.model, self.options) as keeper:
-            request = FitRequest(self.model, loader, self.options, shown, keeper=keeper)
-            fitted = fit_jointly("fit", request)
+        request = FitRequest(self.model, loader, self.options, shown)
+        with nullcontext() if checkpoint is None else checkpointing(checkpoint, request) as keeper:
+            fitted = fit_jointly("fit", replace(request, keeper=keeper))
             self._set_jointly("the end of fit", lambda: fitted)
         return self
 
@@ -316,6 +316,7 @@ class Laplace(nn.Module):
         Warns (`EdgeWarning`) if the best candidate of "ood", "nll" or "evidence" is the first or the last.
         """
         processes = current_processes()
+        shown = processes.shown(progress)
         with processes.propagate_errors():
             posterior = self.posterior
             check_objective(objective, weight, penalty)
@@ -333,11 +334,11 @@ class Laplace(nn.Module):
             residual = None if networks and objective == CALIBRATED else self._residual
             if objective != CALIBRATED and not asked and not self.settings.residual_variance:
                 residual = None
-            request = TuningRequest(posterior, residual, self.settings, method, val_loader, progress)
+            request = TuningRequest(posterior, residual, self.settings, method, val_loader, shown)
             if objective == CALIBRATED:
                 self.settings = tune_calibrated(request)
             else:
-                cost = objective_for(objective, request.likelihood, weight, penalty)
+                cost = objective_for(objective, posterior.likelihood, weight, penalty)
                 self.settings = tune_on_data(request, cost, outliers, choose_residual=asked)
         if objective != CALIBRATED:
             warn_at_the_edge(posterior.candidates(), self.prior_variance, stacklevel=2)
@@ -427,8 +428,7 @@ class Laplace(nn.Module):
             raise ArgumentError(
                 f"method={predictive.name!r} does not use the residual: choose another, or residual=False"
             )
-        found = predictor.predict(predictor.batches(x), predictive)
-        return predictor.posterior.layout.assemble((batch.positions, each) for batch, each in found)
+        return predictor.assemble(predictor.predict(predictor.batches(x), predictive))
 
     def _check_samples(self, samples: object, method: str | None) -> None:
         """Raise unless there is something to draw."""
@@ -470,7 +470,7 @@ class Laplace(nn.Module):
         posterior = self.posterior
         if not isinstance(n, int) or n < 1:
             raise ArgumentError(f"n={n!r}: expected a positive number of draws")
-        return posterior.sample(n, self.settings.prior, generator)
+        return posterior.sample(n, Prior(self.settings.prior_variance), generator)
 
     # ---- deciding
 
@@ -490,9 +490,9 @@ class Laplace(nn.Module):
         """
         self._warn_if_untuned()
         predictor = self._current_predictor()
-        likelihood, layout = predictor.posterior.fitted.likelihood, predictor.posterior.layout
+        likelihood = predictor.posterior.likelihood
         found = predictor.gaussians(predictor.batches(x))
-        return layout.assemble((batch.positions, likelihood.score(each)) for batch, each in found)
+        return predictor.assemble((batch, likelihood.score(each)) for batch, each in found)
 
     @torch.no_grad()
     def threshold(self, val_loader: Data, *, accept: float = 0.95) -> float:
@@ -516,7 +516,7 @@ class Laplace(nn.Module):
         metrics.check_share(accept)
         self._warn_if_untuned()
         predictor = self._current_predictor()
-        score = predictor.posterior.fitted.likelihood.score
+        score = predictor.posterior.likelihood.score
         found = predictor.gaussians(predictor.batches(val_loader, keep_labels=True))
         return metrics.threshold(torch.cat([score(each) for _, each in found]), accept=accept)
 
@@ -542,15 +542,14 @@ class Laplace(nn.Module):
         self._warn_if_untuned()
         predictor = self._current_predictor()
         if generator is None:
-            generator = torch.Generator(predictor.posterior.device).manual_seed(UNCERTAINTY_SEED)
+            generator = torch.Generator(model_device(self.model)).manual_seed(UNCERTAINTY_SEED)
         predictive = predictor.predictive(self.predictive, samples, generator)
         parts = [
-            (batch.positions, predictive.likelihood.uncertainty(draws))
+            (batch, predictive.likelihood.uncertainty(draws))
             for batch, draws in predictor.draw(predictor.batches(x), predictive)
         ]
-        assemble, sizes = predictor.posterior.layout.assemble, [each for each, _ in parts]
-        columns = zip(*(found for _, found in parts), strict=True)
-        return Uncertainty(*(assemble(zip(sizes, each, strict=True)) for each in columns))
+        batches, columns = [each for each, _ in parts], zip(*(found for _, found in parts), strict=True)
+        return Uncertainty(*(predictor.assemble(zip(batches, each, strict=True)) for each in columns))
 
     @torch.no_grad()
     def evaluate(
@@ -586,7 +585,7 @@ class Laplace(nn.Module):
                 check_data(data)
         predictive = predictor.predictive(self.predictive)
         steps = track(check_loader(loader), "evaluating", progress)
-        rated = predictor.rate(labelled_batches(steps, predictor.posterior.device), predictive)
+        rated = predictor.rate(labelled_batches(steps, model_device(self.model)), predictive)
         labels, probabilities, scores = map(torch.cat, zip(*rated, strict=True))
         found = metrics.of_predictions(probabilities, labels, scores)
         for (name, data), key in zip(sets.items(), metrics.log_names(sets), strict=True):
@@ -681,7 +680,7 @@ class Laplace(nn.Module):
         predictor, predictive = self._current_predictor(), self._predictive()
         posterior, settings, likelihood = predictor.posterior, self.settings, predictive.likelihood
         request = BoundRequest(likelihood, predictive.name, form, settings.temperature)
-        found = posterior.bound(x, settings.prior, request)
+        found = posterior.bound(x, predictor.prior, request)
         if predictor.residual is None:
             return found
         return rays.bound_with_residual(found, x, likelihood.far_confidence(posterior.outputs))
@@ -832,13 +831,15 @@ class Laplace(nn.Module):
         value = self.prior_variance
         if isinstance(value, dict):
             return f"one for each of {len(value)} layers"
-        return f"{value:.4g}" if self.settings.chosen else f"{value:.4g} (not tuned)"
+        return f"{value:.4g}" if self.settings.prior_variance is not None else f"{value:.4g} (not tuned)"
 
     def _shown_residual(self) -> str:
         if self._posterior is None:
             return repr(self.residual)
         if self._residual is None or not self.settings.residual_variance:
-            waits = self.residual == AUTO and self._residual is not None and not self.settings.chosen
+            waits = (
+                self.residual == AUTO and self._residual is not None and self.settings.prior_variance is None
+            )
             return "off until tuned" if waits else "off"
         return f"on (variance {self.residual_variance:.4g}, threshold {self.residual_threshold:.4g})"
 
@@ -871,13 +872,17 @@ class Laplace(nn.Module):
     def _posterior_of(self, fitted: Fitted) -> WeightPosterior:
         """What predictions are made with; raises if the prior does not fit it."""
         posterior = POSTERIORS[self.options.layers](self.model, fitted)
-        if isinstance(self.settings.prior_variance, dict):
-            check_variance(self.settings.prior_variance, lambda: posterior.names)
+        if isinstance(self._settings.prior_variance, dict):
+            check_variance(self._settings.prior_variance, lambda: posterior.names)
         return posterior
 
     def _set_jointly(self, task: str, fitted: Callable[[], Fitted]) -> None:
         """The same sums in all processes, or in none if one of them fails."""
-        posterior, _ = current_processes().agree(task, lambda: self._posterior_of(fitted()), lambda _: None)
+        processes = current_processes()
+        if processes.size == 1:
+            self._use(self._posterior_of(fitted()))
+            return
+        posterior, _ = processes.agree(task, lambda: self._posterior_of(fitted()), lambda _: None)
         self._use(posterior)
 
     def _use(self, posterior: WeightPosterior) -> None:
@@ -896,7 +901,7 @@ class Laplace(nn.Module):
     def _known_likelihood(self) -> Likelihood | None:
         """The likelihood, as far as it is known before `fit`."""
         if self._posterior is not None:
-            return self._posterior.fitted.likelihood
+            return self._posterior.likelihood
         return LIKELIHOODS.get(self.options.likelihood)
 
     def _predictor(self) -> Predictor:
@@ -914,7 +919,8 @@ class Laplace(nn.Module):
 
     def _warn_if_untuned(self) -> None:
         """Say once that a prediction is made with a prior variance that nobody chose."""
-        if self.settings.chosen or self._warned or self._posterior is None or torch.compiler.is_compiling():
+        chosen = self._settings.prior_variance is not None
+        if chosen or self._warned or self._posterior is None or torch.compiler.is_compiling():
             return
         warnings.warn(
             f"nothing was tuned: the prior variance is {self.prior_variance:g}, and predictions may be far "
@@ -937,5 +943,5 @@ class _WithScore(nn.Module):
         posterior = self.bayes._fitted_posterior()
         assert gaussian is not None  # only closed forms are exported
         sizes = posterior.layout.position_sizes(tuple(logits.shape))
-        scores = posterior.fitted.likelihood.score(gaussian)
+        scores = posterior.likelihood.score(gaussian)
         return logits, posterior.layout.assemble([(sizes, scores)])

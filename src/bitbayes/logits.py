@@ -272,11 +272,6 @@ def _diagonal(weights: Tensor, factor: Tensor) -> Tensor:
     return (factor.square() @ weights[:, :, None])[:, :, 0]
 
 
-def with_bias(features: Tensor, bias: bool) -> Tensor:
-    """φ̃ (n, D): the features with the bias's constant 1 folded in, if there is a bias."""
-    return torch.cat([features, torch.ones_like(features[:, :1])], dim=1) if bias else features
-
-
 def rescale(features: Tensor, bias: bool) -> tuple[Tensor, Tensor]:
     """φ̃ / scale (n, D) and scale (n,) ≥ 1, so that no entry exceeds 2.
 

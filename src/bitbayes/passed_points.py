@@ -10,7 +10,7 @@ from torch import Tensor
 
 from bitbayes.laplace import Laplace
 from bitbayes.model import Loader
-from bitbayes.predictives import predictive_for
+from bitbayes.predicting import Predictor
 from bitbayes.settings import Settings
 from bitbayes.tuning import Costs, Points, TuningRequest, calibrate, kept_points
 
@@ -47,7 +47,7 @@ class PassedPoints:
         return cls(bayes, Points.joined(groups))
 
     def __len__(self) -> int:
-        return len(self.points.by_prior)
+        return len(self.points.by_prior.scale)
 
     def select(self, indices: Tensor) -> Self:
         """Some of the points."""
@@ -57,7 +57,7 @@ class PassedPoints:
     def tune(self) -> Settings:
         """Return the settings that `tune` chooses on these points, by the objective "calibrated"."""
         posterior, settings = self.bayes.posterior, self.bayes.settings
-        predictive = predictive_for(posterior, settings, self.bayes.predictive)
+        predictive = Predictor(posterior, None, settings).predictive(self.bayes.predictive)
         costs = Costs([self.points], predictive.likelihood, predictive.name)
         return calibrate(costs, posterior.candidates(), settings)
 
@@ -65,7 +65,8 @@ class PassedPoints:
     def predict(self, settings: Settings) -> tuple[Tensor, Tensor]:
         """Return class probabilities (n, k) and scores (n,) with these settings."""
         (gaussian,) = self.points.gaussians([settings])
-        predictive = predictive_for(self.bayes.posterior, settings, self.bayes.predictive)
+        predictor = Predictor(self.bayes.posterior, None, settings)
+        predictive = predictor.predictive(self.bayes.predictive)
         likelihood = predictive.likelihood
         logits = likelihood.predict(gaussian, predictive.name)
         return likelihood.log_probabilities(logits).exp(), likelihood.score(gaussian)

@@ -19,9 +19,9 @@ LayerNames = Callable[[], tuple[str, ...] | None]
 
 @dataclass(frozen=True)
 class Prior:
-    """`variance` σ₀²: a number, or one for each layer by name."""
+    """`variance` σ₀²: a number, or one for each layer by name; None is 1, until one is chosen."""
 
-    variance: Variance | Mapping[str, Variance]
+    variance: Variance | Mapping[str, Variance] | None
 
     def of(self, layer: str) -> Variance:
         """The layer's own σ₀².
@@ -29,7 +29,9 @@ class Prior:
         >>> Prior(2.0).of("fc"), Prior({"conv": 1.0, "fc": 3.0}).of("fc")
         (2.0, 3.0)
         """
-        return self.variance[layer] if isinstance(self.variance, Mapping) else self.variance
+        if isinstance(self.variance, Mapping):
+            return self.variance[layer]
+        return 1.0 if self.variance is None else self.variance
 
     def precision(self, layer: str, dtype: torch.dtype) -> float:
         """τ = 1/σ₀² of a layer, not so small that variances leave the range of the dtype."""

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from bitbayes.logits import LogitGaussian
-from bitbayes.prior import Prior, positive
+from bitbayes.prior import positive
 
 
 @dataclass(frozen=True)
@@ -47,16 +47,6 @@ class Settings:
         for name, value in checked.items():
             object.__setattr__(self, name, value)
 
-    @property
-    def prior(self) -> Prior:
-        """The prior over the weights."""
-        return Prior(1.0 if self.prior_variance is None else self.prior_variance)
-
-    @property
-    def chosen(self) -> bool:
-        """Whether a prior variance was chosen, by `tune` or by the user."""
-        return self.prior_variance is not None
-
     def complete(self, gaussian: LogitGaussian, root_kernel: Tensor | None) -> LogitGaussian:
         """The Gaussian of the weights alone, with the temperature and the residual.
 
@@ -64,10 +54,10 @@ class Settings:
             gaussian: over the logits at n points.
             root_kernel: √k(x) (n,) of the residual, if there is one.
         """
-        gaussian = gaussian.at_temperature(self.temperature)
         if root_kernel is None or not self.residual_variance:
-            return gaussian
-        return gaussian.plus_independent(self.residual_deviations(root_kernel))
+            return gaussian.at_temperature(self.temperature)
+        deviations = self.residual_deviations(root_kernel)
+        return gaussian.at_temperature(self.temperature).plus_independent(deviations)
 
     def residual_deviations(self, root_kernel: Tensor) -> Tensor:
         """√(σ²·max(0, k − threshold)), (n,), from √k (n,)."""

@@ -29,6 +29,10 @@ class TensorBundle:
         moved = {name: value.to(device=device, dtype=dtype) for name, value in self.tensors().items()}
         return replace(self, **moved)
 
+    def to_float64(self) -> Self:
+        """The bundle in float64; tensors that are so already are not copied."""
+        return replace(self, **{name: to_float64(value) for name, value in self.tensors().items()})
+
     def refuse_traced(self) -> Self:
         """Return itself; raise if its tensors are symbolic, from torch.export: they must not be kept."""
         if all(type(value) is Tensor for value in self.tensors().values()):

@@ -46,7 +46,7 @@ def test_a_model_whose_state_holds_more_than_tensors():
 
 @pytest.mark.parametrize("limit", [2**28, 0])
 def test_a_fingerprint_made_beside_other_work_is_that_of_the_model_afterwards(monkeypatch, limit):
-    monkeypatch.setattr(sys.modules["bitbayes.model.running.fingerprint"], "MOST_BYTES", limit)
+    monkeypatch.setattr(sys.modules["bitbayes.model.running.change_detector"], "MOST_BYTES", limit)
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)).eval()
     before = fingerprint(model)

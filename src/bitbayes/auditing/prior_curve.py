@@ -12,7 +12,7 @@ from bitbayes.auditing.predictions import ROWS_PER_PREDICTION, Rated
 from bitbayes.auditing.progress import ReportProgress
 from bitbayes.laplace import Laplace
 from bitbayes.model import Batch, input_batches, labelled_batches, model_device
-from bitbayes.predictives import predictive_for
+from bitbayes.predicting import Predictor
 from bitbayes.prior import Prior
 
 PRIOR_VARIANCES = [10.0**exponent for exponent in range(-4, 6)]
@@ -78,8 +78,8 @@ def _first(batches: Iterator[Batch]) -> Iterator[Batch]:
 
 def _rate(bayes: Laplace, batches: Iterator[Batch]) -> list[Rated]:
     """Return the predictions for each prior variance. The network runs once for all of them."""
-    posterior, likelihood = bayes.posterior, bayes.posterior.fitted.likelihood
-    method = predictive_for(posterior, bayes.settings, bayes.predictive).name
+    posterior, likelihood = bayes.posterior, bayes.posterior.likelihood
+    method = Predictor(posterior, None, bayes.settings).predictive(bayes.predictive).name
     parts: list[list[Rated]] = [[] for _ in PRIOR_VARIANCES]
     for _, by_prior in posterior.logits_by_prior(batches):
         for part, variance in zip(parts, PRIOR_VARIANCES, strict=True):

@@ -13,6 +13,7 @@ from bitbayes.io import temperature_file
 from bitbayes.likelihoods import Likelihood, likelihood_for
 from bitbayes.model import (
     Data,
+    DeferredChecks,
     Inputs,
     Loader,
     NamedInputs,
@@ -102,7 +103,11 @@ class TemperatureScaling(nn.Module):
             logits = self._logits(batch.inputs, batch.name)
             likelihood = likelihood or likelihood_for(logits.shape[1])
             assert batch.labels is not None
-            targets.append(likelihood.check_labels(batch.labels, (len(batch), logits.shape[1]), batch.name))
+            with DeferredChecks() as checks:
+                labels = likelihood.check_labels(
+                    batch.labels, (len(batch), logits.shape[1]), batch.name, checks
+                )
+            targets.append(labels)
             outputs.append(to_float64(logits))
         assert likelihood is not None  # `labelled_batches` raises on an empty loader
         logits, labels = torch.cat(outputs), torch.cat(targets).to(outputs[0].device)

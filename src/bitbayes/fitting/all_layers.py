@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 from bitbayes.errors import ModelError
 from bitbayes.fitted import Fitted
-from bitbayes.fitting.request import FitRequest, Totals
-from bitbayes.fitting.training_data import TrainingData
+from bitbayes.fitting.data import FitRequest, TrainingData
 from bitbayes.likelihoods import Likelihood, likelihood_for
 from bitbayes.model import (
+    DeferredChecks,
     Inputs,
     Layer,
     TrainableLayers,
@@ -30,7 +30,7 @@ from bitbayes.model import (
     working_dtype,
 )
 from bitbayes.options import SAMPLED_NETWORKS, Fisher
-from bitbayes.precision import without_autocast
+from bitbayes.precision import to_float64, without_autocast
 from bitbayes.processes import current_processes
 from bitbayes.structures import (
     CURVATURES,
@@ -54,25 +54,26 @@ def fit_all_layers(request: FitRequest) -> Fitted:
     structure = "kron" if options.structure == "auto" else options.structure
     layers = find_layers(model)  # raises on models that have none, or whose derivatives cannot be taken
     network, totals = private_copy(model), data.totals
-    with without_autocast(request.device), detect_changes(model) as run:
+    with without_autocast(data.device), detect_changes(model) as run, DeferredChecks() as checks:
         with none_called(model):
             outputs, layers = _checked_layers(network, layers, data.preview, structure)
         likelihood = likelihood_for(outputs, options.likelihood)
         if options.predictive != SAMPLED_NETWORKS:
             likelihood.predictive_name(options.predictive, outputs)  # raises now, not after the pass
-        directions = _directions(request, likelihood, totals)
+        directions = _directions(data, likelihood)
         passes = options.fisher.draws if options.fisher else outputs
         # By the first batch, also where the pass is resumed: the sums do not depend on when that was.
         rows = points_at_once(network, layers, data.preview, passes)
         for batch in data:
-            totals.add_inputs(network, options, batch.inputs)
             assert batch.labels is not None
-            labels = likelihood.check_labels(batch.labels, (len(batch), outputs), batch.name)
+            labels = likelihood.check_labels(batch.labels, (len(batch), outputs), batch.name, checks)
+            checks.settle()  # the derivatives take much longer than to wait for it
             for part in batch.split(rows) if isinstance(batch.inputs, Tensor) else [batch]:
                 logits, records = differentiate(network, layers, part.inputs, directions)
                 check_finite(part, logits, logits, network)
                 own, labels = labels[: len(logits)], labels[len(logits) :]
-                totals.add_points(logits, own, likelihood, layer_curvatures(structure, records))
+                losses = likelihood.losses(to_float64(logits), own)
+                totals.add_points(losses, layer_curvatures(structure, records))
             if request.keeper is not None:
                 request.keeper.keep_if_due(totals, lambda: None)
     totals.check_overflow(working_dtype(model))
@@ -82,14 +83,15 @@ def fit_all_layers(request: FitRequest) -> Fitted:
     return totals.as_fitted(TrainableLayers(outputs, layers), likelihood, parameters, request, run)
 
 
-def _directions(request: FitRequest, likelihood: Likelihood, totals: Totals) -> Callable[[Tensor], Tensor]:
+def _directions(data: TrainingData, likelihood: Likelihood) -> Callable[[Tensor], Tensor]:
     """V (n, k, c) with V Vᵀ = Λₙ, or so on average over drawn labels."""
+    request, totals = data.request, data.totals
     fisher: Fisher | None = request.options.fisher
     if fisher is None:
         return lambda logits: likelihood.root(logits.double())
     if totals.generator is None:  # other random numbers for each process, too
         seed = fisher.seed + SEED_OF_POINTS * request.seen + SEED_OF_RANK * current_processes().rank
-        totals.generator = torch.Generator(request.device).manual_seed(seed)
+        totals.generator = torch.Generator(data.device).manual_seed(seed)
     generator, draws = totals.generator, fisher.draws
     return lambda logits: torch.stack(
         [likelihood.draw(logits.double(), generator) / math.sqrt(draws) for _ in range(draws)], dim=2

@@ -16,8 +16,9 @@ import torch
 from bitbayes.errors import DataError, EmptyLoaderError, ProcessError
 from bitbayes.fitted import Fitted
 from bitbayes.fitting.all_layers import fit_all_layers
+from bitbayes.fitting.data import FitRequest
 from bitbayes.fitting.last_layer import fit_last_layer
-from bitbayes.fitting.request import FitRequest
+from bitbayes.model import model_device
 from bitbayes.processes import Processes, current_processes
 from bitbayes.structures import Curvature
 from bitbayes.tensors import TensorBundle
@@ -38,21 +39,18 @@ def fit_jointly(task: str, request: FitRequest) -> Fitted:
             everywhere.
     """
     processes, options = current_processes(), request.options
+    if processes.size == 1:
+        return FIT[options.layers](request)
 
     def share() -> Fitted | None:
         try:
             return FIT[options.layers](request)
         except EmptyLoaderError:
-            if processes.alone:
-                raise
             return None
 
     # The text of a function has an address in it, another one in each process.
     asked = replace(options, output="a function") if callable(options.output) else options
     mine, outlines = processes.agree(f"{task} with {asked}", share, _outline)
-    if processes.alone:
-        assert mine is not None
-        return mine
     known = [each for each in outlines if each is not None]
     if not known:
         raise EmptyLoaderError("the loaders of all processes are empty: they yielded no batch")
@@ -111,7 +109,7 @@ def _summed(
     processes: Processes, mine: Fitted | None, outlines: list[Fitted | None], request: FitRequest
 ) -> Fitted:
     known = [each for each in outlines if each is not None]
-    first, device, options = known[0], request.device, request.options
+    first, device, options = known[0], model_device(request.model), request.options
     place = torch.device("cpu") if device.type == "mps" else device  # which has no float64
     curvature = {}
     for name in first.curvature:

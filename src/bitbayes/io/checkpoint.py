@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from bitbayes.errors import ArgumentError, FileError
-from bitbayes.fitting import Totals
+from bitbayes.fitting import FitRequest, Totals
 from bitbayes.io import sums
 from bitbayes.io.atomic_write import check_writable, make_folder
 from bitbayes.io.strict_json import parse_json
@@ -126,16 +126,11 @@ class Checkpoint:
 
 
 @contextmanager
-def checkpointing(
-    folder: str | PathLike[str] | None, model: nn.Module, options: Options
-) -> Iterator[Checkpoint | None]:
-    """The checkpoint of a fit, if there is a folder for it; removed at the end of a block that succeeds."""
-    if folder is None:
-        yield None
-        return
+def checkpointing(folder: str | PathLike[str], request: FitRequest) -> Iterator[Checkpoint]:
+    """The checkpoint of a fit in a folder; removed at the end of a block that succeeds."""
     processes = current_processes()
     with processes.propagate_errors():
-        checkpoint = Checkpoint(folder, model, options, processes)
+        checkpoint = Checkpoint(folder, request.model, request.options, processes)
     yield checkpoint
     checkpoint.remove()
 

@@ -51,9 +51,8 @@ class Likelihood(ABC):
 
     # ---- labels and loss
 
-    @abstractmethod
     def check_labels(
-        self, labels: Tensor, shape: tuple[int, int], where: str, checks: DeferredChecks | None = None
+        self, labels: Tensor, shape: tuple[int, int], where: str, checks: DeferredChecks
     ) -> Tensor:
         """Return the labels (n,) as the other functions take them; raise if they are not such.
 
@@ -61,7 +60,32 @@ class Likelihood(ABC):
             labels: as the loader gives them.
             shape: (n, k), that of the outputs.
             where: what messages call the batch.
-            checks: their values are looked at later, with these.
+            checks: look at their values later.
+        """
+        n, k = shape
+        if labels.shape not in ((n,), (n, 1)):
+            raise DataError(
+                f"{where}: the labels have shape {tuple(labels.shape)}; expected ({n},), one for each input"
+            )
+        labels = labels.reshape(n)
+        checked, ok, expected = self.valid_labels(labels, k)
+
+        def refuse() -> None:
+            given = f"of type {labels.dtype}"
+            if ok is not False:  # the values are wrong, not the type
+                values = torch.unique(labels).tolist()
+                given = f"{values[:5]}{' and more' if len(values) > 5 else ''}"
+            raise DataError(f"{where}: the labels are {given}; {expected}")
+
+        checks.add(ok, refuse)
+        return checked
+
+    @abstractmethod
+    def valid_labels(self, labels: Tensor, k: int) -> tuple[Tensor, Tensor | bool, str]:
+        """The labels (n,) as the other functions take them, whether they are right, and what is expected.
+
+        Whether they are right is False for a wrong type, and a tensor () where values decide. What is
+        returned must be safe to use whatever was given.
         """
 
     @abstractmethod
@@ -108,9 +132,9 @@ class Likelihood(ABC):
             outputs: k.
             has_cross_covariance: whether the posterior says how two outputs vary together.
         """
-        one_of("method", name, (AUTO, *closed_form_names(), SAMPLED_LOGITS))
         if name == AUTO:
             return self.default_predictive(outputs, has_cross_covariance)
+        one_of("method", name, (AUTO, *closed_form_names(), SAMPLED_LOGITS))
         if not has_cross_covariance and name in self.need_cross_covariance:
             raise ArgumentError(f"method={name!r}: {NO_CROSS_COVARIANCE}")
         fitting = (*self.closed_forms, SAMPLED_LOGITS)
@@ -139,9 +163,9 @@ class Likelihood(ABC):
     def drop_in(self, probabilities: Tensor) -> Tensor:
         """Drop-in logits (n, k), all finite, whose prediction these probabilities (n, classes) are."""
 
+    @abstractmethod
     def prediction_losses(self, drop_in: Tensor, labels: Tensor) -> Tensor:
         """−log p of the labels, (n,), from drop-in logits."""
-        return self.losses(drop_in, labels)
 
     def remove_shift(self, outputs: Tensor) -> Tensor:
         """Outputs (…, k) of the same prediction, none of them larger than need be."""
@@ -207,23 +231,23 @@ class Likelihood(ABC):
 LIKELIHOODS: dict[str, Likelihood] = {}
 
 
+def likelihood_for(outputs: int, name: str = AUTO) -> Likelihood:
+    """The likelihood of that name for a network with so many outputs.
+
+    >>> likelihood_for(1).name, likelihood_for(10).name
+    ('bernoulli', 'categorical')
+    """
+    if name == AUTO:
+        return LIKELIHOODS["bernoulli" if outputs == 1 else "categorical"]
+    likelihood = LIKELIHOODS[one_of("likelihood", name, (AUTO, *LIKELIHOODS))]
+    if not likelihood.takes(outputs):
+        raise ArgumentError(
+            f"likelihood={name!r} does not fit a model with {outputs} output(s): leave it out, and their "
+            "number decides"
+        )
+    return likelihood
+
+
 def closed_form_names() -> tuple[str, ...]:
     """The names of the closed forms of all likelihoods."""
     return tuple(dict.fromkeys(name for each in LIKELIHOODS.values() for name in each.closed_forms))
-
-
-def flat_labels(labels: Tensor, rows: int, where: str) -> Tensor:
-    """Labels of shape (n,) or (n, 1) as (n,)."""
-    if labels.shape not in ((rows,), (rows, 1)):
-        raise DataError(
-            f"{where}: the labels have shape {tuple(labels.shape)}; expected ({rows},), one for each input"
-        )
-    return labels.reshape(rows)
-
-
-def show_labels(labels: Tensor) -> str:
-    """Some of the labels, for messages."""
-    if labels.is_complex():
-        return f"of type {labels.dtype}"
-    values = torch.unique(labels).tolist()
-    return f"{values[:5]}{' and more' if len(values) > 5 else ''}"

@@ -7,10 +7,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from bitbayes.closed_forms import probit, quadrature, safe_log
-from bitbayes.errors import DataError
-from bitbayes.likelihoods.base import ClosedForm, Likelihood, flat_labels, show_labels
+from bitbayes.likelihoods.base import ClosedForm, Likelihood
 from bitbayes.logits import LogitGaussian
-from bitbayes.model import DeferredChecks, require
 
 
 class Bernoulli(Likelihood):
@@ -26,19 +24,12 @@ class Bernoulli(Likelihood):
 
     # ---- labels and loss
 
-    def check_labels(
-        self, labels: Tensor, shape: tuple[int, int], where: str, checks: DeferredChecks | None = None
-    ) -> Tensor:
-        """Labels as (n,) in {0, 1}; integers, booleans and floats are taken."""
-        labels = flat_labels(labels, shape[0], where)
-
-        def refuse() -> None:
-            raise DataError(
-                f"{where}: the labels are {show_labels(labels)}; a network with one logit needs 0 and 1"
-            )
-
-        require(not labels.is_complex() and ((labels == 0) | (labels == 1)).all(), refuse, checks)
-        return labels.long()
+    def valid_labels(self, labels: Tensor, k: int) -> tuple[Tensor, Tensor | bool, str]:
+        """0 and 1; integers, booleans and floats are taken."""
+        expected = "a network with one logit needs 0 and 1"
+        if labels.is_complex():
+            return labels.real.long(), False, expected
+        return labels.long(), ((labels == 0) | (labels == 1)).all(), expected
 
     def losses(self, outputs: Tensor, labels: Tensor) -> Tensor:
         return functional.softplus((1 - 2 * labels) * outputs[:, 0])
@@ -71,6 +62,9 @@ class Bernoulli(Likelihood):
 
     def log_probabilities(self, drop_in: Tensor) -> Tensor:
         return torch.cat([functional.logsigmoid(-drop_in), functional.logsigmoid(drop_in)], dim=1)
+
+    def prediction_losses(self, drop_in: Tensor, labels: Tensor) -> Tensor:
+        return self.losses(drop_in, labels)
 
     def probabilities(self, outputs: Tensor) -> Tensor:
         return torch.cat([(-outputs).sigmoid(), outputs.sigmoid()], dim=-1)

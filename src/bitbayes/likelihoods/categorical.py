@@ -12,10 +12,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from bitbayes.closed_forms import FEW_CLASSES, bridge, centred_probit, mean_field, pairwise, safe_log
-from bitbayes.errors import DataError
-from bitbayes.likelihoods.base import ClosedForm, Likelihood, flat_labels, show_labels
+from bitbayes.likelihoods.base import ClosedForm, Likelihood
 from bitbayes.logits import LogitGaussian
-from bitbayes.model import DeferredChecks, require
 from bitbayes.tensors import second_moments
 
 
@@ -38,31 +36,14 @@ class Categorical(Likelihood):
 
     # ---- labels and loss
 
-    def check_labels(
-        self, labels: Tensor, shape: tuple[int, int], where: str, checks: DeferredChecks | None = None
-    ) -> Tensor:
-        """Labels as (n,) class indices in 0 … k − 1.
-
-        What is returned lies in that range whatever was given: on a GPU an index outside of it would end the
-        program.
-        """
-        k = shape[1]
+    def valid_labels(self, labels: Tensor, k: int) -> tuple[Tensor, Tensor | bool, str]:
+        """Class indices in 0 … k − 1. On a GPU an index outside of it would end the program."""
         if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
-            raise DataError(
-                f"{where}: the labels are of type {labels.dtype}; expected class indices, "
-                f"integers from 0 to {k - 1}"
-            )
-        labels = flat_labels(labels, shape[0], where).long()
-
-        def refuse() -> None:
-            raise DataError(
-                f"{where}: the labels are {show_labels(labels)}; the network has {k} logits, so they must "
-                f"lie from 0 to {k - 1}"
-            )
-
+            return labels, False, f"expected class indices, integers from 0 to {k - 1}"
+        labels = labels.long()
         inside = labels.clamp(0, k - 1)
-        require((inside == labels).all(), refuse, checks)
-        return inside
+        expected = f"the network has {k} logits, so they must lie from 0 to {k - 1}"
+        return inside, (inside == labels).all(), expected
 
     def losses(self, outputs: Tensor, labels: Tensor) -> Tensor:
         return functional.cross_entropy(outputs, labels, reduction="none")
@@ -136,6 +117,9 @@ class Categorical(Likelihood):
 
     def log_probabilities(self, drop_in: Tensor) -> Tensor:
         return drop_in.log_softmax(1)
+
+    def prediction_losses(self, drop_in: Tensor, labels: Tensor) -> Tensor:
+        return self.losses(drop_in, labels)
 
     def probabilities(self, outputs: Tensor) -> Tensor:
         return outputs.softmax(-1)

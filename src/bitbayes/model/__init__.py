@@ -1,12 +1,12 @@
 """The user's network, which is never changed: its loaders, runs, linear head and derivatives."""
 
-from bitbayes.model.head.features import FeatureBatch, FeaturePasses
-from bitbayes.model.head.head import Head, find_head, forward
+from bitbayes.model.head.features import FeatureBatch, FeaturePasses, forward
+from bitbayes.model.head.head import Head, find_head
 from bitbayes.model.head.layout import IGNORED, Layout
 from bitbayes.model.jacobians.derivatives import LayerRecord, differentiate
 from bitbayes.model.jacobians.layer_jacobians import DenseJacobian, LayerJacobian, MatrixJacobian, from_pairs
 from bitbayes.model.jacobians.layers import Layer, TrainableLayers, find_layers, tied_to
-from bitbayes.model.jacobians.memory import free_bytes, points_at_once
+from bitbayes.model.jacobians.memory import points_at_once
 from bitbayes.model.jacobians.verify_layers import verify_layers
 from bitbayes.model.jacobians.working_precision import working_dtype
 from bitbayes.model.loaders.batches import (
@@ -29,10 +29,14 @@ from bitbayes.model.loaders.batches import (
 from bitbayes.model.loaders.ordered import OrderedLoader
 from bitbayes.model.loaders.padding import Unpadded, count_unpadded
 from bitbayes.model.running.calls import as_logits, call
-from bitbayes.model.running.change_detector import ChangeDetector, Run, detect_changes
-from bitbayes.model.running.deferred_checks import DeferredChecks, require
-from bitbayes.model.running.fingerprint import Fingerprint, fingerprint
-from bitbayes.model.running.finite import check_finite, finite
+from bitbayes.model.running.change_detector import (
+    ChangeDetector,
+    Fingerprint,
+    Run,
+    detect_changes,
+    fingerprint,
+)
+from bitbayes.model.running.deferred_checks import DeferredChecks, check_finite, finite
 from bitbayes.model.running.private_copy import none_called, private_copy
 from bitbayes.model.running.selected import Selector, selected
 from bitbayes.model.running.unwrapped import unwrapped
@@ -74,7 +78,6 @@ __all__ = [
     "fingerprint",
     "finite",
     "forward",
-    "free_bytes",
     "from_pairs",
     "input_batches",
     "labelled_batch",
@@ -84,7 +87,6 @@ __all__ = [
     "none_called",
     "points_at_once",
     "private_copy",
-    "require",
     "row_count",
     "selected",
     "split_batch",

@@ -16,6 +16,7 @@ from bitbayes.fitted import Fitted
 from bitbayes.logits import CovarianceFactors, LogitGaussian
 from bitbayes.model import (
     Batch,
+    DeferredChecks,
     Inputs,
     LayerRecord,
     TrainableLayers,
@@ -63,9 +64,6 @@ class InterpolatedLogits:
             root = (weights @ self.roots.flatten(1)).reshape(self.roots.shape[1:])
         return _gaussian_of(self.logits, root, self.directions, self.scale)
 
-    def __len__(self) -> int:
-        return len(self.logits)
-
     @classmethod
     def joined(cls, parts: list[Self]) -> Self:
         return replace(
@@ -90,7 +88,7 @@ class AllLayers(WeightPosterior):
         super().__init__(model, fitted)
         assert isinstance(fitted.weights, TrainableLayers)
         self.layers = fitted.weights.layers
-        self.differences = fitted.likelihood.differences(self.outputs)  # (k, c)
+        self.differences = self.likelihood.differences(self.outputs)  # (k, c)
         self._rows_by_shape: dict[torch.Size, int] = {}
 
     # ---- predicting
@@ -109,7 +107,7 @@ class AllLayers(WeightPosterior):
         return LogitGaussian.stacked([self._gaussian(part, prior, every) for part in self._parts(batches)])
 
     def gaussians(self, batches: Iterable[Batch], prior: Prior, rows: int) -> BatchGaussians:
-        for part in self._parts(map(self.check_labels, batches), rows):
+        for part in self._parts(self._checked(batches), rows):
             yield part, self._gaussian(part, prior, self.differences)
 
     def sample(self, n: int, prior: Prior, generator: torch.Generator | None) -> dict[str, Tensor]:
@@ -132,7 +130,7 @@ class AllLayers(WeightPosterior):
     ) -> Iterator[tuple[Batch, LogitsByPrior]]:
         nodes = variance_grid(NODES, SMALLEST_NETWORK_VARIANCE, LARGEST_NETWORK_VARIANCE)
         logarithms = tuple(math.log(node) for node in nodes)
-        for part in self._parts(map(self.check_labels, batches)):
+        for part in self._parts(self._checked(batches)):
             logits, roots, scale = self._roots(part, [Prior(node) for node in nodes], self.differences)
             yield part, InterpolatedLogits(logarithms, self.differences, logits, roots, scale)
 
@@ -161,6 +159,16 @@ class AllLayers(WeightPosterior):
         gaussian = self._network(model_device(self.model), torch.float64)
         network = copy.deepcopy(private_copy(self.model)).double()
         return ExactNetwork(network, gaussian, prior, self.differences)
+
+    def _checked(self, batches: Iterable[Batch]) -> Iterator[Batch]:
+        """The batches with their labels checked."""
+        for batch in batches:
+            if batch.labels is not None:
+                with DeferredChecks() as checks:
+                    shape = len(batch), self.outputs
+                    labels = self.likelihood.check_labels(batch.labels, shape, batch.name, checks)
+                batch = replace(batch, labels=labels)
+            yield batch
 
     def _parts(self, batches: Iterable[Batch], most: int | None = None) -> Iterator[Batch]:
         """Batches cut to what memory allows, but not mappings, whose tensors may depend on each other."""

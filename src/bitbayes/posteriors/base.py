@@ -2,8 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
-from typing import Any, ClassVar, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Protocol, Self
 
 import torch
 from torch import Tensor, nn
@@ -16,21 +15,17 @@ from bitbayes.model import (
     ChangeDetector,
     DeferredChecks,
     Inputs,
-    Layout,
     as_logits,
     call,
     check_finite,
     finite,
-    model_device,
     private_copy,
-    require,
 )
 from bitbayes.precision import prediction_dtype
 from bitbayes.prior import Prior
 from bitbayes.rays import BoundRequest, RayGaussian
 from bitbayes.structures import Curvature, WeightGaussian
 
-BatchT = TypeVar("BatchT", bound=Batch)
 # Some points, and the Gaussian over their logits.
 BatchGaussians = Iterator[tuple[Batch, LogitGaussian]]
 # n → indices to keep (None: all).
@@ -38,13 +33,14 @@ Choice = Callable[[int], Tensor | None]
 
 
 class LogitsByPrior(Protocol):
-    """The Gaussians over the logits of some points, one for each prior: made of one forward pass."""
+    """The Gaussians over the logits of n points, one for each prior: made of one forward pass."""
+
+    @property
+    def scale(self) -> Tensor:
+        """(n,), the units of the Gaussians; see `LogitGaussian`."""
 
     def at(self, prior: Prior) -> LogitGaussian:
         """The Gaussian for one prior."""
-
-    def __len__(self) -> int:
-        """The number of points."""
 
     @classmethod
     def joined(cls, parts: list[Self]) -> Self:
@@ -63,7 +59,11 @@ class WeightPosterior(ABC):
     over_all_layers: ClassVar[bool]
 
     def __init__(self, model: nn.Module, fitted: Fitted) -> None:
-        self.model, self.fitted = model, fitted
+        self.model, self.fitted, self.likelihood = model, fitted, fitted.likelihood
+        # The number of outputs k, and where these are in what the model returns.
+        self.outputs, self.layout = fitted.weights.outputs, fitted.weights.layout
+        # Whether it is known how two outputs vary together, and not only how each of them does.
+        self.has_cross_covariance = all(each.has_cross_covariance for each in fitted.curvature.values())
         self._detector = ChangeDetector(model, fitted.fingerprint, fitted.mutable_buffers)
         self._decomposed: dict[str, WeightGaussian] | None = None
         self._moved: dict[tuple[torch.device, torch.dtype], dict[str, WeightGaussian]] = {}
@@ -78,7 +78,11 @@ class WeightPosterior(ABC):
                 "`model` has been replaced since `fit`, and the Gaussian is over the weights of the one "
                 "before: make a new Laplace for the new one"
             )
-        require(self._detector.unchanged(), self._renew_detector, checks)
+        unchanged = self._detector.unchanged()
+        if checks is not None:
+            checks.add(unchanged, self._renew_detector)
+        elif not unchanged:
+            self._renew_detector()
 
     def _renew_detector(self) -> None:
         self._detector = self._detector.renewed()
@@ -90,26 +94,6 @@ class WeightPosterior(ABC):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._detector = ChangeDetector(self.model, *state["_detector"])
-
-    @property
-    def device(self) -> torch.device:
-        """Where the model is."""
-        return model_device(self.model)
-
-    @property
-    def outputs(self) -> int:
-        """The number of logits k."""
-        return self.fitted.weights.outputs
-
-    @property
-    def has_cross_covariance(self) -> bool:
-        """Whether it is known how two logits vary together, and not only how each of them does."""
-        return all(curvature.has_cross_covariance for curvature in self.fitted.curvature.values())
-
-    @property
-    def layout(self) -> Layout:
-        """Where the logits are in the model's output."""
-        return self.fitted.weights.layout
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -225,14 +209,6 @@ class WeightPosterior(ABC):
             kept = {key: value for key, value in self._moved.items() if key[0] == device}
             self._moved = {**kept, place: made}
         return made
-
-    def check_labels(self, batch: BatchT, checks: DeferredChecks | None = None) -> BatchT:
-        """The batch with its labels, if it has any, as the likelihood takes them."""
-        if batch.labels is None:
-            return batch
-        shape = len(batch), self.outputs
-        labels = self.fitted.likelihood.check_labels(batch.labels, shape, batch.name, checks)
-        return replace(batch, labels=labels)
 
     @abstractmethod
     def _decompose(self, name: str, curvature: Curvature) -> WeightGaussian: ...

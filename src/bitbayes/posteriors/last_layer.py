@@ -5,12 +5,11 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from bitbayes import rays
 from bitbayes.closed_forms import FEW_CLASSES
 from bitbayes.errors import ModelError
-from bitbayes.fitted import Fitted
 from bitbayes.logits import LogitGaussian, rescale
 from bitbayes.model import (
     Batch,
@@ -21,6 +20,7 @@ from bitbayes.model import (
     Inputs,
     forward,
     input_batches,
+    model_device,
     private_copy,
 )
 from bitbayes.posteriors.base import BatchGaussians, Choice, LogitsByPrior, WeightPosterior
@@ -29,8 +29,8 @@ from bitbayes.prior import Prior, variance_grid
 from bitbayes.rays import BoundRequest, ExactHead, RayGaussian
 from bitbayes.structures import Curvature, FullCurvature, WeightGaussian
 
-# Features that one step of tuning looks at, so that small operations have enough to do.
-STEP_BYTES = 2**22
+# Numbers in the features of one step of tuning: large enough to amortise kernel launches.
+STEP_NUMBERS = 2**20
 # Nor more logits than this, for each of the candidates that are looked at together.
 STEP_LOGITS = 2**20
 # Of the positions of validation data so many are kept, and so many bytes of their features and logits: they
@@ -58,9 +58,6 @@ class HeadLogitsByPrior:
             factors = self.gaussian.covariance(self.coordinates, tau)
         return LogitGaussian(self.scaled_mean, factors, self.scale)
 
-    def __len__(self) -> int:
-        return len(self.scale)
-
     @classmethod
     def joined(cls, parts: list[Self]) -> Self:
         coordinates = [each.coordinates for each in parts]
@@ -85,15 +82,16 @@ class LastLayer(WeightPosterior):
 
     over_all_layers = False
 
-    def __init__(self, model: nn.Module, fitted: Fitted) -> None:
-        super().__init__(model, fitted)
-        assert isinstance(fitted.weights, Head)
-        self.head = fitted.weights
+    @property
+    def head(self) -> Head:
+        """The last layer."""
+        weights = self.fitted.weights
+        assert isinstance(weights, Head)
+        return weights
 
     @property
     def rows_per_step(self) -> int:
-        dtype = prediction_dtype(next(self._head_tensors()).dtype)
-        rows = STEP_BYTES // (self.head.width * dtype.itemsize)
+        rows = STEP_NUMBERS // self.head.width
         return self._affordable(max(1, min(rows, STEP_LOGITS // self.head.outputs)))
 
     @property
@@ -110,8 +108,8 @@ class LastLayer(WeightPosterior):
 
     def logits(self, x: Inputs, prior: Prior) -> LogitGaussian:
         with DeferredChecks() as checks:
-            (batch,) = input_batches(x, self.device)
-            points = FeaturePasses(self.model, self.head, checks).run(batch)
+            (batch,) = input_batches(x, model_device(self.model))
+            points = FeaturePasses(private_copy(self.model), self.head, checks).run(batch)
         assert points is not None  # it has no labels
         return self._by_prior(points.features, points.logits, prior).at(prior)
 
@@ -167,7 +165,7 @@ class LastLayer(WeightPosterior):
 
     def _decompose(self, name: str, curvature: Curvature) -> WeightGaussian:
         k, needed = self.head.outputs, curvature.in_class_differences
-        differences = self.fitted.likelihood.differences(k) if needed else None  # (k, c)
+        differences = self.likelihood.differences(k) if needed else None  # (k, c)
         return curvature.head_gaussian(self.head, differences)
 
     def _affordable(self, rows: int) -> int:
@@ -189,27 +187,31 @@ class LastLayer(WeightPosterior):
         choose: Choice | None = None,
     ) -> Iterator[tuple[FeatureBatch, HeadLogitsByPrior]]:
         with DeferredChecks() as checks:
-            passes = FeaturePasses(self.model, self.head, checks)
+            passes = FeaturePasses(private_copy(self.model), self.head, checks)
             for batch in batches:
                 points = passes.run(batch)
                 if points is None:
                     continue
-                points = self.check_labels(points, checks)
+                if points.labels is not None:
+                    shape = len(points.logits), self.outputs
+                    labels = self.likelihood.check_labels(points.labels, shape, points.name, checks)
+                    points = replace(points, labels=labels)
                 for part in points.split(rows) if len(points.logits) > rows else [points]:
                     chosen = None if choose is None else choose(len(part.logits))
                     part = part if chosen is None else part.select(chosen)
                     yield part, self._by_prior(part.features, part.logits, prior)
                 checks.end_batch()
-            passes.end()
+            if passes.skipped:
+                passes.refuse_no_points()
 
     def _by_prior(self, features: Tensor, logits: Tensor, prior: Prior | None = None) -> HeadLogitsByPrior:
         """For this prior alone, or for any: only the wide ones need products in float64."""
-        dtype = prediction_dtype(features.dtype)
         wide = prior is None or float(prior.of(self.head.name)) > WIDE
-        precision = float64_or(features.device, dtype) if wide else dtype
-        gaussian = self.moved(features.device, precision)[self.head.name]
-        scaled, scale = rescale(features.to(dtype), self.head.bias)
-        with without_autocast(features.device):
+        device, dtype = features.device, prediction_dtype(features.dtype)
+        with without_autocast(device):
+            precision = float64_or(device, dtype) if wide else dtype
+            gaussian = self.moved(device, precision)[self.head.name]
+            scaled, scale = rescale(features.to(dtype), self.head.bias)
             coordinates = gaussian.coordinates(scaled)
         mean = logits.to(dtype) / scale[:, None]
         return HeadLogitsByPrior(gaussian, self.head.name, coordinates, mean, scale)

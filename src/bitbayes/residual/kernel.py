@@ -9,16 +9,12 @@ away from the data: below it nothing is added.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from bitbayes.errors import ArgumentError, DataError
-from bitbayes.model import Inputs, row_count
-from bitbayes.model.loaders.batches import LABELS
+from bitbayes.errors import DataError
 from bitbayes.tensors import TensorBundle, check_cancellation
 
 # How many points must determine a deviation, or it has a floor. For a pixel that is lit in m images it is m.
@@ -104,11 +100,6 @@ class InputMoments(TensorBundle):
         fourths = self.fourths + 4 * gap * self.cubes + 6 * gap**2 * self.squares + self.count * gap**4
         return squares, cubes, fourths
 
-    @property
-    def finite(self) -> bool:
-        """Whether the inputs' powers are finite: those of 1e90 are not."""
-        return bool(self.fourths.isfinite().all())
-
     def split(self, sizes: list[int]) -> list[InputMoments]:
         """The moments of parts of the rows, of these sizes; raises if these are not those of the data."""
         if sum(sizes) != len(self.mean):
@@ -177,51 +168,3 @@ class Kernel(TensorBundle):
         # In float64, in which no cube overflows. Few steps: small ones cost a GPU the most.
         size: Tensor = torch.linalg.vector_norm(standard.double(), 3, dim=1)
         return (size * self.unit).pow(1.5)
-
-
-def measurable(inputs: Any) -> bool:
-    """Whether inputs can have a residual: floating-point numbers or uint8, in a tensor or in a mapping.
-
-    >>> tokens, pixels = torch.ones(2, 5, dtype=torch.int64), torch.rand(2, 3, 8, 8)
-    >>> measurable(pixels), measurable({"pixel_values": pixels, "ids": tokens}), measurable(tokens)
-    (True, True, False)
-    """
-    return bool(_measured(inputs))
-
-
-def as_rows(inputs: Inputs) -> Tensor:
-    """(n, D): a tensor, or all that is measurable in a mapping side by side, in the order of its names.
-
-    Raises on inputs for which a distance from the data means nothing, such as the numbers of tokens.
-    """
-    parts = _measured(inputs)
-    if not parts:
-        kind = (
-            f"of {inputs.dtype}"
-            if isinstance(inputs, Tensor)
-            else "in a mapping without floating-point numbers and without uint8"
-            if isinstance(inputs, Mapping)
-            else f"of type {type(inputs).__name__}"
-        )
-        raise ArgumentError(
-            f"the residual measures how far an input lies from the data, which means nothing for inputs "
-            f"{kind}: use residual=False"
-        )
-    flat = [each.flatten(1) if each.dim() > 1 else each[:, None] for each in parts]
-    rows = flat[0] if len(flat) == 1 else torch.cat(flat, dim=1)
-    # Apple's devices have no float64, in which √k is.
-    return rows.cpu() if rows.device.type == "mps" else rows
-
-
-def _measured(inputs: Any) -> list[Tensor]:
-    """The tensors of which the residual is made: those with a row of such numbers for each point."""
-    if isinstance(inputs, Mapping):
-        values = [inputs[name] for name in sorted(inputs, key=str) if name not in LABELS]
-    else:
-        values = [inputs]
-    found = [each for each in values if isinstance(each, Tensor) and each.dim()]
-    found = [each for each in found if each.is_floating_point() or each.dtype == torch.uint8]
-    if isinstance(inputs, Mapping) and found:  # what has no row for each point is the same for all
-        # Not `len`, which a trace would take as fixed.
-        found = [each for each in found if each.shape[0] == row_count(inputs)]
-    return found

@@ -5,18 +5,19 @@ level, and one variance σ² for all.
 """
 
 import math
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from bitbayes.errors import ModelError
-from bitbayes.model import Batch, Inputs, call, model_device, private_copy
-from bitbayes.model.loaders.batches import move
+from bitbayes.errors import ArgumentError, ModelError
+from bitbayes.model import Inputs, call, model_device, private_copy, row_count
+from bitbayes.model.loaders.batches import LABELS, move
 from bitbayes.model.running.calls import recorded_inputs
 from bitbayes.precision import prediction_dtype, to_float64
-from bitbayes.residual.kernel import InputMoments, Kernel, as_rows
+from bitbayes.residual.kernel import InputMoments, Kernel
 
 # Numbers of which the moments are taken at once. To a GPU it is the number of steps that costs the most.
 MOMENT_NUMBERS, GPU_MOMENT_NUMBERS = 2**20, 2**24
@@ -48,17 +49,21 @@ def moments_of(model: nn.Module, layers: tuple[str, ...], inputs: Inputs) -> Inp
     return sum(others, first)
 
 
+@dataclass
 class Residual:
     """The residual of a model, up to its two numbers: variance σ² and threshold.
 
-    Args:
-        layers: the names of the hidden layers whose inputs it looks at too.
-        moments: those of the training data at all levels.
+    layers: the names of the hidden layers whose inputs enter the kernel, too.
+    moments: those of the training data at all levels.
     """
 
-    def __init__(self, model: nn.Module, layers: tuple[str, ...], moments: InputMoments) -> None:
-        self.model, self.layers, self.moments = model, layers, moments
-        self._kernels: dict[tuple[tuple[int, torch.device, torch.dtype], ...], list[Kernel]] = {}
+    model: nn.Module
+    layers: tuple[str, ...]
+    moments: InputMoments
+    # By the size, device and dtype of each level.
+    _kernels: dict[tuple[tuple[int, torch.device, torch.dtype], ...], list[Kernel]] = field(
+        default_factory=dict, init=False, repr=False
+    )
 
     def root_kernel(self, inputs: Inputs) -> Tensor:
         """√Σ_l k_l, (n,) in float64."""
@@ -72,21 +77,67 @@ class Residual:
 
     def _kernels_for(self, rows: list[Tensor]) -> list[Kernel]:
         """The kernel of each level, where and in the precision that its rows are."""
-        places = tuple((each.shape[1], each.device, prediction_dtype(each.dtype)) for each in rows)
+        places = tuple((each.shape[1], each.device, each.dtype) for each in rows)
         if (made := self._kernels.get(places)) is None:
             with torch.inference_mode(False):  # what is kept may be differentiated through later
                 parts = zip(self.split(rows), places, strict=True)
-                made = [Kernel.of(own, *place[1:]).refuse_traced() for own, place in parts]
+                made = [
+                    Kernel.of(own, device, prediction_dtype(dtype)).refuse_traced()
+                    for own, (_, device, dtype) in parts
+                ]
             # Another thread may do this at the same time: nothing is read back from what is kept.
             kept = {key: value for key, value in self._kernels.items() if key[0][1] == places[0][1]}
             self._kernels = {**kept, places: made}
         return made
 
-    def attached_to(self, batches: Iterable[Batch]) -> Iterator[Batch]:
-        """The batches with their √k(x): now, since a model may work in place on its inputs."""
-        for batch in batches:
-            yield replace(batch, root_kernel=self.root_kernel(batch.inputs))
-
     def split(self, found: list[Tensor]) -> list[InputMoments]:
         """The moments of each level."""
         return self.moments.split([math.prod(level.shape[1:]) for level in found])
+
+
+def measurable(inputs: Any) -> bool:
+    """Whether inputs can have a residual: floating-point numbers or uint8, in a tensor or in a mapping.
+
+    >>> tokens, pixels = torch.ones(2, 5, dtype=torch.int64), torch.rand(2, 3, 8, 8)
+    >>> measurable(pixels), measurable({"pixel_values": pixels, "ids": tokens}), measurable(tokens)
+    (True, True, False)
+    """
+    return bool(_measured(inputs))
+
+
+def as_rows(inputs: Inputs) -> Tensor:
+    """(n, D): a tensor, or all that is measurable in a mapping side by side, in the order of its names.
+
+    Raises on inputs for which a distance from the data means nothing, such as the numbers of tokens.
+    """
+    parts = _measured(inputs)
+    if not parts:
+        kind = (
+            f"of {inputs.dtype}"
+            if isinstance(inputs, Tensor)
+            else "in a mapping without floating-point numbers and without uint8"
+            if isinstance(inputs, Mapping)
+            else f"of type {type(inputs).__name__}"
+        )
+        raise ArgumentError(
+            f"the residual measures how far an input lies from the data, which means nothing for inputs "
+            f"{kind}: use residual=False"
+        )
+    flat = [each.flatten(1) if each.dim() > 1 else each[:, None] for each in parts]
+    rows = flat[0] if len(flat) == 1 else torch.cat(flat, dim=1)
+    # Apple's devices have no float64, in which √k is.
+    return rows.cpu() if rows.device.type == "mps" else rows
+
+
+def _measured(inputs: Any) -> list[Tensor]:
+    """The tensors of which the residual is made: those with a row of such numbers for each point."""
+    if isinstance(inputs, Mapping):
+        values = [inputs[name] for name in sorted(inputs, key=str) if name not in LABELS]
+    else:
+        values = [inputs]
+    found = [each for each in values if isinstance(each, Tensor) and each.dim()]
+    found = [each for each in found if each.is_floating_point() or each.dtype == torch.uint8]
+    if isinstance(inputs, Mapping) and found:  # what has no row for each point is the same for all
+        # Not `len`, which a trace would take as fixed.
+        found = [each for each in found if each.shape[0] == row_count(inputs)]
+    return found

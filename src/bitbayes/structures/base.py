@@ -7,7 +7,6 @@ from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from bitbayes.likelihoods import Likelihood
 from bitbayes.logits import CovarianceFactors
@@ -97,10 +96,6 @@ class Curvature(TensorBundle):
         for name, value in self.tensors().items():
             value.add_(others[name].to(value.device))
 
-    def to_float64(self) -> Self:
-        """The sums in float64; tensors that are so already are not copied."""
-        return replace(self, **{name: to_float64(value) for name, value in self.tensors().items()})
-
 
 # All structures by name; `structures/__init__.py` fills it.
 CURVATURES: dict[str, type[Curvature]] = {}
@@ -188,16 +183,6 @@ class WeightGaussian(TensorBundle):
     def rotate(self, jacobian: LayerJacobian) -> LayerJacobian:
         """A layer's derivatives in the eigenbasis, in which their products need `precisions` alone."""
         raise NotImplementedError
-
-
-def squared_components(vectors: Tensor, features: Tensor) -> Tensor:
-    """Squares of the components of features (n, D) along the columns of vectors, (n, D).
-
-    A view of (D, n), for speed, in the features' precision.
-    """
-    squares = (vectors.T @ features.T.to(vectors.dtype)).square().to(features.dtype)
-    # Next to nothing is nothing: a dead unit's 1e-40 would slow a product down fivefold.
-    return functional.threshold(squares, 1e8 * torch.finfo(squares.dtype).tiny, 0.0).T
 
 
 def eigen(matrix: Tensor) -> tuple[Tensor, Tensor]:

@@ -17,9 +17,9 @@ from bitbayes.likelihoods import Likelihood
 from bitbayes.logits import CovarianceFactors
 from bitbayes.model import DenseJacobian, Head, Layer, LayerJacobian
 from bitbayes.precision import to_float64
-from bitbayes.structures.base import Curvature, Precision, WeightGaussian, eigen, squared_components
+from bitbayes.structures.base import Curvature, Precision, WeightGaussian, eigen
 from bitbayes.structures.grams import gram_root
-from bitbayes.structures.kron import flush_rounding_noise
+from bitbayes.structures.kron import flush_rounding_noise, squared_components
 from bitbayes.tensors import second_moments
 
 # Rows of the largest dense matrix over all layers: 0.8 GB in float64, and derivatives take memory as well.

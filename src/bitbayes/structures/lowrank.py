@@ -27,8 +27,9 @@ from bitbayes.logits import CovarianceFactors
 from bitbayes.model import Head
 from bitbayes.precision import to_float64
 from bitbayes.prior import LARGEST_VARIANCE
-from bitbayes.structures.base import Curvature, Precision, WeightGaussian, eigen, squared_components
+from bitbayes.structures.base import Curvature, Precision, WeightGaussian, eigen
 from bitbayes.structures.class_curvature import ClassCurvature
+from bitbayes.structures.kron import squared_components
 from bitbayes.structures.log_lattice import interpolation, lattice
 from bitbayes.structures.sketch import compress
 from bitbayes.tensors import second_moments

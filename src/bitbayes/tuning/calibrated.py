@@ -45,12 +45,12 @@ def tune_calibrated(request: TuningRequest) -> Settings:
     """The prior variance, the temperature and, if there is a residual, its two numbers; in one pass."""
     posterior = request.posterior
     points, _ = shared_points(
-        f"tune('calibrated', {request.method!r}) of {posterior.fitted.summary()}",
+        lambda: f"tune('calibrated', {request.method!r}) of {posterior.fitted.summary()}",
         lambda: kept_points(posterior, request.validation_batches()),
         NoiseLike,
     )
     return calibrate(
-        Costs(points, request.likelihood, request.method), posterior.candidates(), request.settings
+        Costs(points, request.posterior.likelihood, request.method), posterior.candidates(), request.settings
     )
 
 
@@ -123,8 +123,8 @@ class _Curve:
 
     def _pair_costs(self, pairs: list[tuple[float, float]]) -> list[float]:
         candidates = [Settings(variance, math.exp(t)) for variance, t in pairs]
-        losses = self.of.mean(candidates, self.of.likelihood.prediction_losses).tolist()
         weak = [self._weak_prior(variance, t) for variance, t in pairs]
+        losses = self.of.mean(candidates, self.of.likelihood.prediction_losses).tolist()
         return [loss + extra for loss, extra in zip(losses, weak, strict=True)]
 
     def _weak_prior(self, variance: float, log_temperature: float) -> float:
@@ -189,6 +189,9 @@ def _spreads(points: Points, variance: float, likelihood: Likelihood) -> Tensor:
 
 def _typical_margin(points: list[Points], settings: Settings, likelihood: Likelihood) -> float:
     """Against what the residual's deviation is measured: some times the median difference of two means."""
-    means = [to_float64(each.by_prior.at(settings.prior).mean) / settings.temperature for each in points]
+    means = [
+        to_float64(each.by_prior.at(Prior(settings.prior_variance)).mean) / settings.temperature
+        for each in points
+    ]
     margins = all_points([likelihood.margins(mean) for mean in means])
     return max(DEVIATIONS * float(margins.median()), SMALLEST_MARGIN)

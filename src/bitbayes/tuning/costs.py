@@ -40,7 +40,11 @@ class Costs:
             sums = []
             for start in range(0, len(candidates), CANDIDATES_AT_ONCE):
                 some = candidates[start : start + CANDIDATES_AT_ONCE]
-                logits = self._predict(points.gaussians(some))
+                gaussians = points.gaussians(some)
+                if self.method == SAMPLED_LOGITS:
+                    logits = torch.cat([self._sampled(each) for each in gaussians])
+                else:
+                    logits = self.likelihood.predict(LogitGaussian.stacked(gaussians), self.method)
                 labels = () if points.labels is None else (points.labels.repeat(len(some)),)
                 sums.append(cost(logits, *labels).reshape(len(some), -1).sum(1))
             totals.append(to_float64(torch.cat(sums)))
@@ -50,27 +54,26 @@ class Costs:
         current_processes().add_(total)
         return total / self.count
 
-    def _predict(self, gaussians: list[LogitGaussian]) -> Tensor:
-        """Drop-in logits, stacked; with the same random numbers for each, so that they can be compared."""
-        if self.method != SAMPLED_LOGITS:
-            return self.likelihood.predict(LogitGaussian.stacked(gaussians), self.method)
-
-        def seeded(gaussian: LogitGaussian) -> Tensor:
-            generator = torch.Generator(gaussian.scale.device).manual_seed(SEED)
-            drawn = self.likelihood.drawn_probabilities(gaussian, SAMPLES, generator)
-            return self.likelihood.drop_in(drawn.mean(0))
-
-        return torch.cat([seeded(each) for each in gaussians])
+    def _sampled(self, gaussian: LogitGaussian) -> Tensor:
+        """Drop-in logits, with the same random numbers for each candidate, so that these can be compared."""
+        generator = torch.Generator(gaussian.scale.device).manual_seed(SEED)
+        drawn = self.likelihood.drawn_probabilities(gaussian, SAMPLES, generator)
+        return self.likelihood.drop_in(drawn.mean(0))
 
 
 def point_count(groups: list[Points]) -> int:
     """The number of points, those of all processes together."""
-    count = torch.tensor(sum(len(points.by_prior) for points in groups))
-    current_processes().add_(count)
-    return int(count)
+    count = sum(len(points.by_prior.scale) for points in groups)
+    processes = current_processes()
+    if processes.size == 1:
+        return count
+    total = torch.tensor(count)
+    processes.add_(total)
+    return int(total)
 
 
 def all_points(parts: list[Tensor], *shape: int) -> Tensor:
     """Numbers (n, *shape) of all points, those of all processes together, in float64."""
     mine = to_float64(torch.cat(parts)) if parts else torch.zeros(0, *shape, dtype=torch.float64)
-    return current_processes().gather(mine)
+    processes = current_processes()
+    return mine if processes.size == 1 else processes.gather(mine)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from bitbayes.errors import EmptyLoaderError
 from bitbayes.logits import LogitGaussian
-from bitbayes.model import Batch
+from bitbayes.model import Batch, model_device
 from bitbayes.posteriors.base import LogitsByPrior, WeightPosterior
 from bitbayes.prior import Prior
 from bitbayes.processes import current_processes
@@ -35,9 +35,9 @@ class Points(NamedTuple):
 
     def gaussians(self, candidates: list[Settings]) -> list[LogitGaussian]:
         """The Gaussian over their logits for each candidate."""
-        variances = {each.prior.variance for each in candidates}
-        shared = {each: self.by_prior.at(Prior(each)) for each in variances}
-        return [each.complete(shared[each.prior.variance], self.root_kernel) for each in candidates]
+        variances = {each.prior_variance for each in candidates}
+        gaussians = {variance: self.by_prior.at(Prior(variance)) for variance in variances}
+        return [each.complete(gaussians[each.prior_variance], self.root_kernel) for each in candidates]
 
     def select(self, indices: Tensor) -> Points:
         """Some of the points."""
@@ -60,46 +60,51 @@ class Points(NamedTuple):
 
 
 def kept_points(posterior: WeightPosterior, batches: Iterable[Batch]) -> list[Points]:
-    """The points that tuning keeps, in groups: all or, where there are too many, some drawn from all."""
-    most, rows = posterior.most_points, posterior.rows_per_step
-    thinning = None if most is None else Thinning(most, posterior.device)
-    choose = None if thinning is None else thinning.chosen
-    parts = (
-        Points(by_prior, batch.labels, batch.root_kernel)
-        for batch, by_prior in posterior.logits_by_prior(batches, choose)
-    )
-    if thinning is None:
-        return list(_in_steps(parts, rows))
-    groups = list(_in_steps(thinning.kept(parts, rows), rows))
-    return [each._replace(share=thinning.share) for each in groups]
+    """The points that tuning keeps: all or, where there are too many, some drawn from all.
+
+    They are in groups of at most so many rows as a step of tuning takes, unless a batch has more.
+    """
+    if posterior.most_points is not None:
+        return Thinning(posterior.most_points, model_device(posterior.model)).kept(posterior, batches)
+    rows, count = posterior.rows_per_step, 0
+    groups: list[Points] = []
+    waiting: list[Points] = []
+    for batch, by_prior in posterior.logits_by_prior(batches):
+        points = Points(by_prior, batch.labels, batch.root_kernel)
+        if waiting and count + len(by_prior.scale) > rows:
+            groups.append(Points.joined(waiting))
+            waiting, count = [], 0
+        waiting.append(points)
+        count += len(by_prior.scale)
+    return [*groups, Points.joined(waiting)] if waiting else groups
 
 
 def shared_points(
-    task: str, work: Callable[[], list[Points]], noise: Callable[[], NoiseLike]
+    task: Callable[[], str], work: Callable[[], list[Points]], noise: Callable[[], NoiseLike]
 ) -> tuple[list[Points], list[NoiseLike]]:
     """This process's points, which may be none, and noise like the inputs of each process.
 
     Raises if no process has points, and in all processes if one fails.
 
     Args:
-        task: what was asked for, in words.
+        task: says what was asked for, in words.
         work: reads this process's share.
         noise: like the inputs of this process, once these were read.
     """
     processes = current_processes()
+    if processes.size == 1:
+        return work(), [noise()]
 
     def share() -> list[Points]:
         try:
             return work()
         except EmptyLoaderError:
-            if processes.alone:
-                raise
             return []
 
     def facts(mine: list[Points]) -> tuple[list[float], NoiseLike]:
         return [each.share for each in mine], noise().to(torch.device("cpu"))
 
-    points, found = processes.agree(task, share, facts)
+    points, found = processes.agree(task(), share, facts)
     kept = [each for shares, _ in found for each in shares]
     if not kept:
         raise EmptyLoaderError("the loaders of all processes are empty: they yielded no batch")
@@ -113,9 +118,9 @@ def thinned(groups: list[Points], share: float) -> list[Points]:
     found = []
     for each in groups:
         if share < each.share:
-            drawn = torch.rand(len(each.by_prior), generator=generator) < share / each.share
+            drawn = torch.rand(len(each.by_prior.scale), generator=generator) < share / each.share
             each = each.select(drawn.nonzero()[:, 0])._replace(share=share)
-        if len(each.by_prior):
+        if len(each.by_prior.scale):
             found.append(each)
     return found
 
@@ -130,41 +135,28 @@ class Thinning:
         self.most, self.device = most, device
         self.generator, self.share = torch.Generator().manual_seed(SEED), 1.0
 
-    def chosen(self, count: int) -> Tensor | None:
-        """The places of those of so many new points that are looked at; None if all are."""
-        return None if self.share == 1 else self._drawn(count, self.share)
-
-    def kept(self, parts: Iterable[Points], rows: int) -> Iterator[Points]:
-        """What is left of the parts in the end, each of which was `chosen` just before; so many at once."""
+    def kept(self, posterior: WeightPosterior, batches: Iterable[Batch]) -> list[Points]:
+        """What is left of the points, in groups of as many rows as a step of tuning takes."""
         found: list[Points] = []
         count = 0
-        for part in parts:
-            if len(part.by_prior):
-                found.append(part)
-                count += len(part.by_prior)
+        for batch, by_prior in posterior.logits_by_prior(batches, self._chosen):
+            if len(by_prior.scale):
+                found.append(Points(by_prior, batch.labels, batch.root_kernel))
+                count += len(by_prior.scale)
             while count > self.most:
                 self.share /= 2
-                half = Points.joined(found)
-                found = [half.select(self._drawn(count, 1 / 2))]
-                count = len(found[0].by_prior)
-        for part in found:
-            places = torch.arange(len(part.by_prior), device=self.device)
-            yield from [part] if len(places) <= rows else map(part.select, torch.split(places, rows))
+                found = [Points.joined(found).select(self._drawn(count, 1 / 2))]
+                count = len(found[0].by_prior.scale)
+        if not count:
+            return []
+        every = Points.joined(found)._replace(share=self.share)
+        indices = torch.arange(count, device=self.device)
+        return [every.select(each) for each in torch.split(indices, posterior.rows_per_step)]
+
+    def _chosen(self, count: int) -> Tensor | None:
+        """The indices of those of so many new points that are looked at; None if all are."""
+        return None if self.share == 1 else self._drawn(count, self.share)
 
     def _drawn(self, count: int, share: float) -> Tensor:
         chosen = torch.rand(count, generator=self.generator) < share
         return chosen.nonzero()[:, 0].to(self.device)
-
-
-def _in_steps(parts: Iterable[Points], rows: int) -> Iterator[Points]:
-    """The points in groups of at most that many rows, unless a part has more."""
-    waiting: list[Points] = []
-    count = 0
-    for part in parts:
-        if waiting and count + len(part.by_prior) > rows:
-            yield Points.joined(waiting)
-            waiting, count = [], 0
-        waiting.append(part)
-        count += len(part.by_prior)
-    if waiting:
-        yield Points.joined(waiting)

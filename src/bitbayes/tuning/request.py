@@ -7,14 +7,10 @@ from dataclasses import dataclass, replace
 from operator import length_hint
 from typing import Any
 
-import torch
-
 from bitbayes.errors import EmptyLoaderError
-from bitbayes.likelihoods import Likelihood
-from bitbayes.model import Batch, Inputs, Unpadded, check_loader, labelled_batch
+from bitbayes.model import Batch, Inputs, Unpadded, check_loader, count_unpadded, labelled_batch, model_device
 from bitbayes.model.loaders.batches import EMPTY
 from bitbayes.posteriors.base import WeightPosterior
-from bitbayes.processes import current_processes
 from bitbayes.progress import Progress
 from bitbayes.residual import Residual
 from bitbayes.settings import Settings
@@ -37,31 +33,20 @@ class TuningRequest:
     loader: Iterable[Any] = ()
     progress: bool | None = None
 
-    @property
-    def likelihood(self) -> Likelihood:
-        """Of the labels."""
-        return self.posterior.fitted.likelihood
-
-    @property
-    def device(self) -> torch.device:
-        """Where the model is."""
-        return self.posterior.device
-
-    @property
-    def shown(self) -> bool | None:
-        """Whether to show a progress bar: by default only the first process does."""
-        return current_processes().shown(self.progress)
-
     def validation_batches(self, look: Callable[[Inputs], None] | None = None) -> Iterator[Batch]:
         """The batches of the loader, without points that a sampler repeats, with the residual's kernel.
 
         `look`: is called with the inputs of each.
         """
-        unpadded = Unpadded(check_loader(self.loader))
         number = -1
-        with Progress("tuning: validation data", length_hint(self.loader), self.shown) as progress:
-            for number, given in enumerate(self.loader):
-                batch = unpadded(labelled_batch(given, number, self.device))
+        with Progress("tuning: validation data", length_hint(self.loader), self.progress) as progress:
+            count = count_unpadded(self.loader)
+            unpadded = None if count is None else Unpadded(count)
+            device = model_device(self.posterior.model)
+            for number, given in enumerate(check_loader(self.loader)):
+                batch: Batch | None = labelled_batch(given, number, device)
+                if unpadded is not None and batch is not None:
+                    batch = unpadded(batch)
                 if batch is not None:
                     if look is not None:
                         look(batch.inputs)

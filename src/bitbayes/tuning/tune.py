@@ -9,7 +9,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bitbayes.model import Batch, Data, Inputs, Unpadded, check_data, input_batches
+from bitbayes.model import (
+    Batch,
+    Data,
+    Inputs,
+    Unpadded,
+    check_data,
+    count_unpadded,
+    input_batches,
+    model_device,
+)
 from bitbayes.posteriors.base import WeightPosterior
 from bitbayes.prior import Prior, variance_grid
 from bitbayes.processes import current_processes
@@ -53,7 +62,7 @@ def tune_on_data(
     """
     now = request.settings
     inside, outside = (
-        Costs(points, request.likelihood, request.method)
+        Costs(points, request.posterior.likelihood, request.method)
         for points in _one_pass(request, objective, outliers)
     )
 
@@ -89,9 +98,12 @@ def _one_pass(
     request: TuningRequest, objective: Objective, outliers: Data | None
 ) -> tuple[list[Points], list[Points]]:
     """Validation points and, where they weigh anything, outliers."""
-    task = f"tune({type(objective).__name__}, weight={objective.outlier_weight}, {request.method!r})"
-    task += f" at {request.settings} of {request.posterior.fitted.summary()}"
     noise = NoiseLike()
+
+    def task() -> str:
+        name, weight = type(objective).__name__, objective.outlier_weight
+        now = f"at {request.settings} of {request.posterior.fitted.summary()}"
+        return f"tune({name}, weight={weight}, {request.method!r}) {now}"
 
     def look(inputs: Inputs) -> None:
         nonlocal noise
@@ -108,17 +120,20 @@ def _one_pass(
         return inside, []
     data: Any = outliers
     if outliers is None:
-        data = NoiseLike.share(every, current_processes().rank).to(request.device)
+        data = NoiseLike.share(every, current_processes().rank).to(model_device(request.posterior.model))
     found = lambda: kept_points(request.posterior, _outlier_batches(request, data))  # noqa: E731
-    return inside, shared_points(f"{task}, outliers", found, NoiseLike)[0]
+    return inside, shared_points(lambda: f"{task()}, outliers", found, NoiseLike)[0]
 
 
 def _outlier_batches(request: TuningRequest, data: Any) -> Iterator[Batch]:
     """The batches of outliers, without points that a sampler repeats, with the residual's kernel."""
-    unpadded = Unpadded(data)
+    count = count_unpadded(data)
+    unpadded = None if count is None else Unpadded(count)
     if not isinstance(data, (Tensor, Mapping)):
-        data = track(data, "tuning: outliers", request.shown)
-    for batch in input_batches(data, request.device, positions=request.posterior.layout.positions):
-        own = unpadded(batch)
+        data = track(data, "tuning: outliers", request.progress)
+    for batch in input_batches(
+        data, model_device(request.posterior.model), positions=request.posterior.layout.positions
+    ):
+        own = batch if unpadded is None else unpadded(batch)
         if own is not None:
             yield request.with_kernel(own)

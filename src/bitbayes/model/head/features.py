@@ -8,13 +8,21 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from bitbayes.errors import EmptyLoaderError
-from bitbayes.model.head.head import Head, forward
+from bitbayes.errors import EmptyLoaderError, ModelError
+from bitbayes.model.head.composite import composite_output
+from bitbayes.model.head.head import Head
 from bitbayes.model.head.layout import IGNORED, Layout, position_labels, refuse_copied_labels
-from bitbayes.model.loaders.batches import Batch
-from bitbayes.model.running.deferred_checks import DeferredChecks
-from bitbayes.model.running.finite import check_finite, finite_sum
-from bitbayes.model.running.private_copy import private_copy
+from bitbayes.model.head.linear_maps import (
+    CHECKED_ROWS,
+    computes,
+    equal_values,
+    feature_axis,
+    is_batch,
+    rows_of,
+)
+from bitbayes.model.loaders.batches import Batch, Inputs
+from bitbayes.model.running.calls import call, call_hooks
+from bitbayes.model.running.deferred_checks import DeferredChecks, check_finite, finite_sum
 
 
 @dataclass(frozen=True)
@@ -43,20 +51,22 @@ class FeatureBatch(Batch):
         )
 
 
+@dataclass
 class FeaturePasses:
-    """Runs batches through a model, in eval mode and without gradients.
+    """Runs batches through a model, without gradients.
 
-    Args:
-        model: the model.
-        head: its head.
-        checks: raise where features and logits are not finite, or not the head's own.
-        some: whether there were points before these batches.
+    network: a private copy of the model.
+    head: its head.
+    checks: raise where features and logits are not finite, or not the head's own.
+    some: whether there were points so far.
+    skipped: whether there were batches without a point.
     """
 
-    def __init__(self, model: nn.Module, head: Head, checks: DeferredChecks, *, some: bool = False) -> None:
-        self.model, self.head, self.checks = model, head, checks
-        self.network = private_copy(model)
-        self.some, self.skipped = some, False
+    network: nn.Module
+    head: Head
+    checks: DeferredChecks
+    some: bool = False
+    skipped: bool = False
 
     @torch.no_grad()
     def run(self, batch: Batch) -> FeatureBatch | None:
@@ -71,13 +81,13 @@ class FeaturePasses:
                 self.skipped = True
                 return None
         self.some = True
-        look_closer = partial(check_finite, batch, points.features, points.logits, self.model)
+        look_closer = partial(check_finite, batch, points.features, points.logits, self.network)
         self.checks.add(finite_sum(batch.inputs, points.features, points.logits), look_closer)
         return points
 
-    def end(self) -> None:
-        """Raise if no batch had a point."""
-        if self.skipped and not self.some:
+    def refuse_no_points(self) -> None:
+        """Raise if there were batches, and all their positions had the label -100."""
+        if not self.some:
             raise EmptyLoaderError(f"no position has a label: all labels are {IGNORED}")
 
 
@@ -92,3 +102,67 @@ def _by_position(points: FeatureBatch, layout: Layout, shape: tuple[int, ...]) -
         return points
     labels = position_labels(labels, shape[0], sizes, points.name)
     return replace(points, labels=labels).select(labels != IGNORED)
+
+
+def forward(
+    model: nn.Module, head: Head, inputs: Inputs, checks: DeferredChecks | None = None
+) -> tuple[Tensor, Tensor, tuple[int, ...]]:
+    """One forward pass: features (N, d), logits (N, k), and the shape of the model's output.
+
+    N is the number of inputs, or of all their positions.
+
+    `checks`: these raise if the logits are not the output of the head. This depends on values, so it cannot
+    be traced: leave it out in a module that is to be exported or compiled.
+    """
+    if head.parts:
+        return _forward_composite(model, head, inputs, checks)
+    calls: list[tuple[Tensor, Tensor]] = []
+    module = model.get_submodule(head.name)
+    with call_hooks({head.name: module}, lambda _, *call: calls.append(call)):
+        output = call(model, inputs)
+    if not calls:
+        raise ModelError(f"the model did not call its linear layer {head.name!r} at this input")
+    features, result = calls[-1]
+    positions = output.dim() + head.layout.squeezed > 2
+    if not is_batch(module, features) or positions != head.layout.positions:
+        raise ModelError(
+            f"the head {head.name!r} sees features of shape {tuple(features.shape)}: expected (n, d). Give "
+            "the model a batch: one point is x[None]"
+        )
+    features = rows_of(features, feature_axis(module))
+    if checks is not None:
+        checks.add(equal_values(result, output), partial(_refuse_output, head))
+    n, k = features.shape[0], head.outputs
+    logits = head.layout.flatten(output, n, k) if positions else output.reshape(n, k)
+    return features, logits, tuple(output.shape)
+
+
+def _refuse_output(head: Head, logits: Tensor | None = None) -> None:
+    if logits is not None and not bool(logits.isfinite().all()):
+        return  # callers check this, and say what is not finite
+    raise ModelError(
+        f"the model's output is not the output of its linear layer {head.name!r} at every input: what "
+        "comes after that layer changes it. Give the part that returns plain logits"
+    )
+
+
+def _forward_composite(
+    model: nn.Module, head: Head, inputs: Inputs, checks: DeferredChecks | None
+) -> tuple[Tensor, Tensor, tuple[int, ...]]:
+    """`forward` where the model goes on with the outputs of its linear maps."""
+    output = composite_output(model, head.modules(model), inputs)
+    rows = output.movedim(head.layout.axis, -1).flatten(0, -2)
+    features, logits = rows[:, : head.inputs], rows[:, head.inputs :]
+    if logits.shape[1] != head.outputs:
+        raise ModelError(f"the model did not call all of its linear layers {head.parts} at this input")
+    if checks is not None:
+        few = slice(None, None, max(1, len(rows) // CHECKED_ROWS))
+        checks.add(
+            computes(head.weights(model), None, features[few], logits[few]),
+            partial(_refuse_output, head, logits[few]),
+        )
+    shape = list(output.shape)
+    shape[head.layout.axis] = head.outputs
+    if head.layout.squeezed:
+        del shape[head.layout.axis]
+    return features, logits, tuple(shape)

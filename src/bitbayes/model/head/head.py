@@ -7,18 +7,19 @@ linearly, `carried.py` finds these. A model whose output is something else, such
 """
 
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from bitbayes.errors import ModelError
-from bitbayes.model.head.composite import composite_output, find_composite_head
+from bitbayes.model.head.composite import find_composite_head
 from bitbayes.model.head.layout import Layout
 from bitbayes.model.head.linear_maps import (
-    computes,
+    WAY_OUT,
+    check_linear,
     drawn_parameters,
+    equal_values,
     feature_axis,
     is_batch,
     is_linear_map,
@@ -29,11 +30,6 @@ from bitbayes.model.head.linear_maps import (
 )
 from bitbayes.model.loaders.batches import Inputs
 from bitbayes.model.running.calls import call, call_hooks
-from bitbayes.model.running.deferred_checks import DeferredChecks
-
-# Points at which a linear map is compared with W·x + b: a wrong one is wrong at most points.
-CHECKED_ROWS = 1024
-WAY_OUT = "freeze all but the head (requires_grad_(False)) and use layers='all'"
 
 
 @dataclass(frozen=True)
@@ -44,6 +40,7 @@ class Head:
     parts: the names of the linear maps with whose outputs the model goes on, linearly; none if the output of
         the layer `name` is the model's. The features are then what the model makes of the inputs of all these
         maps, side by side, each followed by a 1 for its bias.
+    width: the number of features, with the constant feature 1 of the bias.
     """
 
     name: str
@@ -52,17 +49,16 @@ class Head:
     bias: bool
     layout: Layout = field(default_factory=Layout)
     parts: tuple[str, ...] = ()
+    width: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "width", self.inputs + self.bias)
 
     @classmethod
     def read(cls, saved: dict[str, Any]) -> "Head":
         """From what `dataclasses.asdict` and JSON made of it."""
         layout, parts = Layout.read(saved["layout"]), tuple(saved["parts"])
         return cls(saved["name"], saved["inputs"], saved["outputs"], saved["bias"], layout, parts)
-
-    @property
-    def width(self) -> int:
-        """The number of features, including the constant feature 1 of the bias."""
-        return self.inputs + self.bias
 
     def module(self, model: nn.Module) -> nn.Linear:
         module = model.get_submodule(self.name)
@@ -98,68 +94,6 @@ class Head:
         return found
 
 
-def forward(
-    model: nn.Module, head: Head, inputs: Inputs, checks: DeferredChecks | None = None
-) -> tuple[Tensor, Tensor, tuple[int, ...]]:
-    """One forward pass: features (N, d), logits (N, k), and the shape of the model's output.
-
-    N is the number of inputs, or of all their positions.
-
-    `checks`: these raise if the logits are not the output of the head. This depends on values, so it cannot
-    be traced: leave it out in a module that is to be exported or compiled.
-    """
-    if head.parts:
-        return _forward_composite(model, head, inputs, checks)
-    calls: list[tuple[Tensor, Tensor]] = []
-    with call_hooks(head.modules(model), lambda _, *call: calls.append(call)):
-        output = call(model, inputs)
-    if not calls:
-        raise ModelError(f"the model did not call its linear layer {head.name!r} at this input")
-    features, result = calls[-1]
-    (module,) = head.modules(model).values()
-    positions = output.dim() + head.layout.squeezed > 2
-    if not is_batch(module, features) or positions != head.layout.positions:
-        raise ModelError(
-            f"the head {head.name!r} sees features of shape {tuple(features.shape)}: expected (n, d). Give "
-            "the model a batch: one point is x[None]"
-        )
-    if checks is not None:
-        checks.add(equal_values(result, output), partial(_refuse_output, head))
-    features = rows_of(features, feature_axis(module))
-    return features, head.layout.flatten(output, features.shape[0], head.outputs), tuple(output.shape)
-
-
-def _refuse_output(head: Head, logits: Tensor | None = None) -> None:
-    if logits is not None and not bool(logits.isfinite().all()):
-        return  # callers check this, and say what is not finite
-    raise ModelError(
-        f"the model's output is not the output of its linear layer {head.name!r} at every input: what "
-        "comes after that layer changes it. Give the part that returns plain logits"
-    )
-
-
-def _forward_composite(
-    model: nn.Module, head: Head, inputs: Inputs, checks: DeferredChecks | None
-) -> tuple[Tensor, Tensor, tuple[int, ...]]:
-    """`forward` where the model goes on with the outputs of its linear maps."""
-    output = composite_output(model, head.modules(model), inputs)
-    rows = output.movedim(head.layout.axis, -1).flatten(0, -2)
-    features, logits = rows[:, : head.inputs], rows[:, head.inputs :]
-    if logits.shape[1] != head.outputs:
-        raise ModelError(f"the model did not call all of its linear layers {head.parts} at this input")
-    if checks is not None:
-        few = slice(None, None, max(1, len(rows) // CHECKED_ROWS))
-        checks.add(
-            computes(head.weights(model), None, features[few], logits[few]),
-            partial(_refuse_output, head, logits[few]),
-        )
-    shape = list(output.shape)
-    shape[head.layout.axis] = head.outputs
-    if head.layout.squeezed:
-        del shape[head.layout.axis]
-    return features, logits, tuple(shape)
-
-
 def find_head(model: nn.Module, inputs: Inputs, name: str | None = None) -> Head:
     """The linear map whose output is the model's output. If `name` is given, it must be that one."""
     maps = {key: module for key, module in model.named_modules() if is_linear_map(module)}
@@ -176,8 +110,8 @@ def find_head(model: nn.Module, inputs: Inputs, name: str | None = None) -> Head
         output = call(model, inputs)
     direct = None
     for key, features, result in reversed(calls):
-        if name in (None, key) and equal_values(result, output):
-            direct = _direct_head(key, maps[key], features, result, output)
+        direct = _direct_head(key, maps[key], features, result, output) if name in (None, key) else None
+        if direct is not None:
             # One-token inputs hide pooling; try the composite head.
             if feature_axis(maps[key]) == 1 or result.dim() <= max(2, output.dim()):
                 return direct
@@ -202,8 +136,12 @@ def find_head(model: nn.Module, inputs: Inputs, name: str | None = None) -> Head
     )
 
 
-def _direct_head(name: str, module: nn.Module, features: Tensor, result: Tensor, output: Tensor) -> Head:
-    """The head whose output is the model's; raises if it does not compute W·x + b."""
+def _direct_head(
+    name: str, module: nn.Module, features: Tensor, result: Tensor, output: Tensor
+) -> Head | None:
+    """The head, if its output is the model's; raises if it does not compute W·x + b."""
+    if not equal_values(result, output):
+        return None
     inputs, outputs, bias = sizes(module)
     axis = feature_axis(module)
     if not is_batch(module, features):
@@ -211,7 +149,7 @@ def _direct_head(name: str, module: nn.Module, features: Tensor, result: Tensor,
             f"the head {name!r} sees features of shape {tuple(features.shape)}: expected (n, d), one vector "
             "for each input"
         )
-    _check_linear(name, module, rows_of(features, axis), rows_of(result, axis))
+    check_linear(name, module, rows_of(features, axis), rows_of(result, axis))
     _refuse_choices(name, outputs, result, output)
     return Head(name, inputs, outputs, bias, _direct_layout(axis, outputs, result, output))
 
@@ -247,33 +185,6 @@ def _list_last(items: list[str], most: int = 6) -> str:
     """The last items, which are nearest to the output, and how many came before them."""
     rest = f"{len(items) - most} others, " if len(items) > most else ""
     return rest + ", ".join(items[-most:])
-
-
-def _check_linear(name: str, module: nn.Module, x: Tensor, result: Tensor) -> None:
-    """Raise if the module does not compute W·x + b: a subclass or a hook may compute something else."""
-    if not bool(result.isfinite().all()):
-        return  # callers check this, and say what is not finite
-    few = slice(None, None, max(1, len(x) // CHECKED_ROWS))
-    if not bool(computes(*weight_and_bias(module), x[few], result[few])):
-        raise ModelError(
-            f"the head {name!r} ({type(module).__name__}) does not compute W·x + b of its own weights: "
-            f"{WAY_OUT}, or give the model a plain nn.Linear"
-        )
-
-
-def equal_values(result: Tensor, output: Tensor) -> bool | Tensor:
-    """Whether both hold the same numbers in the same order, whatever their shapes.
-
-    A tensor () where their values decide.
-    """
-    if result is output:
-        return True
-    if result.numel() != output.numel():
-        return False
-    a, b = result.detach().flatten(), output.detach().flatten()
-    if a.data_ptr() == b.data_ptr() and a.dtype == b.dtype and a.stride() == b.stride():
-        return True  # the same numbers in memory, in another shape
-    return ((a == b) | (a.isnan() & b.isnan())).all()
 
 
 def _describe_modules(model: nn.Module, most: int = 12) -> str:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional
 
+from bitbayes.errors import ModelError
 from bitbayes.model.running.private_copy import private_copy
 from bitbayes.precision import to_float64
 
@@ -18,6 +19,9 @@ CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 # The error that W·x + b may have in bfloat16, where W, x and the sum are each off by up to 2⁻⁸; and in
 # float64, where a sum of up to 2¹⁷ terms is off by 2⁻³⁶ of their size.
 LINEAR_RELATIVE_ERROR, DOUBLE_RELATIVE_ERROR = 2.0**-6, 2.0**-36
+# Points at which a linear map is compared with W·x + b: a wrong one is wrong at most points.
+CHECKED_ROWS = 1024
+WAY_OUT = "freeze all but the head (requires_grad_(False)) and use layers='all'"
 # Numbers that a check of W·x + b makes at once: in float64 the weight of 100,000 classes takes gigabytes.
 CHECKED_NUMBERS = 2**24
 
@@ -123,27 +127,47 @@ def drawn_parameters(module: nn.Module, noise: Tensor) -> dict[str, Tensor] | No
 
 
 def computes(weight: Tensor, bias: Tensor | None, x: Tensor, result: Tensor) -> Tensor:
-    """Whether the result (N, k) is W·x + b, up to rounding, of W (k, d), b (k,) and x (N, d): a tensor ()."""
-    outputs = max(1, CHECKED_NUMBERS // max(x.shape))  # at once
+    """Whether the result (N, k) is W·x + b, up to rounding, of W (k, d), b (k,) and x (N, d): a tensor ().
+
+    The rounding is relative to Σ |W||x| + |b|, because the terms may cancel. For float32 it is that of
+    bfloat16, too: a GPU may multiply with 8 bits.
+    """
     double = weight.dtype == x.dtype == result.dtype == torch.float64
     error = DOUBLE_RELATIVE_ERROR if double else LINEAR_RELATIVE_ERROR
-    x, result = to_float64(x.detach()), result.detach()
-    parts = [slice(start, start + outputs) for start in range(0, len(weight), outputs)]
-    found = [
-        _computes(
-            weight.detach()[part], None if bias is None else bias.detach()[part], x, result[:, part], error
+    x, right = to_float64(x.detach()), []
+    outputs = max(1, CHECKED_NUMBERS // max(x.shape))  # at once
+    for start in range(0, len(weight), outputs):
+        part = slice(start, start + outputs)
+        w, f = to_float64(weight.detach()[part]), to_float64(result.detach()[:, part])
+        b = None if bias is None else to_float64(bias.detach()[part])
+        gap = (f - functional.linear(x, w, b)).abs()
+        size = functional.linear(x.abs(), w.abs(), None if b is None else b.abs())
+        right.append((gap <= error * size).all())
+    return torch.stack(right).all()
+
+
+def check_linear(name: str, module: nn.Module, x: Tensor, result: Tensor) -> None:
+    """Raise if the module does not compute W·x + b: a subclass or a hook may compute something else."""
+    if not bool(result.isfinite().all()):
+        return  # callers check this, and say what is not finite
+    few = slice(None, None, max(1, len(x) // CHECKED_ROWS))
+    if not bool(computes(*weight_and_bias(module), x[few], result[few])):
+        raise ModelError(
+            f"the head {name!r} ({type(module).__name__}) does not compute W·x + b of its own weights: "
+            f"{WAY_OUT}, or give the model a plain nn.Linear"
         )
-        for part in parts
-    ]
-    return torch.stack(found).all()
 
 
-def _computes(weight: Tensor, bias: Tensor | None, x: Tensor, result: Tensor, error: float) -> Tensor:
-    """Relative to Σ |W||x| + |b|, because the terms may cancel.
+def equal_values(result: Tensor, output: Tensor) -> bool | Tensor:
+    """Whether both hold the same numbers in the same order, whatever their shapes.
 
-    The error that is allowed is that of bfloat16 for float32, too, which a GPU may multiply with 8 bits.
+    A tensor () where their values decide.
     """
-    weight, bias = to_float64(weight), None if bias is None else to_float64(bias)
-    gap = (to_float64(result) - functional.linear(x, weight, bias)).abs()
-    size = functional.linear(x.abs(), weight.abs(), None if bias is None else bias.abs())
-    return (gap <= error * size).all()
+    if result is output:
+        return True
+    if result.numel() != output.numel():
+        return False
+    a, b = result.detach().flatten(), output.detach().flatten()
+    if a.data_ptr() == b.data_ptr() and a.dtype == b.dtype and a.stride() == b.stride():
+        return True  # the same numbers in memory, in another shape
+    return ((a == b) | (a.isnan() & b.isnan())).all()

@@ -1,7 +1,5 @@
-"""How much memory there is, and how many points can be differentiated at once within a limit of it."""
+"""How many points can be differentiated at once within a limit of memory."""
 
-from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,17 +14,6 @@ from bitbayes.model.running.calls import call, call_hooks
 # free memory, so that the same data are always cut into the same parts.
 CPU_PASS_BYTES = 2**29
 GPU_PASS_FRACTION = 1 / 8
-
-
-def free_bytes(device: torch.device) -> int | None:
-    """The memory that can still be had on a device; None where nobody says so."""
-    if device.type == "cuda":
-        free, _ = torch.cuda.mem_get_info(device)
-        return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    with suppress(OSError, StopIteration, ValueError):  # what Linux says is free, or can be made so
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable"))
-    return None
 
 
 def points_at_once(model: nn.Module, layers: tuple[Layer, ...], inputs: Inputs, directions: int) -> int:

@@ -15,7 +15,7 @@ from bitbayes.model.jacobians.layers import Layer
 from bitbayes.model.jacobians.working_precision import substitutes, upcast, working_dtype
 from bitbayes.model.loaders.batches import Batch, Inputs, row_count
 from bitbayes.model.running.calls import as_logits, call, call_hooks
-from bitbayes.model.running.finite import check_finite
+from bitbayes.model.running.deferred_checks import check_finite
 
 
 def verify_layers(

@@ -24,7 +24,7 @@ from torch.utils.data import (
 
 from bitbayes.errors import ArgumentError, DataError
 from bitbayes.model.loaders.batches import labels_of
-from bitbayes.model.running.fingerprint import tensor_bytes
+from bitbayes.model.running.change_detector import tensor_bytes
 
 RANDOM = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
 # What a loader like another one has of it, beside the data set and the order.

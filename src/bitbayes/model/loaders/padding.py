@@ -39,7 +39,7 @@ def count_unpadded(loader: Any) -> int | None:
     if _is_accelerates(batches, "BatchSamplerShard"):
         return _own_of_shard(batches)
     iterable = _is_accelerates(getattr(loader, "dataset", None), "IterableDatasetShard")
-    if not current_processes().alone and (iterable or _is_accelerates(loader, "DataLoaderDispatcher")):
+    if current_processes().size > 1 and (iterable or _is_accelerates(loader, "DataLoaderDispatcher")):
         _refuse("Accelerate has spread an iterable data set over the processes")
     sampler = getattr(batches, "sampler", getattr(loader, "sampler", None))
     if not isinstance(sampler, DistributedSampler) or not _repeats(sampler):
@@ -60,18 +60,14 @@ class Unpadded:
     """Leaves the points out that a loader's sampler repeats.
 
     Args:
-        loader: the loader.
-        read: how many of its points were read before.
+        left: how many points are to come before those that are repeated.
     """
 
-    def __init__(self, loader: Any, read: int = 0) -> None:
-        unpadded = count_unpadded(loader)
-        self.left = None if unpadded is None else unpadded - read
+    def __init__(self, left: int) -> None:
+        self.left = left
 
     def __call__(self, batch: Batch) -> Batch | None:
         """The next batch without points that are repeated; None if all of them are."""
-        if self.left is None:
-            return batch
         keep, self.left = self.left, self.left - len(batch)
         return next(batch.split(keep)) if keep > 0 else None
 

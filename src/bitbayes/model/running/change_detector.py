@@ -1,9 +1,10 @@
-"""Notice that a model has changed: while it is only run, or since its posterior was fitted.
+"""Recognise a model, and notice that it has changed: while it is only run, or since it was fitted.
 
-Comparing every byte would take as long as a small prediction. So each look is cheap: whether each tensor is
-the same object in the same place with the same version counter, and some of its entries, because fused
-optimisers, writes to `.data` and batch norms do not raise the counter. Only if one of these differs are all
-bytes compared: a model that was moved, or loaded with its own weights, has not changed.
+A fingerprint is a digest of all bytes, which takes as long as a small prediction. So each look is cheap:
+whether each tensor is the same object in the same place with the same version counter, and some of its
+entries, because fused optimisers, writes to `.data` and batch norms do not raise the counter. Only if one of
+these differs are fingerprints compared: a model that was moved, or loaded with its own weights, has not
+changed.
 """
 
 from __future__ import annotations
@@ -12,26 +13,95 @@ import hashlib
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from bitbayes.errors import ModelError
-from bitbayes.model.running.fingerprint import (
-    Fingerprint,
-    adapted_modules,
-    adapters_in_use,
-    digest_tensors,
-    fingerprint,
-    saved_tensors,
-    tensor_bytes,
-)
 
 # Entries of each tensor that are compared: a step of an optimiser changes almost all.
 ENTRIES = 16
 SHOWN_NAMES = 3
 # Models of up to so many bytes are copied to the CPU while they run.
 MAX_BYTES_ASIDE = 2**28
+
+
+@dataclass(frozen=True)
+class Fingerprint:
+    """Two digests: of the model's modules and the shapes of its tensors, and of the tensors' values."""
+
+    architecture: str
+    weights: str
+
+    @classmethod
+    def of(cls, model: nn.Module, saved: Mapping[str, Tensor], weights: str) -> Fingerprint:
+        """The fingerprint of a model whose saved tensors have this digest."""
+        lines = [f"{name}:{type(module).__qualname__}\n" for name, module in model.named_modules()]
+        adapted = adapted_modules(model)
+        used = adapters_in_use(adapted.values()) if adapted else []
+        lines += [f"{name}:{each}\n" for name, each in zip(adapted, used, strict=True)]
+        lines += [f"{name}:{tuple(each.shape)}:{each.dtype}\n" for name, each in saved.items()]
+        return cls(_digest(line.encode() for line in lines), weights)
+
+
+def fingerprint(model: nn.Module) -> Fingerprint:
+    """The fingerprint of `model`. It does not depend on the device, and copies have the same one.
+
+    >>> layer = nn.Linear(2, 1)
+    >>> before = fingerprint(layer)
+    >>> layer.bias.data += 1
+    >>> after = fingerprint(layer)
+    >>> before.architecture == after.architecture, before.weights == after.weights
+    (True, False)
+    """
+    saved = saved_tensors(model)
+    return Fingerprint.of(model, saved, digest_tensors(saved.values()))
+
+
+def saved_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """What is saved of a model, but not the extra state of a module, which is not a weight.
+
+    A quantised layer saves its weight and its bias as a tuple.
+    """
+    found: dict[str, Tensor] = {}
+    for name, each in model.state_dict().items():
+        parts = enumerate(each) if isinstance(each, tuple) else [(None, each)]
+        for place, part in parts:
+            if isinstance(part, Tensor):
+                found[name if place is None else f"{name}.{place}"] = part
+    return found
+
+
+def adapted_modules(model: nn.Module) -> dict[str, nn.Module]:
+    """The modules that have adapters (peft's), by name."""
+    modules = model.named_modules()
+    # Models of transformers have a method of that name.
+    return {name: each for name, each in modules if isinstance(getattr(each, "disable_adapters", None), bool)}
+
+
+def adapters_in_use(modules: Iterable[nn.Module]) -> list[object]:
+    """Which adapters each module uses, and whether all are off: to switch them changes no tensor."""
+    return [(getattr(each, "active_adapters", None), each.disable_adapters) for each in modules]
+
+
+def digest_tensors(tensors: Iterable[Tensor]) -> str:
+    """The digest of the tensors' values."""
+    return _digest(map(tensor_bytes, tensors))
+
+
+def tensor_bytes(tensor: Tensor) -> bytes | memoryview:
+    """The bytes of a tensor, row by row; not its numbers, because numpy has no bfloat16."""
+    tensor = tensor.dequantize() if tensor.is_quantized else tensor
+    flat = tensor.detach().cpu().contiguous().reshape(-1)
+    return flat.view(torch.uint8).numpy().data if flat.numel() else b""
+
+
+def _digest(parts: Iterable[bytes | memoryview]) -> str:
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(part)
+    return digest.hexdigest()
 
 
 class ChangeDetector:
@@ -53,7 +123,7 @@ class ChangeDetector:
                 self._entries += [(table, name, value) for name, value in table.items()]
                 self._sizes.append((table, len(table)))
         self._adapted = [*adapted_modules(model).values()]
-        self._adapters = adapters_in_use(self._adapted)
+        self._adapters = adapters_in_use(self._adapted) if self._adapted else []
         self._samples = Samples({k: v for k, v in named_tensors(model).items() if k not in mutable_buffers})
         saved = model.state_dict().keys()  # what the fingerprint covers
         self._unsaved = {

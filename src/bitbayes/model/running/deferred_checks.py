@@ -1,17 +1,21 @@
-"""Checks of values whose outcome is looked at late.
+"""Checks of values whose outcome is looked at later, and whether numbers are finite.
 
 Whether a batch is finite is known on its device. To read it from there at once is to wait until the device
 has finished the batch, and then the device waits for the next one. So the outcome is copied behind the work
 for the batch, and looked at when the next batch is under way.
 """
 
+import math
 from collections import deque
 from collections.abc import Callable
 from types import TracebackType
 from typing import NamedTuple, Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+
+from bitbayes.errors import DataError
+from bitbayes.model.loaders.batches import Batch, Inputs
 
 # How many batches may be under way whose checks have not been looked at.
 LAG = 1
@@ -103,9 +107,47 @@ class DeferredChecks:
             raise
 
 
-def require(ok: bool | Tensor, otherwise: Callable[[], None], checks: DeferredChecks | None) -> None:
-    """Call `otherwise` unless `ok`: late if there are `checks`, and now if not."""
-    if checks is not None:
-        checks.add(ok, otherwise)
-    elif not ok:
-        otherwise()
+def check_finite(batch: Batch, features: Tensor, logits: Tensor, model: nn.Module) -> None:
+    """Raise if something is not finite, and say what: the input, the model's weights, or the features."""
+    where, inputs = batch.name, batch.inputs
+    tensors = {"": inputs} if isinstance(inputs, Tensor) else inputs
+    for name, tensor in tensors.items():
+        if isinstance(tensor, Tensor) and not finite(tensor):
+            raise DataError(f"{where} holds NaN or infinity{f' in {name!r}' if name else ''}")
+    if finite(features) and finite(logits):
+        return
+    bad = [name for name, parameter in model.named_parameters() if not finite(parameter)]
+    if bad:
+        raise DataError(
+            f"the model's weights hold NaN or infinity: {', '.join(map(repr, bad))} (seen at {where})"
+        )
+    raise DataError(
+        f"{where}: the network overflows; its features or logits are not finite in {features.dtype}. "
+        "Use smaller inputs, or the model in float64"
+    )
+
+
+def finite(tensor: Tensor) -> bool:
+    """Whether every number of the tensor is finite."""
+    return bool(finite_sum(tensor)) or bool(tensor.isfinite().all())
+
+
+def finite_sum(*values: Inputs) -> Tensor:
+    """Whether the sum of all numbers is finite, (): it is not if a term is not. It may overflow by itself.
+
+    One pass, and no mask.
+    """
+    tensors = [
+        each for value in values for each in ([value] if isinstance(value, Tensor) else value.values())
+    ]
+    numbers = [each for each in tensors if isinstance(each, Tensor) and not _integers(each)]
+    # Half precision in float32, because a sum of thousands of its numbers would overflow.
+    sums = [each.sum(dtype=torch.promote_types(each.dtype, torch.float32)) for each in numbers]
+    total = sums[-1] if sums else torch.zeros(())
+    for more in sums[:-1]:
+        total = total + more.to(total.device)
+    return total.abs() < math.inf
+
+
+def _integers(tensor: Tensor) -> bool:
+    return not (tensor.is_floating_point() or tensor.is_complex())

@@ -236,13 +236,8 @@ def none_called(model: nn.Module) -> Iterator[None]:
     copies = _Copies()
     copies.of_model(model)
     own = {id(each): name for name, each in model.named_modules() if id(each) in copies.made}
-    called, thread = [], threading.get_ident()
-
-    def note(module: nn.Module, _: Any) -> None:
-        if threading.get_ident() == thread and id(module) in own:
-            called.append(own[id(module)])
-
-    handle = register_module_forward_pre_hook(note)
+    calls: list[tuple[int, nn.Module]] = []  # by which thread, and of which module
+    handle = register_module_forward_pre_hook(lambda each, _: calls.append((threading.get_ident(), each)))
     failure: ModelError | None = None
     try:
         yield
@@ -250,6 +245,7 @@ def none_called(model: nn.Module) -> Iterator[None]:
         failure = error
     finally:
         handle.remove()
+    called = [own[id(each)] for thread, each in calls if thread == threading.get_ident() and id(each) in own]
     if called:
         raise ModelError(
             f"the model calls its part {called[0]!r} through something that is no attribute, container, "

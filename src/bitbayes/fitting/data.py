@@ -1,9 +1,11 @@
-"""What a fit is asked for, and the sums on their way through its pass."""
+"""One pass over training data: what is asked for, the batches, and the sums on their way."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
+from operator import length_hint
 from typing import Any, Protocol
 
 import torch
@@ -12,12 +14,25 @@ from torch import Tensor, nn
 from bitbayes.errors import DataError, EmptyLoaderError
 from bitbayes.fitted import Fitted
 from bitbayes.likelihoods import Likelihood
-from bitbayes.model import Head, Inputs, Run, TrainableLayers, model_device
+from bitbayes.model import (
+    Batch,
+    Head,
+    Inputs,
+    Run,
+    TrainableLayers,
+    Unpadded,
+    check_loader,
+    count_unpadded,
+    labelled_batch,
+    model_device,
+)
+from bitbayes.model.loaders.batches import EMPTY
 from bitbayes.options import Options
-from bitbayes.precision import to_float64
+from bitbayes.progress import Progress
 from bitbayes.residual import InputMoments, as_rows, measurable, moments_of
 from bitbayes.structures import WHOLE_NETWORK, Curvature
 
+PREVIEW_ROWS = 2
 # Numbers whose squares are summed at once.
 NORM_NUMBERS = 2**24
 
@@ -47,11 +62,6 @@ class FitRequest:
     seen: int = 0
     keeper: Keeper | None = None
 
-    @property
-    def device(self) -> torch.device:
-        """Where the model is."""
-        return model_device(self.model)
-
 
 @dataclass
 class Totals:
@@ -69,34 +79,10 @@ class Totals:
     rows: int = 0
     generator: torch.Generator | None = None
 
-    def add_inputs(self, model: nn.Module, options: Options, inputs: Inputs) -> None:
-        """Add the moments of inputs, if a residual needs them; before the model, which may work in place.
-
-        With residual="auto", inputs that cannot be measured, or are not of one size, end all residual.
-        """
-        wanted = bool(options.residual) and not (self.count and self.input_moments is None)
-        if wanted and not options.residual_asked:
-            wanted = measurable(inputs) and self._one_size(inputs)
-        if not wanted:
-            self.input_moments = None
-            return
-        more = moments_of(model, options.residual_layers, inputs)
-        self.input_moments = more if self.input_moments is None else self.input_moments + more
-
-    def _one_size(self, inputs: Inputs) -> bool:
-        """Whether the inputs have as many numbers as those before them."""
-        return self.input_moments is None or as_rows(inputs).shape[1] == len(self.input_moments.mean)
-
-    def add_points(
-        self,
-        outputs: Tensor,
-        labels: Tensor,
-        likelihood: Likelihood,
-        curvature: dict[str, Curvature],
-    ) -> None:
-        """Add the loss and the curvature of some points."""
-        self.count += len(labels)
-        self.loss = self.loss + likelihood.losses(to_float64(outputs), labels).sum()
+    def add_points(self, losses: Tensor, curvature: dict[str, Curvature]) -> None:
+        """Add the losses (n,) and the curvature of some points."""
+        self.count += len(losses)
+        self.loss = self.loss + losses.sum()
         for name, more in curvature.items():
             if name in self.curvature:
                 self.curvature[name].add_(more)
@@ -123,7 +109,7 @@ class Totals:
         if not self.count:  # other processes have all the points that this one was given
             raise EmptyLoaderError("the loader has no points but those that other processes have")
         moments = self.input_moments
-        if moments is not None and not moments.finite:  # a model may clip what is enormous
+        if moments is not None and not bool(moments.fourths.isfinite().all()):  # of inputs of 1e90
             if request.options.residual_asked:
                 raise DataError("the fourth powers of the training inputs overflow float64: scale them down")
             moments = None
@@ -141,6 +127,70 @@ class Totals:
                     f"the squares of what the training data give at {where} overflow {dtype}: {larger}scale "
                     "its inputs down"
                 )
+
+
+class TrainingData:
+    """The batches that are left to read, on the model's device, without the points that a sampler repeats.
+
+    totals: the sums over what was read before. Batches and rows are counted there as they are read.
+    preview: the first inputs of the loader, to look at before the pass.
+    """
+
+    def __init__(self, request: FitRequest) -> None:
+        self.request, self.totals, self.loader = request, Totals(), request.loader
+        self.unpadded = count_unpadded(self.loader)
+        self.device = model_device(request.model)
+        check_loader(self.loader)
+        if request.keeper is not None:
+            self.loader, self.totals = request.keeper.begin(self.loader, self.device)
+        self.iterator = iter(self.loader)
+        try:
+            self.first = next(self.iterator)
+        except StopIteration:
+            raise EmptyLoaderError(EMPTY) from None
+        inputs = labelled_batch(self.first, 0, self.device).inputs
+        # The shapes of a mapping's tensors depend on each other: only a plain tensor is cut.
+        self.preview = inputs[:PREVIEW_ROWS] if isinstance(inputs, Tensor) else inputs
+        options = request.options
+        self.residual_asked, self.residual_layers = options.residual_asked, options.residual_layers
+        if self.residual_asked:
+            as_rows(self.preview)  # raises, before the model sees them, if a distance means nothing for them
+
+    def __iter__(self) -> Iterator[Batch]:
+        """The batches; their inputs are added up before the model, which may work in place, sees them."""
+        totals = self.totals
+        unpadded = None if self.unpadded is None else Unpadded(self.unpadded - totals.rows)
+        # The first batch of a resumed pass was summed up before.
+        batches = self.iterator if totals.batches else chain([self.first], self.iterator)
+        with Progress("fitting", length_hint(self.loader), self.request.progress) as progress:
+            for number, given in enumerate(batches, totals.batches):
+                batch: Batch | None = labelled_batch(given, number, self.device)
+                assert batch is not None and batch.labels is not None
+                totals.batches += 1
+                totals.rows += len(batch.labels)  # not those of the inputs, which may be texts in a list
+                if unpadded is not None:
+                    batch = unpadded(batch)
+                if batch is not None:
+                    self._add_inputs(batch.inputs)
+                    yield batch
+                progress.advance()
+
+    def _add_inputs(self, inputs: Inputs) -> None:
+        """Add the moments of inputs, if a residual needs them.
+
+        With residual="auto", inputs that cannot be measured, or are not of one size, end all residual.
+        """
+        before = self.totals.input_moments
+        wanted = bool(self.request.options.residual) and not (self.totals.count and before is None)
+        if wanted and not self.residual_asked:
+            wanted = measurable(inputs)
+            if wanted and before is not None:
+                wanted = as_rows(inputs).shape[1] == len(before.mean)
+        if not wanted:
+            self.totals.input_moments = None
+            return
+        more = moments_of(self.request.model, self.residual_layers, inputs)
+        self.totals.input_moments = more if before is None else before + more
 
 
 def _squared_norm(tensors: Sequence[Tensor]) -> float:

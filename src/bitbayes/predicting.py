@@ -1,0 +1,265 @@
+"""Predictions: how they are averaged over the posterior, and what makes them for one call of `Laplace`.
+
+There are three kinds of predictives with one interface: closed forms, draws of logits, and drawn networks. A
+closed form and draws of logits start from the Gaussian over the logits of a batch, with temperature and
+residual in it. Drawn networks are run on the inputs, and have no residual.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from bitbayes import rays
+from bitbayes.closed_forms import FEW_CLASSES
+from bitbayes.errors import ArgumentError
+from bitbayes.likelihoods import SAMPLED_LOGITS, Likelihood
+from bitbayes.logits import LogitGaussian
+from bitbayes.model import Batch, Data, input_batches, model_device
+from bitbayes.options import SAMPLED_NETWORKS
+from bitbayes.posteriors.base import WeightPosterior
+from bitbayes.prior import Prior
+from bitbayes.rays import RayGaussian
+from bitbayes.residual import Residual
+from bitbayes.settings import Settings
+
+# How many draws are taken by default: of logits, and of networks.
+SAMPLES, NETWORKS = 100, 20
+# Numbers that one step of a prediction may hold.
+NUMBERS_PER_PREDICTION = 2**24
+
+
+class Predictive(ABC):
+    """One way to average. The batch and the Gaussian over its logits belong to the same n points.
+
+    in_closed_form: whether it is a formula, which exported graphs and limits need.
+    of_gaussian: whether it starts from the Gaussian, which may be None otherwise.
+    samples: the number of draws; a closed form draws only for `probabilities`.
+    """
+
+    in_closed_form: ClassVar[bool] = False
+    of_gaussian: ClassVar[bool] = True
+    name: str
+    likelihood: Likelihood
+    samples: int
+
+    @abstractmethod
+    def logits(self, batch: Batch, gaussian: LogitGaussian | None) -> Tensor:
+        """Drop-in logits (n, k) of the averaged prediction."""
+
+    @abstractmethod
+    def draws(self, batch: Batch, gaussian: LogitGaussian | None) -> Tensor:
+        """Draws of the probabilities, (samples, n, classes), for the parts of the uncertainty."""
+
+
+@dataclass(frozen=True)
+class SampledLogits(Predictive):
+    """The average over logits that are drawn from the Gaussian.
+
+    `generator`: of the random numbers. `draws` takes the same ones for every batch.
+    """
+
+    likelihood: Likelihood
+    name: str = SAMPLED_LOGITS
+    samples: int = SAMPLES
+    generator: torch.Generator | None = None
+
+    def logits(self, batch: Batch, gaussian: LogitGaussian | None) -> Tensor:
+        assert gaussian is not None
+        drawn = self.likelihood.drawn_probabilities(gaussian, self.samples, self.generator)
+        return self.likelihood.drop_in(drawn.mean(0))
+
+    def draws(self, batch: Batch, gaussian: LogitGaussian | None) -> Tensor:
+        assert gaussian is not None and self.generator is not None
+        state = self.generator.get_state()
+        drawn = self.likelihood.drawn_probabilities(gaussian, self.samples, self.generator, shared=True)
+        self.generator.set_state(state)
+        return drawn
+
+
+@dataclass(frozen=True)
+class ClosedForm(SampledLogits):
+    """A formula of the likelihood, by its name."""
+
+    in_closed_form = True
+
+    def logits(self, batch: Batch, gaussian: LogitGaussian | None) -> Tensor:
+        assert gaussian is not None
+        return self.likelihood.predict(gaussian, self.name)
+
+
+class SampledNetworks(Predictive):
+    """The average over networks, drawn once for all batches from the posterior over all layers."""
+
+    of_gaussian = False
+    name = SAMPLED_NETWORKS
+
+    def __init__(
+        self,
+        posterior: WeightPosterior,
+        settings: Settings,
+        samples: int,
+        generator: torch.Generator | None,
+    ) -> None:
+        self.posterior, self.settings = posterior, settings
+        self.samples, self.generator = samples, generator
+        self.likelihood = posterior.likelihood
+
+    @cached_property
+    def networks(self) -> dict[str, Tensor]:
+        """The weights, drawn when they are first needed."""
+        return self.posterior.sample(self.samples, Prior(self.settings.prior_variance), self.generator)
+
+    def logits(self, batch: Batch, gaussian: LogitGaussian | None = None) -> Tensor:
+        return self.likelihood.drop_in(self.draws(batch, gaussian).mean(0))
+
+    def draws(self, batch: Batch, gaussian: LogitGaussian | None) -> Tensor:
+        return self.run(batch)[0]
+
+    def run(self, batch: Batch) -> tuple[Tensor, torch.Size]:
+        """Probabilities (samples, n, classes), and the shape of the model's own output."""
+        outputs, shape = self.posterior.network_logits(batch, self.networks, self.settings.temperature)
+        return self.likelihood.probabilities(outputs.nan_to_num()), shape
+
+
+class Rated(NamedTuple):
+    """Labels (n,), if there are any, probabilities (n, k) and scores (n,) of one forward pass, on the CPU."""
+
+    labels: Tensor | None
+    probabilities: Tensor
+    scores: Tensor
+
+
+@dataclass(frozen=True)
+class Predictor:
+    """`residual`: the one in use, if any."""
+
+    posterior: WeightPosterior
+    residual: Residual | None
+    settings: Settings
+
+    @property
+    def prior(self) -> Prior:
+        """The prior over the weights."""
+        return Prior(self.settings.prior_variance)
+
+    def predictive(
+        self, name: str, samples: int | None = None, generator: torch.Generator | None = None
+    ) -> Predictive:
+        """The predictive of that name.
+
+        Args:
+            name: "auto", or as in `Laplace(predictive=…)`.
+            samples: the number of draws, if not the default.
+            generator: of the random numbers.
+        """
+        if samples is not None and (type(samples) is not int or samples < 1):
+            raise ArgumentError(f"samples={samples!r}: expected a positive number of draws")
+        posterior = self.posterior
+        if name == SAMPLED_NETWORKS and posterior.over_all_layers:
+            return SampledNetworks(posterior, self.settings, samples or NETWORKS, generator)
+        likelihood, pairs = posterior.likelihood, posterior.has_cross_covariance
+        name = likelihood.predictive_name(name, posterior.outputs, has_cross_covariance=pairs)
+        kind = SampledLogits if name == SAMPLED_LOGITS else ClosedForm
+        return kind(likelihood, name, samples or SAMPLES, generator)
+
+    def batches(self, x: Data, *, keep_labels: bool = False) -> Iterator[Batch]:
+        """The batches of x on the model's device.
+
+        `keep_labels`: where the output has positions, of which labels say whether these count.
+        """
+        positions = self.posterior.layout.positions
+        yield from input_batches(
+            x, model_device(self.posterior.model), positions=positions, keep_labels=keep_labels and positions
+        )
+
+    def gaussians(
+        self, batches: Iterator[Batch], samples: int = SAMPLES
+    ) -> Iterator[tuple[Batch, LogitGaussian]]:
+        """The points of each batch, as many at a time as may be drawn at once, and their Gaussian."""
+        if (residual := self.residual) is not None:  # now, since a model may work in place on its inputs
+            batches = (replace(each, root_kernel=residual.root_kernel(each.inputs)) for each in batches)
+        rows = max(1, NUMBERS_PER_PREDICTION // (self.posterior.outputs * max(FEW_CLASSES, samples)))
+        for batch, gaussian in self.posterior.gaussians(batches, self.prior, rows):
+            yield batch, self.settings.complete(gaussian, batch.root_kernel)
+
+    def predict(self, batches: Iterator[Batch], predictive: Predictive) -> Iterator[tuple[Batch, Tensor]]:
+        """The points of each batch, and the probabilities (n, classes) of their averaged prediction."""
+        likelihood = predictive.likelihood
+        for batch, gaussian in self._for(predictive, batches):
+            yield batch, likelihood.log_probabilities(predictive.logits(batch, gaussian)).exp()
+
+    def draw(self, batches: Iterator[Batch], predictive: Predictive) -> Iterator[tuple[Batch, Tensor]]:
+        """The points of each batch, and draws (samples, n, classes) of their probabilities."""
+        for batch, gaussian in self._for(predictive, batches):
+            yield batch, predictive.draws(batch, gaussian)
+
+    def rate(self, batches: Iterator[Batch], predictive: Predictive) -> Iterator[Rated]:
+        """Predictions and scores of one forward pass."""
+        likelihood = predictive.likelihood
+        for batch, gaussian in self.gaussians(batches):
+            probabilities = likelihood.log_probabilities(predictive.logits(batch, gaussian)).exp()
+            labels = None if batch.labels is None else batch.labels.cpu()
+            yield Rated(labels, probabilities.cpu(), likelihood.score(gaussian).cpu())
+
+    def forward(self, x: Any) -> tuple[LogitGaussian, tuple[int, ...]]:
+        """The Gaussian over the logits at x, differentiable, and the shape of the model's own output."""
+        root = None if self.residual is None else self.residual.root_kernel(x)  # before the model runs
+        gaussian, shape = self.posterior.forward(x, self.prior)
+        return self._complete(gaussian, root), shape
+
+    def drop_in(self, x: Any, predictive: Predictive) -> tuple[Tensor, LogitGaussian | None]:
+        """Drop-in logits in the shape of the model's output, and the Gaussian that they are of, if any."""
+        if not predictive.likelihood.has_drop_in:
+            raise ArgumentError(
+                f"likelihood={predictive.likelihood.name!r} has no drop-in logits: use `predict_proba`"
+            )
+        if isinstance(predictive, SampledNetworks):
+            (batch,) = self.batches(x)
+            drawn, model_shape = predictive.run(batch)
+            return predictive.likelihood.drop_in(drawn.mean(0)).reshape(model_shape), None
+        gaussian, shape = self.forward(x)
+        logits = predictive.logits(Batch(x, None, "the input"), gaussian)
+        return self.posterior.layout.output(logits, shape), gaussian
+
+    def logits(self, x: Data) -> LogitGaussian:
+        """The Gaussian over the logits at x, the common shift of all logits included."""
+        parts = []
+        for batch in self.batches(x):
+            root = None if self.residual is None else self.residual.root_kernel(batch.inputs)
+            parts.append(self._complete(self.posterior.logits(batch.inputs, self.prior), root))
+        return LogitGaussian.stacked(parts)
+
+    def rays(self, x: Tensor, *, find_alpha: bool, tolerance: float) -> Iterator[RayGaussian]:
+        """The Gaussians over logits along the rays δ·x."""
+        if not isinstance(tolerance, (int, float)) or not 0 <= tolerance < 1:
+            raise ArgumentError(f"tolerance={tolerance!r}: expected a number from 0 (exact) to below 1")
+        found = self.posterior.rays(x, self.prior, find_alpha=find_alpha, tolerance=tolerance)
+        found = (ray.at_temperature(self.settings.temperature) for ray in found)
+        return found if self.residual is None else rays.with_residual(found, x, self.residual, self.settings)
+
+    def _complete(self, gaussian: LogitGaussian, root_kernel: Tensor | None) -> LogitGaussian:
+        """The Gaussian with the temperature and the residual, whose √k(x) is (n,), one for each input."""
+        layout = self.posterior.layout
+        if root_kernel is not None and layout.positions:  # it is the same for all positions of an input
+            root_kernel = layout.for_points(root_kernel, gaussian.scale.shape[0])
+        return self.settings.complete(gaussian, root_kernel)
+
+    def assemble(self, parts: Iterable[tuple[Batch, Tensor]]) -> Tensor:
+        """What was made of the points of each batch, (n, c) or (n,), in the shape that the model has."""
+        layout = self.posterior.layout
+        if not layout.positions:
+            return torch.cat([made for _, made in parts])
+        return layout.assemble((batch.positions, made) for batch, made in parts)
+
+    def _for(
+        self, predictive: Predictive, batches: Iterator[Batch]
+    ) -> Iterator[tuple[Batch, LogitGaussian | None]]:
+        """The points of each batch, with their Gaussian if the predictive starts from it."""
+        if predictive.of_gaussian:
+            return self.gaussians(batches, predictive.samples)
+        return ((batch, None) for batch in batches)
