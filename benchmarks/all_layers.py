@@ -55,11 +55,11 @@ def ours(model: nn.Module, blocks: list[Batches], structure: str) -> None:
     show(f"{structure}: predict, linearised", linearised)
     show(
         f"{structure}: predict, 20 networks",
-        ratio(model, blocks, lambda b: bayes.predict_proba(b, method="weights")),
+        ratio(model, blocks, lambda b: bayes.predict_proba(b, method="sampled_networks")),
     )
     tuned = ratio(model, blocks, lambda b: bayes.tune(b, objective="nll"))
     show(
-        f"{structure}: tune, {len(bayes._posterior.candidates())} candidates, in predictions",
+        f"{structure}: tune, {len(bayes.posterior.candidates())} candidates, in predictions",
         tuned / linearised,
     )
     print(f"{structure}: {peak_megabytes() - floor:.0f} MB", flush=True)
@@ -109,7 +109,7 @@ def in_seconds(model: nn.Module, data: Batches, structure: str) -> None:
         (f"predict, linearised, {len(tests.images):,} images", lambda: bayes.predict_proba(tests)),
         (
             f"predict, 20 networks, {len(tests.images):,} images",
-            lambda: bayes.predict_proba(tests, method="weights"),
+            lambda: bayes.predict_proba(tests, method="sampled_networks"),
         ),
     ):
         print(f"{structure}: {name:<46} {seconds(job):8.1f} s", flush=True)

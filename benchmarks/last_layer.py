@@ -47,7 +47,7 @@ def ours(model: nn.Module, data: Batches) -> list[tuple[str, float]]:
     # Validation data and as many outliers: two plain passes are the floor.
     rows += [
         (
-            f"tune by the paper's objective, {len(bayes._fitted_posterior().candidates())} candidates",
+            f"tune by the paper's objective, {len(bayes.posterior.candidates())} candidates",
             ratio(model, blocks, lambda block: bayes.tune(block, objective="ood")) / 2,
         )
     ]

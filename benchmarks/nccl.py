@@ -46,7 +46,7 @@ def learned(rank: int, size: int, device: str, classes: int, **options: Any) -> 
 
     bayes = bb.Laplace(model, **options)
     bayes.fit(share(0, 1000)).update(share(1000, 1500)).tune(share(1500, 2000))
-    fitted = bayes._fitted_posterior().fitted
+    fitted = bayes.posterior.fitted
     found = {
         f"{layer}/{name}": tensor.cpu()
         for layer, curvature in fitted.curvature.items()

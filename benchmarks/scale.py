@@ -107,7 +107,7 @@ def measure(classes: int, points: int, validation: int, structure: str, device: 
         # Of all threads; of use where others share the machine.
         found[f"{name} CPU"] = time.process_time() - begun
         found[f"{name} MB"] = memory.above()
-    (curvature,) = bayes._fitted_posterior().fitted.curvature.values()
+    (curvature,) = bayes.posterior.fitted.curvature.values()
     found["structure"] = curvature.structure
     found["error"] = getattr(curvature, "relative_error", 0.0)
     return found

@@ -92,7 +92,7 @@ def measure(
         lambda: laplace["fisher"].fit(train),
         lambda: exact.fit(train),
         lambda: exact.sample(1),
-        lambda: exact.predict_proba(test, method="weights"),
+        lambda: exact.predict_proba(test, method="sampled_networks"),
         lambda: exact.predict_proba(test),
     ]
     for name, job in zip(JOBS, jobs, strict=True):

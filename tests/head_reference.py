@@ -55,7 +55,7 @@ def check(bayes, names, inputs, as_rows, counts=None, tolerance=1e-9):
     torch.testing.assert_close(gaussian.mean, mean, rtol=0, atol=tolerance)
     torch.testing.assert_close(gaussian.covariance, covariance, rtol=0, atol=tolerance)
     probs = bayes.predict_proba(inputs)
-    rows = as_rows(probs) if mean.shape[1] > 1 else probs.movedim(bayes._posterior.layout.axis, -1)
+    rows = as_rows(probs) if mean.shape[1] > 1 else probs.movedim(bayes.posterior.layout.axis, -1)
     torch.testing.assert_close(
         rows.reshape(len(mean), -1), probabilities(mean, covariance), rtol=0, atol=tolerance
     )

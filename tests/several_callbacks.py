@@ -20,8 +20,8 @@ def as_torchrun_does(rank, size):
 
 def summary(bayes, by_hand, x):
     """What was found, and what one process finds with all the data."""
-    numbers = [bayes._posterior.fitted.count, bayes.prior_variance, bayes.temperature]
-    (curvature,) = bayes._posterior.fitted.curvature.values()
+    numbers = [bayes.posterior.fitted.count, bayes.prior_variance, bayes.temperature]
+    (curvature,) = bayes.posterior.fitted.curvature.values()
     return {
         "numbers": numbers,
         "probabilities": bayes.predict_proba(x),

@@ -50,7 +50,7 @@ def loader(data, rank, size, split="sampler", batch_size=16):
 
 def described(bayes, x=None):
     """All that was learned, and some predictions, by default at points without positions."""
-    fitted = bayes._posterior.fitted
+    fitted = bayes.posterior.fitted
     x = dataset(fitted.weights.outputs, 20)[:][0] * 3 if x is None else x
     tensors = {
         f"{name}/{field}": tensor
@@ -189,7 +189,7 @@ def one_fails_in_a_check(rank, size, folder):
         "checkpoint": lambda: bayes.fit(share, checkpoint=3 if second else folder),
     }
     found = {what: _error(call) for what, call in calls.items()}
-    return found, frozen._posterior is None, bayes.tune(share).prior_variance
+    return found, frozen.posterior is None, bayes.tune(share).prior_variance
 
 
 def alone_and_in_pairs(rank, size):
@@ -201,7 +201,7 @@ def alone_and_in_pairs(rank, size):
     groups = [dist.new_group([0, 1]), dist.new_group([2, 3])]
     with bb.process_group(groups[rank // 2]):
         pair = bb.Laplace(network()).fit(share)
-    return described(alone), described(pair), alone._posterior.fitted.count
+    return described(alone), described(pair), alone.posterior.fitted.count
 
 
 def wrapped(rank, size, kind, folder):
@@ -273,7 +273,7 @@ def sketches(rank, size, folder):
     dist.barrier()
     files = [folder / f"{each}.safetensors" for each in range(size)]
     merged = bb.merge(files, model=network(12))
-    (curvature,) = merged._posterior.fitted.curvature.values()
+    (curvature,) = merged.posterior.fitted.curvature.values()
     return together, resumed, described(merged), curvature.relative_error
 
 

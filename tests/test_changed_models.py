@@ -237,7 +237,7 @@ def test_a_model_that_is_trained_while_it_is_fitted_is_refused():
     bayes = bb.Laplace(model)
     with pytest.raises(ModelError, match="changed while it was fitted"):
         bayes.fit(batches())
-    assert bayes._posterior is None
+    assert bayes.posterior is None
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
@@ -255,7 +255,7 @@ def test_a_model_that_is_converted_and_changed_at_once_is_noticed(layers, dtype)
 def test_a_copy_watches_its_own_model(layers):
     bayes, x, _ = fitted(layers)
     again = copy.deepcopy(bayes)
-    assert again._posterior._detector.model is again.model and again._posterior._detector.unchanged()
+    assert again.posterior._detector.model is again.model and again.posterior._detector.unchanged()
     by_data(bayes)
     again.predict_proba(x)
 

@@ -14,7 +14,7 @@ def test_sums_follow_the_model_to_another_device(layers, structure):
     """The device "meta" stands for another one: its tensors hold no numbers, but have a device."""
     x, y = points()
     bayes = bb.Laplace(relu_mlp(), layers=layers, structure=structure, residual=True).fit([(x, y)])
-    fitted = bayes._posterior.fitted
+    fitted = bayes.posterior.fitted
     meta = torch.device("meta")
     away = {name: each.to(meta) for name, each in fitted.curvature.items()}
     both = fitted + replace(fitted, curvature=away, input_moments=fitted.input_moments.to(meta))

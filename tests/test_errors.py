@@ -25,7 +25,7 @@ from bitbayes.errors import (
 def refused(bayes, x, error, match):
     """Assert that the block raises and that predictions, evidence and the model's mode stay as they were."""
     modes = [module.training for module in bayes.model.modules()]
-    fitted = bayes._posterior is not None
+    fitted = bayes.posterior is not None
     before = ask(bayes, x) if fitted else None
     with pytest.raises(error, match=match) as caught:
         yield
@@ -146,7 +146,7 @@ def test_wrong_labels_of_three_logits_raise(three, labels, says):
     loader = [(x[:5], y[:5]), (x[:3], labels)]
     with refused(bayes, x, DataError, says):
         bayes.fit(loader)
-    if bayes._posterior is not None:
+    if bayes.posterior is not None:
         with refused(bayes, x, DataError, says):
             bayes.update(loader)
         with refused(bayes, x, DataError, says):
@@ -380,7 +380,7 @@ def test_the_predictive_can_be_changed_after_fitting(fitted):
     expected = bayes.predict_proba(x, method="bridge" if bayes.logits(x).mean.shape[1] > 1 else "quadrature")
     bayes.predictive = "bridge" if bayes.logits(x).mean.shape[1] > 1 else "quadrature"
     assert torch.equal(bayes.predict_proba(x), expected)
-    with refused(bayes, x, ArgumentError, "predictive='weights'"):
+    with refused(bayes, x, ArgumentError, "predictive='sampled_networks'"):
         bayes.predictive = "weights"
 
 

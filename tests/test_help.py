@@ -53,8 +53,8 @@ def test_repr_names_the_structure_and_the_predictive_that_auto_became():
 
 def test_repr_of_priors_by_layer():
     bayes = bb.Laplace(relu_mlp(), layers="all").fit([(X, Y)])
-    bayes.prior_variance = dict.fromkeys(bayes._posterior.names, 2.0)
-    assert f"prior_variance=one for each of {len(bayes._posterior.names)} layers" in repr(bayes)
+    bayes.prior_variance = dict.fromkeys(bayes.posterior.names, 2.0)
+    assert f"prior_variance=one for each of {len(bayes.posterior.names)} layers" in repr(bayes)
 
 
 def test_repr_of_a_temperature():

@@ -155,7 +155,7 @@ def test_they_are_tuned_saved_loaded_and_exported(name, tmp_path):
     bayes.save(tmp_path / "head.safetensors")
     again = bb.Laplace.load(tmp_path / "head.safetensors", model)
     assert torch.equal(again.predict_proba(x), bayes.predict_proba(x))
-    assert again._posterior.head == bayes._posterior.head
+    assert again.posterior.head == bayes.posterior.head
     bayes.export(tmp_path / "head.pt2", x)
     graph = torch.export.load(tmp_path / "head.pt2").module()
     torch.testing.assert_close(graph(x[:5]).softmax(1), bayes.predict_proba(x[:5]), rtol=0, atol=1e-12)

@@ -98,7 +98,7 @@ def test_fitting_again_starts_afresh(k, structure):
 @pytest.mark.parametrize("structure", STRUCTURES)
 def test_batch_size_and_order_do_not_matter(k, structure, monkeypatch):
     # A fit gathers rows into pieces of this size; with a small one there are many pieces.
-    monkeypatch.setattr("bitbayes.fitting.FIT_BYTES", 10 * 4 * 8)
+    monkeypatch.setattr("bitbayes.fitting.last_layer.FIT_BYTES", 10 * 4 * 8)
     model, (x, y) = reference.network(k), reference.data(k)
     whole = bb.Laplace(model, structure=structure).fit([(x, y)])
     order = torch.randperm(len(x))
@@ -253,7 +253,7 @@ def test_modes_come_back_while_an_error_of_the_curvature_is_held(monkeypatch):
     def fail(*_):
         raise ModelError("no memory")
 
-    monkeypatch.setattr("bitbayes.fitting.FIT_BYTES", 1)
+    monkeypatch.setattr("bitbayes.fitting.last_layer.FIT_BYTES", 1)
     monkeypatch.setattr("bitbayes.structures.FullCurvature.of_features", fail)
     model = nn.Sequential(nn.Dropout(), nn.Linear(3, 1)).train()
     with pytest.raises(ModelError, match="no memory") as held:  # noqa: F841

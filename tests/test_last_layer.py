@@ -18,6 +18,6 @@ def test_full_covariances_made_a_few_points_at_a_time_are_the_same(monkeypatch):
         bayes.tune([(x, y)], objective="ood", outliers=3 * x).prior_variance,
     )
     bayes.prior_variance = 1.0
-    monkeypatch.setattr("bitbayes.last_layer.FULL_NUMBERS", 7 * 18 * 2)
+    monkeypatch.setattr("bitbayes.posteriors.last_layer.FULL_NUMBERS", 7 * 18 * 2)
     torch.testing.assert_close(bayes.predict_proba(x), whole, rtol=0, atol=1e-6)
     assert bayes.tune([(x, y)], objective="ood", outliers=3 * x).prior_variance == pytest.approx(tuned)

@@ -129,7 +129,7 @@ def test_a_language_model(transformers):
     following = torch.cat([IDS[:, 1:], torch.full_like(IDS[:, :1], -100)], dim=1)
     bayes = bb.Laplace(model, prior_variance=1.0).fit([{"input_ids": IDS, "labels": following}])
     probs = bayes.predict_proba({"input_ids": IDS})
-    assert probs.shape == (6, 5, 40) and bayes._posterior.fitted.count == 24
+    assert probs.shape == (6, 5, 40) and bayes.posterior.fitted.count == 24
     features = model.transformer(IDS).last_hidden_state[:, :-1].reshape(24, -1).detach()
     head = nn.Linear(8, 40, bias=False).double()
     head.load_state_dict({"weight": model.lm_head.weight})

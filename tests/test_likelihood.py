@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from bitbayes.likelihood import Bernoulli, Categorical, likelihood_for
+from bitbayes.likelihoods import Bernoulli, Categorical, likelihood_for
 from hypothesis import given
 from hypothesis import strategies as st
 

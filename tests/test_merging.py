@@ -36,7 +36,7 @@ def parts(options, k=3, n=90, dtype=torch.float64):
 
 
 def assert_same(found, expected, close=CLOSE):
-    ours, theirs = found._posterior.fitted, expected._posterior.fitted
+    ours, theirs = found.posterior.fitted, expected.posterior.fitted
     assert ours.count == theirs.count and ours.loss == pytest.approx(theirs.loss, rel=close)
     for name, curvature in theirs.curvature.items():
         for field, tensor in curvature.tensors().items():
@@ -66,7 +66,7 @@ def test_parts_that_are_merged_and_taken_out(options, k):
     torch.testing.assert_close(
         bb.merge(whole, without=[a, c]).predict_proba(x), b.predict_proba(x), rtol=0, atol=CLOSE
     )
-    assert a._posterior.fitted.count == 20  # the parts stay as they are
+    assert a.posterior.fitted.count == 20  # the parts stay as they are
 
 
 def test_files_and_objects(tmp_path):
@@ -119,7 +119,7 @@ def test_what_cannot_be_merged(tmp_path):
     with pytest.raises(DataError, match="20 points are to be taken out, of 20"):
         bb.merge([a, b], without=[b, a])
     merged = bb.merge([a, b])
-    assert merged._posterior.fitted.count == 75
+    assert merged.posterior.fitted.count == 75
 
 
 def test_data_that_are_not_part_of_it_cannot_be_taken_out():

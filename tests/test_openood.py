@@ -101,7 +101,7 @@ def test_the_evaluator_gets_scores_and_predictions_of_laplace(k, options):
 
 def test_labels_may_be_those_of_drawn_networks():
     net, loaders, sets = case()
-    postprocessor = LaplacePostprocessor(layers="all", predictive="weights")
+    postprocessor = LaplacePostprocessor(layers="all", predictive="sampled_networks")
     postprocessor.setup(net, loaders["id"], loaders["ood"])
     x = sets["test"][0]
     torch.manual_seed(3)

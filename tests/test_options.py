@@ -22,9 +22,9 @@ def test_options_that_do_not_go_together_raise():
     with pytest.raises(ArgumentError, match="fisher"):
         bb.Laplace(model, curvature="fisher")
     with pytest.raises(ArgumentError, match="weights"):
-        bb.Laplace(model, predictive="weights")
+        bb.Laplace(model, predictive="sampled_networks")
     with pytest.raises(ArgumentError, match="weights"):
-        bb.Laplace(model).fit(loader(x, y)).predict_proba(x, method="weights")
+        bb.Laplace(model).fit(loader(x, y)).predict_proba(x, method="sampled_networks")
     with pytest.raises(NotFittedError):
         bb.Laplace(model, layers="all").predict_proba(x)
     with pytest.raises(ModelError, match="no parameter of the model requires a gradient"):
@@ -70,7 +70,7 @@ def test_options_that_go_together_are_returned_as_they_are(given):
             {"layers": "all", "structure": "isotropic"},
             "structure='isotropic'.*'auto', 'kron', 'diag', 'full'$",
         ),
-        ({"predictive": "weights"}, "predictive='weights'.*'mc'$"),
+        ({"predictive": "weights"}, "predictive='sampled_networks'.*'mc'$"),
         ({"layers": "all", "predictive": "sum"}, "predictive='sum'.*'mc', 'weights'$"),
         ({"curvature": "ggn"}, "curvature='ggn'.*'exact', 'fisher', 'paper'"),
         ({"layers": "all", "curvature": 2}, "curvature=2.*'exact', 'fisher', 'paper'"),

@@ -108,7 +108,7 @@ def problem(name):
 def test_covariances_and_probabilities_are_those_of_dense_derivatives(name):
     model, x, y, as_rows, _ = problem(name)
     bayes = bb.Laplace(model, structure="full", prior_variance=2.0, residual=False).fit([(x, y)])
-    assert bayes._posterior.fitted.count == int((y != -100).sum()) < y.numel()
+    assert bayes.posterior.fitted.count == int((y != -100).sum()) < y.numel()
     head_reference.check(bayes, HEAD, x, as_rows, counts=(y != -100).flatten())
 
 
@@ -287,7 +287,7 @@ def test_bytes_have_no_label_that_does_not_count():
     """In uint8 -100 would be 156, which is a class."""
     y = torch.full((3, 4, 5), 156, dtype=torch.uint8)
     bayes = bb.Laplace(Pixels(160).double(), structure="diag", prior_variance=1.0).fit([(IMAGES, y)])
-    assert bayes._posterior.fitted.count == y.numel()
+    assert bayes.posterior.fitted.count == y.numel()
 
 
 def test_a_mask_of_tokens_is_never_taken_for_labels():

@@ -48,7 +48,7 @@ def test_half_precision_networks_have_float32_covariances(structure, dtype):
         gaussian.covariance.double(), high.logits(x.to(dtype).double()).covariance, 1e-3
     )  # float32 derivatives
     assert all(each.dtype == dtype for each in low.sample(2).values())
-    assert low.predict_proba(x.to(dtype), method="weights").isfinite().all()
+    assert low.predict_proba(x.to(dtype), method="sampled_networks").isfinite().all()
 
 
 def test_float32_covariances_over_all_layers_are_those_of_float64():

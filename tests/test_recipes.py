@@ -124,7 +124,7 @@ def test_a_tuning_objective(monkeypatch):
     bayes, x, y = reference.fitted(3)
     bayes.tune([(x, y)], objective="errors")
     chosen, errors = bayes.prior_variance, {}
-    for value in bayes._fitted_posterior().candidates():
+    for value in bayes.posterior.candidates():
         bayes.prior_variance = value
         errors[value] = int((bayes.predict_proba(x).argmax(1) != y).sum())
     # The search looks at a third of the candidates, and this cost has steps: one point more is possible.

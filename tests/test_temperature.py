@@ -112,7 +112,7 @@ def test_monte_carlo_draws_about_the_mean_divided(k):
 @pytest.mark.parametrize("temperature", [1.0, 2.0, COLD, HOT])
 def test_drawn_networks_keep_their_distance_from_the_divided_mean(name, temperature):
     """f becomes f*/T + (f − f*): averaged over explicitly drawn networks."""
-    bayes, model, x, _ = dense.fitted(name, "kron", prior_variance=0.05, predictive="weights")
+    bayes, model, x, _ = dense.fitted(name, "kron", prior_variance=0.05, predictive="sampled_networks")
     bayes.temperature = temperature
     draws = bayes.sample(7, generator=torch.Generator().manual_seed(3))
     own, total = model(x).detach(), 0

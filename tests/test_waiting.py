@@ -87,7 +87,7 @@ def prepared(k, residual, device="cpu"):
 
 def tuning_pass(bayes, data):
     with torch.no_grad():
-        validation_points(bayes._posterior, bayes._known_residual(), data, False)
+        validation_points(bayes.posterior, bayes.known_residual, data, False)
 
 
 JOBS = {
@@ -147,13 +147,13 @@ def test_a_tuning_reads_back_as_often_for_many_batches_as_for_few(monkeypatch):
     """Costs are read back once for all groups of points, however many there are."""
     bayes, data = prepared(10, "auto")
     costs = bb.tuning.tune.mean_costs
-    monkeypatch.setattr(type(bayes._posterior), "rows_per_step", 4)  # a group for each batch
+    monkeypatch.setattr(type(bayes.posterior), "rows_per_step", 4)  # a group for each batch
     candidates = [bb.tuning.Candidate(1.0), bb.tuning.Candidate(10.0)]
-    losses = bayes._posterior.fitted.likelihood.losses
+    losses = bayes.posterior.fitted.likelihood.losses
 
     def job(some):
         with torch.no_grad():
-            found = validation_points(bayes._posterior, None, some, False)
+            found = validation_points(bayes.posterior, None, some, False)
             assert len(found) == len(some)
             costs(found, candidates, "pairwise", losses)
 

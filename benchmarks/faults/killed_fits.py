@@ -108,7 +108,7 @@ def fit_and_save(case: int, folder: Path, result: Path) -> None:
 
 
 def sums(bayes: bb.Laplace) -> dict[str, torch.Tensor]:
-    fitted = bayes._fitted_posterior().fitted
+    fitted = bayes.posterior.fitted
     found = {
         f"{name}/{field}": tensor
         for name, curvature in fitted.curvature.items()

@@ -111,7 +111,7 @@ MUTATIONS: tuple[Mutation, ...] = (
 
 def meaning(bayes: bb.Laplace) -> list[object]:
     """All that a file says, in a form that `==` compares to the bit."""
-    fitted = bayes._fitted_posterior().fitted
+    fitted = bayes.posterior.fitted
     tensors = [tensor for curvature in fitted.curvature.values() for tensor in curvature.tensors().values()]
     if fitted.input_moments is not None:
         tensors += fitted.input_moments.tensors().values()

@@ -81,7 +81,7 @@ def predictions(model: nn.Module, x: Tensor, y: Tensor) -> dict[str, Callable[[T
     """Predictions of each kind, which give the same rows each time."""
     last = bb.Laplace(model).fit([(x, y)]).tune([(x, y)])
     everything = bb.Laplace(model, layers="all", prior_variance=0.01).fit([(x, y)])
-    drawn = bb.Laplace(model, layers="all", prior_variance=0.01, predictive="weights").fit([(x, y)])
+    drawn = bb.Laplace(model, layers="all", prior_variance=0.01, predictive="sampled_networks").fit([(x, y)])
 
     def networks(inputs: Tensor) -> Tensor:
         return drawn.predict_proba(inputs, samples=3, generator=torch.Generator().manual_seed(0))

@@ -17,7 +17,7 @@ from dense import close, fitted, loader
 def test_the_fisher_estimate_is_that_of_the_drawn_labels(name, structure, draws, monkeypatch):
     """Its columns (e_y − p)/√draws take the place of the root of Λ. Their average is in test_likelihood."""
     exact, model, x, y = fitted(name, structure)
-    likelihood = exact._posterior.fitted.likelihood
+    likelihood = exact.posterior.fitted.likelihood
     drawn = []
 
     def draw(self, logits, generator):
@@ -31,9 +31,9 @@ def test_the_fisher_estimate_is_that_of_the_drawn_labels(name, structure, draws,
     columns = torch.stack(drawn, 2) / math.sqrt(draws)  # (n, k, draws)
     monkeypatch.setattr(type(likelihood), "root", lambda *_: columns)
     expected = bb.Laplace(model, layers="all", structure=structure).fit([(x, y)])
-    for layer, sums in expected._posterior.fitted.curvature.items():
+    for layer, sums in expected.posterior.fitted.curvature.items():
         for name, value in sums.tensors().items():
-            close(bayes._posterior.fitted.curvature[layer].tensors()[name], value, 1e-12)
+            close(bayes.posterior.fitted.curvature[layer].tensors()[name], value, 1e-12)
     if structure != "kron":
         jacobians = dense.jacobians(model, x)
         along = torch.einsum("nkp,nkd->ndp", jacobians, columns).flatten(0, 1)
@@ -59,9 +59,9 @@ def test_the_fisher_estimate_is_seeded():
 
 def test_the_papers_kronecker_factors_are_damped_one_by_one():
     bayes, model, x, _ = fitted("mlp", "kron", prior_variance=0.2, curvature="paper")
-    curvature, total = bayes._posterior.fitted.curvature, 0
+    curvature, total = bayes.posterior.fitted.curvature, 0
     derivatives, place = dense.jacobians(model, x), 0
-    for layer in bayes._posterior.layers:
+    for layer in bayes.posterior.layers:
         outputs, inputs, positions = curvature[layer.name].tensors().values()
         width, root = layer.shapes[0][1], positions.sqrt()
         left = torch.linalg.inv(outputs[0] / root + torch.eye(len(outputs[0])) / 0.2)
@@ -84,7 +84,7 @@ def test_the_papers_diagonal_is_a_fisher_estimate():
 def test_an_update_draws_labels_of_its_own():
     model, x, y = dense.case("mlp")
     once = bb.Laplace(model, layers="all", curvature="fisher").fit([(x, y)])
-    before = {name: each.tensors() for name, each in once._posterior.fitted.curvature.items()}
+    before = {name: each.tensors() for name, each in once.posterior.fitted.curvature.items()}
     once.update([(x, y)])
-    for name, each in once._posterior.fitted.curvature.items():
+    for name, each in once.posterior.fitted.curvature.items():
         assert not torch.allclose(each.tensors()["outputs"], 2 * before[name]["outputs"], rtol=1e-6)

@@ -28,7 +28,7 @@ def test_modes_and_weights_stay_as_they_were_over_all_layers():
     model[1].eval()
     modes = [module.training for module in model.modules()]
     bayes = bb.Laplace(model, layers="all").fit(loader(x, y))
-    for job in (bayes.logits, bayes.predict_proba, bayes, lambda x: bayes.predict_proba(x, method="weights")):
+    for job in (bayes.logits, bayes.predict_proba, bayes, lambda x: bayes.predict_proba(x, method="sampled_networks")):
         job(x)
         assert [module.training for module in model.modules()] == modes
     before = copy.deepcopy(model.state_dict())

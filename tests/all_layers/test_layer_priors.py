@@ -11,7 +11,7 @@ from dense import close, fitted, loader
 @pytest.mark.parametrize("structure", ["diag", "kron"])
 def test_each_layer_has_its_own_prior_variance(structure):
     bayes, model, x, _ = fitted("convnet", structure)
-    names = bayes._posterior.names
+    names = bayes.posterior.names
     together = bayes.logits(x).covariance
     bayes.prior_variance = dict.fromkeys(names, 1.0)
     assert torch.equal(bayes.logits(x).covariance, together)
@@ -27,7 +27,7 @@ def test_each_layer_has_its_own_prior_variance(structure):
 @pytest.mark.parametrize("structure", ["diag", "kron"])
 def test_the_evidence_tunes_each_layers_prior(structure, tmp_path):
     bayes, model, x, _ = fitted("mlp", structure, n=40)
-    bayes.prior_variance = dict.fromkeys(bayes._posterior.names, 1.0)
+    bayes.prior_variance = dict.fromkeys(bayes.posterior.names, 1.0)
     bayes.tune(objective="evidence")
     best = float(bayes.log_evidence())
     for name, value in bayes.prior_variance.items():

@@ -39,18 +39,18 @@ def test_sampled_networks_raise_on_inputs_that_are_not_finite_or_overflow(struct
     bayes = bb.Laplace(model, layers="all", structure=structure).fit([(x, y)])
     x[1] = bad
     with pytest.raises(DataError, match=message):
-        bayes.predict_proba(x, method="weights")
+        bayes.predict_proba(x, method="sampled_networks")
 
 
 def test_sampled_networks_with_a_residual_raise():
     model, x, y = dense.case("mlp")
     bayes = bb.Laplace(model, layers="all", residual=True).fit(loader(x, y))
     with pytest.raises(ArgumentError, match="does not use the residual"):
-        bayes.predict_proba(x, method="weights")
+        bayes.predict_proba(x, method="sampled_networks")
 
 
 def test_the_drop_in_refuses_what_predict_proba_refuses():
-    bayes, _, x, _ = fitted("mlp", "kron", predictive="weights")
+    bayes, _, x, _ = fitted("mlp", "kron", predictive="sampled_networks")
     with pytest.raises(DataError, match="NaN"):
         bayes(x * float("nan"))
     assert torch.isfinite(bayes(x)).all()

@@ -76,4 +76,4 @@ def test_two_processes_save_what_one_would_fit(images, monkeypatch):
     alone.residual_variance, alone.residual_threshold = saved.residual_variance, saved.residual_threshold
     # Features in float32, of other batches.
     torch.testing.assert_close(saved.predict_proba(x), alone.predict_proba(x), rtol=0, atol=1e-5)
-    assert saved._posterior.fitted.count == 33
+    assert saved.posterior.fitted.count == 33

@@ -67,7 +67,7 @@ def fit(loader, folder=None, **options):
 
 
 def sums(bayes):
-    fitted = bayes._posterior.fitted
+    fitted = bayes.posterior.fitted
     bundles = {**fitted.curvature, "inputs": fitted.input_moments}
     tensors = {
         f"{name}/{field}": tensor.clone()
@@ -401,7 +401,7 @@ def test_inputs_without_a_residual_stay_so(tmp_path):
         bb.Laplace(pool).fit(Stopping(batches), checkpoint=tmp_path)
     resumed = bb.Laplace(pool).fit(batches, checkpoint=tmp_path)
     assert_equal(resumed, bb.Laplace(pool).fit(batches))
-    assert resumed._posterior.fitted.input_moments is None
+    assert resumed.posterior.fitted.input_moments is None
 
 
 class Tokens(Counted):
@@ -416,7 +416,7 @@ class Tokens(Counted):
 def test_positions(tmp_path):
     """A batch is kept as a whole, although its positions are summed up in parts."""
     expected = fit(DataLoader(Tokens(), 2))
-    assert expected._posterior.fitted.count == 24 * 50
+    assert expected.posterior.fitted.count == 24 * 50
     for stop in range(0, 24, 2):
         folder = tmp_path / str(stop)
         with pytest.raises(Interrupted):
@@ -439,7 +439,7 @@ def test_positions_of_a_padded_share(tmp_path):
     """What a sampler repeats are inputs, and not positions."""
     loader = lambda data: DataLoader(data, 1, sampler=DistributedSampler(data, 5, 4, shuffle=False))  # noqa: E731
     expected = fit(loader(Tokens()))
-    assert expected._posterior.fitted.count == 4 * 50
+    assert expected.posterior.fitted.count == 4 * 50
     with pytest.raises(Interrupted):
         fit(loader(Tokens(2)), tmp_path)
     assert_equal(fit(loader(Tokens()), tmp_path), expected)

@@ -255,7 +255,7 @@ def test_predictives_and_posteriors_that_cannot_be_exported_raise(tmp_path):
     with pytest.raises(ArgumentError, match="closed form"):
         fitted(3, {"predictive": "mc"})[0].export(tmp_path / "bayes.pt2", x)
     y = torch.arange(140) % 3
-    every = bb.Laplace(copy.deepcopy(bayes.model), layers="all", predictive="weights").fit([(x, y)])
+    every = bb.Laplace(copy.deepcopy(bayes.model), layers="all", predictive="sampled_networks").fit([(x, y)])
     with pytest.raises(ArgumentError, match="closed form"):
         every.export(tmp_path / "bayes.pt2", x)
     every.predictive = "auto"

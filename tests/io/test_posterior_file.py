@@ -268,7 +268,7 @@ bb.Laplace(model, structure="full").fit([(x, y)]).save(path)
 bayes = bb.Laplace.load(path, model)
 size = os.path.getsize(path)
 assert size > 2_000_000  # several pages
-fitted = bayes._posterior.fitted
+fitted = bayes.posterior.fitted
 before = [tensor.clone() for tensor in fitted.curvature[""].tensors().values()]
 with open(path, "r+b") as file:
     file.seek(size // 2)
@@ -317,7 +317,7 @@ def test_loading_while_another_process_saves_gives_the_old_or_the_new_posterior(
 def test_numbers_that_are_not_finite_are_not_saved(saved):
     bayes, _, path = saved
     before = path.read_bytes()
-    fitted = replace(bayes._posterior.fitted, loss=float("inf"))
+    fitted = replace(bayes.posterior.fitted, loss=float("inf"))
     with pytest.raises(FileError, match="not finite"):
         posterior_file.write(path, {}, {}, fitted)
     assert path.read_bytes() == before

@@ -71,4 +71,4 @@ def test_a_fit_whose_model_counts_its_calls_has_the_fingerprint_of_afterwards():
     x, y = points()
     model = nn.Sequential(Counter(), nn.ReLU(), nn.Linear(8, 3))
     bayes = bb.Laplace(model).fit([(x, y)])
-    assert bayes._posterior.fitted.fingerprint == fingerprint(model)
+    assert bayes.posterior.fitted.fingerprint == fingerprint(model)

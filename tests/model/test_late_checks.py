@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from bitbayes.likelihood import Categorical
+from bitbayes.likelihoods import Categorical
 from torch import nn
 
 import bitbayes as bb
@@ -62,7 +62,7 @@ JOBS = LABELLED | {
 
 
 def assert_unchanged(bayes, before, x):
-    assert (bayes._posterior, bayes._numbers()) == before[:2]
+    assert (bayes.posterior, bayes._numbers()) == before[:2]
     assert torch.equal(bayes.predict_proba(x), before[2])
 
 
@@ -70,7 +70,7 @@ def assert_unchanged(bayes, before, x):
 @pytest.mark.parametrize("job", JOBS)
 def test_the_batch_that_is_not_finite_is_named_soon_and_nothing_is_changed(job, bad):
     bayes, (x, _) = fitted(), points()
-    before = bayes._posterior, bayes._numbers(), bayes.predict_proba(x)
+    before = bayes.posterior, bayes._numbers(), bayes.predict_proba(x)
     loader = Counted(batches(bad))
     with pytest.raises(DataError, match=f"^batch {bad} holds NaN or infinity"):
         JOBS[job](bayes, loader)
@@ -83,7 +83,7 @@ def test_the_batch_that_is_not_finite_is_named_soon_and_nothing_is_changed(job, 
 @pytest.mark.parametrize("job", LABELLED)
 def test_the_batch_with_a_label_out_of_range_is_named_and_nothing_is_changed(job, bad, label):
     bayes, (x, _) = fitted(), points()
-    before = bayes._posterior, bayes._numbers(), bayes.predict_proba(x)
+    before = bayes.posterior, bayes._numbers(), bayes.predict_proba(x)
     shown = str(sorted({0, 1, 2, label}))
     with pytest.raises(DataError, match=f"^batch {bad}: the labels are .*from 0 to 2$") as caught:
         LABELLED[job](bayes, mislabelled(bad, label))

@@ -127,7 +127,7 @@ def test_fits_of_shares_are_merged_to_the_fit_of_all(layers):
     whole = bb.Laplace(model, layers=layers).fit(DataLoader(data, 41))
     # Sums in another order: a few roundings of float64.
     torch.testing.assert_close(merged.predict_proba(x), whole.predict_proba(x), rtol=0, atol=1e-12)
-    assert merged._posterior.fitted.count == 41
+    assert merged.posterior.fitted.count == 41
 
 
 @pytest.mark.parametrize("split", [False, True])

@@ -39,7 +39,7 @@ def test_an_output_whose_axes_of_length_one_are_squeezed_away(k, structure, how)
     close(bayes.predict_proba(whole), plain.predict_proba(x), 1e-12)
     close(bayes.predict_proba(one), plain.predict_proba(x[:1]), 1e-12)
     every, first = (
-        bayes.predict_proba(some, method="weights", generator=torch.Generator().manual_seed(0))
+        bayes.predict_proba(some, method="sampled_networks", generator=torch.Generator().manual_seed(0))
         for some in (whole, one)
     )
     close(first, every[:1], 1e-12)

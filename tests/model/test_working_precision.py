@@ -39,7 +39,7 @@ def test_an_output_in_another_precision_than_the_parameters(structure, after):
         assert mine.dtype == torch.float32
         close(mine, theirs, tolerance)
     model.after = after
-    close(bayes.predict_proba(x, method="weights").sum(1).float(), torch.ones(6), 1e-6)
+    close(bayes.predict_proba(x, method="sampled_networks").sum(1).float(), torch.ones(6), 1e-6)
 
 
 @pytest.mark.parametrize("structure", STRUCTURES)

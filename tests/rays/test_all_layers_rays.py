@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 import torch
-from bitbayes.likelihood import Categorical
+from bitbayes.likelihoods import Categorical
 from torch import nn
 
 import bitbayes as bb
@@ -111,7 +111,7 @@ def test_the_gaussian_along_a_ray_is_that_of_its_points(name, structure, layers)
     else:
         bayes, x = laplace(name, 3, n=6, layers=layers, structure=structure, prior_variance=0.1)
     prior = Prior(bayes.prior_variance)
-    (ray,) = bayes._posterior.rays(x, prior, find_alpha=True, tolerance=0.0)
+    (ray,) = bayes.posterior.rays(x, prior, find_alpha=True, tolerance=0.0)
     row, t = torch.arange(len(x)), Categorical().differences(3)
     for u in (0.2, 0.5, 0.9, 1.0):
         delta = ray.delta(row, torch.full_like(ray.alpha, u))

@@ -30,7 +30,7 @@ STRUCTURES = ("full", "kron", "diag", "isotropic", "paper")
 
 def head_gaussian(bayes):
     """The Gaussian over the last layer's weights."""
-    (gaussian,) = bayes._fitted_posterior().decomposed().values()
+    (gaussian,) = bayes.posterior.decomposed().values()
     return gaussian
 
 
@@ -43,7 +43,7 @@ def parts(bayes, x, labels):
     head = bayes.model[-1]
     weights = torch.cat([head.weight, head.bias[:, None]], 1).detach()
     with torch.no_grad():
-        features = with_bias(forward(bayes.model, bayes._fitted_posterior().head, x)[0], True)
+        features = with_bias(forward(bayes.model, bayes.posterior.head, x)[0], True)
     case = "paper" if bayes.curvature == "paper" else bayes.structure
     return weights, features, covariance(case, weights, features, labels, bayes.prior_variance, True)
 
@@ -145,7 +145,7 @@ def test_no_limit_and_no_prediction_exceeds_the_bound(case, structure, prior_var
 @pytest.mark.parametrize("structure", STRUCTURES)
 def test_confidences_at_tiny_and_huge_prior_variances_keep_their_limits(k, method, structure):
     bayes, x, _ = fitted(k, structure, method)
-    fit = bayes._fitted_posterior()
+    fit = bayes.posterior
     with torch.no_grad():
         features, logits, _ = forward(bayes.model, fit.head, x)
     limits = prior_limits(with_bias(features, True), logits, head_gaussian(bayes), method)

@@ -6,7 +6,7 @@ are halved until nothing depends on how a cell is bounded.
 
 import pytest
 import torch
-from bitbayes.likelihood import likelihood_for
+from bitbayes.likelihoods import likelihood_for
 from bitbayes.predictive import KAPPA, predict
 
 from bitbayes.logits import CovarianceFactors, LogitGaussian

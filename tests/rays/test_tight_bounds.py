@@ -257,7 +257,7 @@ def test_the_bound_over_all_layers_is_that_of_a_numerical_maximisation(structure
 def test_dense_and_factored_derivatives_have_one_covariance(name):
     """These networks have convolutions with groups, with and without a bias."""
     bayes, model, x, _ = dense.fitted(name, "kron")
-    network = bayes._fitted_posterior()._network(x.device, x.dtype)
+    network = bayes.posterior._network(x.device, x.dtype)
     _, found = differentiate(model.eval(), network.layers, x, lambda f: torch.eye(3).expand(len(f), -1, -1))
     factored = {each.layer.name: each.jacobian() for each in found}
     full = {name: DenseJacobian(each.dense()) for name, each in factored.items()}
@@ -323,7 +323,7 @@ def test_the_last_layer_bounds_nothing_where_it_is_certain_or_called_twice():
         torch.manual_seed(0)
         x = torch.randn(20, 3, dtype=torch.float64)
         bayes = bb.Laplace(model.double(), layers="all", structure="diag").fit([(x, torch.arange(20) % 3)])
-        exact = bayes._fitted_posterior()._exact(bayes._prior)
+        exact = bayes.posterior._exact(bayes._prior)
         return head_bound(exact, x, 1.0, "pairwise") is not None
 
     assert known(MLP((3, 4, 3)))

@@ -17,7 +17,7 @@ def numbers(bayes):
 
 def knows(bayes):
     """Whether the fit has learned what a residual needs."""
-    return bayes._posterior.fitted.input_moments is not None
+    return bayes.posterior.fitted.input_moments is not None
 
 
 @pytest.mark.parametrize("layers", ["last", "all"])
@@ -104,7 +104,7 @@ def test_other_objectives_see_the_temperature_and_the_residual_that_they_keep():
     bayes.temperature, bayes.residual_variance, bayes.residual_threshold = 0.5, 0.3, 0.2
     bayes.tune([(x, y)], objective="nll")
     chosen, costs = bayes.prior_variance, {}
-    for value in bayes._posterior.candidates():
+    for value in bayes.posterior.candidates():
         bayes.prior_variance = value
         costs[value] = bb.metrics.nll(bayes.predict_proba(x), y)
     # The search looks at a third of the candidates and then around the best of these.
@@ -198,7 +198,7 @@ def test_images_of_bytes_and_numbers_of_any_precision_have_one(inputs):
 
 def test_drawn_networks_never_see_it():
     x, y = points()
-    bayes = bb.Laplace(relu_mlp(), layers="all", predictive="weights").fit([(x, y)]).tune([(x, y)])
+    bayes = bb.Laplace(relu_mlp(), layers="all", predictive="sampled_networks").fit([(x, y)]).tune([(x, y)])
     assert bayes.residual_variance == 0.0
     other = bb.Laplace(relu_mlp(), layers="all").fit([(x, y)]).tune([(x, y)])
     assert other.residual_variance > 0

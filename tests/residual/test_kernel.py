@@ -175,7 +175,7 @@ def test_inputs_and_options_without_a_residual_raise():
     with pytest.raises(ArgumentError, match=r"a mapping without.*residual=False"):
         bayes.fit([{"ids": torch.ones(4, 2).long(), "labels": torch.zeros(4).long()}])
     with pytest.raises(ArgumentError, match="weights"):
-        bb.Laplace(torch.nn.Linear(2, 2), layers="all", predictive="weights", residual=True)
+        bb.Laplace(torch.nn.Linear(2, 2), layers="all", predictive="sampled_networks", residual=True)
     with pytest.raises(ArgumentError, match="expected 'auto', True, False"):
         bb.Laplace(torch.nn.Linear(2, 2), residual="yes")
     with pytest.raises(DataError, match="one size"):
@@ -276,7 +276,7 @@ def test_the_kernel_is_that_of_the_input_before_the_model_changes_it():
     bayes = bb.Laplace(InPlace(), residual=True)
     # The first rows are looked at before the pass: a batch of its own is not changed by that.
     bayes.fit([(x[:2].clone(), y[:2]), (x[2:].clone(), y[2:])])
-    moments = bayes._posterior.fitted.input_moments
+    moments = bayes.posterior.fitted.input_moments
     expected = torch.cat([x[:2] / 2, x[2:]]).double().mean(0)
     torch.testing.assert_close(moments.mean, expected, rtol=1e-6, atol=1e-6)
     bayes.residual_variance = 3.0

@@ -104,7 +104,7 @@ def test_a_float32_networks_curvature_is_summed_in_float64(structure, layer, pos
         rows = 1  # it sums the positions of one batch in the network's own precision
     batches = zip(x.split(rows), (torch.arange(65) % 2).split(rows), strict=True)
     bayes = bb.Laplace(model, layers="all", structure=structure).fit(list(batches))
-    (sums,) = bayes._posterior.fitted.curvature.values()
+    (sums,) = bayes.posterior.fitted.curvature.values()
     if isinstance(sums, KronCurvature):
         assert sums.inputs.dtype == sums.outputs.dtype == torch.float64
         assert sums.inputs[0].tolist() == [[2**24 + 64, 2**12 + 64], [2**12 + 64, 65 * positions]]
@@ -116,7 +116,7 @@ def test_a_float32_networks_curvature_is_summed_in_float64(structure, layer, pos
 
 
 def network_gaussian(bayes):
-    return NetworkGaussian(bayes._posterior.layers, bayes._posterior.decomposed())
+    return NetworkGaussian(bayes.posterior.layers, bayes.posterior.decomposed())
 
 
 @pytest.mark.parametrize("structure", EXACT)
@@ -133,9 +133,9 @@ def test_the_largest_precision_takes_each_layers_own_prior():
     bayes, model, x, y = fitted("mlp", "diag")
     h = torch.diag(dense.ggn(model, x, y))
     for variances in ((1e-5, 2.0, 7.0), (2.0, 7.0, 1e-5), (3.0, 4.0, 5.0)):
-        sizes = [layer.size for layer in bayes._posterior.layers]
+        sizes = [layer.size for layer in bayes.posterior.layers]
         taus = torch.cat([torch.full((n,), 1 / v).double() for n, v in zip(sizes, variances, strict=True)])
-        prior = Prior(dict(zip(bayes._posterior.names, variances, strict=True)))
+        prior = Prior(dict(zip(bayes.posterior.names, variances, strict=True)))
         close(network_gaussian(bayes).largest_precision(prior), (h + taus).amax(), 1e-6)
 
 
@@ -166,7 +166,7 @@ def test_each_layers_block_has_its_part_of_the_dense_curvature(name, structure):
     place, spans = 0, {}
     for key, value in dense.parameters(model).items():
         spans[key], place = torch.arange(place, place + value.numel()), place + value.numel()
-    posterior = bayes._posterior
+    posterior = bayes.posterior
     for block, gaussian in posterior.decomposed().items():
         layers = [layer for layer in posterior.layers if block in (layer.name, WHOLE_NETWORK)]
         precisions = gaussian.precisions(2.0)

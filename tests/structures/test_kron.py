@@ -72,7 +72,7 @@ def joint(parts):
 
 
 def factors(bayes, name):
-    return bayes._posterior.fitted.curvature[name]
+    return bayes.posterior.fitted.curvature[name]
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -81,7 +81,7 @@ def test_factors_are_sums_over_points_and_positions(case):
     model = make()
     x, y = torch.randn(9, *shape, dtype=torch.float64), torch.arange(9) % 3
     bayes = bb.Laplace(model, layers="all", structure="kron").fit(loader(x, y))
-    for name in bayes._posterior.names:
+    for name in bayes.posterior.names:
         close(joint(factors(bayes, name)), kron_block(model, name, x, y), 1e-10)
 
 
@@ -104,7 +104,7 @@ def test_factors_are_the_kfac_factors_of_curvlinops(case):
     )
     matrix = theirs @ torch.eye(theirs.shape[1], dtype=torch.float64)
     start = 0
-    for layer in bayes._posterior.layers:
+    for layer in bayes.posterior.layers:
         order = torch.arange(layer.size)[None]
         ours_at = torch.cat([part.flatten() for part in layer.split(order).values()])
         block = joint(factors(bayes, layer.name))[ours_at][:, ours_at]
@@ -128,7 +128,7 @@ def test_kron_is_exact_for_one_point_and_one_linear_layer():
 def test_logit_covariances_are_those_of_the_dense_kronecker_product(name):
     """The reference takes the library's factors: this checks eigenbasis, prior, groups and norm layers."""
     bayes, model, x, y = fitted(name, "kron", prior_variance=0.3)
-    curvature = bayes._posterior.fitted.curvature
+    curvature = bayes.posterior.fitted.curvature
     total = 0
     own = dense.parameters(model)
     place, spans = 0, {}
@@ -136,7 +136,7 @@ def test_logit_covariances_are_those_of_the_dense_kronecker_product(name):
         spans[key] = torch.arange(place, place + value.numel())
         place += value.numel()
     j = dense.jacobians(model, x)
-    for layer in bayes._posterior.layers:
+    for layer in bayes.posterior.layers:
         order = layer.split(torch.arange(layer.size)[None])
         ours_at = torch.cat([order[key].flatten() for key in layer.names])
         theirs_at = torch.cat([spans[key] for key in layer.names])
@@ -197,7 +197,7 @@ def test_a_layers_block_has_the_dense_largest_precision_and_covariance(case, tau
     model = make()
     x, y = torch.randn(9, *shape, dtype=torch.float64), torch.arange(9) % 3
     bayes = bb.Laplace(model, layers="all", structure="kron").fit(loader(x, y))
-    for name, gaussian in bayes._posterior.decomposed().items():
+    for name, gaussian in bayes.posterior.decomposed().items():
         block = kron_block(model, name, x, y)
         dense_precision = block + tau * torch.eye(len(block), dtype=torch.float64)
         close(gaussian.largest_precision(tau), torch.linalg.eigvalsh(dense_precision)[-1], 1e-10)

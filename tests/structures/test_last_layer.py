@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from bitbayes.likelihood import likelihood_for
+from bitbayes.likelihoods import likelihood_for
 from torch import nn
 from torch.func import functional_call
 
@@ -237,7 +237,7 @@ def test_a_full_curvature_is_summed_in_pieces(monkeypatch):
 
 def weight_gaussian(bayes):
     """The Gaussian over the last layer's weights."""
-    (gaussian,) = bayes._posterior.decomposed().values()
+    (gaussian,) = bayes.posterior.decomposed().values()
     return gaussian
 
 

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from bitbayes.likelihood import likelihood_for
+from bitbayes.likelihoods import likelihood_for
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
@@ -31,12 +31,12 @@ def both(k, bias=True, n=30, **options):
 
 
 def gaussian_of(bayes):
-    (gaussian,) = bayes._posterior.decomposed().values()
+    (gaussian,) = bayes.posterior.decomposed().values()
     return gaussian
 
 
 def curvature_of(bayes):
-    (curvature,) = bayes._posterior.fitted.curvature.values()
+    (curvature,) = bayes.posterior.fitted.curvature.values()
     return curvature
 
 

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from bitbayes.all_layers import NODES, interpolation
+from bitbayes.posteriors.all_layers import NODES, interpolation
 
 import bitbayes as bb
 import dense
@@ -29,7 +29,7 @@ def test_the_interpolation_between_priors_is_within_two_percent():
 def test_families_of_parts_join_to_that_of_all_points_and_have_its_rows():
     bayes, _, x, _ = fitted("mlp", "kron", n=12)
     parts = [Batch(part, None, "") for part in (x, x[:5], x[5:])]
-    whole, *others = (family for _, family in bayes._posterior.logits_by_prior(parts))
+    whole, *others = (family for _, family in bayes.posterior.logits_by_prior(parts))
     joined, chosen = type(whole).joined(others), whole.rows(torch.tensor([7, 0]))
     expected = whole.at(Prior(0.3))
     assert len(joined) == 12 and len(chosen) == 2
@@ -56,7 +56,7 @@ def test_tuning_over_all_layers_finds_the_optimum_of_exact_covariances(structure
         return float(loss - (0.25 * entropy if objective == "ood" else 0))
 
     chosen = bayes.prior_variance
-    grid = bayes._posterior.candidates()
+    grid = bayes.posterior.candidates()
     costs = [cost(value) for value in grid]
     spread = max(costs) - min(costs)
     assert 1 < costs.index(min(costs)) < len(costs) - 1
@@ -64,7 +64,7 @@ def test_tuning_over_all_layers_finds_the_optimum_of_exact_covariances(structure
 
 
 def test_tuning_with_the_predictive_weights():
-    bayes, _, x, _ = fitted("mlp", "kron", n=40, predictive="weights")
+    bayes, _, x, _ = fitted("mlp", "kron", n=40, predictive="sampled_networks")
     bayes.tune(objective="evidence")
     best = bayes.prior_variance
     assert float(bayes.log_evidence(best)) > max(float(bayes.log_evidence(best * f)) for f in (0.6, 1.7))

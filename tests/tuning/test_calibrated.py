@@ -124,7 +124,7 @@ def test_prior_variance_and_temperature_are_those_of_a_brute_force_search(k, str
         return reference.logits_covariance(sigma, features, k)
 
     expected = BruteForce(
-        bayes._posterior.candidates(), model(x).detach(), covariances, y, method if k > 1 else "probit"
+        bayes.posterior.candidates(), model(x).detach(), covariances, y, method if k > 1 else "probit"
     )
     assert bayes.tune(reference.loader(x, y)) is bayes
     expected.agrees(bayes)
@@ -153,7 +153,7 @@ def test_over_all_layers_the_choice_is_that_of_exact_covariances(structure):
         sigma = torch.linalg.inv(curvature + torch.eye(len(curvature)) / value)
         return jacobians @ sigma @ jacobians.mT
 
-    grid = bayes._posterior.candidates()
+    grid = bayes.posterior.candidates()
     expected = BruteForce(grid, model(x).detach(), covariances, labels, "pairwise")
     bayes.tune(reference.loader(x, labels))
     place = grid.index(bayes.prior_variance)
@@ -226,7 +226,7 @@ def test_batch_sizes_do_not_change_the_choice(monkeypatch):
     numbers = ("prior_variance", "temperature", "residual_variance", "residual_threshold")
     bayes.tune([(x, y)])
     whole = [getattr(bayes, name) for name in numbers]
-    monkeypatch.setattr("bitbayes.last_layer.STEP_BYTES", 8 * 8 * 10)
+    monkeypatch.setattr("bitbayes.posteriors.last_layer.STEP_BYTES", 8 * 8 * 10)
     bayes.tune(reference.loader(x, y, 7))
     # Costs differ by the rounding of their sums, 1e-16, and a vertex by as much over the curvature.
     assert [getattr(bayes, name) for name in numbers] == pytest.approx(whole, rel=1e-9)
@@ -237,7 +237,7 @@ def test_one_point_and_one_class_give_finite_numbers(k, layers):
     bayes, (x, y) = trained(k, layers=layers)
     for points_of in ((x[:1], y[:1]), (x, torch.zeros_like(y)), (x, torch.ones_like(y))):
         bayes.tune([points_of])
-        assert 1e-6 <= bayes.temperature <= 1e6 and bayes.prior_variance in bayes._posterior.candidates()
+        assert 1e-6 <= bayes.temperature <= 1e6 and bayes.prior_variance in bayes.posterior.candidates()
         assert bool(bayes.predict_proba(100 * x).isfinite().all())
         assert math.isfinite(bayes.residual_variance) and bayes.residual_threshold > 0
 
@@ -246,7 +246,7 @@ def test_monte_carlo_and_drawn_networks_are_tuned_too():
     bayes, (x, y) = trained(3, predictive="mc")
     first = bayes.tune([(x, y)]).temperature
     assert bayes.tune([(x, y)]).temperature == first  # the same random numbers for every candidate
-    bayes, (x, y) = trained(3, layers="all", predictive="weights")
+    bayes, (x, y) = trained(3, layers="all", predictive="sampled_networks")
     bayes.tune([(x, y)])
     assert bayes.residual_variance == 0.0 and bayes.temperature != 1.0
     assert bool(bayes.predict_proba(x).isfinite().all())

@@ -154,19 +154,19 @@ def test_tuning_takes_one_forward_pass_over_its_data(k):
 @pytest.mark.parametrize("batch", [60, 30, 20, 7])
 def test_batches_that_are_joined_have_all_points_in_their_order(batch, rows, monkeypatch):
     bayes, (x, y) = trained(3)
-    monkeypatch.setattr(type(bayes._posterior), "rows_per_step", rows)
-    found = validation_points(bayes._posterior, bayes._known_residual(), reference.loader(x, y, batch), False)
+    monkeypatch.setattr(type(bayes.posterior), "rows_per_step", rows)
+    found = validation_points(bayes.posterior, bayes.known_residual, reference.loader(x, y, batch), False)
     assert torch.equal(torch.cat([each.labels for each in found]), y)
     means = torch.cat([each.family.at(Prior(1.0)).mean for each in found])
     torch.testing.assert_close(means, bayes.model(x).detach(), rtol=1e-12, atol=1e-12)
-    kernel = bayes._known_residual().root_kernel(x)
+    kernel = bayes.known_residual.root_kernel(x)
     torch.testing.assert_close(torch.cat([each.root_kernel for each in found]), kernel, rtol=1e-12, atol=0)
 
 
 def test_batch_sizes_do_not_change_the_tuned_variance(monkeypatch):
     bayes, (x, y) = trained(3)
     whole = bayes.tune([(x, y)], objective="ood", outliers=4 * x).prior_variance
-    monkeypatch.setattr("bitbayes.last_layer.STEP_BYTES", 8 * 8 * 10)
+    monkeypatch.setattr("bitbayes.posteriors.last_layer.STEP_BYTES", 8 * 8 * 10)
     parts = bayes.tune(
         reference.loader(x, y, 7), objective="ood", outliers=list((4 * x).split(9))
     ).prior_variance
@@ -222,7 +222,7 @@ def test_one_number_is_kept_for_each_point_and_feature(structure, k):
     model, x, y = nn.Linear(width, k), torch.randn(n, width), torch.arange(n) % max(k, 2)
     bayes = bb.Laplace(model, structure=structure, residual=False).fit([(x, y)])
     kept = {}
-    for group in validation_points(bayes._fitted_posterior(), None, reference.loader(x, y, 70), False):
+    for group in validation_points(bayes.posterior, None, reference.loader(x, y, 70), False):
         family = group.family
         for each in (family.coordinates, family.scaled_mean, family.scale, group.labels):
             kept[each.untyped_storage().data_ptr()] = each.untyped_storage().nbytes()
