@@ -131,7 +131,7 @@ def paper_covariance(weights, features, labels, prior_variance, bias):
     return covariance.reshape(k * width, k * width)
 
 
-def covariance(case, weights, features, labels, prior_variance, bias):
+def covariance(case, weights, features, labels, prior_variance, bias=None):
     """Σ (kD, kD) for a structure, or for "paper"."""
     if case == "paper":
         return paper_covariance(weights, features, labels, prior_variance, bias)
@@ -144,7 +144,7 @@ def logits_covariance(sigma, features, k):
     return torch.stack([j @ sigma @ j.T for j in jacobians])
 
 
-def log_evidence(case, weights, features, labels, prior_variance, bias):
+def log_evidence(case, weights, features, labels, prior_variance, bias=None):
     """log p(D | W*) + log N(W* | 0, σ₀²I) + P/2 log 2π − ½ log det(H + τI)."""
     prior_variance = torch.as_tensor(prior_variance, dtype=torch.float64)
     if case == "paper":

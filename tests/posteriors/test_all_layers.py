@@ -17,7 +17,7 @@ def test_a_tiny_prior_variance_gives_the_plain_networks_predictions(name, struct
     bayes, model, x, _ = fitted(name, structure, prior_variance=1e-14)
     plain = model(x).detach()
     plain = plain.softmax(1) if plain.shape[1] > 1 else torch.cat([(-plain).sigmoid(), plain.sigmoid()], 1)
-    methods = ("probit", "mc", "weights", "quadrature" if name == "one logit" else "pairwise")
+    methods = ("probit", "mc", "sampled_networks", "quadrature" if name == "one logit" else "pairwise")
     for method in methods:
         close(bayes.predict_proba(x, method=method), plain, 1e-5)  # deviations of 1e-7 times derivatives
 

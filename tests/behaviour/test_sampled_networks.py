@@ -16,7 +16,7 @@ def test_the_predictive_weights_averages_the_sampled_networks():
     draws = bayes.sample(7, generator=torch.Generator().manual_seed(3))
     networks = [{name: each[s] for name, each in draws.items()} for s in range(7)]
     expected = torch.stack([functional_call(model, each, (x,)).softmax(1) for each in networks]).mean(0)
-    seeded = {"method": "weights", "samples": 7}
+    seeded = {"method": "sampled_networks", "samples": 7}
     close(bayes.predict_proba(x, generator=torch.Generator().manual_seed(3), **seeded), expected, 1e-12)
     # All batches are predicted with the same networks.
     parts = bayes.predict_proba(list(x.split(5)), generator=torch.Generator().manual_seed(3), **seeded)
