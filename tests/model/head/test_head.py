@@ -49,35 +49,6 @@ def test_a_layer_whose_weights_agree_with_the_heads_is_not_the_head():
     assert find_head(model, torch.randn(2, 3)).name == "last"
 
 
-def test_the_outputs_of_a_shared_layer_are_told_apart():
-    layer = nn.Linear(3, 3)
-    model = nn.Sequential(layer, nn.ReLU(), layer)
-    x = torch.randn(4, 3)
-    features, logits, _ = forward(model, find_head(model, x), x)
-    torch.testing.assert_close(features, layer(x).relu(), rtol=0, atol=0)
-    torch.testing.assert_close(logits, model(x), rtol=0, atol=0)
-
-
-@pytest.mark.parametrize("shape", ["column", "flat"])
-def test_forward_gives_features_logits_and_the_models_shape(shape):
-    class Model(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.hidden, self.head = nn.Linear(3, 4), nn.Linear(4, 1)
-
-        def forward(self, x):
-            y = self.head(self.hidden(x).tanh())
-            return y if shape == "column" else y.squeeze(-1)
-
-    model, x = Model(), torch.randn(5, 3)
-    for inputs in (x, x[:1]):
-        head = find_head(model, inputs)
-        features, logits, size = forward(model, head, inputs)
-        assert head.name == "head" and size == tuple(model(inputs).shape)
-        torch.testing.assert_close(features, model.hidden(inputs).tanh(), rtol=0, atol=0)
-        torch.testing.assert_close(logits, model(inputs).reshape(-1, 1), rtol=0, atol=0)
-
-
 def test_one_input_whose_batch_dimension_is_squeezed_away():
     class Model(nn.Module):
         def __init__(self):
@@ -99,14 +70,6 @@ def test_hooks_are_taken_off_also_after_an_error():
         with pytest.raises(RuntimeError):
             use(torch.randn(2, 5))
     assert all(not m._forward_hooks and not m._forward_pre_hooks for m in model.modules())
-
-
-def test_users_own_hooks_keep_working():
-    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
-    model[2].register_forward_pre_hook(lambda module, args: (args[0] + 1,))
-    x = torch.randn(4, 3)
-    features, logits, _ = forward(model, find_head(model, x), x)
-    torch.testing.assert_close(logits, features @ model[2].weight.T + model[2].bias)
 
 
 def test_errors_list_the_layers_that_were_called():

@@ -1,6 +1,4 @@
-"""Batches of loaders: pairs, mappings and tensors, previews, groups and parts."""
-
-from operator import length_hint
+"""Batches of loaders: pairs, mappings and tensors, and parts."""
 
 import pytest
 import torch
@@ -11,10 +9,7 @@ import bitbayes as bb
 from bitbayes.errors import DataError
 from bitbayes.model import (
     Batch,
-    FeatureBatch,
-    PreviewedLoader,
     check_loader,
-    grouped,
     input_batches,
     labelled_batches,
     model_device,
@@ -22,6 +17,8 @@ from bitbayes.model import (
 )
 
 CPU = torch.device("cpu")
+
+
 X, Y = torch.arange(10.0).reshape(5, 2), torch.arange(5)
 
 
@@ -192,47 +189,12 @@ def test_inputs_of_other_types_are_refused():
             list(input_batches(data, CPU))
 
 
-def test_a_preview_leaves_all_batches_in_the_loader():
-    def stream():
-        yield X, Y
-        yield X + 1, Y
-
-    previewed = PreviewedLoader(stream(), CPU)
-    assert torch.equal(previewed.preview, X[:2])
-    assert [float(x[0, 0]) for x, _ in previewed] == [0.0, 1.0]
-    assert length_hint(PreviewedLoader([(X, Y)] * 3, CPU)) == 3
-    assert length_hint(PreviewedLoader(stream(), CPU)) == 0  # unknown
-    with pytest.raises(DataError, match="empty"):
-        PreviewedLoader([], CPU)
-
-
-def test_a_preview_reads_one_batch_only():
-    read = []
-
-    def stream():
-        for i in range(5):
-            read.append(i)
-            yield X, Y
-
-    PreviewedLoader(stream(), CPU)
-    assert read == [0]
-
-
 def test_tensors_and_mappings_are_no_loaders():
     for wrong in (X, {"x": X}, "data", 3, None):
         with pytest.raises(DataError, match=type(wrong).__name__):
             check_loader(wrong)
     loader = [(X, Y)]
     assert check_loader(loader) is loader
-
-
-@pytest.mark.parametrize("size", [1, 24, 25, 1000])
-def test_grouping_keeps_rows_and_their_order(size):
-    rows = [(X[:3], Y[:3]), (X[3:4], Y[3:4]), (X[4:], Y[4:])]
-    pieces = list(grouped(iter(rows), size))
-    assert torch.equal(torch.cat([x for x, _ in pieces]), X)
-    assert torch.equal(torch.cat([y for _, y in pieces]), Y)
-    assert all(x.nbytes >= size for x, _ in pieces[:-1])
 
 
 def test_the_device_of_a_model_is_that_of_its_first_parameter():
@@ -270,19 +232,6 @@ def test_values_without_a_row_for_each_point_are_in_every_part():
     for part in Batch(inputs, Y, "batch 0").split(2):
         assert float(part.inputs["scale"]) == 3.0 and part.inputs["row"].shape == (1, 2)
         assert part.inputs["none"] is None and part.inputs["word"] == "abcde"
-
-
-@pytest.mark.parametrize("rows", [1, 2, 4])
-def test_splitting_a_batch_of_features_splits_its_features_and_logits(rows):
-    features, logits = torch.randn(5, 7), torch.randn(5, 3)
-    whole = FeatureBatch({"x": X, "flag": True}, Y, "batch 3", features, logits)
-    parts = list(whole.split(rows))
-    assert [len(part) for part in parts] == [len(each) for each in Y.split(rows)]
-    assert all(type(part) is FeatureBatch and part.name == "batch 3" for part in parts)
-    assert torch.equal(torch.cat([part.features for part in parts]), features)
-    assert torch.equal(torch.cat([part.logits for part in parts]), logits)
-    assert torch.equal(torch.cat([part.inputs["x"] for part in parts]), X)
-    assert torch.equal(torch.cat([part.labels for part in parts]), Y)
 
 
 class Named(nn.Module):
@@ -325,8 +274,6 @@ def test_labels_of_shape_scalar_raise(batch, layers):
 def test_an_empty_batch_raises(batch, layers):
     with pytest.raises(DataError, match="batch 0 is empty"):
         bb.Laplace(Named(), layers=layers).fit([batch, (X, Y)])
-    with pytest.raises(DataError, match="batch 0 is empty"):
-        PreviewedLoader([batch], CPU)
     with pytest.raises(DataError, match="batch 1 is empty"):
         list(labelled_batches([(X, Y), batch], CPU))
 
