@@ -8,6 +8,9 @@ from torch import nn
 
 import bitbayes as bb
 import dense
+from bitbayes.model import Batch
+from bitbayes.posteriors.all_layers import NODES, interpolation_weights
+from bitbayes.prior import Prior
 from dense import close, fitted
 
 
@@ -106,3 +109,27 @@ def test_inference_mode_changes_no_prediction_limit_or_certificate(structure):
         close(inside.predict_proba(x + 0), outside.predict_proba(x), 1e-12)
         close(inside.limit(x + 0).confidence, outside.limit(x).confidence, 1e-12)
         close(inside.certify(x + 0).confidence, outside.certify(x).confidence, 1e-12)
+
+
+def test_the_interpolation_between_priors_is_within_two_percent():
+    nodes = tuple(math.log(1e-8) + i * math.log(1e12) / (NODES - 1) for i in range(NODES))
+    h = torch.logspace(-6, 11, 200, dtype=torch.float64)
+    at_nodes = torch.stack([(h + math.exp(-node)).rsqrt() for node in nodes])  # (q, h)
+    worst = []
+    for step in range(400):
+        at = nodes[0] + (nodes[-1] - nodes[0]) * step / 399
+        exact = (h + math.exp(-at)).rsqrt()
+        worst.append(float((interpolation_weights(nodes, at) @ at_nodes / exact - 1).abs().max()))
+    assert max(worst) < 0.02 and max(worst[50:-50]) < 0.006
+
+
+def test_logits_of_parts_join_to_those_of_all_points_and_can_be_selected():
+    bayes, _, x, _ = fitted("mlp", "kron", n=12)
+    parts = [Batch(part, None, "") for part in (x, x[:5], x[5:])]
+    whole, *others = (by_prior for _, by_prior in bayes.posterior.logits_by_prior(parts))
+    joined, chosen = type(whole).joined(others), whole.select(torch.tensor([7, 0]))
+    expected = whole.at(Prior(0.3))
+    assert len(joined.scale) == 12 and len(chosen.scale) == 2
+    for by_prior, rows in ((joined, slice(None)), (chosen, [7, 0])):
+        dense.close(by_prior.at(Prior(0.3)).mean, expected.mean[rows], 1e-12)
+        dense.close(by_prior.at(Prior(0.3)).covariance, expected.covariance[rows], 1e-12)

@@ -1,0 +1,96 @@
+"""Mean costs of candidates on points, against plain predictions of each candidate."""
+
+import pytest
+import torch
+
+from bitbayes.likelihoods import likelihood_for
+from bitbayes.logits import CovarianceFactors, LogitGaussian
+from bitbayes.settings import Settings
+from bitbayes.tuning import Costs, Points
+from bitbayes.tuning.costs import all_points, point_count
+
+
+class Scaled:
+    """Logits whose covariance is that of a prior variance of 1, times the prior variance."""
+
+    def __init__(self, mean, variances):
+        self.mean, self.variances = mean, variances
+        self.scale = torch.ones(len(mean), dtype=torch.float64)
+
+    def at(self, prior):
+        factors = CovarianceFactors(self.variances * float(prior.of("")), None, torch.zeros(len(self.mean)))
+        return LogitGaussian(self.mean, factors, self.scale)
+
+    @classmethod
+    def joined(cls, parts):
+        return cls(torch.cat([each.mean for each in parts]), torch.cat([each.variances for each in parts]))
+
+    def select(self, indices):
+        return Scaled(self.mean[indices], self.variances[indices])
+
+
+def points(k, residual=True, n=9):
+    torch.manual_seed(k)
+    by_prior = Scaled(3 * torch.randn(n, k).double(), torch.rand(n, k).double())
+    root = 2 * torch.rand(n).double() if residual else None
+    return Points(by_prior, torch.arange(n) % max(k, 2), root)
+
+
+# More than are looked at together.
+PLAIN = [Settings(v, t) for v in (0.1, 1.0, 30.0) for t in (0.5, 2.0)]
+WITH_RESIDUAL = [Settings(v, t, r, 0.5) for v in (0.1, 30.0) for t in (0.5, 2.0) for r in (1.0, 7.0)]
+
+
+def expected(likelihood, group, settings, method):
+    """−log p of each label, from the candidate's own Gaussian."""
+    variances = group.by_prior.variances * settings.prior_variance
+    if group.root_kernel is not None:
+        beyond = (group.root_kernel.square() - settings.residual_threshold).clamp_min(0)
+        variances = variances + settings.residual_variance * beyond[:, None]
+    mean = group.by_prior.mean / settings.temperature
+    factors = CovarianceFactors(variances, None, torch.zeros(len(mean)))
+    logits = likelihood.predict(LogitGaussian(mean, factors, group.by_prior.scale), method)
+    log_p = likelihood.log_probabilities(logits)
+    return -log_p[torch.arange(len(mean)), group.labels]
+
+
+@pytest.mark.parametrize("residual", [False, True])
+@pytest.mark.parametrize("k, method", [(1, "probit"), (1, "quadrature"), (3, "pairwise"), (3, "meanfield")])
+def test_costs_are_the_means_of_each_candidates_own_predictions(k, method, residual):
+    likelihood, groups = likelihood_for(k), [points(k, residual), points(k, residual, n=4)]
+    costs, candidates = Costs(groups, likelihood, method), WITH_RESIDUAL if residual else PLAIN
+    assert costs.count == 13
+    found = costs.mean(candidates, likelihood.prediction_losses)
+    assert found.dtype == torch.float64 and found.shape == (len(candidates),)
+    wanted = [
+        torch.cat([expected(likelihood, group, each, method) for group in groups]).mean()
+        for each in candidates
+    ]
+    torch.testing.assert_close(found, torch.stack(wanted), rtol=1e-9, atol=0)
+
+
+def test_outliers_have_a_cost_without_labels():
+    likelihood, group = likelihood_for(3), points(3)._replace(labels=None)
+    found = Costs([group], likelihood, "pairwise").mean(WITH_RESIDUAL, lambda logits: logits[:, 0].exp())
+    for each, cost in zip(WITH_RESIDUAL, found, strict=True):
+        (gaussian,) = group.gaussians([each])
+        torch.testing.assert_close(cost, likelihood.predict(gaussian, "pairwise")[:, 0].exp().mean())
+
+
+def test_sampled_logits_are_close_to_the_closed_form_and_the_same_each_time():
+    likelihood, group = likelihood_for(1), points(1, n=200)
+    sampled, exact = (
+        Costs([group], likelihood, method).mean(WITH_RESIDUAL, likelihood.prediction_losses)
+        for method in ("mc", "quadrature")
+    )
+    # A mean of 100 draws has a tenth of their spread, and 200 points average that again.
+    torch.testing.assert_close(sampled, exact, rtol=0.1, atol=0)
+    again = Costs([group], likelihood, "mc").mean(WITH_RESIDUAL, likelihood.prediction_losses)
+    assert torch.equal(again, sampled)
+
+
+def test_numbers_of_all_points():
+    assert point_count([points(3), points(3, n=2)]) == 11 and point_count([]) == 0
+    parts = [torch.ones(2, 3), torch.zeros(1, 3)]
+    assert all_points(parts, 3).shape == (3, 3) and all_points(parts, 3).dtype == torch.float64
+    assert all_points([], 3).shape == (0, 3) and all_points([]).shape == (0,)
