@@ -18,8 +18,9 @@ from torch.utils.data import (
 )
 
 import bitbayes as bb
-from bitbayes import fitting
 from bitbayes.errors import ArgumentError, DataError, FileError
+from bitbayes.fitting import Totals, last_layer
+from bitbayes.fitting.data import TrainingData
 from bitbayes.io import checkpoint
 from classifiers import points, relu_mlp
 
@@ -59,7 +60,7 @@ def _each_batch_is_kept(monkeypatch):
     """Sums are written as often as can be: after each batch over all layers, else after every third."""
     monkeypatch.setattr(checkpoint, "SECONDS", 0.0)
     monkeypatch.setattr(checkpoint, "PAUSE", 0)
-    monkeypatch.setattr(fitting, "FIT_BYTES", 3 * 10 * 8 * 4)
+    monkeypatch.setattr(last_layer, "FIT_BYTES", 3 * 10 * 8 * 4)
 
 
 def fit(loader, folder=None, **options):
@@ -114,11 +115,11 @@ def test_an_interruption_at_any_batch(tmp_path):
 
 
 def test_an_interruption_after_the_last_batch(tmp_path, monkeypatch):
-    check = fitting._check_overflow
-    monkeypatch.setattr(fitting, "_check_overflow", interrupt)
+    check = Totals.check_overflow
+    monkeypatch.setattr(Totals, "check_overflow", interrupt)
     with pytest.raises(Interrupted):
         fit(DataLoader(Counted(), 10), tmp_path)
-    monkeypatch.setattr(fitting, "_check_overflow", check)
+    monkeypatch.setattr(Totals, "check_overflow", check)
     data = Counted()
     assert_equal(fit(DataLoader(data, 10), tmp_path), fit(DataLoader(Counted(), 10)))
     assert data.read == list(range(10))
@@ -153,10 +154,10 @@ sys.path.insert(0, sys.argv[1])
 import torch
 torch.set_num_threads(1)
 from torch.utils.data import DataLoader
-from bitbayes import fitting
+from bitbayes.fitting import last_layer
 from bitbayes.io import checkpoint
 import classifiers, bitbayes as bb
-checkpoint.SECONDS, checkpoint.PAUSE, fitting.FIT_BYTES = 0.0, 0, 3 * 10 * 8 * 4
+checkpoint.SECONDS, checkpoint.PAUSE, last_layer.FIT_BYTES = 0.0, 0, 3 * 10 * 8 * 4
 x, y = classifiers.points(120)
 class Killing:
     def __iter__(self):
@@ -217,19 +218,19 @@ def test_workers(tmp_path):
 
 def stop_after(loader, batches, folder):
     """Interrupt a fit when so many batches were read from a loader, which is not wrapped."""
-    read = fitting.Totals.counted
+    read = TrainingData.__iter__
 
-    def counted(self, given):
-        for batch in read(self, given):
-            if self.batches > batches:
+    def counted(self):
+        for batch in read(self):
+            if self.totals.batches > batches:
                 raise Interrupted
             yield batch
 
-    fitting.Totals.counted = counted
+    TrainingData.__iter__ = counted
     try:
         fit(loader, folder)
     finally:
-        fitting.Totals.counted = read
+        TrainingData.__iter__ = read
 
 
 def test_another_order_is_noticed(tmp_path):
@@ -289,7 +290,7 @@ def test_inputs_that_are_augmented_at_random_are_resumed(tmp_path):
 
     with pytest.raises(Interrupted):
         fit(DataLoader(Augmented(77), 10), tmp_path)
-    assert fit(DataLoader(Augmented(), 10), tmp_path)._posterior.fitted.count == 10 * BATCHES
+    assert fit(DataLoader(Augmented(), 10), tmp_path).posterior.fitted.count == 10 * BATCHES
 
 
 def test_labels_of_positions_that_are_augmented_at_random_are_resumed(tmp_path):
@@ -301,7 +302,7 @@ def test_labels_of_positions_that_are_augmented_at_random_are_resumed(tmp_path):
 
     with pytest.raises(Interrupted):
         fit(DataLoader(Turned(13), 2), tmp_path)
-    assert fit(DataLoader(Turned(), 2), tmp_path)._posterior.fitted.count == 24 * 50
+    assert fit(DataLoader(Turned(), 2), tmp_path).posterior.fitted.count == 24 * 50
 
 
 def test_other_texts_of_a_loader_without_indices_are_noticed(tmp_path, monkeypatch):
@@ -333,7 +334,7 @@ def test_other_texts_of_a_loader_without_indices_are_noticed(tmp_path, monkeypat
         bayes.fit(Stopping(batches("a")), checkpoint=tmp_path)
     with pytest.raises(DataError, match="are not those"):
         bayes.fit(batches("b"), checkpoint=tmp_path)
-    assert bayes.fit(batches("a"), checkpoint=tmp_path)._posterior.fitted.count == 48
+    assert bayes.fit(batches("a"), checkpoint=tmp_path).posterior.fitted.count == 48
 
 
 def test_loaders_that_cannot_be_resumed_are_refused_at_once(tmp_path):
@@ -468,6 +469,6 @@ def test_sums_are_written_when_they_are_due(tmp_path, monkeypatch):
     keeper.begin([points()], torch.device("cpu"))
     for moment in (10.0, 29.0, 31.0, 40.0, 100.0, 114.0, 116.0):
         now[0] = moment
-        keeper.keep_if_due(fitting.Totals(), lambda: None)
+        keeper.keep_if_due(Totals(), lambda: None)
     # Writing takes four seconds, so the pause is eighty.
     assert written == [31.0, 116.0]

@@ -1,14 +1,17 @@
 """Limits and certificates over all layers, against predictions far away."""
 
+import copy
 import itertools
+from dataclasses import replace
 
 import pytest
 import torch
-from bitbayes.likelihoods import Categorical
 from torch import nn
 
 import bitbayes as bb
 from bitbayes.errors import ArgumentError, DataError
+from bitbayes.likelihoods import Categorical
+from bitbayes.model import fingerprint
 from bitbayes.prior import Prior
 from bitbayes.toys import digits, digits_lenet
 from ray_cases import NETWORKS, agrees, deltas, fine_grid, laplace, largest_beyond
@@ -69,8 +72,10 @@ def test_limits_of_the_shipped_lenet_in_float32_are_those_of_float64(structure):
     model = digits_lenet()
     bayes = bb.Laplace(model, **options).fit([(images[:8], labels[:8])])
     limit = bayes.limit(images[8:11])
-    model.double()  # with the same Gaussian over its weights
-    far = bayes.predict_proba(1e9 * images[8:11].double()).max(1)
+    double = copy.deepcopy(model).double()  # with the same Gaussian over its weights
+    exact = bb.Laplace(double, **options)
+    exact.set_fitted(replace(bayes.posterior.fitted, fingerprint=fingerprint(double)))
+    far = exact.predict_proba(1e9 * images[8:11].double()).max(1)
     torch.testing.assert_close(limit.confidence, far.values, rtol=0, atol=1e-5)
     assert torch.equal(limit.label, far.indices)
 

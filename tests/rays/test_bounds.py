@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import bitbayes as bb
-from bitbayes.logits import with_bias
 from bitbayes.model import forward
 from bitbayes.rays import prior_limits
 from bitbayes.toys import MLP
@@ -33,12 +32,16 @@ def head_gaussian(bayes):
     return gaussian
 
 
+def with_bias(features):
+    return torch.cat([features, torch.ones_like(features[:, :1])], 1)
+
+
 def parts(bayes, x, labels):
     """μ (k, D), φ̃ (n, D) and Σ (kD, kD), by dense matrices."""
     head = bayes.model[-1]
     weights = torch.cat([head.weight, head.bias[:, None]], 1).detach()
     with torch.no_grad():
-        features = with_bias(forward(bayes.model, bayes._fitted_posterior().head, x)[0], True)
+        features = with_bias(forward(bayes.model, bayes.posterior.head, x)[0])
     return weights, features, covariance(bayes.structure, weights, features, labels, bayes.prior_variance)
 
 
@@ -142,7 +145,7 @@ def test_confidences_at_tiny_and_huge_prior_variances_keep_their_limits(k, metho
     fit = bayes.posterior
     with torch.no_grad():
         features, logits, _ = forward(bayes.model, fit.head, x)
-    limits = prior_limits(with_bias(features, True), logits, head_gaussian(bayes), method)
+    limits = prior_limits(with_bias(features), logits, head_gaussian(bayes), method)
     confidences = []
     for value in (1e-12, 1e-2, 1.0, 1e2, 1e5, 1e12):
         bayes.prior_variance = value

@@ -6,16 +6,21 @@ are halved until nothing depends on how a cell is bounded.
 
 import pytest
 import torch
-from bitbayes.likelihoods import likelihood_for
-from bitbayes.predictive import KAPPA, predict
 
+from bitbayes.closed_forms import KAPPA
+from bitbayes.likelihoods import likelihood_for
 from bitbayes.logits import CovarianceFactors, LogitGaussian
 from bitbayes.rays import certificates, limit
 from bitbayes.rays.ray_gaussian import INFINITE_SCALE, RayGaussian
 from bitbayes.rays.ray_residual import RayResidual
+from bitbayes.settings import Settings
 
 RAYS, DIMENSIONS = 400, 3
 METHODS = [(1, "probit"), (1, "quadrature"), (3, "pairwise"), (3, "probit"), (3, "meanfield")]
+
+
+def settings(variance, threshold):
+    return Settings(residual_variance=variance, residual_threshold=threshold)
 
 
 def random_ray(k, residual, seed=0):
@@ -48,7 +53,7 @@ def random_ray(k, residual, seed=0):
     lines = normal(DIMENSIONS), 2 * normal(DIMENSIONS)
     lines[0][:, 0] = 0
     weights = torch.tensor([0.2, 0.5, 0.3], dtype=torch.float64)
-    return ray._replace(residual=RayResidual(*lines, weights, 0.7, 0.4))
+    return ray._replace(residual=RayResidual(*lines, weights, settings(0.7, 0.4)))
 
 
 def cells(seed=1):
@@ -66,7 +71,9 @@ def added(ray, u):
     residual, row = ray.residual, torch.arange(RAYS)
     values = residual.slope * ray.delta(row, u)[:, None] + residual.offset
     kernel = (values.abs() ** 3 * residual.weights).sum(1) / 3
-    return residual.variance * (kernel - residual.threshold).clamp_min(0) / ray.at(u).scale ** 2
+    chosen = residual.settings
+    beyond = (kernel - chosen.residual_threshold).clamp_min(0)
+    return chosen.residual_variance * beyond / ray.at(u).scale ** 2
 
 
 def confidence(ray, method, u):
@@ -74,14 +81,16 @@ def confidence(ray, method, u):
     gaussian = ray.at(u)
     if ray.residual is not None:
         gaussian = gaussian.plus_independent(added(ray, u).sqrt() * gaussian.scale)
-    logits = predict(gaussian, method)
-    return likelihood_for(logits.shape[1]).log_probabilities(logits).exp().amax(1)
+    likelihood = likelihood_for(gaussian.scaled_mean.shape[1])
+    return likelihood.log_probabilities(likelihood.predict(gaussian, method)).exp().amax(1)
 
 
 def cell_bound(ray, method):
     if method == "quadrature":
         return certificates._quadrature_bound(ray)
-    return certificates._ratio_bound(ray, certificates._ratio(ray, method), method)
+    likelihood = likelihood_for(ray.at(1.0).scaled_mean.shape[1])
+    ratio = certificates._ratio(ray, likelihood, method)
+    return certificates._ratio_bound(ray, ratio, likelihood, method)
 
 
 def grid(low, high, count=60):
@@ -115,7 +124,7 @@ def uncertain_leader():
     mean = torch.tensor([[28.0, 20.0, 0.0]], dtype=torch.float64)
     variances = torch.tensor([[1599 / KAPPA, 0.0, 0.0]], dtype=torch.float64)
     gaussian = LogitGaussian(mean, CovarianceFactors(variances, None, 0 * one), one)
-    residual = RayResidual(one[:, None], 0 * one[:, None], one, 0.5, 1 / 3)
+    residual = RayResidual(one[:, None], 0 * one[:, None], one, settings(0.5, 1 / 3))
     return RayGaussian(one, lambda _: gaussian, one, one, lambda _, u: 1 / u, residual)
 
 
@@ -124,6 +133,7 @@ def test_the_surest_class_may_have_a_smaller_mean_than_another():
     ray, one = uncertain_leader(), torch.ones(1, dtype=torch.float64)
     bound = cell_bound(ray, "pairwise")(torch.zeros(1, dtype=torch.long), 0.5 * one, one)
     extra = 0.5 * (2.0**3 - 1) / 3  # at u = 0.5; none at u = 1
+    predict = likelihood_for(3).predict
     logits = predict(ray.at(0.5).plus_independent((extra * one).sqrt()), "pairwise")
     assert int(logits.argmax()) == 1 and int(predict(ray.at(1.0), "pairwise").argmax()) == 1
     assert bound >= logits.softmax(1).amax()
@@ -131,7 +141,7 @@ def test_the_surest_class_may_have_a_smaller_mean_than_another():
 
 def test_the_class_of_a_limit_with_a_residual_is_that_of_the_largest_mean():
     """The residual's variance is the same for all classes, and far out it is all there is."""
-    found = limit([uncertain_leader()], "pairwise")
+    found = limit([uncertain_leader()], likelihood_for(3), "pairwise")
     assert found.label.tolist() == [0] and found.confidence.tolist() == [1 / 3]
 
 

@@ -10,8 +10,10 @@ from torch.func import jacrev
 import bitbayes as bb
 import dense
 from bitbayes.errors import ArgumentError
+from bitbayes.likelihoods import likelihood_for
 from bitbayes.model import DenseJacobian, differentiate
 from bitbayes.prior import Prior
+from bitbayes.rays import BoundRequest
 from bitbayes.rays.all_layers_bounds import head_bound
 from bitbayes.toys import MLP
 from ray_cases import kron_factors, laplace, slopes
@@ -320,8 +322,8 @@ def test_the_last_layer_bounds_nothing_where_it_is_certain_or_called_twice():
         torch.manual_seed(0)
         x = torch.randn(20, 3, dtype=torch.float64)
         bayes = bb.Laplace(model.double(), layers="all", structure="diag").fit([(x, torch.arange(20) % 3)])
-        exact = bayes.posterior._exact(bayes._prior)
-        return head_bound(exact, x, 1.0, "pairwise") is not None
+        exact = bayes.posterior._exact(Prior(bayes.prior_variance))
+        return head_bound(exact, x, BoundRequest(likelihood_for(3), "pairwise")) is not None
 
     assert known(MLP((3, 4, 3)))
     assert not known(Twice())

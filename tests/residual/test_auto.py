@@ -202,7 +202,7 @@ def test_drawn_networks_never_see_it():
     assert bayes.residual_variance == 0.0
     other = bb.Laplace(relu_mlp(), layers="all").fit([(x, y)]).tune([(x, y)])
     assert other.residual_variance > 0
-    draw = {"method": "weights", "generator": torch.Generator().manual_seed(0)}
+    draw = {"method": "sampled_networks", "generator": torch.Generator().manual_seed(0)}
     found = other.predict_proba(1e3 * x, **draw)
     other.residual_variance = 0.0
     draw["generator"].manual_seed(0)
