@@ -181,7 +181,9 @@ class TrainingData:
         With residual="auto", inputs that cannot be measured, or are not of one size, end all residual.
         """
         before = self.totals.input_moments
-        wanted = bool(self.request.options.residual) and not (self.totals.count and before is None)
+        # Not by the points that were summed up: features may wait for that.
+        ended = self.totals.batches > 1 and before is None
+        wanted = bool(self.request.options.residual) and not ended
         if wanted and not self.residual_asked:
             wanted = measurable(inputs)
             if wanted and before is not None:
