@@ -306,7 +306,7 @@ def test_labels_of_positions_that_are_augmented_at_random_are_resumed(tmp_path):
 
 
 def test_other_texts_of_a_loader_without_indices_are_noticed(tmp_path, monkeypatch):
-    monkeypatch.setattr(fitting, "FIT_BYTES", 16)
+    monkeypatch.setattr(last_layer, "FIT_BYTES", 16)
 
     class OfTexts(torch.nn.Module):
         """It takes texts, of which only their lengths matter."""
@@ -461,7 +461,7 @@ def test_sums_are_written_when_they_are_due(tmp_path, monkeypatch):
     monkeypatch.setattr(checkpoint.time, "monotonic", lambda: now[0])
     written = []
     keeper = checkpoint.Checkpoint(
-        tmp_path, relu_mlp(), bb.Laplace(relu_mlp()).options, checkpoint.together()
+        tmp_path, relu_mlp(), bb.Laplace(relu_mlp()).options, checkpoint.current_processes()
     )
     monkeypatch.setattr(
         keeper, "_write", lambda totals: (written.append(now[0]), now.append(now.pop() + 4.0))

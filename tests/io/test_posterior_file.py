@@ -231,7 +231,7 @@ def test_a_change_of_any_byte_is_noticed(saved):
 
 @pytest.mark.parametrize(
     "before, after",
-    [(b'"prior_variance\\": 1.0', b'"prior_variance\\": 9.0'), (b'"F64"', b'"I64"')],
+    [(b'"temperature\\": 1.0', b'"temperature\\": 9.0'), (b'"F64"', b'"I64"')],
 )
 def test_a_changed_header_is_noticed(saved, before, after):
     bayes, _, path = saved
