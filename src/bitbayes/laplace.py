@@ -248,8 +248,8 @@ class Laplace(nn.Module):
         """
         shown = current_processes().shown(progress)
         request = FitRequest(self.model, loader, self.options, shown)
-        with nullcontext() if checkpoint is None else checkpointing(checkpoint, request) as keeper:
-            fitted = fit_jointly("fit", replace(request, keeper=keeper))
+        with nullcontext() if checkpoint is None else checkpointing(checkpoint, request) as checkpointer:
+            fitted = fit_jointly("fit", replace(request, checkpointer=checkpointer))
             self._set_jointly("the end of fit", lambda: fitted)
         return self
 
