@@ -1,4 +1,4 @@
-"""The rooms of the library: who may import whom, and that the pages about them are true."""
+"""The packages of the library: who may import whom, and that the pages about them are true."""
 
 import ast
 import subprocess
@@ -23,12 +23,12 @@ def package(folder, **files):
     return folder
 
 
-def test_every_room_has_its_place():
-    rooms = {graph.room_of(path.relative_to(graph.SOURCE)) for path in graph.SOURCE.rglob("*.py")}
-    assert rooms == set(graph.ROOMS) and len(graph.ROOMS) == len(rooms)
+def test_every_package_has_its_place():
+    packages = {graph.package_of(path.relative_to(graph.SOURCE)) for path in graph.SOURCE.rglob("*.py")}
+    assert packages == set(graph.PACKAGES) and len(graph.PACKAGES) == len(packages)
 
 
-def test_no_room_reaches_back():
+def test_no_package_reaches_back():
     assert graph.reaches_back(graph.imports()) == {}
 
 
@@ -53,7 +53,7 @@ def test_a_reach_back_is_found(tmp_path, text):
 
 
 def test_modules_do_not_import_each_other_in_a_circle():
-    """Within a room too: module by module, imports inside functions left out."""
+    """Within a package too: module by module, imports inside functions left out."""
     modules = {
         ".".join(["bitbayes", *path.relative_to(graph.SOURCE).with_suffix("").parts]).removesuffix(
             ".__init__"
