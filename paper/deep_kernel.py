@@ -158,11 +158,7 @@ class DeepKernel(nn.Module):
     def features(self, x: Tensor) -> Tensor:
         """Return the input of the last linear layer, (n, d), in eval mode."""
         with eval_mode(self.model):
-            return self._features(x)
-
-    def _features(self, x: Tensor) -> Tensor:
-        features: Tensor = self.model[:-1](x.to(self.bounds.device))
-        return features
+            return self._backbone(x.to(self.bounds.device))
 
     def probabilities(
         self, features: Tensor, bounds: Tensor, samples: int, generator: torch.Generator | None
@@ -192,7 +188,7 @@ class DeepKernel(nn.Module):
         `noise` (s, n, d) is standard normal. No value is copied from a GPU to the CPU, so that a CUDA graph
         can be captured.
         """
-        features = self._features(x)
+        features = self._backbone(x)
         with torch.autocast(x.device.type, enabled=False):
             features = features.to(self.bounds.dtype)
             bounds = torch.stack([features.amin(), features.amax()])
@@ -226,6 +222,11 @@ class DeepKernel(nn.Module):
         return root.to(self.bounds.dtype), inverse.to(self.bounds.dtype)
 
     @property
+    def _backbone(self) -> nn.Sequential:
+        """The network without its last layer; no part of the module, whose weights would have two names."""
+        return nn.Sequential(*list(self.model)[:-1])
+
+    @property
     def _grid(self) -> Tensor:
         """The grid points (g,)."""
         grid: Tensor = self.gp.variational_strategy.base_variational_strategy.grid
@@ -248,7 +249,7 @@ class DeepKernel(nn.Module):
 
     def _optimizer(self, recipe: Recipe) -> torch.optim.Optimizer:
         """Return the recipe's optimizer. Its last group, kernel and mean, has a smaller learning rate."""
-        network = list(self.model[:-1].parameters())
+        network = list(self._backbone.parameters())
         optimizer = recipe.make_optimizer(self)
         (everything,) = optimizer.param_groups
         fast = [*self.gp.variational_parameters(), *self.softmax.parameters()]

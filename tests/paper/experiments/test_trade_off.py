@@ -54,7 +54,7 @@ class Dense:
     def predict(self, name, prior_variance):
         """Probabilities (n, k) and scores (n,)."""
         k = len(self.weights)
-        sigma = reference.covariance("kron", self.weights, self.train, self.labels, prior_variance, True)
+        sigma = reference.covariance("kron", self.weights, self.train, self.labels, prior_variance)
         means, covariances = self.logits(name), reference.logits_covariance(sigma, self.sets[name], k)
         variances = covariances.diagonal(dim1=1, dim2=2)  # (n, k)
         spreads = variances[:, :, None] + variances[:, None] - 2 * covariances  # (n, k, k), of differences
