@@ -66,7 +66,10 @@ def test_options_that_go_together_are_returned_as_they_are(given):
     [
         ({"layers": "first"}, "layers='first'.*'last', 'all'"),
         ({"structure": "block"}, "structure='block'.*'full', 'kron', 'diag', 'isotropic'"),
-        ({"layers": "all", "structure": "isotropic"}, "structure='isotropic'.*'auto', 'full', 'kron', 'diag'"),
+        (
+            {"layers": "all", "structure": "isotropic"},
+            "structure='isotropic'.*'auto', 'full', 'kron', 'diag'",
+        ),
         ({"predictive": "weights"}, "predictive='weights'.*'mc'$"),
         ({"layers": "all", "predictive": "sum"}, "predictive='sum'.*'mc', 'weights'$"),
         ({"curvature": "ggn"}, "curvature='ggn'.*'exact', 'fisher'"),
