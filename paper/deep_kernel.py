@@ -158,7 +158,8 @@ class DeepKernel(nn.Module):
     def features(self, x: Tensor) -> Tensor:
         """Return the input of the last linear layer, (n, d), in eval mode."""
         with eval_mode(self.model):
-            return self._backbone(x.to(self.bounds.device))
+            features: Tensor = self._backbone(x.to(self.bounds.device))
+            return features
 
     def probabilities(
         self, features: Tensor, bounds: Tensor, samples: int, generator: torch.Generator | None

@@ -129,7 +129,7 @@ def test_the_evidence_is_largest_among_the_candidates(values, study):
     dense = Dense(study)
 
     def evidence(variance):
-        return float(reference.log_evidence("kron", dense.weights, dense.train, dense.labels, variance, True))
+        return float(reference.log_evidence("kron", dense.weights, dense.train, dense.labels, variance))
 
     chosen = values["trials"][0]["evidence"]["prior_variance"]
     step = 10 ** (16 / 99)  # of the grid of 100 candidates
