@@ -148,16 +148,7 @@ def test_the_picture_is_that_of_the_code(tmp_path):
 
 
 # The modules that everybody may use, with what is below them, beside the names in `bitbayes.__all__`.
-PUBLIC = ("baselines", "errors", "metrics", "outliers", "plots", "structures", "toys")
-# What `paper` still uses of the inside of the library: to be replaced by public names.
-INTERNALS_OF_PAPER = {
-    "paper/deep_kernel.py": {"likelihood", "model"},
-    "paper/experiments/default.py": {"tuning"},
-    "paper/experiments/trade_off.py": {"options"},
-    "paper/methods/all_layers.py": {"laplace", "options", "predictive"},
-    "paper/methods/default.py": {"tuning"},
-    "paper/methods/gaussians.py": {"predictive", "tuning", "uncertainty"},
-}
+PUBLIC = ("baselines", "errors", "likelihoods", "metrics", "outliers", "plots", "structures", "toys")
 
 
 def test_paper_uses_only_the_public_face_of_the_library():
@@ -172,7 +163,7 @@ def test_paper_uses_only_the_public_face_of_the_library():
         inside = names - {*PUBLIC, *bitbayes.__all__}
         if inside:
             found[path.relative_to(ROOT).as_posix()] = inside
-    assert found == INTERNALS_OF_PAPER
+    assert found == {}
 
 
 def test_the_library_does_not_import_paper():
