@@ -35,7 +35,7 @@ class Fitted:
     mutable_buffers: tuple[str, ...] = ()
 
     def summary(self) -> str:
-        """Count and loss as text, by which processes check that they hold the same fit."""
+        """Count and loss as text. Processes compare it to check that they hold the same fit."""
         return f"{self.count:,} points with a loss of {self.loss}"
 
     def __add__(self, more: Fitted) -> Fitted:

@@ -47,7 +47,7 @@ def write(
         "count": fitted.count,
         "loss": fitted.loss,
         "fingerprint": asdict(fitted.fingerprint),
-        "living": fitted.mutable_buffers,  # the key that format 5 has for them
+        "living": fitted.mutable_buffers,  # their name in format 5
     }
     try:
         text = json.dumps(header, allow_nan=False)

@@ -50,7 +50,7 @@ class Likelihood(ABC):
         """Whether it fits a model with this many outputs."""
 
     def classes(self, outputs: int) -> int:
-        """The number of classes, each of which has a probability."""
+        """The number of classes that have a probability."""
         return outputs
 
     # ---- labels and loss

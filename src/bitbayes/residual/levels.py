@@ -30,11 +30,11 @@ def levels(model: nn.Module, layers: tuple[str, ...], inputs: Inputs) -> list[Te
         return [rows]
     # Copies, because a layer may work in place.
     network = private_copy(model)
-    with recorded_inputs(network, layers, torch.clone) as seen:
+    with recorded_inputs(network, layers, torch.clone) as recorded:
         call(network, move(inputs, model_device(network)))
-    if missing := [name for name in layers if not seen[name]]:
+    if missing := [name for name in layers if not recorded[name]]:
         raise ModelError(f"residual={layers!r}: the model does not call {missing}")
-    return [rows, *(calls[-1] for calls in seen.values())]
+    return [rows, *(calls[-1] for calls in recorded.values())]
 
 
 @torch.no_grad()

@@ -3,7 +3,7 @@
 Some models take one of the outputs that their head gives for every token, the average of two heads, or an
 interpolation of a head's map of pixels. All of these are linear, and treat every class alike. So the linear
 maps are made to return, in place of their logits W·x + b, the columns (x, 1, logits): the model does to x and
-to the 1 what it does to the logits, and what comes out are the features φ̃ with logits = [W, b]·φ̃. With
+to the 1 what it does to the logits, and the results are the features φ̃ with logits = [W, b]·φ̃. With
 several maps each has columns of its own, which are 0 in what the others return:
 
     (W₁x₁ + b₁ + W₂x₂ + b₂)/2 = [W₁, b₁, W₂, b₂]·(x₁, 1, x₂, 1)/2.

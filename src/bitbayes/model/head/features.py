@@ -27,7 +27,7 @@ from bitbayes.model.running.deferred_checks import DeferredChecks, check_finite,
 
 @dataclass(frozen=True)
 class FeatureBatch(Batch):
-    """A batch that has gone through the model: the last layer's `features` (n, d) and `logits` (n, k).
+    """A batch that was run through the model: the last layer's `features` (n, d) and `logits` (n, k).
 
     If the output has positions, each of them is a point with its own row. Those with the label -100 are left
     out.

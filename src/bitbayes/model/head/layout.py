@@ -15,7 +15,7 @@ from torch import Tensor
 from bitbayes.errors import DataError
 from bitbayes.model.loaders.batches import Batch
 
-# The label of positions that do not count, as `torch.nn.functional.cross_entropy` has it.
+# The label of positions that do not count, as in `torch.nn.functional.cross_entropy`.
 IGNORED = -100
 
 

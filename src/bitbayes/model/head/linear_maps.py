@@ -93,7 +93,7 @@ def weight_and_bias(module: nn.Module) -> tuple[Tensor, Tensor | None]:
 
 @torch.no_grad()
 def _at_unit_vectors(module: nn.Module, tensors: dict[str, Tensor]) -> Tensor:
-    """The module's output at 0 and at the unit vectors, (1 + d, k), with these tensors in place of its own."""
+    """The module's output at 0 and at the unit vectors, (1 + d, k); `tensors` replace its own."""
     _, layer = base_layer(module)
     inputs, outputs, _ = sizes(module)
     dtype = layer.weight.dtype if layer.weight.is_floating_point() else torch.float32
