@@ -163,12 +163,14 @@ class Processes:
         """The tensor on a device that the group can send from: a GPU for NCCL, the CPU for Gloo."""
         backends = dict(pair.split(":") for pair in dist.get_backend_config(self.group).split(","))
         if backends.get(tensor.device.type, "gloo") != "gloo":
-            place = tensor.device
+            device = tensor.device
         elif "cpu" in backends:
-            place = torch.device("cpu")
+            device = torch.device("cpu")
         else:
-            place = torch.device("cuda", torch.cuda.current_device())
-        return tensor if tensor.device == place and tensor.is_contiguous() else tensor.to(place).contiguous()
+            device = torch.device("cuda", torch.cuda.current_device())
+        if tensor.device == device and tensor.is_contiguous():
+            return tensor
+        return tensor.to(device).contiguous()
 
     def _gather_objects(self, mine: Any) -> list[Any]:
         answers: list[Any] = [None] * self.size

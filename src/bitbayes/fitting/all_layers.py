@@ -84,7 +84,7 @@ def fit_all_layers(request: FitRequest) -> Fitted:
 
 
 def _directions(data: TrainingData, likelihood: Likelihood) -> Callable[[Tensor], Tensor]:
-    """A function from logits to V (n, k, c) with V Vᵀ = Λₙ, or on average so if labels are drawn."""
+    """A function from logits to V (n, k, c) with V Vᵀ = Λₙ; on average, if labels are drawn."""
     request, totals = data.request, data.totals
     fisher: Fisher | None = request.options.fisher
     if fisher is None:

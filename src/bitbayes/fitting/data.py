@@ -41,7 +41,7 @@ class Checkpointer(Protocol):
     """Saves the running sums of a pass, so that an interrupted pass can be resumed."""
 
     def begin(self, loader: Iterable[Any], device: torch.device) -> tuple[Iterable[Any], Totals]:
-        """The loader's first batch and the batches not yet summed; and the sums over the others."""
+        """The loader without the batches already summed (except its first), and their sums."""
 
     def write_if_due(self, totals: Totals, check: Callable[[], None]) -> None:
         """Save the sums, if the last time was long ago. Before that, `check` is called, which may raise."""

@@ -85,7 +85,7 @@ def _refuse_same_points(processes: Processes, mine: Fitted | None, outlines: lis
         sums[processes.rank] = torch.tensor(_summary(mine), dtype=torch.float64)
     processes.add_(sums)
     for (a, ours), (b, theirs) in combinations(enumerate(sums), 2):
-        # Count and loss: points with a loss of 0 are all alike.
+        # Without a loss (the second entry), two sets of points cannot be distinguished.
         if ours[:2].all() and bool(((ours - theirs).abs() <= SAME_POINTS * theirs.abs()).all()):
             raise DataError(
                 f"process {a} and process {b} have read the same {int(ours[0]):,} points, which would count "
@@ -109,18 +109,19 @@ def _summed(
 ) -> Fitted:
     known = [each for each in outlines if each is not None]
     first, device, options = known[0], model_device(request.model), request.options
-    place = torch.device("cpu") if device.type == "mps" else device  # which has no float64
+    sum_device = torch.device("cpu") if device.type == "mps" else device  # MPS has no float64
     curvature = {}
     for name in first.curvature:
         own = None if mine is None else mine.curvature[name]
         theirs = [None if each is None else each.curvature[name] for each in outlines]
-        curvature[name] = _total(processes, own, theirs, place)
+        curvature[name] = _total(processes, own, theirs, sum_device)
     sizes = {None if each.input_moments is None else each.input_moments.mean.shape for each in known}
     moments = None
     # As within one process: inputs of several sizes have no residual, unless it was asked for.
     if None not in sizes and (len(sizes) == 1 or options.residual_asked):
         all_moments = [None if each is None else each.input_moments for each in outlines]
-        moments = _total(processes, None if mine is None else mine.input_moments, all_moments, place)
+        own_moments = None if mine is None else mine.input_moments
+        moments = _total(processes, own_moments, all_moments, sum_device)
     return replace(
         first,
         curvature=curvature,

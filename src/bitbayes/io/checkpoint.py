@@ -48,7 +48,7 @@ class Checkpoint:
         self._next = 0.0
 
     def begin(self, loader: Iterable[Any], device: torch.device) -> tuple[Iterable[Any], Totals]:
-        """The loader's first batch and the batches not yet summed; and the sums over the others."""
+        """The loader without the batches already summed (except its first), and their sums."""
         make_folder(self.path.parent)
         check_writable(self.path)
         self._refuse_other_shares()
@@ -114,8 +114,8 @@ class Checkpoint:
             if header[what] != now:
                 other = "other options" if what == "options" else "another model, or with other weights"
                 raise FileError(f"{self.path} is the checkpoint of a fit with {other}; {REMOVE}")
-        place = torch.device("cpu") if device.type == "mps" else device  # which has no float64
-        tensors = {name: tensor.to(place) for name, tensor in file.tensors.items() if name != "generator"}
+        target = torch.device("cpu") if device.type == "mps" else device  # MPS has no float64
+        tensors = {name: tensor.to(target) for name, tensor in file.tensors.items() if name != "generator"}
         curvature, moments = sums.from_tensors(tensors, header)
         generator = None
         if header["generator"]:

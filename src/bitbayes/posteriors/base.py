@@ -201,13 +201,13 @@ class WeightPosterior(ABC):
 
     def moved(self, device: torch.device, dtype: torch.dtype) -> dict[str, WeightGaussian]:
         """The Gaussian over each layer's weights, on this device and in this precision."""
-        place = device, dtype
-        if (made := self._moved.get(place)) is None:
+        key = device, dtype
+        if (made := self._moved.get(key)) is None:
             with torch.inference_mode(False):
-                made = {name: each.to(*place).refuse_traced() for name, each in self.decomposed().items()}
+                made = {name: each.to(*key).refuse_traced() for name, each in self.decomposed().items()}
             # Another thread may do this at the same time, so the cache is replaced, not changed.
-            same_device = {key: value for key, value in self._moved.items() if key[0] == device}
-            self._moved = {**same_device, place: made}
+            same_device = {each: value for each, value in self._moved.items() if each[0] == device}
+            self._moved = {**same_device, key: made}
         return made
 
     @abstractmethod

@@ -26,8 +26,7 @@ from bitbayes.tuning.points import INSIDE, Points, kept_points, shared_points
 from bitbayes.tuning.request import TuningRequest
 from bitbayes.tuning.search import least, search
 
-# Steps in the logarithm of the temperature. A parabola through three costs finds the minimum
-# to within a few of the smallest steps.
+# Steps in the logarithm of the temperature; a parabola through three costs gives the last one.
 STEP, SMALLEST_STEP = 0.25, 0.02
 MAX_STEPS = 30
 FIRST_LOOK = [2.0 * i for i in range(-6, 7)]
