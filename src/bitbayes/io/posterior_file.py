@@ -89,8 +89,8 @@ def _check_header(
     file.require_digest(path)
     if unknown := {*header["structures"].values()} - CURVATURES.keys():
         raise FileError(
-            f"{path} has the structure {min(unknown)!r}, which is not known here: import what defines it first "
-            "(for 'paper-kron', paper.kron of a checkout)"
+            f"{path} has the structure {min(unknown)!r}, which is not known here: import what defines it "
+            "first (for 'paper-kron', paper.kron of a checkout)"
         )
     saved = Fingerprint(**header["fingerprint"])
     if saved.architecture != model.architecture:
