@@ -38,6 +38,8 @@ def fit_last_layer(request: FitRequest) -> Fitted:
     with none_called(model):
         network = private_copy(model)
         head = find_head(network, data.preview, options.head)
+    # Not its parameters: a weight norm or an adapter computes the weight from others.
+    weights = head.parts_of_weights(network)
     size = GPU_FIT_BYTES if data.device.type == "cuda" else FIT_BYTES
     kind = affordable_structure(options.structure, head, data.device, COPIES * size)
     likelihood, pairs = likelihood_for(head.outputs, options.likelihood), kind.has_cross_covariance
@@ -72,8 +74,6 @@ def fit_last_layer(request: FitRequest) -> Fitted:
         if passes.skipped:
             passes.refuse_no_points()
         add_waiting()
-    # Not its parameters: a weight norm or an adapter computes the weight from others.
-    weights = head.parts_of_weights(model)
     totals.check_overflow(prediction_dtype(weights[0].dtype))
     return totals.as_fitted(head, likelihood, {head.name: weights}, request, run)
 

@@ -80,11 +80,9 @@ class Residual:
         keys = tuple((each.shape[1], each.device, each.dtype) for each in rows)
         if (made := self._kernels.get(keys)) is None:
             with torch.inference_mode(False):  # what is cached may be differentiated through later
-                parts = zip(self.split(rows), keys, strict=True)
-                made = [
-                    Kernel.of(own, device, prediction_dtype(dtype)).refuse_traced()
-                    for own, (_, device, dtype) in parts
-                ]
+                dtypes = [prediction_dtype(each.dtype) for each in rows]
+                parts = zip(self.split(rows), rows, dtypes, strict=True)
+                made = [Kernel.of(own, each.device, dtype).refuse_traced() for own, each, dtype in parts]
             # Another thread may do this at the same time, so the cache is replaced, not changed.
             same_device = {key: value for key, value in self._kernels.items() if key[0][1] == keys[0][1]}
             self._kernels = {**same_device, keys: made}

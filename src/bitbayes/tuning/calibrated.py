@@ -122,8 +122,8 @@ class _Curve:
         return FIRST_LOOK[least(costs)]
 
     def _pair_costs(self, pairs: list[tuple[float, float]]) -> list[float]:
-        candidates = [Settings(variance, math.exp(t)) for variance, t in pairs]
         weak = [self._weak_prior(variance, t) for variance, t in pairs]
+        candidates = [Settings(variance, math.exp(t)) for variance, t in pairs]
         losses = self.validation.mean(candidates, self.validation.likelihood.prediction_losses).tolist()
         return [loss + extra for loss, extra in zip(losses, weak, strict=True)]
 

@@ -51,7 +51,9 @@ class Costs:
         # Read back from the device once, at the end.
         none = torch.zeros(len(candidates), dtype=torch.float64)
         total = torch.stack(totals).sum(0).cpu() if totals else none
-        current_processes().add_(total)
+        processes = current_processes()
+        if processes.size > 1:
+            processes.add_(total)
         return total / self.count
 
     def _sampled(self, gaussian: LogitGaussian) -> Tensor:
