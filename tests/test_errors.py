@@ -319,7 +319,7 @@ def test_a_head_too_large_for_a_matrix_works_with_its_diagonal():
         ("layers", ["last"]),
         ("structure", ["auto", "full", "kron", "diag", "isotropic"]),
         ("predictive", ["auto", "probit", "pairwise", "meanfield", "bridge", "mc", "quadrature"]),
-        ("curvature", ["exact", "fisher", "paper"]),
+        ("curvature", ["exact", "fisher"]),
     ],
 )
 @pytest.mark.parametrize("wrong", ["lsat", "", None, 3, "FULL"])
@@ -340,7 +340,6 @@ def test_unknown_options_are_refused():
     "old, new",
     [
         ({"estimate": "fisher"}, "curvature='fisher'"),
-        ({"variant": "paper"}, "curvature='paper'"),
         ({"likelihood": "categorical"}, "number of the model's outputs"),
     ],
 )
@@ -364,7 +363,7 @@ def test_arguments_of_earlier_versions_name_the_new_ones(fitted, old):
         ("structure", "full"),
         ("residual", True),
         ("head", "head"),
-        ("curvature", "paper"),
+        ("curvature", "fisher"),
     ],
 )
 def test_options_that_a_fit_depends_on_cannot_be_changed(fitted, option, value):

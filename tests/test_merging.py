@@ -19,7 +19,6 @@ CASES = [
     {"structure": "kron"},
     {"structure": "diag"},
     {"structure": "isotropic"},
-    {"curvature": "paper"},
     {"layers": "all", "structure": "full"},
     {"layers": "all", "structure": "kron"},
     {"layers": "all", "structure": "diag"},
@@ -96,8 +95,6 @@ def test_what_cannot_be_merged(tmp_path):
         bb.merge([a, nn.Linear(1, 1)])
     with pytest.raises(ArgumentError, match="their options differ"):
         bb.merge([a, bb.Laplace(model, structure="diag").fit([(x, y)])])
-    with pytest.raises(ArgumentError, match="their options differ"):
-        bb.merge([a, bb.Laplace(model, curvature="paper").fit([(x, y)])])
     plain = bb.Laplace(model, residual=False).fit([(x, y)])
     for pair in ([a, plain], [plain, a]):
         with pytest.raises(ArgumentError, match="their options differ"):

@@ -11,7 +11,7 @@ import dense
 import reference
 from bitbayes.errors import ArgumentError
 from classifiers import points, relu_mlp
-from reference import CASES, KAPPA
+from reference import KAPPA, STRUCTURES
 
 COLD, HOT = 0.3, 4.0
 METHODS = [
@@ -37,9 +37,9 @@ LOOPS = {
 
 def last_layer(case, k):
     """A Laplace, some inputs, and the Gaussian over their logits by dense matrices: means and covariances."""
-    bayes, x, y = reference.fitted(k, prior_variance=5.0, **reference.options(case))
+    bayes, x, y = reference.fitted(k, prior_variance=5.0, structure=case)
     weights, features = reference.head_weights(bayes.model), reference.head_features(bayes.model, x)
-    sigma = reference.covariance(case, weights, features, y, 5.0, True)
+    sigma = reference.covariance(case, weights, features, y, 5.0)
     covariances = reference.logits_covariance(sigma, features[:6], k)
     return bayes, x[:6], features[:6] @ weights.T, covariances
 
@@ -63,7 +63,7 @@ def compare(bayes, x, means, covariances, method):
         torch.testing.assert_close(gaussian.covariance, covariances, rtol=1e-7, atol=1e-9)
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", STRUCTURES)
 @pytest.mark.parametrize("k, method", METHODS)
 def test_predictions_of_the_last_layer_are_those_of_the_mean_divided(k, method, case):
     compare(*last_layer(case, k), method)
