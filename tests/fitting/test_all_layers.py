@@ -10,6 +10,7 @@ from torch import nn
 import bitbayes as bb
 import dense
 from bitbayes.errors import ArgumentError, DataError, ModelError
+from bitbayes.structures.kron import KronCurvature
 from dense import TextModel, close, fitted, loader
 
 
@@ -150,3 +151,44 @@ def test_an_update_draws_labels_of_its_own():
     once.update([(x, y)])
     for name, each in once.posterior.fitted.curvature.items():
         assert not torch.allclose(each.tensors()["outputs"], 2 * before[name]["outputs"], rtol=1e-6)
+
+
+class SumOfPositions(nn.Module):
+    def forward(self, x):
+        return x.sum(2)
+
+
+@pytest.mark.parametrize(
+    "layer, positions, rows",
+    [
+        (nn.Conv1d(1, 1, 1), 1, 1),
+        (nn.Conv1d(1, 1, 1), 1, 65),
+        (nn.Conv1d(1, 1, 1), 64, 65),
+        (nn.BatchNorm1d(1, eps=0), 1, 1),
+    ],
+    ids=["batches", "pairs of positions", "many positions", "a norm"],
+)
+@pytest.mark.parametrize("structure", ["diag", "kron", "full"])
+def test_a_float32_networks_curvature_is_summed_in_float64(structure, layer, positions, rows, monkeypatch):
+    """2²⁴ + 1 is 2²⁴ in float32: of 64 small points after one large one, nothing would be left."""
+    monkeypatch.setattr(
+        "bitbayes.model.jacobians.layer_jacobians.CPU_CHUNK_NUMBERS", 1
+    )  # each point for itself
+    model = nn.Sequential(layer, SumOfPositions()).eval()
+    for parameter in model.parameters():
+        nn.init.zeros_(parameter)  # so Λ = 1/4 at every point
+    x = torch.zeros(65, 1, positions)
+    x[:, 0, 0] = torch.tensor([2.0**12] + 64 * [1.0])
+    if structure == "kron" and positions > 1:
+        rows = 1  # it sums the positions of one batch in the network's own precision
+    batches = zip(x.split(rows), (torch.arange(65) % 2).split(rows), strict=True)
+    bayes = bb.Laplace(model, layers="all", structure=structure).fit(list(batches))
+    (sums,) = bayes.posterior.fitted.curvature.values()
+    if isinstance(sums, KronCurvature):
+        assert sums.inputs.dtype == sums.outputs.dtype == torch.float64
+        assert sums.inputs[0].tolist() == [[2**24 + 64, 2**12 + 64], [2**12 + 64, 65 * positions]]
+        assert sums.outputs.tolist() == [[[65 * positions / 4]]] and float(sums.count) == 65 * positions
+    else:
+        h = sums.hessian.diagonal() if structure == "full" else sums.diagonal
+        assert h.dtype == torch.float64
+        assert h.tolist() == [(2**24 + 64) / 4, 65 * positions**2 / 4]

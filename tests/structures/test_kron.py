@@ -6,7 +6,9 @@ from torch import nn
 
 import bitbayes as bb
 import dense
+from bitbayes.likelihoods import likelihood_for
 from bitbayes.structures import DiagCurvature
+from curvatures import points, sums
 from dense import close, fitted, loader
 from reference import logit_hessians
 
@@ -151,7 +153,7 @@ def test_logit_covariances_are_those_of_the_dense_kronecker_product(name):
         total = total + part @ sigma @ part.mT
     close(bayes.logits(x).covariance, total, 1e-9)
     # A norm's own parameters are the exact diagonal.
-    exact = bb.Laplace(model, layers="all", structure="diag").fit(loader(x, y))._posterior.fitted.curvature
+    exact = bb.Laplace(model, layers="all", structure="diag").fit(loader(x, y)).posterior.fitted.curvature
     for name, parts in curvature.items():
         if isinstance(parts, DiagCurvature):
             close(parts.diagonal, exact[name].diagonal, 1e-12)
@@ -211,3 +213,21 @@ def test_a_layers_block_has_the_dense_largest_precision_and_covariance(case, tau
         # Five standard errors of each entry of an empirical covariance.
         standard = ((torch.outer(variances, variances) + sigma.square()) / len(draws)).sqrt()
         assert float(((draws.T @ draws / len(draws) - sigma).abs() / standard).max()) < 5
+
+
+# ---- the last layer
+
+
+@pytest.mark.parametrize("k", [1, 3])
+def test_the_curvature_of_float32_features_has_the_digits_of_float64(k):
+    features, logits, hessians = points(k)
+    t, wide = likelihood_for(k).differences(k), features.double()
+    found = sums("kron", features, logits)
+    expected = {
+        "outputs": (t.T @ hessians @ t).sum(0),
+        "inputs": wide.T @ wide,
+        "count": torch.tensor(50.0).double(),
+    }
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        torch.testing.assert_close(found[name], value, rtol=1e-13, atol=1e-13)

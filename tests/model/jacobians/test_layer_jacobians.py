@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from bitbayes.model import DenseJacobian, MatrixJacobian, from_pairs
+from bitbayes.model import MatrixJacobian, from_pairs
 from bitbayes.model.jacobians import layer_jacobians
-from bitbayes.structures import DiagCurvature, gram
+from bitbayes.structures import DiagCurvature
 
 SHAPES = [
     # points, groups, inputs, outputs, directions, positions
@@ -49,15 +49,6 @@ def test_the_diagonal_curvature_is_the_sum_of_squares(jacobian, chunk, route):
     assert jacobian.few_positions == route
     expected = plain_jacobian(jacobian).square().sum((0, 1)).flatten()
     torch.testing.assert_close(DiagCurvature.of_jacobian(jacobian).diagonal, expected, rtol=1e-12, atol=1e-12)
-
-
-@pytest.mark.parametrize("priors", [1, 3])
-def test_weighted_gram_matrices_are_those_of_the_dense_jacobian(jacobian, chunk, route, priors):
-    dense = plain_jacobian(jacobian).flatten(2)  # (n, c, P)
-    weights = [torch.rand(dense.shape[2], dtype=torch.float64) + 0.1 for _ in range(priors)]
-    expected = torch.stack([torch.einsum("ncp,p,ndp->ncd", dense, w, dense) for w in weights])
-    torch.testing.assert_close(gram(jacobian, weights), expected, rtol=1e-12, atol=1e-12)
-    torch.testing.assert_close(gram(DenseJacobian(dense), weights), expected, rtol=1e-12, atol=1e-12)
 
 
 def test_chunks_take_everything_once_and_keep_within_the_limit(jacobian, chunk):

@@ -6,19 +6,16 @@ import math
 
 import pytest
 import torch
-from bitbayes.likelihoods import likelihood_for
 from torch import nn
 from torch.func import functional_call
 
 import bitbayes as bb
 import reference
-from bitbayes.errors import ArgumentError
-from bitbayes.structures import CURVATURES
 from reference import STRUCTURES
 
 EVERY = [
     pytest.param(case, k, bias, id=f"{case}-{k}-{'bias' if bias else 'plain'}")
-    for case, k, bias in itertools.product(STRUCTURES, (1, 2, 3, 10), (True, False))
+    for case, (k, bias) in itertools.product(STRUCTURES, [(1, True), (2, True), (3, False), (10, True)])
 ]
 
 
@@ -37,19 +34,20 @@ def close(actual, expected, tolerance=1e-8):
     torch.testing.assert_close(actual, expected, rtol=0, atol=atol)
 
 
-@pytest.mark.parametrize("prior_variance", VARIANCES)
 @pytest.mark.parametrize("case, k, bias", EVERY)
-def test_the_covariance_of_logits_is_the_dense_one(case, k, bias, prior_variance):
-    bayes, (weights, features, labels) = fitted(case, k, bias, prior_variance)
+def test_the_covariance_of_logits_is_the_dense_one(case, k, bias):
+    bayes, (weights, features, labels) = fitted(case, k, bias)
     x = 3 * torch.randn(5, 3, dtype=torch.float64)
-    gaussian = bayes.logits(x)
-    sigma = reference.covariance(case, weights, features, labels, prior_variance)
-    expected = reference.logits_covariance(sigma, reference.head_features(bayes.model, x), k)
-    close(gaussian.covariance, expected)
-    close(gaussian.mean, bayes.model(x).detach(), 1e-15)
+    for prior_variance in VARIANCES:
+        bayes.prior_variance = prior_variance
+        gaussian = bayes.logits(x)
+        sigma = reference.covariance(case, weights, features, labels, prior_variance)
+        expected = reference.logits_covariance(sigma, reference.head_features(bayes.model, x), k)
+        close(gaussian.covariance, expected)
+        close(gaussian.mean, bayes.model(x).detach(), 1e-15)
 
 
-@pytest.mark.parametrize("k", [2, 3, 10])
+@pytest.mark.parametrize("k", [2, 5])
 @pytest.mark.parametrize("case", STRUCTURES)
 def test_differences_of_logits_keep_their_digits_at_large_prior_variances(case, k):
     # The common shift's variance, 1e9, hides what pairs differ by unless it is kept apart.
@@ -75,16 +73,16 @@ def test_differences_of_logits_keep_their_digits_at_large_prior_variances(case, 
         torch.testing.assert_close(prob[n], expected, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("prior_variance", VARIANCES)
 @pytest.mark.parametrize("case, k, bias", [case for case in EVERY if case.values[0] != "isotropic"])
-def test_log_evidence_is_the_dense_one(case, k, bias, prior_variance):
+def test_log_evidence_is_the_dense_one(case, k, bias):
     bayes, parts = fitted(case, k, bias)
-    expected = reference.log_evidence(case, *parts, prior_variance)
-    actual = bayes.log_evidence(prior_variance)
-    assert actual.shape == () and actual.dtype == torch.float64
-    assert abs(float(actual - expected)) < 1e-8 * max(1, abs(float(expected)))
-    bayes.prior_variance = prior_variance
-    assert torch.equal(bayes.log_evidence(), actual)
+    for prior_variance in VARIANCES:
+        expected = reference.log_evidence(case, *parts, prior_variance)
+        actual = bayes.log_evidence(prior_variance)
+        assert actual.shape == () and actual.dtype == torch.float64
+        assert abs(float(actual - expected)) < 1e-8 * max(1, abs(float(expected)))
+        bayes.prior_variance = prior_variance
+        assert torch.equal(bayes.log_evidence(), actual)
 
 
 def test_the_evidence_of_a_float_is_that_of_a_float64_tensor():
@@ -114,14 +112,7 @@ def test_log_evidence_takes_a_float32_tensor_of_one_entry():
     assert torch.equal(evidence.detach(), bayes.log_evidence(0.5)) and value.grad.shape == (1,)
 
 
-def test_the_evidence_of_the_isotropic_structure_raises():
-    bayes, _ = fitted("isotropic", 3, True)
-    with pytest.raises(ArgumentError, match=r"isotropic.*'full', 'kron' or 'diag'"):
-        bayes.log_evidence()
-
-
-@pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("k", [1, 3])
+@pytest.mark.parametrize("k, bias", [(1, False), (3, True)])
 @pytest.mark.parametrize("case", STRUCTURES)
 def test_draws_have_the_posteriors_moments(case, k, bias):
     bayes, (weights, features, labels) = fitted(case, k, bias, 0.5)
@@ -192,77 +183,3 @@ def test_float32_features_are_summed_in_float64(structure):
         # Float32 predictions of float32 probabilities; the curvature itself adds nothing to that.
         expected = twin.predict_proba(features[:50].double()).float()
         torch.testing.assert_close(bayes.predict_proba(features[:50]), expected, rtol=0, atol=1e-4)
-
-
-@pytest.mark.parametrize("k", [1, 3])
-def test_the_curvature_of_float32_features_has_the_digits_of_float64(k):
-    single, logits, likelihood = torch.randn(50, 6), torch.randn(50, k), likelihood_for(k)
-    features, hessians = single.double(), reference.logit_hessians(logits.double(), torch.zeros(50).long())
-    t = likelihood.differences(k)
-    at_logits = t.T @ hessians @ t
-    full = torch.einsum("nab,nd,ne->adbe", at_logits, features, features)
-    expected = {
-        "full": {"hessian": full.reshape(full.shape[0] * 6, -1)},
-        "kron": {"outputs": at_logits.sum(0), "inputs": features.T @ features, "count": torch.tensor(50.0)},
-        "diag": {"diagonal": torch.einsum("nkk,nd->kd", hessians, features.square())},
-    }
-    for structure, sums in expected.items():
-        found = CURVATURES[structure].of_features(single, logits, likelihood).tensors()
-        assert found.keys() == sums.keys()
-        for name, value in sums.items():
-            torch.testing.assert_close(found[name], value.double(), rtol=1e-13, atol=1e-13)
-
-
-def test_a_full_curvature_is_summed_in_pieces(monkeypatch):
-    torch.manual_seed(0)
-    head, x, y = nn.Linear(5, 4).double(), torch.randn(60, 5).double(), torch.arange(60) % 4
-    whole = bb.Laplace(head, structure="full").fit([(x, y)]).logits(x).covariance
-    monkeypatch.setattr("bitbayes.structures.full.NUMBERS_PER_STEP", 7 * (9 + 6))
-    pieces = bb.Laplace(head, structure="full").fit([(x, y)]).logits(x).covariance
-    torch.testing.assert_close(pieces, whole, rtol=1e-12, atol=0)
-
-
-def weight_gaussian(bayes):
-    """The Gaussian over the last layer's weights."""
-    (gaussian,) = bayes.posterior.decomposed().values()
-    return gaussian
-
-
-@pytest.mark.parametrize("prior_variance", VARIANCES)
-@pytest.mark.parametrize("case, k, bias", EVERY)
-def test_the_largest_precision_is_the_largest_eigenvalue_of_the_dense_precision(
-    case, k, bias, prior_variance
-):
-    bayes, parts = fitted(case, k, bias)
-    largest = torch.linalg.eigvalsh(reference.precision(case, *parts, prior_variance))[-1]
-    torch.testing.assert_close(
-        weight_gaussian(bayes).largest_precision(1 / prior_variance), largest, rtol=1e-8, atol=0
-    )
-
-
-@pytest.mark.parametrize("prior_variance", VARIANCES)
-@pytest.mark.parametrize("case, k, bias", EVERY)
-def test_weights_from_the_eigenbasis_have_the_dense_covariance(case, k, bias, prior_variance):
-    """With one draw along each eigenvector the covariance is exact, and not that of some draws."""
-    bayes, parts = fitted(case, k, bias)
-    gaussian, size = weight_gaussian(bayes), parts[0].numel()
-    precisions = gaussian.precisions(1 / prior_variance)
-    basis = torch.eye(size, dtype=torch.float64).reshape(size, *precisions.shape)
-    roots = gaussian.to_weights(basis * precisions.rsqrt())
-    assert roots.shape == (size, *parts[0].shape)
-    close(roots.flatten(1).T @ roots.flatten(1), reference.covariance(case, *parts, prior_variance))
-
-
-@pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("k", [1, 3])
-@pytest.mark.parametrize("case", STRUCTURES)
-def test_draws_of_the_gaussian_over_weights_have_the_dense_covariance(case, k, bias):
-    bayes, parts = fitted(case, k, bias)
-    sigma, n = reference.covariance(case, *parts, 0.5), 20_000
-    draws = weight_gaussian(bayes).draw(n, 2.0, torch.Generator().manual_seed(0))
-    assert draws.shape == (n, *parts[0].shape)
-    flat, variances = draws.flatten(1), torch.diag(sigma)
-    # Five standard errors of each entry of an empirical covariance, and of a mean, which is 0.
-    standard = ((torch.outer(variances, variances) + sigma.square()) / n).sqrt()
-    assert float(((flat.T @ flat / n - sigma).abs() / standard).max()) < 5
-    assert float((flat.mean(0).abs() / (variances / n).sqrt()).max()) < 5
