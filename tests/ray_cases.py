@@ -9,7 +9,7 @@ import bitbayes as bb
 from bitbayes.model import find_head, forward, private_copy
 from bitbayes.rays import final_region
 from bitbayes.toys import MLP
-from reference import logit_hessians
+from reference import KAPPA, logit_hessians
 
 
 class Residual(nn.Module):
@@ -155,3 +155,52 @@ def kron_factors(model, x, labels):
             outputs = [jacrev(rest)(each) for each in layer(value)]  # (k, o) for each point
             yield wide.T @ wide, sum(g.T @ h @ g for g, h in zip(outputs, hessians, strict=True)).detach()
         value = layer(value).detach()
+
+
+# ---- bounds by numerical maximisation
+
+
+def largest_ratio(mean, variance):
+    """max over φ of |gᵀφ|/√(φᵀSφ), by gradient ascent."""
+    phi = torch.linspace(0.3, 1.2, len(mean), dtype=torch.float64, requires_grad=True)
+    steps = torch.optim.LBFGS([phi], 0.5, max_iter=400, tolerance_grad=1e-12, tolerance_change=1e-15)
+
+    def loss():
+        steps.zero_grad()
+        value = -(mean @ phi).square().log() + (phi @ variance @ phi).log()
+        value.backward()
+        return value
+
+    with torch.enable_grad():
+        steps.step(loss)
+        return (-loss() / 2).exp().detach()
+
+
+def plain_bound(means, covariance_of, method):
+    """The bound from means (k, D) of each logit; covariance_of(c) (D, D) is that of a combination c."""
+    k = len(means)
+    one = torch.eye(k, dtype=torch.float64)
+    if k == 1:
+        ratio = largest_ratio(means[0], covariance_of(one[0]))
+        return torch.special.ndtr(ratio) if method == "quadrature" else (ratio / KAPPA**0.5).sigmoid()
+    pairs = [(i, j) for i in range(k) for j in range(i)]
+    z = torch.zeros(k, k, dtype=torch.float64)
+    if method == "meanfield":
+        mean_variance = sum(covariance_of(one[i] - one[j]) for i, j in pairs) / len(pairs)
+    for i, j in pairs:
+        variance = mean_variance if method == "meanfield" else covariance_of(one[i] - one[j])
+        z[i, j] = z[j, i] = largest_ratio(means[i] - means[j], variance) / KAPPA**0.5
+    if method == "meanfield":
+        return (1 / (-z).exp().sum(1)).amax()
+    low, high = 1 / z.exp().sum(1), 1 / (-z).exp().sum(1)
+    if method == "probit":
+        centred = [largest_ratio(c @ means, covariance_of(c)) / KAPPA**0.5 for c in one - 1 / k]
+        high = torch.stack(centred).exp()
+        low = 1 / high
+    return torch.stack([high[i] / (high[i] + low.sum() - low[i]) for i in range(k)]).amax()
+
+
+def of_rows(sigma, k):
+    """c ↦ the covariance of Σᵢ cᵢwᵢ, from Σ (kD, kD)."""
+    blocks = sigma.reshape(k, len(sigma) // k, k, len(sigma) // k)
+    return lambda c: torch.einsum("i,iajb,j->ab", c, blocks, c)

@@ -4,18 +4,29 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 from torch.func import functional_call, jacrev
 
 import bitbayes as bb
 import dense
 from bitbayes.errors import ArgumentError
+from bitbayes.likelihoods import likelihood_for
+from bitbayes.prior import Prior
+from bitbayes.rays import BoundRequest
+from bitbayes.rays.all_layers_bounds import head_bound
 from bitbayes.toys import MLP
-from ray_cases import kron_factors, laplace, slopes
+from ray_cases import kron_factors, laplace, of_rows, plain_bound, slopes
 from reference import KAPPA
 
 CASES = [(1, "probit"), (1, "quadrature"), (2, "pairwise"), (2, "probit"), (4, "pairwise"), (4, "probit")]
+
+
 CASES += [(4, "meanfield")]
+
+
 STRUCTURES = ("full", "kron", "diag")
+
+
 PRIOR = 0.5
 
 
@@ -76,18 +87,17 @@ def expected(bayes, structure, x, labels, ray, method):
     return torch.stack(shares).amax()
 
 
-@pytest.mark.parametrize("structure", STRUCTURES)
+@pytest.mark.parametrize("structure, temperature", [*zip(STRUCTURES, (1.0, 3.0, 0.5), strict=True)])
 @pytest.mark.parametrize("k, method", CASES)
-@pytest.mark.parametrize("temperature", [1.0, 3.0])
 def test_the_bound_over_all_layers_is_the_theorems(structure, k, method, temperature):
     bayes, x, labels = fitted(k, structure, method)
     bayes.temperature = temperature
-    rays = torch.randn(4, 3, dtype=torch.float64)
+    rays = torch.randn(3, 3, dtype=torch.float64)
     with torch.no_grad():
         plain = torch.stack([expected(bayes, structure, x, labels, ray, method) for ray in rays])
     plain = plain.nan_to_num(nan=1.0)  # a ray on which every unit dies: J is 0
     bound = bayes.bound(rays, form="theorem")
-    assert bound.shape == (4,) and bound.dtype == torch.float64
+    assert bound.shape == (3,) and bound.dtype == torch.float64
     torch.testing.assert_close(bound, plain, rtol=0, atol=1e-7)
     assert bool((bayes.limit(rays).confidence <= bound).all())
 
@@ -106,8 +116,8 @@ def test_no_limit_over_all_layers_exceeds_the_bound(
     k, method = case
     bayes, x, _ = fitted(k, structure, method, prior_variance, seed, inputs)
     bayes.temperature = temperature
-    bound = bayes.bound(x[:6])
-    assert bool((bayes.limit(x[:6]).confidence <= bound + 1e-12).all())
+    bound = bayes.bound(x[:3])
+    assert bool((bayes.limit(x[:3]).confidence <= bound + 1e-12).all())
     assert bool((bound <= 1).all())
 
 
@@ -191,3 +201,140 @@ def test_the_references_masked_product_is_the_networks_slope():
     u = slopes(bayes.model, x[0])(dense.parameters(bayes.model))
     far = [functional_call(bayes.model, {}, (scale * x[:1],))[0] for scale in (1e6, 2e6)]
     torch.testing.assert_close(u @ x[0] * 1e6, far[1] - far[0])
+
+
+METHODS = [(1, "probit"), (1, "quadrature"), (2, "pairwise"), (2, "meanfield"), (2, "probit")]
+
+
+METHODS += [(4, "pairwise"), (4, "probit"), (4, "meanfield")]
+
+
+TIGHT_PRIOR, TEMPERATURE = 3.0, 0.6
+
+
+def network(k, structure, method, prior_variance=TIGHT_PRIOR, seed=0):
+    torch.manual_seed(seed)
+    model = MLP((3, 6, 4, k)).double()
+    x, labels = 2 * torch.randn(25, 3, dtype=torch.float64), torch.arange(25) % max(k, 2)
+    given = {"structure": structure, "predictive": method, "prior_variance": prior_variance}
+    return bb.Laplace(model, layers="all", **given).fit([(x, labels)]), x, labels
+
+
+def dense_covariance(structure, model, x, labels):
+    """Σ (P, P) in the order of `named_parameters`."""
+    if structure != "kron":
+        return dense.covariance(structure, model, x, labels, TIGHT_PRIOR)
+    blocks = []
+    for a, b in kron_factors(model, x, labels):
+        h = torch.kron(b, a) / len(x)
+        order = torch.arange(len(h)).reshape(len(b), -1)  # each output's weights, then its bias
+        order = torch.cat([order[:, :-1].flatten(), order[:, -1]])
+        blocks.append(torch.linalg.inv(h + torch.eye(len(h)) / TIGHT_PRIOR)[order][:, order])
+    return torch.block_diag(*blocks)
+
+
+def given_others(sigma, model):
+    """Σ of the last layer's weights given all others, (kD, kD), class by class with the bias last."""
+    k, width = model[-1].weight.shape
+    own = torch.linalg.inv(torch.linalg.inv(sigma)[-k * (width + 1) :, -k * (width + 1) :])
+    order = torch.cat([torch.arange(k * width).reshape(k, width), k * width + torch.arange(k)[:, None]], 1)
+    return own[order.flatten()][:, order.flatten()]
+
+
+@pytest.mark.parametrize(
+    "structure, k, method",
+    [
+        *(("full", 1, "probit"), ("kron", 1, "quadrature"), ("diag", 1, "probit")),
+        *(("full", 3, "pairwise"), ("kron", 3, "pairwise"), ("diag", 3, "meanfield")),
+    ],
+)
+def test_the_bound_over_all_layers_is_that_of_a_numerical_maximisation(structure, k, method):
+    bayes, x, labels = network(k, structure, method)
+    bayes.temperature = TEMPERATURE
+    model, rays = bayes.model, torch.randn(3, 3, dtype=torch.float64)
+    rays[0, 1] = 0  # one number that is 0 does not make a ray a point
+    with torch.no_grad():
+        sigma = dense_covariance(structure, model, x, labels)
+        weights = torch.cat([model[-1].weight, model[-1].bias[:, None]], 1) / TEMPERATURE
+        every = plain_bound(weights, of_rows(given_others(sigma, model), k), method)
+    expected = []
+    for ray in rays:
+        product, own = slopes(model, ray), dense.parameters(model)
+        u = product(own).detach() / TEMPERATURE
+        j = torch.cat([each.flatten(2) for each in jacrev(product)(own).values()], dim=2).detach()
+
+        def covariance_of(c, j=j):
+            along = torch.einsum("k,kdp->dp", c, j)
+            return along @ sigma @ along.T
+
+        expected.append(torch.minimum(plain_bound(u, covariance_of, method), every))
+    found = bayes.bound(rays)
+    torch.testing.assert_close(found, torch.stack(expected), rtol=1e-7, atol=0)
+    assert bool((found < every - 1e-3).any())  # both bounds take part in this test
+    dead = torch.zeros_like(rays[:1])
+    torch.testing.assert_close(bayes.bound(dead)[0], every, rtol=1e-7, atol=0)
+
+
+@given(
+    case=st.sampled_from(METHODS),
+    structure=st.sampled_from(["full", "kron", "diag"]),
+    prior_variance=st.floats(1e-3, 1e4),
+    temperature=st.floats(1e-2, 1e2),
+    seed=st.integers(0, 10_000),
+)
+def test_no_limit_exceeds_the_bound_over_all_layers_which_never_exceeds_the_theorems(
+    case, structure, prior_variance, temperature, seed
+):
+    k, method = case
+    bayes, x, _ = network(k, structure, method, prior_variance, seed)
+    bayes.temperature = temperature
+    bound = bayes.bound(x[:2])
+    assert bool((bayes.limit(x[:2]).confidence <= bound + 1e-12).all())
+    assert bool((bound <= bayes.bound(x[:2], form="theorem") + 1e-12).all())
+
+
+@pytest.mark.parametrize("name, structure", [("convnet", "kron"), ("residual", "diag")])
+def test_behind_max_pooling_the_last_layer_given_all_others_bounds_every_prediction(name, structure):
+    """The theorem's is 1 on all of these rays. J is singular on some, and at x = 0 means nothing."""
+    bayes, x = laplace(name, 3, n=3, layers="all", structure=structure, prior_variance=1.0)
+    every = bayes.bound(0 * x[:1])[0]
+    assert every < 0.9
+    for size in (0, 1e-2, 1.0, 1e2, 1e6):
+        assert bayes.predict_proba(size * x).amax() <= every + 1e-12
+    bound = bayes.bound(x)
+    assert bool((bayes.bound(x, form="theorem") == 1).all()) and bool((bound <= every).all())
+    assert bool((bayes.limit(x).confidence <= bound + 1e-12).all())
+
+
+def test_where_j_is_too_large_the_bound_is_that_of_the_last_layer(monkeypatch):
+    bayes, x, _ = network(3, "kron", "pairwise")
+    every = bayes.bound(0 * x[:1])
+    monkeypatch.setattr("bitbayes.rays.all_layers_bounds.MAX_JACOBIAN_NUMBERS", 100)
+    assert torch.equal(bayes.bound(x), every.expand(len(x)))
+
+
+class Twice(nn.Module):
+    """A network whose last layer is also its first."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(3, 3)
+
+    def forward(self, x):
+        return self.head(torch.relu(self.head(x)))
+
+
+def test_the_last_layer_bounds_nothing_where_it_is_certain_or_called_twice():
+    def known(model):
+        torch.manual_seed(0)
+        x = torch.randn(20, 3, dtype=torch.float64)
+        bayes = bb.Laplace(model.double(), layers="all", structure="diag").fit([(x, torch.arange(20) % 3)])
+        exact = bayes.posterior._exact(Prior(bayes.prior_variance))
+        return head_bound(exact, x, BoundRequest(likelihood_for(3), "pairwise")) is not None
+
+    assert known(MLP((3, 4, 3)))
+    assert not known(Twice())
+    for part in ("weight", "bias"):
+        model = MLP((3, 4, 3))
+        getattr(model[-1], part).requires_grad_(False)
+        assert not known(model)

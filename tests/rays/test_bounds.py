@@ -1,4 +1,4 @@
-"""The theorems' bounds: no limit and no prediction exceeds them."""
+"""The bounds of the last layer, tight and the theorem's: no limit and no prediction exceeds them."""
 
 import math
 from itertools import pairwise
@@ -7,12 +7,14 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 
 import bitbayes as bb
+from bitbayes.errors import ArgumentError
 from bitbayes.model import forward
 from bitbayes.rays import prior_limits
 from bitbayes.toys import MLP
-from ray_cases import laplace
+from ray_cases import laplace, of_rows, plain_bound
 from reference import KAPPA, STRUCTURES, covariance, hessian
 
 CASES = [
@@ -186,3 +188,149 @@ def test_the_papers_limit_for_huge_prior_variances_is_below_the_confidence():
 def test_networks_of_every_kind_have_a_bound():
     bayes, x = laplace("residual", 3)
     assert bayes.limit(x).confidence.amax() <= bayes.bound() <= 1
+
+
+METHODS = [(1, "probit"), (1, "quadrature"), (2, "pairwise"), (2, "meanfield"), (2, "probit")]
+
+
+METHODS += [(4, "pairwise"), (4, "probit"), (4, "meanfield")]
+
+
+PRIOR, TEMPERATURE = 3.0, 0.6
+
+
+def head(k, structure, method, bias=True, prior_variance=PRIOR, seed=0, width=4):
+    """A last layer on features that are the inputs themselves, so that any features can be asked for."""
+    torch.manual_seed(seed)
+    model = nn.Linear(width, k, bias=bias).double()
+    x, labels = torch.randn(30, width, dtype=torch.float64) + 0.5, torch.arange(30) % max(k, 2)
+    bayes = bb.Laplace(model, predictive=method, prior_variance=prior_variance, structure=structure)
+    return bayes.fit([(x, labels)]), x, labels
+
+
+def head_parts(bayes, x, labels):
+    """μ (k, D) and Σ (kD, kD), by dense matrices."""
+    model = bayes.model
+    weights, features = model.weight.detach(), x
+    if model.bias is not None:
+        weights = torch.cat([weights, model.bias.detach()[:, None]], 1)
+        features = torch.cat([x, torch.ones_like(x[:, :1])], 1)
+    return weights, covariance(bayes.structure, weights, features, labels, bayes.prior_variance)
+
+
+@pytest.mark.parametrize("structure, bias", [*zip(STRUCTURES, (True, False) * 2, strict=True)])
+@pytest.mark.parametrize("k, method", METHODS)
+def test_the_bound_is_that_of_a_numerical_maximisation(k, method, structure, bias):
+    bayes, x, labels = head(k, structure, method, bias)
+    bayes.temperature = TEMPERATURE
+    weights, sigma = head_parts(bayes, x, labels)
+    expected = plain_bound(weights / TEMPERATURE, of_rows(sigma, k), method)
+    # The maximum of a smooth function: an error e in φ makes one of e² in the ratio.
+    torch.testing.assert_close(bayes.bound(), expected, rtol=1e-9, atol=0)
+
+
+@given(
+    case=st.sampled_from([case for case in METHODS if case[0] < 3 and case != (2, "probit")]),
+    structure=st.sampled_from(STRUCTURES),
+    prior_variance=st.floats(1e-2, 1e6),
+    temperature=st.floats(0.1, 10),
+    seed=st.integers(0, 10_000),
+)
+def test_one_logit_or_one_difference_attains_the_bound(case, structure, prior_variance, temperature, seed):
+    """Along t·S⁻¹g; without a bias, whose feature cannot grow with the others."""
+    k, method = case
+    bayes, x, labels = head(k, structure, method, False, prior_variance, seed)
+    bayes.temperature = temperature
+    weights, sigma = head_parts(bayes, x, labels)
+    c = torch.tensor([1.0, -1.0][:k], dtype=torch.float64)
+    direction = torch.linalg.solve(of_rows(sigma, k)(c), c @ weights)
+    confidence = bayes.limit(direction[None]).confidence[0]
+    torch.testing.assert_close(confidence, bayes.bound(), rtol=1e-9, atol=0)
+
+
+@given(
+    case=st.sampled_from(METHODS),
+    structure=st.sampled_from(STRUCTURES),
+    bias=st.booleans(),
+    prior_variance=st.floats(1e-2, 1e6),
+    temperature=st.floats(1e-2, 1e2),
+    seed=st.integers(0, 10_000),
+)
+def test_no_features_exceed_the_bound_and_it_never_exceeds_the_theorems(
+    case, structure, bias, prior_variance, temperature, seed
+):
+    k, method = case
+    bayes, x, labels = head(k, structure, method, bias, prior_variance, seed)
+    bayes.temperature = temperature
+    bound = bayes.bound()
+    assert 1 / max(k, 2) <= bound <= bayes.bound(form="theorem") + 1e-12
+    weights, sigma = head_parts(bayes, x, labels)
+    c = torch.randn(20, k, dtype=torch.float64)
+    c = c if k == 1 else c - c.mean(1, keepdim=True)
+    worst = torch.stack([torch.linalg.solve(of_rows(sigma, k)(each), each @ weights) for each in c])
+    if bias:  # the features whose 1 for the bias is in the right proportion
+        worst = worst[:, :-1] / worst[:, -1:]
+    features = torch.cat([worst, -worst, torch.randn(100, 4, dtype=torch.float64)])
+    for size in (1e-3, 1.0, 1e3, 1e9):
+        assert bayes.predict_proba(size * features).amax() <= bound + 1e-12
+
+
+@pytest.mark.parametrize("k", [1, 2])
+@pytest.mark.parametrize("structure", ["full", "kron"])
+def test_the_bound_is_right_where_precisions_differ_by_fifteen_orders(structure, k):
+    """σ₀² = 1e12 and features of 1e3: of Σ's smallest eigenvalues an inverse by S would leave nothing."""
+    torch.manual_seed(0)
+    model = nn.Linear(3, k, bias=False).double()
+    with torch.no_grad():
+        model.weight *= 1e-3
+    x = 1e3 * torch.randn(20, 3, dtype=torch.float64)
+    x[:, 2] = x[:, 0]  # a direction without any curvature
+    bayes = bb.Laplace(model, structure=structure, prior_variance=1e12).fit([(x, torch.arange(20) % 2)])
+    p = bayes.model(x).detach().sigmoid()[:, 0] if k == 1 else bayes.model(x).detach().softmax(1)[:, 0]
+    hessian = (x * (p * (1 - p))[:, None]).T @ x  # of the logit, or of the difference of two
+    if structure == "kron":
+        hessian = (p * (1 - p)).mean() * x.T @ x
+    g = model.weight.detach()[0] if k == 1 else model.weight.detach()[0] - model.weight.detach()[1]
+    # The difference of two logits has twice the prior's variance, and the curvature of one logit.
+    precision = hessian + torch.eye(3, dtype=torch.float64) * (1e-12 / k)
+    expected = ((g @ precision @ g) / KAPPA).sqrt().sigmoid()
+    torch.testing.assert_close(bayes.bound(), expected, rtol=1e-10, atol=0)
+
+
+def test_forms():
+    bayes, _, _ = head(3, "kron", "pairwise")
+    assert torch.equal(bayes.bound(), bayes.bound(form="tight")) and bayes.bound() < bayes.bound(
+        form="theorem"
+    )
+    with pytest.raises(ArgumentError, match="form='loose' is not known: choose one of 'tight', 'theorem'"):
+        bayes.bound(form="loose")
+
+
+@pytest.mark.parametrize("method, numbers", [("pairwise", 4 * 3 // 2 * 5), ("probit", 20), ("meanfield", 20)])
+def test_with_too_many_combinations_the_bound_is_the_theorems(method, numbers, monkeypatch):
+    bayes, _, _ = head(4, "kron", method)
+    theorem = bayes.bound(form="theorem")
+    monkeypatch.setattr("bitbayes.rays.bounds.MAX_COMBINATION_NUMBERS", numbers)
+    assert bayes.bound() < theorem
+    monkeypatch.setattr("bitbayes.rays.bounds.MAX_COMBINATION_NUMBERS", numbers - 1)
+    assert torch.equal(bayes.bound(), theorem)
+
+
+@pytest.mark.parametrize("layers", ["last", "all"])
+@pytest.mark.parametrize("form", ["tight", "theorem"])
+def test_the_bound_at_zero_with_a_residual_is_that_without(layers, form):
+    """The ray of x = 0 is a point, and at it the network may be sure."""
+    bayes, x = laplace("mlp", 3, n=8, layers=layers, residual=True, prior_variance=1e-4)
+    zero = torch.zeros_like(x[:1])
+    bayes.temperature = 0.01
+    confidence = bayes.predict_proba(zero).amax()
+    assert confidence > 0.5
+    mixed = bayes.bound(torch.cat([x, zero]), form=form)
+    plain, _ = laplace("mlp", 3, n=8, layers=layers, residual=False, prior_variance=1e-4)
+    plain.temperature = 0.01
+    if layers == "last":
+        assert mixed == plain.bound(form=form) and bayes.bound(x, form=form) == 1 / 3
+        assert bayes.bound(form=form) == 1 / 3
+    else:
+        assert bool((mixed[:-1] == 1 / 3).all()) and mixed[-1] == plain.bound(zero, form=form)[0]
+    assert mixed.amax() >= confidence

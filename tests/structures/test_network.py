@@ -3,9 +3,12 @@
 import pytest
 import torch
 
+import bitbayes as bb
 import dense
+from bitbayes.model import DenseJacobian, differentiate
 from bitbayes.prior import Prior
 from bitbayes.structures import WHOLE_NETWORK, NetworkGaussian
+from bitbayes.toys import MLP
 from dense import close, fitted
 
 EXACT = ("diag", "full")
@@ -91,3 +94,29 @@ def test_each_layers_block_has_its_part_of_the_dense_curvature(name, structure):
         ours = torch.cat([value.flatten(1) for _, value in named], dim=1)
         theirs = torch.cat([spans[key] for key, _ in named])
         close(ours.T @ ours, sigma[theirs][:, theirs])
+
+
+PRIOR, TEMPERATURE = 3.0, 0.6
+
+
+def network(k, structure, method, prior_variance=PRIOR, seed=0):
+    torch.manual_seed(seed)
+    model = MLP((3, 6, 4, k)).double()
+    x, labels = 2 * torch.randn(25, 3, dtype=torch.float64), torch.arange(25) % max(k, 2)
+    given = {"structure": structure, "predictive": method, "prior_variance": prior_variance}
+    return bb.Laplace(model, layers="all", **given).fit([(x, labels)]), x, labels
+
+
+@pytest.mark.parametrize("name", ["residual", "sequence"])
+def test_dense_and_factored_derivatives_have_one_covariance(name):
+    """These networks have convolutions with groups, with and without a bias."""
+    bayes, model, x, _ = dense.fitted(name, "kron")
+    network = bayes.posterior._network(x.device, x.dtype)
+    _, found = differentiate(model.eval(), network.layers, x, lambda f: torch.eye(3).expand(len(f), -1, -1))
+    factored = {each.layer.name: each.jacobian() for each in found}
+    full = {name: DenseJacobian(each.dense()) for name, each in factored.items()}
+    grams = [
+        network.gram(lambda layer, given=given: given[layer.name], [Prior(PRIOR)])
+        for given in (factored, full)
+    ]
+    dense.close(*grams, tolerance=1e-12)
