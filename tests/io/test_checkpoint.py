@@ -469,6 +469,6 @@ def test_sums_are_written_when_they_are_due(tmp_path, monkeypatch):
     keeper.begin([points()], torch.device("cpu"))
     for moment in (10.0, 29.0, 31.0, 40.0, 100.0, 114.0, 116.0):
         now[0] = moment
-        keeper.keep_if_due(Totals(), lambda: None)
+        keeper.write_if_due(Totals(), lambda: None)
     # Writing takes four seconds, so the pause is eighty.
     assert written == [31.0, 116.0]

@@ -93,7 +93,7 @@ def test_onnxruntime_gives_the_same_numbers(case, tmp_path):
         torch.testing.assert_close(run(x=x).softmax(1), bayes.predict_proba(x), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", ["kron", "residual", "one", "full"])
 def test_torch_export_gives_the_same_numbers(case, tmp_path):
     bayes, x = fitted(*CASES[case])
     bayes.export(tmp_path / "bayes.pt2", x[:1])  # a single row is no constant
@@ -115,7 +115,7 @@ def graph_of(bayes, path, example):
 @pytest.mark.parametrize("kind", ["pt2", "onnx"])
 @pytest.mark.parametrize(
     "k, method, structure",
-    [(1, "probit", "kron"), (3, "pairwise", "kron"), (3, "meanfield", "kron"), (3, "pairwise", "full")],
+    [(1, "probit", "kron"), (3, "pairwise", "kron"), (3, "meanfield", "full")],
 )
 def test_graphs_hold_the_temperature_and_the_residual(kind, k, method, structure, tmp_path):
     """Against float64 and dense matrices: mean/T, and the residual's variance on the diagonal."""

@@ -41,9 +41,18 @@ def header(path):
     return json.loads(raw[8 : 8 + size])
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-@pytest.mark.parametrize("k", [1, 3])
-@pytest.mark.parametrize("structure", ["full", "kron", "diag", "isotropic", "auto"])
+@pytest.mark.parametrize(
+    "structure, k, dtype",
+    [
+        ("full", 1, torch.float32),
+        ("full", 3, torch.float64),
+        ("kron", 3, torch.float32),
+        ("diag", 1, torch.float64),
+        ("isotropic", 3, torch.float32),
+        ("auto", 1, torch.bfloat16),
+        ("auto", 3, torch.float64),
+    ],
+)
 def test_round_trip_is_bit_for_bit(tmp_path, structure, k, dtype):
     bayes, x, y = fitted(k, dtype=dtype, structure=structure, prior_variance=7.3, predictive="probit")
     bayes.save(str(tmp_path / "bayes"))
