@@ -308,6 +308,7 @@ for name, write in ways.items():
 """
 
 
+@pytest.mark.slow
 def test_a_full_disk_raises_and_leaves_the_old_files(tmp_path):
     pytest.importorskip("onnxscript")
     names = ["bayes.onnx", "bayes.pt2", "bayes.safetensors", "page.html"]

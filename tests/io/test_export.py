@@ -508,6 +508,7 @@ def test_files_tell_about_their_graph(tmp_path):
     assert not (tmp_path / "other.pt2").exists()
 
 
+@pytest.mark.slow
 def test_a_graph_that_is_too_large_for_one_file_has_two(tmp_path, monkeypatch):
     """As if messages of protobuf ended at 20 kB."""
     runtime = pytest.importorskip("onnxruntime")
