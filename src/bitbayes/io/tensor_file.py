@@ -1,11 +1,11 @@
 """Safetensors files with a digest in their header, so that a changed file is recognised.
 
-The digest is the SHA-256 of all bytes of the file, those of the header too. Its own 64 characters count as
-zeros.
+The header has one text, JSON whose first entry is the digest: the SHA-256 of all bytes of the file, those of
+the header too. Its own 64 characters count as zeros. Several texts would be written in a random order, and
+files of the same content would differ. Older files have the digest in a text of its own, which comes first.
 """
 
 import hashlib
-import json
 import re
 import struct
 from os import PathLike
@@ -21,8 +21,8 @@ from bitbayes.io.strict_json import parse_json
 
 DIGEST_KEY = "sha256"
 BLANK = "0" * 64
-# As `write_tensors` writes it. Quotes inside of texts are escaped in the header, so no text can match.
-DIGEST = re.compile(rb'"%s":"([0-9a-f]{64})"' % DIGEST_KEY.encode())
+# In the first text of the header, in which quotes are escaped; or the first text itself.
+DIGEST = re.compile(rb'\{"__metadata__":\{"[^"\\]+":"(?:\{\\"sha256\\":\\")?([0-9a-f]{64})')
 
 
 # What to do about a damaged file that `save` wrote.
@@ -46,22 +46,19 @@ class TensorFile(NamedTuple):
 def write_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> str:
     """Write a safetensors file with its digest atomically, and return the digest.
 
-    The header is ours, because safetensors would write several texts in a random order.
-
     Args:
         path: the file.
         tensors: the tensors by name, on any device.
-        metadata: text that is stored in the header of the file.
+        metadata: the name of the header's text, and the text: a JSON object.
     """
-    contents = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
-    plain = save(contents)
-    header = {"__metadata__": {DIGEST_KEY: BLANK, **metadata}, **parse_json(_header(plain))}
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)  # tensors begin at a multiple of eight bytes
-    start = struct.pack("<Q", len(text)) + text
-    data = memoryview(plain)[8 + len(_header(plain)) :]  # no copy
-    digest = _sha256(start, data)
-    write_bytes(path, start.replace(BLANK.encode(), digest.encode(), 1), data)  # its key comes first
+    ((name, text),) = metadata.items()
+    text = f'{{"{DIGEST_KEY}":"{BLANK}",{text[1:]}'
+    contents = {key: value.detach().cpu().contiguous() for key, value in tensors.items()}
+    content = save(contents, {name: text})
+    place = _find_digest(content)
+    assert place is not None  # it was just written
+    digest, view = _digest(content, place), memoryview(content)  # a view, because a copy may be large
+    write_bytes(path, view[: place.start(1)], digest.encode(), view[place.end(1) :])
     return digest
 
 
@@ -96,7 +93,7 @@ def _header(content: bytes) -> bytes:
 
 def _find_digest(content: bytes) -> re.Match[bytes] | None:
     """Return the digest with its place, or None if the header has none."""
-    return DIGEST.search(content, 8, 8 + len(_header(content)))
+    return DIGEST.match(content, 8, 8 + len(_header(content)))
 
 
 def _digest(content: bytes, place: re.Match[bytes] | None) -> str:
