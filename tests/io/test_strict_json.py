@@ -11,5 +11,5 @@ def test_plain_json_is_read():
 
 @pytest.mark.parametrize("text", ['{"a": NaN}', '{"a": Infinity}', "[" * 100_000, "9" * 5000, "{", "1e999"])
 def test_what_is_no_json_is_refused(text):
-    with pytest.raises(ValueError, match=""):
+    with pytest.raises(ValueError, match=r"finite|nested|digits|Expecting"):
         parse_json(text)
