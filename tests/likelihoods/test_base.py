@@ -4,12 +4,12 @@ import math
 
 import pytest
 import torch
-from bitbayes.likelihoods import Bernoulli, Categorical, likelihood_for
 from hypothesis import given
 from hypothesis import strategies as st
 
 import reference
 from bitbayes.errors import DataError
+from bitbayes.likelihoods import Bernoulli, Categorical, likelihood_for
 from reference import logit_hessians
 
 

@@ -17,7 +17,7 @@ from bitbayes.structures import CURVATURES
 from bitbayes.tuning import CALIBRATED, EVIDENCE
 from bitbayes.tuning.objectives import OBJECTIVES, PENALTIES
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 # These adapt to other libraries, which call their methods with objects of their own: only their constructors
 # are looked at.
 ADAPTERS = {"lightning", "transformers", "openood"}
