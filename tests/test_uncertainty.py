@@ -71,7 +71,9 @@ def test_the_score_is_that_of_the_gaussian_whatever_the_predictive(predictive):
 
 def test_the_score_over_all_layers_is_that_of_the_linearised_network():
     x, y = points(dtype=torch.float64)
-    bayes = bb.Laplace(relu_mlp(dtype=torch.float64), layers="all", predictive="sampled_networks").fit([(x, y)])
+    bayes = bb.Laplace(relu_mlp(dtype=torch.float64), layers="all", predictive="sampled_networks").fit(
+        [(x, y)]
+    )
     gaussian = bayes.logits(x)
     expected = [score_of_one(m, c) for m, c in zip(gaussian.mean, gaussian.covariance, strict=True)]
     torch.testing.assert_close(bayes.score(x), torch.tensor(expected, dtype=torch.float64), rtol=0, atol=1e-9)
@@ -388,7 +390,9 @@ def test_mlflow_logs_an_evaluation_as_it_is():
 
 def test_an_evaluation_by_drawn_networks_is_seeded_as_predictions_are():
     x, y = points(dtype=torch.float64)
-    bayes = bb.Laplace(relu_mlp(dtype=torch.float64), layers="all", predictive="sampled_networks").fit([(x, y)])
+    bayes = bb.Laplace(relu_mlp(dtype=torch.float64), layers="all", predictive="sampled_networks").fit(
+        [(x, y)]
+    )
     torch.manual_seed(4)
     found = bayes.evaluate(reference.loader(x, y))
     torch.manual_seed(4)

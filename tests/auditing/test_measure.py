@@ -14,7 +14,6 @@ from bitbayes.auditing.costs import Duration
 from bitbayes.auditing.findings import AUDITED_METHODS, KEPT_SHARES, Audit, Cost
 from bitbayes.auditing.measure import audit
 from bitbayes.errors import DataError, EdgeWarning
-from bitbayes.laplace import NUMBERS
 from bitbayes.logits import LogitGaussian
 
 
@@ -77,7 +76,7 @@ def test_every_score_is_what_the_parts_give_by_hand(k: int, outputs: int) -> Non
     scaled = TemperatureScaling(model).fit(data["validation"])
     assert found.chosen == {
         "temperature": {"temperature": scaled.temperature},
-        "bitbayes": {name: getattr(bayes, name) for name in NUMBERS},
+        "bitbayes": bayes.settings.as_json(),
         "paper": {"prior_variance": paper.prior_variance},
     }
     assert found.sizes == {"train": 120, "validation": 90, "test": 150}
