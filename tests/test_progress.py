@@ -76,12 +76,18 @@ def test_a_terminal_has_a_bar(monkeypatch, capsys, clock):
     assert "fitting" in capsys.readouterr().err
 
 
-def test_a_bar_is_gone_after_an_error(clock):
-    with pytest.raises(ZeroDivisionError), Progress("fitting", 4, True) as bar:
+def test_a_bar_is_gone_at_the_end_and_after_an_error(clock):
+    def failing():
+        yield from range(5)
+        raise ZeroDivisionError
+
+    with Progress("fitting", 4, True) as bar:
         for _ in range(3):
             bar.advance()
-        raise ZeroDivisionError
+        assert bar.bar.live.is_started
     assert not bar.bar.live.is_started
+    with pytest.raises(ZeroDivisionError):
+        list(track(failing(), "fitting", show=True))
 
 
 def test_a_process_without_stderr_has_no_bar(monkeypatch):

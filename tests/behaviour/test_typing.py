@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 # These adapt to other libraries, which call their methods with objects of their own: only their constructors
 # are looked at.
 ADAPTERS = {"lightning", "transformers", "openood"}
-SLOW = {"lightning"}  # it takes seconds to import
+SLOW = {"lightning", "transformers"}  # they take seconds to import
 PUBLIC = [
     pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name
     for name in sorted(set(bb.__all__) - {"__version__"})
