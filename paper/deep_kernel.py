@@ -2,33 +2,18 @@
 
 import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Self
 
 import torch
-from bitbayes.likelihood import Categorical, checked_labels
 from torch import Tensor, nn
 from torch.nn import functional
 
-from bitbayes.errors import ArgumentError, DataError, ModelError, NotFittedError
-from bitbayes.model import (
-    Data,
-    Head,
-    LateChecks,
-    Loader,
-    NamedInputs,
-    check_loader,
-    find_head,
-    forward,
-    forward_passes,
-    input_batches,
-    labelled_batches,
-    model_device,
-    private_copy,
-)
+from bitbayes.errors import ArgumentError, NotFittedError
 from paper.training import MNIST, Recipe
+from paper.training.eval_mode import eval_mode
 from paper.training.step import Batch, TrainingStep
 from paper.training.train import train_epochs
 
@@ -55,8 +40,7 @@ class DeepKernel(nn.Module):
     mixing weights W are GPyTorch's (`gp` and `softmax`), which comes with the extra `paper`.
 
     Args:
-        model: gives k ≥ 2 logits (n, k) by a linear layer.
-        head: the name of that layer. By default it is the model's last linear layer.
+        model: a sequential network that ends in a linear layer with k ≥ 2 outputs.
 
     >>> _ = torch.manual_seed(0)
     >>> x = torch.rand(256, 2)
@@ -69,27 +53,26 @@ class DeepKernel(nn.Module):
     (torch.Size([256, 2]), True)
     """
 
-    def __init__(self, model: nn.Module, *, head: str | None = None) -> None:
+    def __init__(self, model: nn.Module) -> None:
         super().__init__()
-        if not isinstance(model, nn.Module):
-            raise ArgumentError(f"model is a {type(model).__name__}: expected a torch.nn.Module")
+        assert isinstance(model, nn.Sequential)
+        head = model[-1]
+        assert isinstance(head, nn.Linear) and head.out_features > 1
         gpytorch = _import_gpytorch()
-        self.model, self.head = model, _choose_head(model, head)
-        weight = self.head.module(model).weight
-        self.gp: Any = _make_processes(gpytorch, self.head.inputs)
+        self.model, self.feature_count = model, head.in_features
+        self.gp: Any = _make_processes(gpytorch, head.in_features)
         self.softmax: Any = gpytorch.likelihoods.SoftmaxLikelihood(
-            num_features=self.head.inputs, num_classes=self.head.outputs
+            num_features=head.in_features, num_classes=head.out_features
         )
         # The smallest and the largest feature in the last training batch. NaN before `fit`.
         self.register_buffer("bounds", torch.full((2,), torch.nan))
-        dtype = torch.promote_types(weight.dtype, torch.float32)  # the model's, but at least float32
         for part in (self.gp, self.softmax):
-            part.to(weight.device, dtype)
-        self.bounds: Tensor = self.bounds.to(weight.device, dtype)
+            part.to(head.weight)
+        self.bounds: Tensor = self.bounds.to(head.weight)
 
     def fit(
         self,
-        train_loader: Loader,
+        train_loader: Iterable[tuple[Tensor, Tensor]],
         *,
         recipe: Recipe = MNIST,
         seed: int = 0,
@@ -102,27 +85,24 @@ class DeepKernel(nn.Module):
         call continues from the current weights.
 
         Args:
-            train_loader: yields (x, y). It is iterated once to check the data, and once in each epoch. If it
-                has a method `set_epoch`, that is called with the number of the epoch.
+            train_loader: yields (x, y). It is iterated once to count the points, and once in each epoch. If
+                it has a method `set_epoch`, that is called with the number of the epoch.
             recipe: optimizer and schedule.
             seed: determines the draws of the processes.
             checkpoint_file: the run is saved to this file from time to time, and resumed from it if it
                 exists.
             progress: True or False to show a progress bar or not; None shows it on terminals.
         """
-        loader = check_loader(train_loader)
-        sizes = self._check_batches(loader)
+        sizes = [len(x) for x, _ in train_loader]
 
         def draw_batches(epoch: int) -> Iterator[Batch]:
-            if hasattr(loader, "set_epoch"):
-                loader.set_epoch(epoch)
+            if hasattr(train_loader, "set_epoch"):
+                train_loader.set_epoch(epoch)
             kind: Any = {"dtype": self.bounds.dtype, "device": self.bounds.device}
             generator = torch.Generator(self.bounds.device).manual_seed(1_000_003 * seed + 500_000 + epoch)
-            for batch in labelled_batches(loader, self.bounds.device):
-                x, y = batch.inputs, batch.labels
-                assert isinstance(x, Tensor) and y is not None
-                noise = torch.randn(TRAINING_DRAWS, len(x), self.head.inputs, generator=generator, **kind)
-                yield x, y.reshape(-1).long(), noise
+            for x, y in train_loader:
+                noise = torch.randn(TRAINING_DRAWS, len(x), self.feature_count, generator=generator, **kind)
+                yield x.to(self.bounds.device), y.to(self.bounds.device), noise
 
         weight = 1 / sum(sizes)
 
@@ -147,7 +127,7 @@ class DeepKernel(nn.Module):
                 module.training = mode
         return self
 
-    def forward(self, x: Tensor | NamedInputs) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         """Return log p (n, k), which serve as logits. p is the average over 20 draws of the processes."""
         self._check_fitted()
         return self.probabilities(self.features(x), self.bounds, PREDICTION_DRAWS, None).log()
@@ -155,7 +135,7 @@ class DeepKernel(nn.Module):
     @torch.no_grad()
     def predict_proba(
         self,
-        x: Data,
+        x: Tensor | Iterable[Tensor],
         *,
         samples: int = PREDICTION_DRAWS,
         generator: torch.Generator | None = None,
@@ -163,25 +143,23 @@ class DeepKernel(nn.Module):
         """Return probabilities (n, k): the average over draws of the processes.
 
         Args:
-            x: inputs, or a loader of inputs.
+            x: inputs, or batches of them.
             samples: the number of draws.
             generator: for the draws, on the model's device.
         """
         self._check_fitted()
-        if samples < 1:
-            raise ArgumentError(f"samples={samples}: draw at least one")
-        batches = input_batches(x, model_device(self.model))
-        with LateChecks() as checks:
-            parts = [
-                self.probabilities(rows, self.bounds, samples, generator)
-                for batch in forward_passes(self.model, self.head, batches, checks)
-                for rows in torch.split(batch.features, FEATURES_PER_BATCH)
-            ]
+        parts = [
+            self.probabilities(rows, self.bounds, samples, generator)
+            for batch in ([x] if isinstance(x, Tensor) else x)
+            for rows in torch.split(self.features(batch), FEATURES_PER_BATCH)
+        ]
         return torch.cat(parts)
 
-    def features(self, x: Tensor | NamedInputs) -> Tensor:
-        """Return the input of the last linear layer, (n, d)."""
-        return forward(private_copy(self.model), self.head, x)[0]
+    def features(self, x: Tensor) -> Tensor:
+        """Return the input of the last linear layer, (n, d), in eval mode."""
+        with eval_mode(self.model):
+            features: Tensor = self._backbone(x.to(self.bounds.device))
+            return features
 
     def probabilities(
         self, features: Tensor, bounds: Tensor, samples: int, generator: torch.Generator | None
@@ -211,7 +189,7 @@ class DeepKernel(nn.Module):
         `noise` (s, n, d) is standard normal. No value is copied from a GPU to the CPU, so that a CUDA graph
         can be captured.
         """
-        features, _, _ = forward(self.model, self.head, x)
+        features = self._backbone(x)
         with torch.autocast(x.device.type, enabled=False):
             features = features.to(self.bounds.dtype)
             bounds = torch.stack([features.amin(), features.amax()])
@@ -245,6 +223,11 @@ class DeepKernel(nn.Module):
         return root.to(self.bounds.dtype), inverse.to(self.bounds.dtype)
 
     @property
+    def _backbone(self) -> nn.Sequential:
+        """The network without its last layer; no part of the module, whose weights would have two names."""
+        return nn.Sequential(*list(self.model)[:-1])
+
+    @property
     def _grid(self) -> Tensor:
         """The grid points (g,)."""
         grid: Tensor = self.gp.variational_strategy.base_variational_strategy.grid
@@ -267,8 +250,7 @@ class DeepKernel(nn.Module):
 
     def _optimizer(self, recipe: Recipe) -> torch.optim.Optimizer:
         """Return the recipe's optimizer. Its last group, kernel and mean, has a smaller learning rate."""
-        head = list(self.head.module(self.model).parameters())
-        network = [p for p in self.model.parameters() if all(p is not each for each in head)]
+        network = list(self._backbone.parameters())
         optimizer = recipe.make_optimizer(self)
         (everything,) = optimizer.param_groups
         fast = [*self.gp.variational_parameters(), *self.softmax.parameters()]
@@ -284,22 +266,6 @@ class DeepKernel(nn.Module):
         ]
         return optimizer
 
-    @torch.no_grad()
-    def _check_batches(self, loader: Loader) -> list[int]:
-        """Return the sizes of the batches. Raise if their data do not fit the model."""
-        sizes: list[int] = []
-        for batch in labelled_batches(loader, model_device(self.model)):
-            x = batch.inputs
-            if not isinstance(x, Tensor):
-                raise DataError(f"{batch.name}: deep kernel learning takes tensors, not {type(x).__name__}")
-            if not sizes:
-                find_head(private_copy(self.model), x[:2], self.head.name)
-            if not bool(x.isfinite().all()):
-                raise DataError(f"{batch.name} holds NaN or infinity")
-            checked_labels(batch, Categorical(), self.head.outputs)
-            sizes.append(len(x))
-        return sizes
-
     def _check_fitted(self) -> None:
         if bool(self.bounds.isnan().any()):
             raise NotFittedError("this DeepKernel is not fitted yet: call `fit(train_loader)` first")
@@ -314,20 +280,6 @@ def _import_gpytorch() -> Any:
         raise ArgumentError(
             "deep kernel learning needs GPyTorch: install bitbayes with its extra 'paper'"
         ) from error
-
-
-def _choose_head(model: nn.Module, name: str | None) -> Head:
-    layers = {key: each for key, each in model.named_modules() if isinstance(each, nn.Linear)}
-    if name is not None and name not in layers:
-        found = ", ".join(map(repr, layers)) or "none"
-        raise ModelError(f"head={name!r} is no linear layer of the model: its linear layers are {found}")
-    if not layers:
-        raise ModelError("the model has no linear layer, so nothing says which its features are")
-    name = list(layers)[-1] if name is None else name
-    layer = layers[name]
-    if layer.out_features < 2:
-        raise ModelError(f"the head {name!r} gives one logit: deep kernel learning here needs two or more")
-    return Head(name, layer.in_features, layer.out_features, layer.bias is not None)
 
 
 def _make_processes(gpytorch: Any, count: int) -> Any:

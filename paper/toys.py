@@ -65,5 +65,5 @@ def fit_methods(toy: Toy, network: nn.Module) -> dict[str, FittedMethod]:
 
 def _chosen(bayes: bb.Laplace) -> Hyperparameters:
     """Return the prior variance and, with a residual, its two hyperparameters."""
-    names = ("residual_variance", "residual_threshold") if bayes.options.residual_asked else ()
+    names = ("residual_variance", "residual_threshold") if bayes.residual is True else ()
     return {name: getattr(bayes, name) for name in ("prior_variance", *names)}

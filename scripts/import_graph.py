@@ -1,10 +1,11 @@
-"""Which room imports which: the picture in docs/architecture.md, and the rule behind it.
+"""Which package imports which: the picture in docs/architecture.md, and the rule behind it.
 
     python scripts/import_graph.py           # writes docs/architecture.svg
-    python scripts/import_graph.py --list    # prints every import from one room to another
+    python scripts/import_graph.py --list    # prints every import from one package to another
 
-A room is a folder or a file of src/bitbayes. `ROOMS` lists them from the bottom up. A room may import those
-before it and no others; `tests/test_architecture.py` checks that.
+A package here is a folder or a file of src/bitbayes. `PACKAGES` lists them from the bottom up. A package may
+import those before it and no others. The test of the architecture checks that, and that `paper/` imports the
+public names alone.
 """
 
 import argparse
@@ -18,43 +19,43 @@ SOURCE = ROOT / "src" / "bitbayes"
 
 # Each row may import from the rows before it, and from its left-hand neighbours.
 ROWS = (
-    ("_version", "errors", "precision", "progress", "processes", "short_help", "tensors"),
-    ("model",),
-    ("likelihood", "logits", "prior"),
-    ("predictive", "structures", "residual", "outliers", "toys"),
-    ("rays", "options"),
-    ("fitting",),
-    ("joint_fit",),
-    ("posterior",),
-    ("uncertainty", "metrics", "last_layer", "all_layers", "tuning", "io"),
-    ("laplace", "merging", "baselines", "callbacks", "openood", "sklearn", "lightning", "transformers"),
+    ("_version", "errors", "precision", "progress", "processes", "tensors"),
+    ("model", "logits", "prior", "uncertainty", "metrics", "toys"),
+    ("closed_forms", "settings", "residual", "outliers"),
+    ("likelihoods",),
+    ("structures",),
+    ("rays", "options", "fitted"),
+    ("fitting", "posteriors"),
+    ("io", "predicting", "tuning"),
+    ("laplace", "baselines"),
+    ("merging", "passed_points", "callbacks", "openood", "sklearn", "lightning", "transformers"),
     ("plots",),
     ("bitbayes",),  # the package itself: its public names
     ("auditing", "explorer"),
     ("cli",),
     ("__main__",),
 )
-ROOMS = tuple(room for row in ROWS for room in row)
-ABOVE = ROOMS[ROOMS.index("bitbayes") + 1 :]
+PACKAGES = tuple(package for row in ROWS for package in row)
+ABOVE = PACKAGES[PACKAGES.index("bitbayes") + 1 :]
 
 
 def imports(source: Path = SOURCE) -> dict[tuple[str, str], list[str]]:
-    """From each room to each other that it imports: the places where it does, as file:line."""
+    """From each package to each other that it imports: the places where it does, as file:line."""
     found = defaultdict(list)
     for path in sorted(source.rglob("*.py")):
-        here = room_of(path.relative_to(source))
-        # The package's own file imports each public name when somebody first uses it, and lists them for type
-        # checkers. Those from the rooms above it are left out here: nothing below depends on them.
-        package = here == "bitbayes"
-        for line, name in imported_modules(ast.parse(path.read_text(encoding="utf-8")), for_types=package):
-            there = room_named(name, source)
-            if there != here and not (package and there in ABOVE):
+        here = package_of(path.relative_to(source))
+        # __init__.py imports each public name when somebody first uses it, and lists them for type checkers.
+        # Those from the packages above it are left out here: nothing below depends on them.
+        public = here == "bitbayes"
+        for line, name in imported_modules(ast.parse(path.read_text(encoding="utf-8")), for_types=public):
+            there = package_named(name, source)
+            if there != here and not (public and there in ABOVE):
                 found[here, there].append(f"{path.relative_to(source)}:{line}")
     return dict(found)
 
 
-def room_of(path: Path) -> str:
-    """The room that a file of the package belongs to."""
+def package_of(path: Path) -> str:
+    """The package that a file of src/bitbayes belongs to."""
     return (
         "bitbayes"
         if path.name == "__init__.py" and len(path.parts) == 1
@@ -62,8 +63,8 @@ def room_of(path: Path) -> str:
     )
 
 
-def room_named(module: str, source: Path) -> str:
-    """The room of an imported name, as `bitbayes.model.batches`; the package itself for its public names."""
+def package_named(module: str, source: Path) -> str:
+    """The package of an imported name, as `bitbayes.model.head`; "bitbayes" for its public names."""
     parts = module.split(".")
     if len(parts) == 1:
         return "bitbayes"
@@ -91,46 +92,68 @@ def imported_modules(tree: ast.AST, *, for_types: bool = False) -> Iterator[tupl
 
 
 def reaches_back(found: dict[tuple[str, str], list[str]]) -> dict[tuple[str, str], list[str]]:
-    """The imports of a room that comes later in `ROOMS`."""
-    order = {room: number for number, room in enumerate(ROOMS)}
+    """The imports of a package that comes later in `PACKAGES`."""
+    order = {package: number for number, package in enumerate(PACKAGES)}
     return {pair: places for pair, places in found.items() if order[pair[1]] > order[pair[0]]}
 
 
 def without_detours(found: set[tuple[str, str]]) -> set[tuple[str, str]]:
-    """The imports that do not also go by way of a third room: what a picture has to show."""
-    below = {room: {b for a, b in found if a == room} for room in ROOMS}
+    """The imports that do not also go by way of a third package: what a picture has to show."""
+    below = {package: {b for a, b in found if a == package} for package in PACKAGES}
     reach: dict[str, set[str]] = {}
-    for room in ROOMS:
-        reach[room] = below[room].union(*(reach.get(each, set()) for each in below[room]))
+    for package in PACKAGES:
+        reach[package] = below[package].union(*(reach.get(each, set()) for each in below[package]))
     return {(a, b) for a, b in found if not any(b in reach[c] for c in below[a] if c != b and c in reach)}
 
 
+# The picture, row by row from the top: the centre of each box, and the packages in it. What everybody may use
+# (the first of `ROWS`) and small leaves (metrics, outliers, toys, uncertainty, callbacks) are left out.
+AROUND = ("merging", "passed_points", "openood", "sklearn", "lightning", "transformers")
+PICTURE = (
+    {5: ("cli",)},
+    {2: ("auditing",), 5: ("explorer",), 8: ("paper",)},
+    {5: ("bitbayes",)},
+    {2: ("baselines",), 8: ("plots",)},
+    {6: AROUND},
+    {5: ("laplace",)},
+    {1: ("io",), 5: ("tuning",), 9: ("predicting",)},
+    {1: ("fitting",), 7: ("posteriors",)},
+    {1: ("options",), 5: ("fitted",), 8: ("rays",)},
+    {3: ("structures",)},
+    {2: ("likelihoods",)},
+    {1: ("closed_forms",), 6: ("residual",), 9: ("settings",)},
+    {1: ("logits",), 5: ("model",), 9: ("prior",)},
+)
+
+
 def draw(found: set[tuple[str, str]], target: Path) -> None:
-    """The rooms as boxes, row by row, with an arrow from each to those that it imports."""
+    """The packages as boxes, with an arrow from each to those that it imports."""
     import matplotlib
 
     matplotlib.use("svg")
     from matplotlib import pyplot
 
-    shown = ROWS[1:-1]  # the first row is everybody's: a picture of it would be all arrows
     figure, axes = pyplot.subplots(figsize=(9, 10))
     boxes = {}
-    for number, row in enumerate(reversed(shown)):
-        for column, room in enumerate(row):
-            folder = (SOURCE / room).is_dir()
+    for number, row in enumerate(PICTURE):
+        for column, packages in row.items():
+            folder = len(packages) == 1 and ((SOURCE / packages[0]).is_dir() or packages[0] == "paper")
             colours = {"edgecolor": "#34495e", "facecolor": "#dce8f4" if folder else "white"}
             box = {"boxstyle": "round,pad=0.45", **colours}
-            place = (column + 0.5) / len(row) * 10, -number
-            label = f"{room}/" if folder else room
-            text = axes.text(*place, label, ha="center", va="center", fontsize=10, bbox=box, zorder=3)
-            boxes[room] = place, text
-    for a, b in sorted(without_detours(found)):
-        if a in boxes and b in boxes:
-            (start, tail), (end, head) = boxes[a], boxes[b]
-            arrow = {"arrowstyle": "-|>", "color": "#6b7f95", "shrinkA": 0, "shrinkB": 0}
-            ends = {"patchA": tail.get_bbox_patch(), "patchB": head.get_bbox_patch()}
-            axes.annotate("", xy=end, xytext=start, arrowprops={**arrow, **ends})
-    axes.set(xlim=(-0.2, 10.2), ylim=(-len(shown) + 0.4, 0.6))
+            label = f"{packages[0]}/" if folder else ", ".join(packages[:3])
+            if len(packages) > 3:
+                label += ",\n" + ", ".join(packages[3:])
+            text = axes.text(
+                column, -number, label, ha="center", va="center", fontsize=10, bbox=box, zorder=3
+            )
+            boxes |= dict.fromkeys(packages, ((column, -number), text))
+    shown = {(a, b) for a, b in without_detours(found) if a in boxes and b in boxes} | {("paper", "bitbayes")}
+    arrows = {(boxes[a][1], boxes[b][1]): (boxes[a][0], boxes[b][0]) for a, b in sorted(shown)}
+    for (tail, head), (start, end) in arrows.items():
+        arrow = {"arrowstyle": "-|>", "color": "#6b7f95", "shrinkA": 0, "shrinkB": 0}
+        ends = {"patchA": tail.get_bbox_patch(), "patchB": head.get_bbox_patch()}
+        axes.annotate("", xy=end, xytext=start, arrowprops={**arrow, **ends}, zorder=1)
+    axes.set(xlim=(-0.2, 10.2), ylim=(-len(PICTURE) + 0.4, 0.6))
     axes.axis("off")
     figure.tight_layout()
     with matplotlib.rc_context({"svg.hashsalt": "bitbayes"}):
@@ -151,7 +174,7 @@ def main() -> None:
     options = parser.parse_args()
     found = imports()
     if options.list:
-        for (a, b), where in sorted(found.items(), key=lambda item: ROOMS.index(item[0][0])):
+        for (a, b), where in sorted(found.items(), key=lambda item: PACKAGES.index(item[0][0])):
             print(f"{a} → {b}: {', '.join(where)}")
         return
     draw(set(found), options.output)

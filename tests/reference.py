@@ -17,7 +17,6 @@ import bitbayes as bb
 
 KAPPA = math.pi / 8
 STRUCTURES = ("full", "kron", "diag", "isotropic")
-CASES = (*STRUCTURES, "paper")
 
 
 # ---- cases
@@ -44,11 +43,6 @@ def data(k, n=30, inputs=3, dtype=torch.float64):
 def loader(x, y, batch=7):
     """Batches (x, y), the last one shorter."""
     return list(zip(torch.split(x, batch), torch.split(y, batch), strict=True))
-
-
-def options(case):
-    """The options of a Laplace for a structure, or for "paper"."""
-    return {"structure": "kron", "curvature": "paper"} if case == "paper" else {"structure": case}
 
 
 def fitted(k=3, bias=True, dtype=torch.float64, n=30, model=None, **options):
@@ -114,28 +108,9 @@ def precision(structure, weights, features, labels, prior_variance):
     return h + torch.eye(len(h), dtype=h.dtype) / prior_variance
 
 
-def paper_covariance(weights, features, labels, prior_variance, bias):
-    """The paper's: (B/√N + √τI)⁻¹ ⊗ (A/√N + √τI)⁻¹ for the weights; (B + τI)⁻¹ for the bias, by itself."""
-    (k, width), n = weights.shape, len(features)
-    tau = 1 / torch.as_tensor(prior_variance, dtype=torch.float64)
-    d = width - bias
-    outputs = logit_hessians(features @ weights.T, labels).sum(0)
-    inputs = sum(torch.outer(phi, phi) for phi in features[:, :d])
-    eye_k, eye_d = torch.eye(k, dtype=torch.float64), torch.eye(d, dtype=torch.float64)
-    left = torch.linalg.inv(outputs / math.sqrt(n) + tau.sqrt() * eye_k)
-    right = torch.linalg.inv(inputs / math.sqrt(n) + tau.sqrt() * eye_d)
-    covariance = torch.zeros(k, width, k, width, dtype=torch.float64)
-    covariance[:, :d, :, :d] = torch.kron(left, right).reshape(k, d, k, d)
-    if bias:
-        covariance[:, d, :, d] = torch.linalg.inv(outputs + tau * eye_k)
-    return covariance.reshape(k * width, k * width)
-
-
-def covariance(case, weights, features, labels, prior_variance, bias):
-    """Σ (kD, kD) for a structure, or for "paper"."""
-    if case == "paper":
-        return paper_covariance(weights, features, labels, prior_variance, bias)
-    return torch.linalg.inv(precision(case, weights, features, labels, prior_variance))
+def covariance(structure, weights, features, labels, prior_variance):
+    """Σ (kD, kD)."""
+    return torch.linalg.inv(precision(structure, weights, features, labels, prior_variance))
 
 
 def logits_covariance(sigma, features, k):
@@ -144,13 +119,10 @@ def logits_covariance(sigma, features, k):
     return torch.stack([j @ sigma @ j.T for j in jacobians])
 
 
-def log_evidence(case, weights, features, labels, prior_variance, bias):
+def log_evidence(structure, weights, features, labels, prior_variance):
     """log p(D | W*) + log N(W* | 0, σ₀²I) + P/2 log 2π − ½ log det(H + τI)."""
     prior_variance = torch.as_tensor(prior_variance, dtype=torch.float64)
-    if case == "paper":
-        log_det = -torch.linalg.slogdet(paper_covariance(weights, features, labels, prior_variance, bias))[1]
-    else:
-        log_det = torch.linalg.slogdet(precision(case, weights, features, labels, prior_variance))[1]
+    log_det = torch.linalg.slogdet(precision(structure, weights, features, labels, prior_variance))[1]
     size = weights.numel()
     log_prior = -weights.square().sum() / (2 * prior_variance) - size / 2 * torch.log(
         2 * math.pi * prior_variance

@@ -70,7 +70,7 @@ def test_options_that_go_together_are_returned_as_they_are(given):
         ({"structure": "block"}, "structure='block'.*'full', 'kron', 'diag', 'isotropic'"),
         (
             {"layers": "all", "structure": "isotropic"},
-            "structure='isotropic'.*'auto', 'full', 'kron', 'diag'$",
+            "structure='isotropic'.*'auto', 'full', 'kron', 'diag'",
         ),
         ({"predictive": "sampled_networks"}, "predictive='sampled_networks'.*'mc'$"),
         ({"layers": "all", "predictive": "sum"}, "predictive='sum'.*'mc', 'sampled_networks'$"),

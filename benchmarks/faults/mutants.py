@@ -36,63 +36,19 @@ SLOW = "not lenet and not embedded_digits and not half_a_percent"
 # Seconds after which a run hangs: several times what the slowest takes.
 LIMIT = 150
 
-# What is mutated, and the tests that answer for it: the closest and quickest, not all that would notice.
-ALL_LAYERS = ["tests/structures/test_all_layers.py", "tests/all_layers/test_predictions.py"]
-LAST_LAYER = ["tests/structures/test_last_layer.py", "tests/structures/test_kron.py"]
-LIMITS = ["tests/rays/test_limits.py", "tests/rays/test_certificates.py"]
-TESTS = {
-    "likelihood.py": ["tests/test_likelihood.py", *LAST_LAYER],
-    "logits.py": ["tests/test_logits.py", "tests/test_predictive.py"],
-    "predictive.py": ["tests/test_predictive.py", "tests/test_extremes.py"],
-    "prior.py": [
-        *("tests/test_prior.py", "tests/tuning/test_tune.py", "tests/test_errors.py"),
-        "tests/all_layers/test_layer_priors.py",
-    ],
-    "posterior.py": [
-        *("tests/model/test_unusual_outputs.py", "tests/test_temperature.py", "tests/test_changed_models.py"),
-        *(*LAST_LAYER, *ALL_LAYERS, "tests/tuning/test_tune.py"),
-    ],
-    "last_layer.py": [
-        *("tests/test_last_layer.py", *LAST_LAYER, "tests/tuning/test_tune.py"),
-        "tests/structures/test_wide_priors.py",
-    ],
-    "all_layers.py": [
-        *("tests/all_layers", *ALL_LAYERS[:1], "tests/model/test_unusual_outputs.py"),
-        "tests/tuning/test_all_layers_tuning.py",
-    ],
-    "metrics.py": ["tests/test_metrics.py"],
-    "uncertainty.py": ["tests/test_uncertainty.py"],
-    "structures": [
-        *(*LAST_LAYER, *ALL_LAYERS, "tests/model/test_layer_jacobians.py", "tests/rays/test_tight_bounds.py")
-    ],
-    "model/private_copy.py": ["tests/model/test_private_copy.py", "tests/test_compiled_models.py"],
-    "model/watch.py": ["tests/test_changed_models.py"],
-    "model/fingerprint.py": ["tests/model/test_fingerprint.py", "tests/test_changed_models.py"],
-    "model": [
-        *("tests/model", *ALL_LAYERS[1:], "tests/test_errors.py"),
-        *("tests/all_layers/test_fitting.py", "tests/all_layers/test_extremes.py", "tests/test_extremes.py"),
-    ],
-    "residual": ["tests/residual", "tests/rays/test_ray_residual.py"],
-    "tuning/calibrated.py": ["tests/tuning/test_calibrated.py"],
-    "tuning": [
-        *("tests/tuning/test_tune.py", "tests/tuning/test_search.py", "tests/tuning/test_noise.py"),
-        "tests/tuning/test_residual_tuning.py",
-    ],
-    "rays/all_layers.py": ["tests/rays/test_all_layers_rays.py"],
-    "rays/all_layers_bounds.py": ["tests/rays/test_all_layers_bounds.py", "tests/rays/test_tight_bounds.py"],
-    "rays/bounds.py": [
-        *("tests/rays/test_bounds.py", "tests/rays/test_tight_bounds.py", "tests/test_propositions.py")
-    ],
-    "rays/certificates.py": [*LIMITS, "tests/rays/test_cells.py", "tests/rays/test_ray_residual.py"],
-    "rays/final_regions.py": ["tests/rays/test_final_regions.py", *LIMITS],
-    "rays/largest_probability.py": ["tests/rays/test_bounds.py", *LIMITS],
-    "rays/limits.py": [*LIMITS, "tests/rays/test_ray_residual.py"],
-    "rays/ray_gaussian.py": LIMITS,
-    "rays/ray_residual.py": ["tests/rays/test_ray_residual.py", "tests/rays/test_cells.py"],
-    "rays/ray_tensor.py": ["tests/rays/test_rules.py", "tests/rays/test_tolerance.py", *LIMITS[:1]],
-    "rays/rules": ["tests/rays/test_rules.py", "tests/rays/test_final_regions.py"],
-    "rays/__init__.py": LIMITS,
-}
+# What is mutated: the mathematics, and what stands between a user's model and it.
+MUTATED = (
+    *(
+        "closed_forms.py",
+        "logits.py",
+        "prior.py",
+        "settings.py",
+        "metrics.py",
+        "uncertainty.py",
+        "predicting.py",
+    ),
+    *("likelihoods", "model", "posteriors", "residual", "rays", "structures", "tuning"),
+)
 
 COMPARISONS = {
     ast.Lt: [ast.LtE, ast.Gt], ast.LtE: [ast.Lt, ast.GtE],
@@ -111,7 +67,7 @@ NAMES = [
 ]  # fmt: skip
 # Arguments that are assertions, or of which a CPU has only one.
 LEFT_ALONE = ("strict", "device")
-SWAPS = {a: b for pair in NAMES for a, b in (pair, pair[::-1])} | {"abs": "neg", "precise": "Tensor.float"}
+SWAPS = {a: b for pair in NAMES for a, b in (pair, pair[::-1])} | {"abs": "neg", "to_float64": "Tensor.float"}
 
 
 @dataclass(frozen=True)
@@ -149,7 +105,7 @@ def faults(node: ast.AST) -> Iterator[ast.AST]:
             yield changed(value=value + 1)
         case ast.Constant(value=float() as value):
             yield changed(value=2 * value or 1.0)
-        case ast.Name(id="min" | "max" | "any" | "all" | "precise" as name):
+        case ast.Name(id="min" | "max" | "any" | "all" | "to_float64" as name):
             yield changed(id=SWAPS[name])
         case ast.Attribute(value=ast.Name(id="math")):
             pass  # which has none of the others
@@ -211,15 +167,21 @@ def mutants_of(path: Path) -> Iterator[Mutant]:
 
 def drawn(count: int, seed: int) -> list[Mutant]:
     """The first faults in the order of the seed."""
-    files = [ROOT / PACKAGE / name for name in TESTS]
+    files = [ROOT / PACKAGE / name for name in MUTATED]
     paths = sorted({path for file in files for path in ([file] if file.suffix else file.rglob("*.py"))})
     every = [each for path in paths for each in mutants_of(path.relative_to(ROOT))]
     return sorted(every, key=lambda each: hashlib.sha256(f"{seed} {each.key}".encode()).digest())[:count]
 
 
 def tests_of(path: str) -> list[str]:
-    """The tests that answer for a file."""
-    return next(tests for name, tests in TESTS.items() if Path(path).is_relative_to(PACKAGE / name))
+    """The tests that answer for src/bitbayes/a/b.py: tests/a/test_b.py first, then the others in tests/a."""
+    part = Path(path).relative_to(PACKAGE)
+    folder = Path("tests") / part.parent
+    mirror = folder / f"test_{part.name}"
+    found = [mirror] if (ROOT / mirror).exists() else []
+    if len(part.parts) > 1:
+        found += sorted(each.relative_to(ROOT) for each in (ROOT / folder).glob("test_*.py"))
+    return list(dict.fromkeys(map(str, found)))
 
 
 def run_tests(tree: Path, path: str) -> str:

@@ -18,7 +18,6 @@ from torch import Tensor
 import bitbayes as bb
 from bitbayes import metrics
 from bitbayes.toys import scale_pixels
-from bitbayes.tuning.points import Points
 from paper import methods
 from paper.drawing.dots import Block, Cell, Panel, draw_blocks
 from paper.drawing.pictures import styled
@@ -68,29 +67,31 @@ PROMISES = (
 )
 
 
-class Kept(NamedTuple):
-    """A fitted Laplace, and for each set of images the Gaussians over its logits."""
+class PassedSets(NamedTuple):
+    """For each set of images, what is kept of its pass through a fitted Laplace."""
 
-    gaussians: methods.Gaussians
-    sets: dict[str, Points]
+    sets: dict[str, bb.PassedPoints]
 
     @classmethod
-    def of(cls, bayes: bb.Laplace, sets: dict[str, Tensor], labels: Tensor) -> Kept:
+    def of(cls, bayes: bb.Laplace, sets: dict[str, Tensor], labels: Tensor) -> PassedSets:
         """Pass all sets. "test" has these labels."""
-        gaussians = methods.Gaussians(bayes)
-        found = {name: gaussians.of(each, labels if name == "test" else None) for name, each in sets.items()}
-        return cls(gaussians, found)
+        return cls(
+            {
+                name: methods.pass_images(bayes, each, labels if name == "test" else None)
+                for name, each in sets.items()
+            }
+        )
 
-    def choose(self, rows: Tensor) -> methods.Hyperparameters:
+    def tune(self, rows: Tensor) -> methods.Hyperparameters:
         """Return the numbers that `tune` chooses on these rows of the test set."""
-        return self.gaussians.choose(self.sets["test"].rows(rows))
+        return methods.tune_passed(self.sets["test"].select(rows))
 
     def rate(self, name: str, chosen: methods.Hyperparameters, rows: Tensor | None = None) -> Rated:
         """Rate a set, or some rows of it."""
         points = self.sets[name]
         if rows is not None:  # a set may hold only the first of the images that the rows count
-            points = points.rows(rows[rows < len(points.family)])
-        return self.gaussians.rate(points, chosen)
+            points = points.select(rows[rows < len(points)])
+        return methods.rate_passed(points, chosen)
 
 
 def measure(session: Session) -> dict[str, Any]:
@@ -111,7 +112,7 @@ def measure(session: Session) -> dict[str, Any]:
         validation, test = study.split(trial)
         rows = {"test": test, f"Test × {FAR}": test}
         chosen: dict[str, dict[str, float]] = {key: study.chosen[trial][key] for key in JUDGED}
-        chosen |= {key: each.choose(validation) for key, each in fitted.items()}
+        chosen |= {key: each.tune(validation) for key, each in fitted.items()}
         labels, found = problem.test.labels[test], {}
         for key in ("plain", *JUDGED, *fitted):
             rated = {
@@ -134,19 +135,19 @@ def measure(session: Session) -> dict[str, Any]:
     }
 
 
-def _fit(study: Study, sets: dict[str, Tensor]) -> tuple[dict[str, Kept], dict[str, str]]:
+def _fit(study: Study, sets: dict[str, Tensor]) -> tuple[dict[str, PassedSets], dict[str, str]]:
     """The last layer and all layers, fitted and passed over all sets; and why one of them was not."""
     images, labels = study.problem.train
     test_labels = study.problem.test.labels
     last = bb.Laplace(study.network.whole).fit(methods.BatchLoader(images, labels), progress=False)
-    found = {"default": Kept.of(last, sets, test_labels)}
+    found = {"default": PassedSets.of(last, sets, test_labels)}
     if study.problem.classes > ALL_LAYERS_CLASSES:
         why = f"{study.problem.classes - 1} passes back for each image take too long"
         return found, {"default-all": why}
     every = bb.Laplace(study.network.whole, layers="all")
     every.fit(methods.BatchLoader(images, labels), progress=study.progress)
     fewer = {name: each if name == "test" else each[:ALL_LAYERS_POINTS] for name, each in sets.items()}
-    return found | {"default-all": Kept.of(every, fewer, test_labels)}, {}
+    return found | {"default-all": PassedSets.of(every, fewer, test_labels)}, {}
 
 
 @torch.no_grad()

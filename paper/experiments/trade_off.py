@@ -7,7 +7,7 @@ a residual. The choices are what each way of choosing gives, on the same splits 
 import math
 import statistics
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -17,7 +17,6 @@ from torch import Tensor
 
 import bitbayes as bb
 from bitbayes import metrics
-from bitbayes.options import Objective
 from paper.drawing.direct_labels import Label, place_labels
 from paper.drawing.pictures import COLOURS as METHOD_COLOURS
 from paper.drawing.pictures import TEXT_COLOUR, make_panels, styled
@@ -65,7 +64,7 @@ LEAST_ECE = 0.01  # in %, because a logarithmic axis has no 0
 # The prior variances that are named along the curve.
 NAMED_VARIANCES = (1e-2, 1.0, 1e2)
 # The ways to choose the prior variance of the curve.
-OBJECTIVES: tuple[Objective, ...] = ("nll", "evidence", "ood")
+OBJECTIVES: tuple[Literal["nll", "evidence", "ood"], ...] = ("nll", "evidence", "ood")
 
 # NLL, ECE, mean confidence far away, and AUROC by set of near outliers.
 Quantities = dict[str, Any]

@@ -20,10 +20,9 @@ from paper.methods.base import (
     rate_by_probabilities,
     set_numbers,
 )
-from paper.methods.default import Default
+from paper.methods.default import Default, pass_images, rate_passed, tune_passed
 from paper.methods.detectors import Detector
 from paper.methods.entries import BINARY, LINEARISED, MULTICLASS, MethodEntry
-from paper.methods.gaussians import Gaussians
 from paper.methods.last_layer import LastLayer
 from paper.methods.plain import Plain, Temperature
 
@@ -37,7 +36,6 @@ __all__ = [
     "BatchLoader",
     "Default",
     "Detector",
-    "Gaussians",
     "Hyperparameters",
     "LastLayer",
     "Linearised",
@@ -50,7 +48,10 @@ __all__ = [
     "SampledNetworks",
     "Temperature",
     "ignore_edge_warnings",
+    "pass_images",
     "probabilities",
     "rate_by_probabilities",
+    "rate_passed",
     "set_numbers",
+    "tune_passed",
 ]

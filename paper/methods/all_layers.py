@@ -6,17 +6,15 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import asdict
+from typing import Any, Literal
 
 import torch
-from bitbayes.predictive import average_networks
 from torch import Tensor, nn
 from torch.func import functional_call
 
 import bitbayes as bb
 from bitbayes.errors import ArgumentError
-from bitbayes.laplace import NUMBERS
-from bitbayes.options import Objective
 from paper.methods.base import (
     IMAGES_PER_BATCH,
     OUTLIER_WEIGHT,
@@ -117,7 +115,8 @@ class Average(nn.Module):
         with torch.autocast(images.device.type, torch.bfloat16, enabled=images.is_cuda):
             outputs = [functional_call(self.network, weights, (images,)) for weights in networks]
         stacked = torch.stack(outputs).float()
-        return torch.where(stacked.isfinite().all(), average_networks(stacked), torch.nan)
+        average = stacked.softmax(2).mean(0).clamp_min(torch.finfo(stacked.dtype).tiny).log()
+        return torch.where(stacked.isfinite().all(), average, torch.nan)
 
 
 class Linearised:
@@ -130,7 +129,7 @@ class Linearised:
 
     tuned_once = True
 
-    def __init__(self, objective: Objective, **options: Any) -> None:
+    def __init__(self, objective: Literal["ood", "calibrated"], **options: Any) -> None:
         self.objective, self.options = objective, options
 
     def fit(self, network: Network, images: Tensor, train: Points, labels: Tensor) -> None:
@@ -151,17 +150,14 @@ class Linearised:
                 weight=OUTLIER_WEIGHT,
                 progress=False,
             )
-        return {name: getattr(self.bayes, name) for name in NUMBERS}
+        return asdict(self.bayes.settings)
 
     def rate(self, points: Points, chosen: Hyperparameters, seed: int) -> Rated:
         """Rate the points; of a set without labels, the first thousand."""
         bayes = self.as_module(chosen)
         batches = points.batches() if points.labels is not None else points[:LINEARISED_POINTS].batches()
         with torch.no_grad(), fast_products():
-            parts = list(bayes._predictions(bayes._batches(batches)))
-        probs, score = (
-            torch.cat(each).to(points.images.device) for each in list(zip(*parts, strict=True))[1:]
-        )
+            probs, score = (each.to(points.images.device) for each in bayes.predict_and_score(batches))
         return rate_by_probabilities(probs, **({"score": score} if self.objective == "calibrated" else {}))
 
     def as_module(self, chosen: Hyperparameters) -> bb.Laplace:

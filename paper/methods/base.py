@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -148,8 +148,7 @@ def rate_by_probabilities(probs: Tensor, **own: Tensor) -> Rated:
 
 def set_numbers(bayes: bb.Laplace, chosen: Hyperparameters) -> bb.Laplace:
     """Set the numbers that were chosen, and return the Laplace."""
-    for name, value in chosen.items():
-        setattr(bayes, name, value)
+    bayes.settings = replace(bayes.settings, **chosen)
     return bayes
 
 

@@ -3,13 +3,19 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import bitbayes as bb
 from bitbayes.baselines.detectors import DETECTORS
+from paper.kron import PaperKronCurvature
 from paper.methods.all_layers import Linearised, SampledNetworks
 from paper.methods.base import Method
 from paper.methods.default import Default
 from paper.methods.detectors import Detector
 from paper.methods.last_layer import LastLayer
 from paper.methods.plain import Plain, Temperature
+
+# The paper's two structures over all layers; it draws one label for each point.
+PAPER_DIAG = {"structure": "diag", "curvature": bb.Fisher()}
+PAPER_KRON = {"structure": PaperKronCurvature.structure, "curvature": bb.Fisher()}
 
 
 @dataclass(frozen=True)
@@ -27,23 +33,15 @@ MULTICLASS = {
     "llla": MethodEntry(
         "LLLA (paper's)",
         "LLLA",
-        lambda points: LastLayer(own_score=False, structure="kron", curvature="paper", predictive="mc"),
+        lambda points: LastLayer(own_score=False, structure="paper-kron", predictive="mc"),
     ),
-    "dla": MethodEntry(
-        "DLA (paper's)", "DLA", lambda points: SampledNetworks(points, structure="diag", curvature="paper")
-    ),
-    "kfla": MethodEntry(
-        "KFLA (paper's)", "KFLA", lambda points: SampledNetworks(points, structure="kron", curvature="paper")
-    ),
+    "dla": MethodEntry("DLA (paper's)", "DLA", lambda points: SampledNetworks(points, **PAPER_DIAG)),
+    "kfla": MethodEntry("KFLA (paper's)", "KFLA", lambda points: SampledNetworks(points, **PAPER_KRON)),
     "dla-linear": MethodEntry(
-        "DLA, linearised",
-        None,
-        lambda points: Linearised("ood", residual=False, structure="diag", curvature="paper"),
+        "DLA, linearised", None, lambda points: Linearised("ood", residual=False, **PAPER_DIAG)
     ),
     "kfla-linear": MethodEntry(
-        "KFLA, linearised",
-        None,
-        lambda points: Linearised("ood", residual=False, structure="kron", curvature="paper"),
+        "KFLA, linearised", None, lambda points: Linearised("ood", residual=False, **PAPER_KRON)
     ),
     "ours": MethodEntry("Last layer, paper's objective", None, lambda points: LastLayer()),
     "default": MethodEntry("bitbayes (default)", None, lambda points: Default()),

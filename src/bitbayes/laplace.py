@@ -249,8 +249,8 @@ class Laplace(nn.Module):
         """
         shown = current_processes().shown(progress)
         request = FitRequest(self.model, loader, self.options, shown)
-        with nullcontext() if checkpoint is None else checkpointing(checkpoint, request) as keeper:
-            fitted = fit_jointly("fit", replace(request, keeper=keeper))
+        with nullcontext() if checkpoint is None else checkpointing(checkpoint, request) as checkpointer:
+            fitted = fit_jointly("fit", replace(request, checkpointer=checkpointer))
             self._set_jointly("the end of fit", lambda: fitted)
         return self
 
@@ -796,6 +796,10 @@ class Laplace(nn.Module):
                 f"predictive={predictive.name!r}: only a predictive in closed form "
                 f"({', '.join(closed_form_names())}) becomes a graph"
             )
+        if not predictive.likelihood.has_drop_in:
+            raise ArgumentError(
+                f"likelihood={predictive.likelihood.name!r} has no drop-in logits, which a graph returns"
+            )
         target, every = export.check_path(path), posterior.over_all_layers
         if every and target.suffix == ".onnx":
             raise ArgumentError("layers='all' needs derivatives, and ONNX has none: export to '.pt2' instead")
@@ -812,7 +816,8 @@ class Laplace(nn.Module):
             "not fitted",
         ]
         if self._posterior is not None:
-            points, classes = self._posterior.fitted.count, max(2, self._posterior.outputs)
+            likelihood, outputs = self._posterior.likelihood, self._posterior.outputs
+            points, classes = self._posterior.fitted.count, likelihood.classes(outputs)
             rows[-1] = f"fitted on {points:,} points, {classes:,} classes"
         return f"{type(self).__name__}(\n  " + ",\n  ".join(rows) + "\n)"
 

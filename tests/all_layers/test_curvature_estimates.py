@@ -1,4 +1,4 @@
-"""Curvature over all layers estimated from drawn labels, and the paper's formulas."""
+"""Curvature over all layers estimated from drawn labels."""
 
 import math
 
@@ -55,30 +55,6 @@ def test_the_fisher_estimate_is_seeded():
     for wrong in ({"draws": 0}, {"draws": 1.5}, {"seed": "7"}):
         with pytest.raises(ArgumentError, match=r"Fisher\(.*positive number of draws"):
             bb.Fisher(**wrong)
-
-
-def test_the_papers_kronecker_factors_are_damped_one_by_one():
-    bayes, model, x, _ = fitted("mlp", "kron", prior_variance=0.2, curvature="paper")
-    curvature, total = bayes.posterior.fitted.curvature, 0
-    derivatives, place = dense.jacobians(model, x), 0
-    for layer in bayes.posterior.layers:
-        outputs, inputs, positions = curvature[layer.name].tensors().values()
-        width, root = layer.shapes[0][1], positions.sqrt()
-        left = torch.linalg.inv(outputs[0] / root + torch.eye(len(outputs[0])) / 0.2)
-        right = torch.linalg.inv(inputs[0, :width, :width] / root + torch.eye(width) / 0.2)
-        blocks = [torch.kron(left, right)]
-        if layer.has_bias:
-            blocks.append(torch.linalg.inv(outputs[0] + torch.eye(len(outputs[0])) / 0.2))
-        part = derivatives[:, :, place : place + layer.size]
-        total, place = total + part @ torch.block_diag(*blocks) @ part.mT, place + layer.size
-    close(bayes.logits(x).covariance, total, 1e-9)
-
-
-def test_the_papers_diagonal_is_a_fisher_estimate():
-    model, x, y = dense.case("mlp")
-    paper = bb.Laplace(model, layers="all", structure="diag", curvature="paper").fit(loader(x, y))
-    fisher = bb.Laplace(model, layers="all", structure="diag", curvature="fisher").fit(loader(x, y))
-    assert torch.equal(paper.logits(x).covariance, fisher.logits(x).covariance)
 
 
 def test_an_update_draws_labels_of_its_own():

@@ -13,19 +13,16 @@ STRUCTURES = ["diag", "kron", "full"]
 
 
 @pytest.mark.parametrize("structure", STRUCTURES)
-@pytest.mark.parametrize("curvature", ["exact", "paper"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("method", ["pairwise", "mc", "weights"])
-def test_prior_variances_from_1e_minus_300_to_1e300_give_finite_predictions(
-    structure, curvature, dtype, method
-):
+def test_prior_variances_from_1e_minus_300_to_1e300_give_finite_predictions(structure, dtype, method):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3)).to(dtype)
     x, y = torch.randn(12, 4, dtype=dtype), torch.arange(12) % 3
     seen = x.clone()
     seen[:, :2] = 0  # no data about the weights of these inputs, nor about those of a dead unit
     model[0].bias.data[0] = -100
-    bayes = bb.Laplace(model, layers="all", structure=structure, curvature=curvature).fit([(seen, y)])
+    bayes = bb.Laplace(model, layers="all", structure=structure).fit([(seen, y)])
     for exponent in (-300, -160, -40, -20, 14, 20, 30, 40, 80, 160, 300):
         bayes.prior_variance = 10.0**exponent
         p = bayes.predict_proba(torch.cat([x, 1e10 * x]), method=method)

@@ -90,9 +90,8 @@ def test_pairwise_of_two_logits_is_the_sigmoid_of_their_difference(structure, bi
     bayes, x = fitted(structure, 2, bias, seed, 10**log_prior)
     contrast = torch.tensor([-1.0, 1.0], dtype=torch.float64)
     weights, labels = reference.head_weights(bayes.model), torch.arange(len(x)) % 2
-    sigma = reference.covariance(
-        structure, weights, reference.head_features(bayes.model, x), labels, 10**log_prior, bias
-    )
+    features = reference.head_features(bayes.model, x)
+    sigma = reference.covariance(structure, weights, features, labels, 10**log_prior)
     for n, phi in enumerate(reference.head_features(bayes.model, x[:4])):
         direction = torch.kron(contrast, phi)
         z = direction @ weights.flatten() / torch.sqrt(1 + reference.KAPPA * (direction @ sigma @ direction))

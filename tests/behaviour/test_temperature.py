@@ -38,7 +38,7 @@ def last_layer(structure, k):
     """A Laplace, some inputs, and the Gaussian over their logits by dense matrices: means and covariances."""
     bayes, x, y = reference.fitted(k, prior_variance=5.0, structure=structure)
     weights, features = reference.head_weights(bayes.model), reference.head_features(bayes.model, x)
-    sigma = reference.covariance(structure, weights, features, y, 5.0, True)
+    sigma = reference.covariance(structure, weights, features, y, 5.0)
     covariances = reference.logits_covariance(sigma, features[:6], k)
     return bayes, x[:6], features[:6] @ weights.T, covariances
 

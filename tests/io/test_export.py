@@ -20,7 +20,6 @@ pytestmark = pytest.mark.filterwarnings("ignore:The given buffer is not writable
 
 CASES = {
     "kron": (3, {}),
-    "paper": (3, {"curvature": "paper"}),
     "diag": (3, {"structure": "diag"}),
     "isotropic": (3, {"structure": "isotropic"}),
     "probit": (3, {"predictive": "probit"}),
@@ -131,7 +130,7 @@ def test_graphs_hold_the_temperature_and_the_residual(kind, k, method, structure
     exact = copy.deepcopy(model).double()
     weights, inside = reference.head_weights(exact), reference.head_features(exact, x.double())
     features = reference.head_features(exact, inputs.double())
-    sigma = reference.covariance(structure, weights, inside, y, 5.0, True)
+    sigma = reference.covariance(structure, weights, inside, y, 5.0)
     beyond = (reference.residual_kernel(inputs, x) - bayes.residual_threshold).clamp_min(0)
     assert 0 < int((beyond > 0).sum()) < len(inputs)
     covariances = reference.logits_covariance(sigma, features, k)

@@ -67,7 +67,6 @@ def test_round_trip_is_bit_for_bit(tmp_path, structure, k, dtype):
 def test_options_come_back_from_a_file(tmp_path, bias):
     options = {
         "structure": "kron",
-        "curvature": "paper",
         "predictive": "bridge",
         "head": "head",
         "prior_variance": 0.1,

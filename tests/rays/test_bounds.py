@@ -14,7 +14,7 @@ from bitbayes.model import forward
 from bitbayes.rays import prior_limits
 from bitbayes.toys import MLP
 from ray_cases import laplace
-from reference import KAPPA, covariance, hessian
+from reference import KAPPA, STRUCTURES, covariance, hessian
 
 CASES = [
     (1, "probit"),
@@ -25,7 +25,6 @@ CASES = [
     (4, "probit"),
     (4, "meanfield"),
 ]
-STRUCTURES = ("full", "kron", "diag", "isotropic", "paper")
 
 
 def head_gaussian(bayes):
@@ -34,25 +33,20 @@ def head_gaussian(bayes):
     return gaussian
 
 
-def options(structure):
-    return {"structure": "kron", "curvature": "paper"} if structure == "paper" else {"structure": structure}
-
-
 def parts(bayes, x, labels):
     """μ (k, D), φ̃ (n, D) and Σ (kD, kD), by dense matrices."""
     head = bayes.model[-1]
     weights = torch.cat([head.weight, head.bias[:, None]], 1).detach()
     with torch.no_grad():
         features = with_bias(forward(bayes.model, bayes.posterior.head, x)[0], True)
-    case = "paper" if bayes.curvature == "paper" else bayes.structure
-    return weights, features, covariance(case, weights, features, labels, bayes.prior_variance, True)
+    return weights, features, covariance(bayes.structure, weights, features, labels, bayes.prior_variance)
 
 
 def fitted(k, structure, method, prior_variance=1.0, seed=0):
     torch.manual_seed(seed)
     model = MLP((3, 6, 4, k)).double()
     x, labels = 2 * torch.randn(40, 3, dtype=torch.float64), torch.arange(40) % max(k, 2)
-    bayes = bb.Laplace(model, predictive=method, prior_variance=prior_variance, **options(structure))
+    bayes = bb.Laplace(model, predictive=method, prior_variance=prior_variance, structure=structure)
     return bayes.fit([(x, labels)]), x, labels
 
 

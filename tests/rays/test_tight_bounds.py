@@ -15,8 +15,7 @@ from bitbayes.prior import Prior
 from bitbayes.rays.all_layers_bounds import head_bound
 from bitbayes.toys import MLP
 from ray_cases import kron_factors, laplace, slopes
-from reference import CASES as STRUCTURES
-from reference import KAPPA, covariance, options
+from reference import KAPPA, STRUCTURES, covariance
 
 METHODS = [(1, "probit"), (1, "quadrature"), (2, "pairwise"), (2, "meanfield"), (2, "probit")]
 METHODS += [(4, "pairwise"), (4, "probit"), (4, "meanfield")]
@@ -28,7 +27,7 @@ def head(k, structure, method, bias=True, prior_variance=PRIOR, seed=0, width=4)
     torch.manual_seed(seed)
     model = nn.Linear(width, k, bias=bias).double()
     x, labels = torch.randn(30, width, dtype=torch.float64) + 0.5, torch.arange(30) % max(k, 2)
-    bayes = bb.Laplace(model, predictive=method, prior_variance=prior_variance, **options(structure))
+    bayes = bb.Laplace(model, predictive=method, prior_variance=prior_variance, structure=structure)
     return bayes.fit([(x, labels)]), x, labels
 
 
@@ -39,9 +38,7 @@ def parts(bayes, x, labels):
     if model.bias is not None:
         weights = torch.cat([weights, model.bias.detach()[:, None]], 1)
         features = torch.cat([x, torch.ones_like(x[:, :1])], 1)
-    case = "paper" if bayes.curvature == "paper" else bayes.structure
-    bias = model.bias is not None
-    return weights, covariance(case, weights, features, labels, bayes.prior_variance, bias)
+    return weights, covariance(bayes.structure, weights, features, labels, bayes.prior_variance)
 
 
 def largest_ratio(mean, variance):

@@ -1,4 +1,4 @@
-"""The rooms of the library: who may import whom, and that the pages about them are true."""
+"""The packages of the library: who may import whom, and that the pages about them are true."""
 
 import ast
 import subprocess
@@ -23,12 +23,12 @@ def package(folder, **files):
     return folder
 
 
-def test_every_room_has_its_place():
-    rooms = {graph.room_of(path.relative_to(graph.SOURCE)) for path in graph.SOURCE.rglob("*.py")}
-    assert rooms == set(graph.ROOMS) and len(graph.ROOMS) == len(rooms)
+def test_every_package_has_its_place():
+    packages = {graph.package_of(path.relative_to(graph.SOURCE)) for path in graph.SOURCE.rglob("*.py")}
+    assert packages == set(graph.PACKAGES) and len(graph.PACKAGES) == len(packages)
 
 
-def test_no_room_reaches_back():
+def test_no_package_reaches_back():
     assert graph.reaches_back(graph.imports()) == {}
 
 
@@ -53,7 +53,7 @@ def test_a_reach_back_is_found(tmp_path, text):
 
 
 def test_modules_do_not_import_each_other_in_a_circle():
-    """Within a room too: module by module, imports inside functions left out."""
+    """Within a package too: module by module, imports inside functions left out."""
     modules = {
         ".".join(["bitbayes", *path.relative_to(graph.SOURCE).with_suffix("").parts]).removesuffix(
             ".__init__"
@@ -148,16 +148,7 @@ def test_the_picture_is_that_of_the_code(tmp_path):
 
 
 # The modules that everybody may use, with what is below them, beside the names in `bitbayes.__all__`.
-PUBLIC = ("baselines", "errors", "metrics", "outliers", "plots", "structures", "toys")
-# What `paper` still uses of the inside of the library: to be replaced by public names.
-INTERNALS_OF_PAPER = {
-    "paper/deep_kernel.py": {"likelihood", "model"},
-    "paper/experiments/default.py": {"tuning"},
-    "paper/experiments/trade_off.py": {"options"},
-    "paper/methods/all_layers.py": {"laplace", "options", "predictive"},
-    "paper/methods/default.py": {"tuning"},
-    "paper/methods/gaussians.py": {"predictive", "tuning", "uncertainty"},
-}
+PUBLIC = ("baselines", "errors", "likelihoods", "metrics", "outliers", "plots", "structures", "toys")
 
 
 def test_paper_uses_only_the_public_face_of_the_library():
@@ -172,7 +163,7 @@ def test_paper_uses_only_the_public_face_of_the_library():
         inside = names - {*PUBLIC, *bitbayes.__all__}
         if inside:
             found[path.relative_to(ROOT).as_posix()] = inside
-    assert found == INTERNALS_OF_PAPER
+    assert found == {}
 
 
 def test_the_library_does_not_import_paper():

@@ -90,7 +90,7 @@ def test_where_the_rank_suffices_it_is_the_kronecker_structure(k, bias, prior_va
 def test_its_variances_are_those_of_the_dense_posterior():
     bayes, _, x, y = both(5, prior_variance=2.0)
     weights, features = reference.head_weights(bayes.model), reference.head_features(bayes.model, x)
-    sigma = reference.covariance("kron", weights, features, y, 2.0, True)
+    sigma = reference.covariance("kron", weights, features, y, 2.0)
     dense = reference.logits_covariance(sigma, features, 5).diagonal(dim1=1, dim2=2)
     torch.testing.assert_close(bayes.logits(x).variances(), dense, rtol=1e-8, atol=0)
 
@@ -137,7 +137,7 @@ def test_draws_have_the_posteriors_moments():
     draws = bayes.sample(n, generator=torch.Generator().manual_seed(1))
     flat = torch.cat([draws["head.weight"], draws["head.bias"][:, :, None]], 2).reshape(n, -1)
     weights = reference.head_weights(bayes.model)
-    sigma = reference.covariance("kron", weights, reference.head_features(bayes.model, x), y, 0.5, True)
+    sigma = reference.covariance("kron", weights, reference.head_features(bayes.model, x), y, 0.5)
     variances = torch.diag(sigma)
     # Five standard errors of an entry of the empirical mean, and of the empirical covariance.
     assert float(((flat.mean(0) - weights.flatten()).abs() / (variances / n).sqrt()).max()) < 5
@@ -411,7 +411,6 @@ def test_auto_takes_it_for_many_classes(monkeypatch):
 
     monkeypatch.setattr(fitting, "MANY_CLASSES", 8)
     assert [chosen(k) for k in (1, 2, 8, 9)] == ["full", "kron", "kron", "lowrank"]
-    assert chosen(9, curvature="paper") == "kron"  # it has a formula of its own
 
 
 @pytest.mark.parametrize(

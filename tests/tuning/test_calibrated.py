@@ -120,7 +120,7 @@ def test_prior_variance_and_temperature_are_those_of_a_brute_force_search(k, str
     features, inside = features.detach().double(), inside.detach().double()
 
     def covariances(value):
-        sigma = reference.covariance(structure, weights, inside, labels, value, True)
+        sigma = reference.covariance(structure, weights, inside, labels, value)
         return reference.logits_covariance(sigma, features, k)
 
     expected = BruteForce(

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
 from operator import length_hint
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -98,39 +98,35 @@ def audit(
     >>> found.methods, found.sizes["test"]
     (('plain', 'temperature', 'bitbayes', 'paper'), 120)
     """
+    request = AuditRequest(
+        {"train": train, "validation": validation, "test": test},
+        outliers,
+        seed,
+        subject or type(model).__name__,
+        command or f"bb.audit(model, train, validation, test, outliers, seed={seed})",
+    )
     with shown(progress) as report:
-        return _measure(
-            model,
-            train,
-            validation,
-            test,
-            outliers,
-            subject=subject,
-            seed=seed,
-            command=command,
-            report=report,
-        )
+        return _measure(model, request, report)
 
 
-def _measure(
-    model: nn.Module,
-    train: Loader,
-    validation: Loader,
-    test: Loader,
-    outliers: Mapping[str, Loader | Tensor] | None,
-    *,
-    subject: str | None,
-    seed: int,
-    command: str | None,
-    report: ReportProgress,
-) -> AuditReport:
-    """Run the audit and report its progress to `report`. See `audit`."""
+class AuditRequest(NamedTuple):
+    """What is audited: loaders of (x, y) by name, and the other arguments of `audit`."""
+
+    loaders: dict[str, Loader]
+    outliers: Mapping[str, Loader | Tensor] | None
+    seed: int
+    subject: str
+    command: str
+
+
+def _measure(model: nn.Module, request: AuditRequest, report: ReportProgress) -> AuditReport:
+    """Run the audit and report its progress to `report`."""
     started = time.perf_counter()
-    device = model_device(model)
+    device, seed = model_device(model), request.seed
     notes: list[str] = []
-    loaders = {"train": train, "validation": validation, "test": test}
-    first = {name: _first_inputs(name, loader, device) for name, loader in loaders.items()}
-    given = _check_outliers(outliers)
+    train, validation, test = request.loaders.values()
+    first = {name: _first_inputs(name, loader, device) for name, loader in request.loaders.items()}
+    given = _check_outliers(request.outliers)
 
     bayes, scaled = Laplace(model), TemperatureScaling(model)
     fitting = TimedLoader(train, "Fitting", report, device)
@@ -149,7 +145,7 @@ def _measure(
         "bitbayes": by_score(bayes),
     }
     report("Costs", 0, 1)
-    cost = _measure_cost(model, bayes, methods, first["test"], fitting, tuning, fit_time, tune_time)
+    cost = _measure_cost(bayes, methods, first["test"], (fitting, fit_time), (tuning, tune_time))
     report("Costs", 1, 1)
     chosen = {"temperature": {"temperature": float(scaled.temperature)}, "bitbayes": _chosen_numbers(bayes)}
     if _tune_as_the_paper(paper, validation, first["validation"], report, notes):
@@ -171,7 +167,7 @@ def _measure(
     limits = score_limits(bayes, inputs, labels, report, notes) if inputs is not None and ray else []
     changed = predicted["plain"].probs.argmax(1) != predicted["bitbayes"].probs.argmax(1)  # (n,)
     return AuditReport(
-        subject=printable(subject or type(model).__name__),
+        subject=printable(request.subject),
         classes=predicted["plain"].probs.shape[1],
         sizes={"train": fitting.rows, "validation": tuning.rows, "test": len(labels)},
         test=score_test(predicted, labels),
@@ -188,7 +184,7 @@ def _measure(
         seconds=time.perf_counter() - started,
         finished=datetime.now(UTC).isoformat(timespec="seconds"),
         seed=seed,
-        command=printable(command or f"bb.audit(model, train, validation, test, outliers, seed={seed})"),
+        command=printable(request.command),
         versions=_versions(device),
         notes=[printable(note) for note in notes],
     )
@@ -327,23 +323,20 @@ def _time_without_loading(work: Callable[[], object], loader: TimedLoader) -> Du
 
 
 def _measure_cost(
-    model: nn.Module,
     bayes: Laplace,
     methods: Methods,
     x: Inputs,
-    fitting: TimedLoader,
-    tuning: TimedLoader,
-    fit_time: Duration,
-    tune_time: Duration,
+    fit: tuple[TimedLoader, Duration],
+    tune: tuple[TimedLoader, Duration],
 ) -> Cost:
     """Measure short steps again, and compare them with a plain forward pass over the training data.
 
     Args:
-        model, bayes, methods: the audited network, the tuned `Laplace`, and all methods.
+        bayes, methods: the tuned `Laplace`, and all methods.
         x: a batch of inputs.
-        fitting, tuning: the loaders of the first run.
-        fit_time, tune_time: the durations of the first run.
+        fit, tune: the loaders and the durations of the first run.
     """
+    model, (fitting, fit_time), (tuning, tune_time) = bayes.model, fit, tune
 
     def fit_again() -> Duration:
         again = TimedLoader(fitting.loader, "", say_nothing, fitting.device)

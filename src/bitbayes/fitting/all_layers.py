@@ -74,8 +74,8 @@ def fit_all_layers(request: FitRequest) -> Fitted:
                 own, labels = labels[: len(logits)], labels[len(logits) :]
                 losses = likelihood.losses(to_float64(logits), own)
                 totals.add_points(losses, layer_curvatures(structure, records))
-            if request.keeper is not None:
-                request.keeper.keep_if_due(totals, lambda: None)
+            if request.checkpointer is not None:
+                request.checkpointer.write_if_due(totals, lambda: None)
     totals.check_overflow(working_dtype(model))
     parameters = {layer.name: [model.get_parameter(name) for name in layer.names] for layer in layers}
     if issubclass(CURVATURES[structure], FullCurvature):

@@ -37,13 +37,13 @@ PREVIEW_ROWS = 2
 NORM_NUMBERS = 2**24
 
 
-class Keeper(Protocol):
+class Checkpointer(Protocol):
     """Keeps the sums of a pass on their way, so that one which was interrupted can be resumed."""
 
     def begin(self, loader: Iterable[Any], device: torch.device) -> tuple[Iterable[Any], Totals]:
         """What is left of the loader, after its first batch, and the sums over what was read before."""
 
-    def keep_if_due(self, totals: Totals, check: Callable[[], None]) -> None:
+    def write_if_due(self, totals: Totals, check: Callable[[], None]) -> None:
         """Keep the sums, if the last time was long ago, after `check` has not raised."""
 
 
@@ -60,7 +60,7 @@ class FitRequest:
     options: Options
     progress: bool | None = None
     seen: int = 0
-    keeper: Keeper | None = None
+    checkpointer: Checkpointer | None = None
 
 
 @dataclass
@@ -141,8 +141,8 @@ class TrainingData:
         self.unpadded = count_unpadded(self.loader)
         self.device = model_device(request.model)
         check_loader(self.loader)
-        if request.keeper is not None:
-            self.loader, self.totals = request.keeper.begin(self.loader, self.device)
+        if request.checkpointer is not None:
+            self.loader, self.totals = request.checkpointer.begin(self.loader, self.device)
         self.iterator = iter(self.loader)
         try:
             self.first = next(self.iterator)

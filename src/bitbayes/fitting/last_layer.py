@@ -54,8 +54,8 @@ def fit_last_layer(request: FitRequest) -> Fitted:
                 logits = to_float64(logits)
                 curvature = kind.of_features(_with_bias(features, head), logits, likelihood)
                 totals.add_points(likelihood.losses(logits, labels), {head.name: curvature})
-            if request.keeper is not None:  # a batch that was read is summed up, or is not
-                request.keeper.keep_if_due(totals, checks.settle)
+            if request.checkpointer is not None:  # a batch that was read is summed up, or is not
+                request.checkpointer.write_if_due(totals, checks.settle)
 
         for batch in data:
             points = passes.run(batch)

@@ -34,7 +34,7 @@ REMOVE = "give another folder, or remove it to begin again"
 
 
 class Checkpoint:
-    """The checkpoint of one process's share of a fit, in a folder; see `fitting.Keeper`."""
+    """The checkpoint of one process's share of a fit, in a folder; see `fitting.Checkpointer`."""
 
     def __init__(
         self, folder: str | PathLike[str], model: nn.Module, options: Options, processes: Processes
@@ -61,7 +61,7 @@ class Checkpoint:
         self._next = time.monotonic() + SECONDS
         return self.loader, totals
 
-    def keep_if_due(self, totals: Totals, check: Callable[[], None]) -> None:
+    def write_if_due(self, totals: Totals, check: Callable[[], None]) -> None:
         """Write the sums, if the last time was long ago, after `check` has not raised."""
         begun = time.monotonic()
         if begun < self._next:

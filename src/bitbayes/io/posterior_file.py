@@ -20,6 +20,7 @@ from bitbayes.io.strict_json import parse_json
 from bitbayes.io.tensor_file import SAVE_AGAIN, TensorFile, read_tensors, write_tensors
 from bitbayes.likelihoods import likelihood_for
 from bitbayes.model import Fingerprint, Head, TrainableLayers
+from bitbayes.structures import CURVATURES
 
 FORMAT = 5
 
@@ -86,6 +87,11 @@ def _check_header(
             f"{path} has format {header['format']}, and this version of bitbayes reads {FORMAT}: {todo}"
         )
     file.require_digest(path)
+    if unknown := {*header["structures"].values()} - CURVATURES.keys():
+        raise FileError(
+            f"{path} has the structure {min(unknown)!r}, which is not known here: import what defines it first "
+            "(for 'paper-kron', paper.kron of a checkout)"
+        )
     saved = Fingerprint(**header["fingerprint"])
     if saved.architecture != model.architecture:
         raise FileError(

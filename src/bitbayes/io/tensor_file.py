@@ -5,7 +5,6 @@ zeros.
 """
 
 import hashlib
-import json
 import re
 import struct
 from os import PathLike
@@ -21,7 +20,7 @@ from bitbayes.io.strict_json import parse_json
 
 DIGEST_KEY = "sha256"
 BLANK = "0" * 64
-# As `write_tensors` writes it. Quotes inside of texts are escaped in the header, so no text can match.
+# As safetensors writes it. Quotes inside of texts are escaped in the header, so no text can match.
 DIGEST = re.compile(rb'"%s":"([0-9a-f]{64})"' % DIGEST_KEY.encode())
 
 
@@ -46,22 +45,17 @@ class TensorFile(NamedTuple):
 def write_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> str:
     """Write a safetensors file with its digest, whole or not at all, and return the digest.
 
-    The header is ours, because safetensors would write several texts in a random order.
-
     Args:
         path: the file.
         tensors: the tensors by name, on any device.
         metadata: text that is stored in the header of the file.
     """
     contents = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
-    plain = save(contents)
-    header = {"__metadata__": {DIGEST_KEY: BLANK, **metadata}, **parse_json(_header(plain))}
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)  # tensors begin at a multiple of eight bytes
-    start = struct.pack("<Q", len(text)) + text
-    data = memoryview(plain)[8 + len(_header(plain)) :]  # no copy
-    digest = _sha256(start, data)
-    write_bytes(path, start.replace(BLANK.encode(), digest.encode(), 1), data)  # its key comes first
+    content = save(contents, {DIGEST_KEY: BLANK, **metadata})
+    place = _find_digest(content)
+    assert place is not None  # it was just written
+    digest, view = _digest(content, place), memoryview(content)  # a view, because a copy may be large
+    write_bytes(path, view[: place.start(1)], digest.encode(), view[place.end(1) :])
     return digest
 
 

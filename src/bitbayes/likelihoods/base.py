@@ -49,6 +49,10 @@ class Likelihood(ABC):
     def takes(self, outputs: int) -> bool:
         """Whether it fits a model with so many outputs."""
 
+    def classes(self, outputs: int) -> int:
+        """The number of classes, each of which has a probability."""
+        return outputs
+
     # ---- labels and loss
 
     def check_labels(

@@ -22,6 +22,9 @@ class Bernoulli(Likelihood):
     def takes(self, outputs: int) -> bool:
         return outputs == 1
 
+    def classes(self, outputs: int) -> int:
+        return 2
+
     # ---- labels and loss
 
     def valid_labels(self, labels: Tensor, k: int) -> tuple[Tensor, Tensor | bool, str]:

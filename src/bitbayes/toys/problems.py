@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -43,12 +44,14 @@ def make_moons() -> Toy:
 
 def make_two_gaussians() -> Toy:
     """Return the paper's two clouds, for a network with batch norms."""
-    return _make_gaussians("Two Gaussians", 90, 2, 0.7, (4.0, 7.5), 62, (0.0, 12.0), True)
+    clouds = Clouds(90, 2, 0.7, (4.0, 7.5), 62)
+    return _make_gaussians("Two Gaussians", clouds, outliers=(0.0, 12.0), batch_norm=True)
 
 
 def make_four_gaussians() -> Toy:
     """Return the paper's four clouds."""
-    return _make_gaussians("Four Gaussians", 500, 4, 1.2, (-10.0, 10.0), 37, (-20.0, 20.0), False)
+    clouds = Clouds(500, 4, 1.2, (-10.0, 10.0), 37)
+    return _make_gaussians("Four Gaussians", clouds, outliers=(-20.0, 20.0), batch_norm=False)
 
 
 TOY_PROBLEMS: tuple[Callable[[], Toy], ...] = (make_moons, make_two_gaussians, make_four_gaussians)
@@ -56,9 +59,18 @@ TOY_PROBLEMS: tuple[Callable[[], Toy], ...] = (make_moons, make_two_gaussians, m
 Interval = tuple[float, float]
 
 
-def _make_gaussians(
-    title: str, n: int, k: int, std: float, centres: Interval, seed: int, outliers: Interval, batch_norm: bool
-) -> Toy:
+class Clouds(NamedTuple):
+    """The arguments of `gaussians`: points, classes, deviation, range of the centres, and seed."""
+
+    n: int
+    k: int
+    std: float
+    centres: Interval
+    seed: int
+
+
+def _make_gaussians(title: str, clouds: Clouds, *, outliers: Interval, batch_norm: bool) -> Toy:
+    n, k, std, centres, seed = clouds
     x, y = gaussians(n, classes=k, std=std, box=centres, seed=seed)
     # The seed also draws the centres, so validation points come from a larger draw with the same seed. In it,
     # the last points of each class use random numbers that the training points do not use.

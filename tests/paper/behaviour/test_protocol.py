@@ -51,7 +51,7 @@ def test_noise_is_uniform_and_other_in_each_trial(study):
     assert noise.equal(study.draw_noise(0)) and not noise.equal(study.draw_noise(1))
 
 
-@pytest.mark.parametrize("options", [{}, {"structure": "kron", "curvature": "paper"}, {"structure": "full"}])
+@pytest.mark.parametrize("options", [{}, {"structure": "paper-kron"}, {"structure": "full"}])
 def test_the_last_layer_on_features_is_that_of_the_whole_network(study, network, options):
     problem = study.problem
     method = LastLayer(**options)
@@ -113,7 +113,7 @@ def test_the_linearised_network_is_that_of_the_public_api(study, network, object
 
 
 def test_posteriors_over_all_layers_are_shared_and_refused_for_many_classes(study):
-    options = {"structure": "diag", "curvature": "paper"}
+    options = {"structure": "diag", "curvature": bb.Fisher()}
     sampled, linear = SampledNetworks(20, **options), Linearised("ood", residual=False, **options)
     assert fit(sampled, study).bayes is fit(linear, study).bayes
     study.network.head.out_features = 100

@@ -54,7 +54,7 @@ class Dense:
     def predict(self, name, prior_variance):
         """Probabilities (n, k) and scores (n,)."""
         k = len(self.weights)
-        sigma = reference.covariance("kron", self.weights, self.train, self.labels, prior_variance, True)
+        sigma = reference.covariance("kron", self.weights, self.train, self.labels, prior_variance)
         means, covariances = self.logits(name), reference.logits_covariance(sigma, self.sets[name], k)
         variances = covariances.diagonal(dim1=1, dim2=2)  # (n, k)
         spreads = variances[:, :, None] + variances[:, None] - 2 * covariances  # (n, k, k), of differences
@@ -129,7 +129,7 @@ def test_the_evidence_is_largest_among_the_candidates(values, study):
     dense = Dense(study)
 
     def evidence(variance):
-        return float(reference.log_evidence("kron", dense.weights, dense.train, dense.labels, variance, True))
+        return float(reference.log_evidence("kron", dense.weights, dense.train, dense.labels, variance))
 
     chosen = values["trials"][0]["evidence"]["prior_variance"]
     step = 10 ** (16 / 99)  # of the grid of 100 candidates

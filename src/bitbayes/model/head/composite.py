@@ -75,30 +75,30 @@ def find_composite_head(
     for parts in _guesses(maps, output, name):
         modules = {key: maps[key] for key in parts}
         try:
-            carried = composite_output(model, modules, inputs)
+            composite = composite_output(model, modules, inputs)
         except Exception:  # of any type: the model does not take that many columns
             continue
         _, k, _ = sizes(modules[parts[0]])
         weights = torch.cat([weight_matrix(each) for each in modules.values()], dim=1)  # (k, D)
-        layout = _layout(tuple(output.shape), tuple(carried.shape), weights.shape[1] + k, k)
+        layout = _layout(tuple(output.shape), tuple(composite.shape), weights.shape[1] + k, k)
         if layout is None:
             continue
-        rows = carried.movedim(layout.axis, -1).flatten(0, -2)
+        rows = composite.movedim(layout.axis, -1).flatten(0, -2)
         features = rows[:, : weights.shape[1]]
         own = (output.unsqueeze(layout.axis) if layout.squeezed else output).movedim(layout.axis, -1)
         for logits in (rows[:, weights.shape[1] :], own.reshape(-1, k)):
             if not bool(computes(weights, None, features, logits)):
                 break
         else:
-            if _homogeneous(model, modules, inputs, carried):
+            if _homogeneous(model, modules, inputs, composite):
                 return "+".join(parts), weights.shape[1], k, False, layout, parts
     return None
 
 
-def _homogeneous(model: nn.Module, parts: Mapping[str, nn.Module], inputs: Inputs, carried: Tensor) -> bool:
+def _homogeneous(model: nn.Module, parts: Mapping[str, nn.Module], inputs: Inputs, composite: Tensor) -> bool:
     """Whether larger columns give an output that is larger by the same factor; True if that overflows."""
-    factor = FACTOR_IN_HALF if carried.dtype == torch.float16 else FACTOR
-    scaled, expected = composite_output(model, parts, inputs, factor), factor * carried
+    factor = FACTOR_IN_HALF if composite.dtype == torch.float16 else FACTOR
+    scaled, expected = composite_output(model, parts, inputs, factor), factor * composite
     if not bool(scaled.isfinite().all()):
         return True
     return bool((scaled - expected).abs().amax() <= FACTOR_ERROR * expected.abs().amax())
@@ -120,14 +120,14 @@ def _guesses(maps: Mapping[str, nn.Module], output: Tensor, name: str | None) ->
     return [parts for parts in found if name is None or name in parts]
 
 
-def _layout(shape: tuple[int, ...], carried: tuple[int, ...], width: int, k: int) -> Layout | None:
+def _layout(shape: tuple[int, ...], composite: tuple[int, ...], width: int, k: int) -> Layout | None:
     """Where the columns are, given the shapes of the output with its k classes and with `width` columns."""
-    for axis in range(1, len(carried)):
-        before, after = carried[:axis], carried[axis + 1 :]
-        if carried[axis] != width:
+    for axis in range(1, len(composite)):
+        before, after = composite[:axis], composite[axis + 1 :]
+        if composite[axis] != width:
             continue
         if shape == (*before, k, *after):
-            return Layout(len(carried) > 2, axis)
+            return Layout(len(composite) > 2, axis)
         if k == 1 and shape == (*before, *after):
-            return Layout(len(carried) > 2, axis, squeezed=True)
+            return Layout(len(composite) > 2, axis, squeezed=True)
     return None

@@ -3,7 +3,7 @@
 The head is found by running the model once and looking for the linear map whose output *is* the model's
 output. No naming convention is needed: `fc`, `head`, `classifier`, `score` and the last entry of a
 `Sequential` are all found. Where the model goes on with the output of one or several linear maps, but only
-linearly, `carried.py` finds these. A model whose output is something else, such as a softmax, is recognised.
+linearly, `composite.py` finds these. A model whose output is something else, such as a softmax, is recognised.
 """
 
 from dataclasses import dataclass, field
@@ -119,9 +119,9 @@ def find_head(model: nn.Module, inputs: Inputs, name: str | None = None) -> Head
 
     called = [key for key, _, _ in reversed(calls)]
     if (
-        carried := find_composite_head(model, inputs, {key: maps[key] for key in called}, output, name)
+        composite := find_composite_head(model, inputs, {key: maps[key] for key in called}, output, name)
     ) is not None:
-        return Head(*carried)
+        return Head(*composite)
     if direct is not None:
         return direct
     subject = f"the linear layer {name!r}" if name is not None else "any of the model's linear layers"
