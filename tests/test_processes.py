@@ -46,7 +46,7 @@ def check(size, cases):
             assert_same(other[case], answers[0][case], 0)
 
 
-@pytest.mark.parametrize("size", [2, 3, 4])
+@pytest.mark.parametrize("size", [2, 4])
 def test_some_processes_find_what_one_finds(size):
     check(size, CASES)
 
@@ -79,7 +79,7 @@ def test_one_that_is_killed_makes_the_others_fail():
     first, second, last = several.run_all(3, several_tasks.one_is_killed)
     assert last is None
     for kind, message, seconds in (first, second):
-        assert kind == "ProcessError" and "waited in vain" in message and seconds < several.TIMEOUT
+        assert kind == "ProcessError" and "timed out waiting" in message and seconds < several.TIMEOUT
 
 
 def test_one_that_does_not_take_part_is_not_waited_for_longer_than_the_time_out():
