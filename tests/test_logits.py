@@ -47,8 +47,7 @@ def test_an_independent_variance_is_added_to_the_diagonal():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("mean_size", [1e-3, 1.0, 1e4])
-@pytest.mark.parametrize("k", [1, 2, 4])
+@pytest.mark.parametrize("mean_size, k", [(1e-3, 2), (1.0, 1), (1.0, 4), (1e4, 2)])
 @pytest.mark.parametrize("factor", FACTORS)
 def test_an_independent_variance_is_added_to_the_dense_covariance(factor, k, mean_size, dtype):
     before = gaussian(factor, k, dtype, mean_size)

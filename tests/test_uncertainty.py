@@ -51,15 +51,16 @@ def uncertainty_of_one(draws):
 # ---- score
 
 
-@pytest.mark.parametrize("prior_variance", [1e-3, 5.0, 1e4])
 @pytest.mark.parametrize("structure", STRUCTURES)
-@pytest.mark.parametrize("outputs", [1, 2, 3, 10])
-def test_the_score_is_its_formula_point_by_point(outputs, structure, prior_variance):
-    bayes, x, _ = reference.fitted(outputs, structure=structure, prior_variance=prior_variance)
-    gaussian = bayes.logits(x)
-    expected = [score_of_one(m, c) for m, c in zip(gaussian.mean, gaussian.covariance, strict=True)]
-    # The loop subtracts entries of the size of the prior variance: it is good to 1e4·2e-16·1e2.
-    torch.testing.assert_close(bayes.score(x), torch.tensor(expected, dtype=torch.float64), rtol=0, atol=1e-9)
+@pytest.mark.parametrize("outputs", [1, 2, 10])
+def test_the_score_is_its_formula_point_by_point(outputs, structure):
+    bayes, x, _ = reference.fitted(outputs, structure=structure)
+    for bayes.prior_variance in (1e-3, 5.0, 1e4):
+        gaussian = bayes.logits(x)
+        found = [score_of_one(m, c) for m, c in zip(gaussian.mean, gaussian.covariance, strict=True)]
+        expected = torch.tensor(found, dtype=torch.float64)
+        # The loop subtracts entries of the size of the prior variance: it is good to 1e4·2e-16·1e2.
+        torch.testing.assert_close(bayes.score(x), expected, rtol=0, atol=1e-9)
 
 
 @pytest.mark.parametrize("predictive", ["pairwise", "bridge", "mc"])
@@ -111,22 +112,20 @@ def test_scores_and_uncertainties_are_in_the_models_precision_at_least_float32(d
     assert {each.dtype for each in found} == {expected}
 
 
-@pytest.mark.parametrize("scale", [0.0, 1e-30, 1.0, 1e10, 1e19, 1e30, 1e36])
-@pytest.mark.parametrize("prior_variance", [1e-12, 1.0, 1e12])
 @pytest.mark.parametrize("layers, structure", [("last", "kron"), ("last", "full"), ("all", "kron")])
-def test_scores_and_uncertainties_are_finite_everywhere(k, layers, structure, prior_variance, scale):
+def test_scores_and_uncertainties_are_finite_everywhere(k, layers, structure):
     x, y = points(k=k)
     # Weights below 1/2 keep a network of 1e36 below the largest float.
-    bayes = bb.Laplace(relu_mlp(k), layers=layers, structure=structure, prior_variance=prior_variance)
-    bayes.fit([(x, y)])
-    far = scale * (x / x.abs().max())
-    entropy, expected, information, variance = bayes.uncertainty(far)
-    assert bool(bayes.score(far).isfinite().all())
+    bayes = bb.Laplace(relu_mlp(k), layers=layers, structure=structure).fit([(x, y)])
+    far = torch.cat([scale * (x / x.abs().max()) for scale in (0.0, 1e-30, 1.0, 1e10, 1e19, 1e30, 1e36)])
     largest = math.log(max(k, 2)) + 1e-6
-    for each in (entropy, expected, information):
-        assert bool((each >= 0).all()) and bool((each <= largest).all())
-    assert variance.shape == (40, max(k, 2))
-    assert bool((variance >= 0).all()) and bool((variance <= 0.25 + 1e-6).all())
+    for bayes.prior_variance in (1e-12, 1.0, 1e12):
+        entropy, expected, information, variance = bayes.uncertainty(far)
+        assert bool(bayes.score(far).isfinite().all())
+        for each in (entropy, expected, information):
+            assert bool((each >= 0).all()) and bool((each <= largest).all())
+        assert variance.shape == (len(far), max(k, 2))
+        assert bool((variance >= 0).all()) and bool((variance <= 0.25 + 1e-6).all())
 
 
 def test_a_mean_near_the_largest_float_has_a_finite_score():
