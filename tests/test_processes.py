@@ -119,10 +119,15 @@ def test_a_group_is_a_group():
         pass
 
 
+@pytest.fixture(scope="module")
+def plain():
+    return several.run(1, several_tasks.plain)
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("kind", ["ddp", "fsdp1", "fsdp1, own parameters", "fsdp2"])
-def test_wrapped_models(kind, tmp_path):
-    (expected,) = several.run(1, several_tasks.plain)
+def test_wrapped_models(kind, plain, tmp_path):
+    (expected,) = plain
     answers = several.run(2, several_tasks.wrapped, kind, tmp_path)
     for found, loaded, again, unchanged, content in answers:
         assert unchanged
@@ -140,7 +145,7 @@ def test_a_checkpoint_of_each_process(tmp_path):
     assert [failed for _, _, failed, _, _ in answers] == ["ProcessError", "OSError"]
 
 
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_sketches_of_many_classes(size, tmp_path):
     """By all processes, resumed, and merged of files: the same bits everywhere."""
     answers = several.run(size, several_tasks.sketches, tmp_path)
