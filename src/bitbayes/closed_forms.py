@@ -15,7 +15,7 @@ from torch import Tensor
 from bitbayes.logits import LogitGaussian
 
 KAPPA = math.pi / 8
-# Up to so many classes `pairwise` takes all pairs at once, and is what "auto" means.
+# Up to this many classes `pairwise` computes all pairs at once, and "auto" chooses it.
 FEW_CLASSES = 64
 
 
@@ -37,15 +37,14 @@ def centred_probit(gaussian: LogitGaussian) -> Tensor:
 def pairwise(gaussian: LogitGaussian) -> Tensor:
     """pᵢ ∝ 1 / Σⱼ exp(−zᵢⱼ), zᵢⱼ = (mᵢ − mⱼ)/√(1 + κ Var(fᵢ − fⱼ)); returns log p.
 
-    Looks at differences of logits alone. With k = 2 it is the paper's z(x) for the difference.
+    It depends on differences of logits alone. With k = 2 it is the paper's z(x) for the difference.
     """
     k = gaussian.scaled_mean.shape[1]
-    # A sum of k exponentials below this stays finite, at half the price of a logsumexp. What it costs: two
-    # probabilities further apart than e^85 (float32) or e^700 (float64) are not told apart, and beyond that
-    # the gradient is 0.
+    # A sum of k exponentials below this stays finite, at half the cost of a logsumexp. The price: ratios of
+    # probabilities are cut off at e^85 (float32) or e^700 (float64), and beyond that the gradient is 0.
     largest = math.log(torch.finfo(gaussian.scaled_mean.dtype).max) - math.log(k) - 1
     factor, traced = gaussian.factors.factor, torch.compiler.is_compiling()
-    # In a graph the points' own factors may be as wide as the Hessian, and the gaps of all pairs with them.
+    # In an exported graph, a factor for each point may be as wide as the Hessian, and so would all gaps be.
     wide = traced and factor is not None and factor.dim() == 3
     if k <= FEW_CLASSES and not wide:
         totals = _few_pairs(gaussian, largest)
@@ -57,7 +56,7 @@ def pairwise(gaussian: LogitGaussian) -> Tensor:
 def _few_pairs(gaussian: LogitGaussian, largest: float) -> Tensor:
     """Σⱼ exp(−zᵢⱼ), (n, k), from each pair i < j once: tuning spends its time on these exponentials."""
     mean = gaussian.scaled_mean
-    pairs = _pairs if _may_be_kept(mean) else _pairs.__wrapped__
+    pairs = _pairs if _may_be_cached(mean) else _pairs.__wrapped__
     first, second, ahead, behind, gaps = pairs(mean.shape[1], mean.dtype, mean.device)
     spread = torch.add(gaussian.floor[:, None], gaussian.scaled_pair_variances(first, second), alpha=KAPPA)
     z = (mean @ gaps * spread.rsqrt()).clamp(-largest, largest)  # (n, pairs)
@@ -65,8 +64,8 @@ def _few_pairs(gaussian: LogitGaussian, largest: float) -> Tensor:
     return 1 + torch.addmm(z.exp() @ behind, z.neg().exp(), ahead)
 
 
-def _may_be_kept(like: Tensor) -> bool:
-    """Whether tensors made now, beside this one, are real, and not part of a graph that is being made."""
+def _may_be_cached(like: Tensor) -> bool:
+    """Whether tensors made now, like this one, are real, and not part of a graph that is being recorded."""
     capturing = like.is_cuda and torch.cuda.is_current_stream_capturing()
     return type(like) is Tensor and not capturing and not torch.compiler.is_compiling()
 
@@ -75,9 +74,9 @@ def _may_be_kept(like: Tensor) -> bool:
 def _pairs(k: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, ...]:
     """The classes i and j of all pairs i < j, their rows of the identity (pairs, k), and the gaps of these.
 
-    They are kept, because a GPU takes as many steps to make them as to use them.
+    They are cached, because a GPU takes as many kernels to make them as to use them.
     """
-    with torch.inference_mode(False):  # what is kept may be differentiated through later
+    with torch.inference_mode(False):  # what is cached may be differentiated through later
         identity = torch.eye(k, dtype=dtype, device=device)
         first, second = torch.triu_indices(k, k, 1, device=device)
         ahead, behind = identity[first], identity[second]
@@ -101,7 +100,7 @@ def _many_pairs(gaussian: LogitGaussian, largest: float) -> Tensor:
 
 
 def _pairs_in_blocks(gaussian: LogitGaussian, largest: float) -> Tensor:
-    """Σⱼ exp(−zᵢⱼ), (n, k), for an exported graph, in which every step stays: few and large ones."""
+    """Σⱼ exp(−zᵢⱼ), (n, k), for an exported graph: few, large operations, because it records each."""
     mean, floor = gaussian.scaled_mean, gaussian.floor[:, None, None]
     k = mean.shape[1]
     totals = []
@@ -152,11 +151,11 @@ def quadrature(gaussian: LogitGaussian) -> Tensor:
     logistic l: Σ σ'(l) Φ((m − l)/√v). Both integrands are analytic in a strip about the real line, so the
     rule's error falls like exp(−2π·width/step): below 1e-13 here.
     """
-    # The small side, (n, 1). Not by `sign` and `abs`, whose derivatives at 0 are not those of the integral.
+    # The side of the smaller probability, (n, 1). Not by `sign` and `abs`: their derivatives at 0 are wrong.
     side = torch.where(gaussian.scaled_mean < 0, -1.0, 1.0).to(gaussian.scaled_mean)
     mean, floor = -gaussian.scaled_mean * side, gaussian.floor[:, None]
     variance = gaussian.scaled_variances()
-    # The floor keeps 0/0 out of what follows, and out of its gradient.
+    # The floor avoids 0/0 below, and in the gradient.
     deviation = variance.clamp_min(torch.finfo(mean.dtype).tiny).sqrt()
     step = 0.5
 
@@ -175,5 +174,5 @@ def quadrature(gaussian: LogitGaussian) -> Tensor:
 
 
 def safe_log(probability: Tensor) -> Tensor:
-    """log, finite also where a sample mean is 0."""
+    """The logarithm, finite also where a sample mean is 0."""
     return probability.clamp_min(torch.finfo(probability.dtype).tiny).log()

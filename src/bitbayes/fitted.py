@@ -1,4 +1,4 @@
-"""What a fit learns: a frozen value that adds."""
+"""What a fit learns: a frozen value. Two of them can be added."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class Fitted:
     """All that `fit` learns: sums over data, with no prior in them, and the weights they belong to.
 
     curvature: by the name of the layer, or one for all layers (`structures.WHOLE_NETWORK`).
-    squared_norms: ‖θ*‖² of the weights in each of these.
+    squared_norms: ‖θ*‖² of the weights, by the same names.
     loss: −Σ log p(y | x) of the data.
-    input_moments: of the training data, where there is a residual.
+    input_moments: of the training inputs; None without a residual.
     mutable_buffers: the names of buffers that running the model changes.
     """
 
@@ -35,11 +35,11 @@ class Fitted:
     mutable_buffers: tuple[str, ...] = ()
 
     def summary(self) -> str:
-        """In words that differ for fits of other data, so that processes can compare them."""
+        """Count and loss as text. Processes compare it to check that they hold the same fit."""
         return f"{self.count:,} points with a loss of {self.loss}"
 
     def __add__(self, more: Fitted) -> Fitted:
-        """What both data sets give, for the same model, which may have moved to another device since."""
+        """The sums over both data sets. The model must be the same; its device may differ."""
         self._check_same_model(more)
         curvature = {
             name: self.curvature[name].to(_device(theirs)) + theirs for name, theirs in more.curvature.items()
@@ -61,7 +61,7 @@ class Fitted:
         )
 
     def without(self, part: Fitted, max_ratio: float) -> Fitted:
-        """What the data give that are left when a part of them is taken out.
+        """The sums over the data that remain when a part of them is taken out.
 
         Raises a `DataError` if that part is all but 1/`max_ratio` of a sum: see `check_cancellation`.
         """

@@ -167,7 +167,7 @@ class Laplace(nn.Module):
         curvature: CurvatureName | Fisher = "exact",
         residual: ResidualOption = AUTO,
         output: Selector | None = None,
-        **unknown: Never,  # so that a misspelt name is told, and type checkers take none
+        **unknown: Never,  # a misspelt name gets a helpful error, and type checkers accept none
     ) -> None:
         super().__init__()
         refuse_unknown(unknown, LaplaceOptions.__annotations__)
@@ -346,7 +346,7 @@ class Laplace(nn.Module):
         return self
 
     def _check_tuning(self, objective: str, val_loader: Loader | None, outliers: Data | None) -> None:
-        """Raise if the arguments of `tune` do not go together."""
+        """Raise if the arguments of `tune` contradict each other."""
         if objective == EVIDENCE:
             return
         if val_loader is None:
@@ -379,7 +379,7 @@ class Laplace(nn.Module):
             return self._drop_in(x)[0]
         with DeferredChecks() as checks:
             self._fitted_posterior().check_unchanged(self.model, checks)
-            checks.end_batch()  # its outcome is on its way before the network runs
+            checks.end_batch()  # its outcome is copied while the network runs
             return self._drop_in(x)[0]
 
     def _drop_in(self, x: Any) -> tuple[Tensor, LogitGaussian | None]:
@@ -432,7 +432,7 @@ class Laplace(nn.Module):
         return predictor.assemble(predictor.predict(predictor.batches(x), predictive))
 
     def _check_samples(self, samples: object, method: str | None) -> None:
-        """Raise unless there is something to draw."""
+        """Raise unless the method draws, and `samples` is a positive number."""
         predictive = self._predictive(method)
         if predictive.in_closed_form or type(samples) is not int or samples < 1:
             networks = " or 'sampled_networks'" if self.options.layers == "all" else ""
@@ -843,10 +843,10 @@ class Laplace(nn.Module):
         if self._posterior is None:
             return repr(self.residual)
         if self._residual is None or not self.settings.residual_variance:
-            waits = (
+            awaits_tuning = (
                 self.residual == AUTO and self._residual is not None and self.settings.prior_variance is None
             )
-            return "off until tuned" if waits else "off"
+            return "off until tuned" if awaits_tuning else "off"
         return f"on (variance {self.residual_variance:.4g}, threshold {self.residual_threshold:.4g})"
 
     # ---- what was fitted
@@ -861,7 +861,7 @@ class Laplace(nn.Module):
 
     @property
     def known_residual(self) -> Residual | None:
-        """The residual that `fit` has learned, if any, whether it is in use or not."""
+        """The residual that `fit` has learned, in use or not; None if there is none."""
         return self._residual
 
     def set_fitted(self, fitted: Fitted) -> None:
@@ -876,14 +876,14 @@ class Laplace(nn.Module):
         return self._posterior
 
     def _posterior_of(self, fitted: Fitted) -> WeightPosterior:
-        """What predictions are made with; raises if the prior does not fit it."""
+        """The posterior of these sums; raises if the prior variances are for other layers."""
         posterior = POSTERIORS[self.options.layers](self.model, fitted)
         if isinstance(self._settings.prior_variance, dict):
             check_variance(self._settings.prior_variance, lambda: posterior.names)
         return posterior
 
     def _set_jointly(self, task: str, fitted: Callable[[], Fitted]) -> None:
-        """The same sums in all processes, or in none if one of them fails."""
+        """Use these sums in all processes, or in none if one of them fails."""
         processes = current_processes()
         if processes.size == 1:
             self._use(self._posterior_of(fitted()))
@@ -897,7 +897,7 @@ class Laplace(nn.Module):
         self._residual = None if moments is None else Residual(self.model, layers, moments)
 
     def _layer_names(self) -> tuple[str, ...] | None:
-        """The layers that may have a prior variance of their own; None where there is one for all weights."""
+        """The layers that may have their own prior variance; None if there is one for all weights."""
         if self.options.layers == "last" or self.options.structure == "full":
             return None
         if self._posterior is not None:
@@ -905,7 +905,7 @@ class Laplace(nn.Module):
         return tuple(layer.name for layer in find_layers(self.model))
 
     def _known_likelihood(self) -> Likelihood | None:
-        """The likelihood, as far as it is known before `fit`."""
+        """The likelihood; None if it is "auto" and nothing was fitted yet."""
         if self._posterior is not None:
             return self._posterior.likelihood
         return LIKELIHOODS.get(self.options.likelihood)
@@ -915,16 +915,16 @@ class Laplace(nn.Module):
         return Predictor(self._fitted_posterior(), used, self.settings)
 
     def _current_predictor(self) -> Predictor:
-        """What predicts; raises if the model has changed since it was fitted."""
+        """The predictor; raises if the model has changed since it was fitted."""
         self._fitted_posterior().check_unchanged(self.model)
         return self._predictor()
 
     def _predictive(self, name: str | None = None) -> Predictive:
-        """The predictive of that name, or the present one."""
+        """The predictive of that name; None is the current one."""
         return self._predictor().predictive(name or self.predictive)
 
     def _warn_if_untuned(self) -> None:
-        """Say once that a prediction is made with a prior variance that nobody chose."""
+        """Warn once if a prediction uses a prior variance that nobody chose."""
         chosen = self._settings.prior_variance is not None
         if chosen or self._warned or self._posterior is None or torch.compiler.is_compiling():
             return

@@ -1,4 +1,4 @@
-"""A Gaussian over logits, kept in factors: what every posterior gives and every predictive takes."""
+"""A Gaussian over logits in factored form: what every posterior gives and every predictive takes."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class CovarianceFactors(NamedTuple):
     """The covariance of logits in factors: C = Q diag(w) Qᵀ + shift · 11ᵀ + independent · I.
 
     weights: w (n, r), never negative.
-    factor: Q, (k, r) shared by all points, (n, k, r) for each its own, or None for the identity (r = k).
-    shift: (n,), the variance of a common shift of all logits, which no softmax sees.
-    independent: (n,), a variance that every logit has for itself, or None.
-    table: (k, r), where no more than variances is known: those of the logits less their average are
-        w tableᵀ, and the common shift is independent of these. There is no factor then.
+    factor: Q, (k, r) shared by all points, (n, k, r) one for each, or None for the identity (r = k).
+    shift: (n,), the variance of a common shift of all logits, which changes no softmax.
+    independent: (n,), the variance of independent noise on every logit, or None.
+    table: (k, r), if only variances are known: those of the centred logits are w tableᵀ, and the common
+        shift is independent of them. `factor` is then None.
     """
 
     weights: Tensor
@@ -62,7 +62,7 @@ class LogitGaussian:
 
     @classmethod
     def stacked(cls, gaussians: list[LogitGaussian]) -> LogitGaussian:
-        """All their points, one below the other; a factor that the points of each share must be the same.
+        """The points of all Gaussians, stacked. A factor that points share must be the same in all of them.
 
         Either all have an independent variance, or none has.
         """
@@ -127,11 +127,11 @@ class LogitGaussian:
 
         Args:
             deviations: the square root of that variance at each point, (n,), in float64. A root, because the
-                variance itself may be larger than any number.
+                variance itself may overflow.
         """
         weights, independent = self.factors.weights, self.factors.independent
         extra = (deviations / self.scale.to(deviations.device)).square()
-        # Beyond that every mean is 0 beside it: means are some numbers of scale.
+        # Beyond this, every mean is negligible: means are a few units of scale.
         extra = extra.clamp_max(torch.finfo(weights.dtype).max ** 0.75).to(weights)
         extra = extra if independent is None else extra + independent
         return replace(self, factors=self.factors._replace(independent=extra))
@@ -151,7 +151,7 @@ class LogitGaussian:
             variances = _diagonal(weights, factor - factor.mean(-2, keepdim=True))
         if independent is not None:  # the diagonal of P·I·P = P
             variances = variances + (1 - 1 / k) * independent[:, None]
-        # Divided before they are summed: ten logits of 1e38 have a mean, but no sum.
+        # Divided before they are summed: the sum of ten logits of 1e38 would overflow.
         mean = self.scaled_mean - (self.scaled_mean / k).sum(1, keepdim=True)
         return mean, variances
 
@@ -179,8 +179,8 @@ class LogitGaussian:
     def scaled_pair_variances(self, first: Tensor | slice, second: Tensor | slice) -> Tensor:
         """Var(fᵢ − fⱼ) for the classes i in `first` and j in `second`, (n, pairs…), in units of scale².
 
-        Both are indices of one shape, or slices, one of them a single class. No class is paired with itself:
-        the residual's part would be that of two.
+        Both are indices of one shape, or slices, one of them of a single class. No class may be paired with
+        itself: it would get the independent variance of two logits, and not 0.
 
         Σ_b w_b (Q_ib − Q_jb)²: never Cᵢᵢ + Cⱼⱼ − 2Cᵢⱼ, which loses all digits at large prior variances.
         """
@@ -200,7 +200,7 @@ class LogitGaussian:
     def scaled_mean_pair_variance(self) -> Tensor:
         """The mean of Var(fᵢ − fⱼ) over all pairs i ≠ j, (n,), in units of scale²: 2·tr(PCP)/(k − 1).
 
-        The variance of a single logit, which is compared with 0.
+        With one logit it is the variance of that logit.
         """
         weights, factor, _, independent, table = self.factors
         k = self.scaled_mean.shape[1]
@@ -219,8 +219,8 @@ class LogitGaussian:
         """Var(fᵢ − fⱼ) of every class i in `first` with every j in `second`, (n, first, second), for a graph.
 
         In an exported graph the gaps of `scaled_pair_variances` would be k²·r constants. So this is
-        Cᵢᵢ + Cⱼⱼ − 2Cᵢⱼ after all, in float64 and without the common shift, which is what makes these entries
-        large. Only classes that move together lose digits, 1e-16 of their variances.
+        Cᵢᵢ + Cⱼⱼ − 2Cᵢⱼ, in float64 and without the common shift, which is what makes these entries large.
+        Only classes that are strongly correlated lose digits, 1e-16 of their variances.
         """
         weights, factor = self.factors.weights.double(), self._dense_factor().double()
         own = (factor.square() @ weights[:, :, None])[:, :, 0]  # (n, k)
@@ -241,7 +241,7 @@ class LogitGaussian:
         Args:
             samples: the number of draws.
             generator: of the random numbers.
-            shared: whether all points share their random numbers instead, so that what is drawn for one does
+            shared: whether all points use the same random numbers instead, so that the draws for one point do
                 not depend on the others.
         """
         weights, factor, _, independent, _ = self._known_covariance()
@@ -257,7 +257,7 @@ class LogitGaussian:
 def _noise(
     variances: Tensor, samples: int, generator: torch.Generator | None, *, shared: bool = False
 ) -> Tensor:
-    """Normal numbers of these variances (n, r), (samples, n, r); see `scaled_draws`."""
+    """Normal noise (samples, n, r) of these variances (n, r); see `scaled_draws`."""
     n, r = variances.shape
     shape = samples, 1 if shared else n, r
     normal = torch.randn(shape, generator=generator, dtype=variances.dtype, device=variances.device)
@@ -276,7 +276,7 @@ def rescale(features: Tensor, bias: bool) -> tuple[Tensor, Tensor]:
     """φ̃ / scale (n, D) and scale (n,) ≥ 1, so that no entry exceeds 2.
 
     Squares of features overflow float32 from 1e19 on; squares of these cannot. The scale is a power of two,
-    so that the division is exact: its rounding would be a component where the features have none.
+    so that the division is exact: rounding would add components that the features do not have.
     """
     largest = features.detach().abs().amax(1).clamp(1.0, torch.finfo(features.dtype).max / 2)
     scale = largest.log2().floor().exp2()

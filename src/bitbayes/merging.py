@@ -13,9 +13,9 @@ from bitbayes.laplace import Laplace
 from bitbayes.model import working_dtype
 
 Part = Laplace | str | PathLike[str]
-# To what a difference must agree with sums that never saw the part: of a model in float64, and in less.
+# Relative error that a difference of sums may have: for a model in float64, and for any other.
 AGREEMENT, COARSE_AGREEMENT = 1e-9, 1e-3
-# Rounding errors that a sum over many batches may have.
+# How many rounding errors a sum over many batches may collect.
 ROUNDINGS = 100
 
 
@@ -52,21 +52,21 @@ def merge(
     >>> torch.allclose(again.predict_proba(x), first.predict_proba(x), atol=1e-9)
     True
     """
-    kept, out = _listed(parts), _listed(without)
-    if not kept:
+    included, excluded = _listed(parts), _listed(without)
+    if not included:
         raise ArgumentError("there is nothing to merge: give at least one fitted Laplace, or its file")
     if model is None:
-        model = next((each.model for each in kept + out if isinstance(each, Laplace)), None)
-    first, *others = (_loaded(each, model) for each in kept)
-    taken = [_loaded(each, model) for each in out]
-    for other in others + taken:
+        model = next((each.model for each in included + excluded if isinstance(each, Laplace)), None)
+    first, *others = (_loaded(each, model) for each in included)
+    removed = [_loaded(each, model) for each in excluded]
+    for other in others + removed:
         _check_mergeable(first, other)
     total = first.posterior.fitted
     for other in others:
         more = other.posterior.fitted
         mutable_buffers = {*total.mutable_buffers, *more.mutable_buffers}
         total = replace(total + more, mutable_buffers=tuple(sorted(mutable_buffers)))
-    for other in taken:
+    for other in removed:
         total = total.without(other.posterior.fitted, _max_ratio(first.model))
     merged = copy.copy(first)
     merged.set_fitted(total)
@@ -90,7 +90,7 @@ def _loaded(part: Part, model: nn.Module | None) -> Laplace:
 
 
 def _check_mergeable(first: Laplace, other: Laplace) -> None:
-    """Raise if the sums of the two are not of one kind."""
+    """Raise if the sums of the two cannot be added."""
     mine, theirs = (each.posterior.fitted.curvature for each in (first, other))
     if first.layers == other.layers and mine.keys() != theirs.keys():
         raise ArgumentError(

@@ -100,11 +100,11 @@ class Options:
 
     @classmethod
     def checked(cls, model: nn.Module, curvature: Any, residual: object, **given: Any) -> Options:
-        """The options as given; raises on values that do not exist, or do not go together."""
+        """The options as given; raises on unknown values and on contradictions."""
         return cls(**given, curvature=curvature, residual=_residual_layers(model, residual)).check()
 
     def check(self) -> Options:
-        """Return the options, short forms written out; raise on values that do not exist or go together."""
+        """Return the options with short forms written out; raise on unknown values and on contradictions."""
         if self.curvature == "fisher":
             return replace(self, curvature=Fisher()).check()
         every_layer = one_of("layers", self.layers, ("last", "all")) == "all"
@@ -129,7 +129,7 @@ class Options:
 
     @property
     def fisher(self) -> Fisher | None:
-        """How labels are drawn; None where the curvature is exact."""
+        """How labels are drawn; None if the curvature is exact."""
         return self.curvature if isinstance(self.curvature, Fisher) else None
 
     @property
@@ -143,13 +143,13 @@ class Options:
         return self.residual if isinstance(self.residual, tuple) else ()
 
     def as_json(self) -> dict[str, Any]:
-        """The options as JSON holds them; of a function that picks the logits only that there is one."""
+        """The options for a JSON file. A function `output` is saved only as a flag."""
         function = callable(self.output)
         return {**asdict(replace(self, output=None if function else self.output)), "function": function}
 
     @staticmethod
     def from_json(saved: dict[str, Any], output: Any = None) -> dict[str, Any]:
-        """The arguments of `Laplace`, from `as_json`; `output`: the function that it cannot hold, if any."""
+        """The arguments of `Laplace`, from `as_json`; `output` must be given again if it was a function."""
         saved = dict(saved)
         if saved["curvature"] == "paper":
             raise FileError(
@@ -175,7 +175,7 @@ T = TypeVar("T")
 
 
 class HasOptions(Protocol):
-    """What a `Laplace` is for its attributes."""
+    """What `FrozenOption` needs of a `Laplace`."""
 
     options: Options
 
@@ -204,7 +204,7 @@ class FrozenOption(Generic[T]):
 
 
 def refuse_unknown(given: Mapping[str, object], known: Iterable[str]) -> None:
-    """Raise on what is no option, and say how laplace-torch's options are written here.
+    """Raise on unknown options, and say how laplace-torch's options are written here.
 
     Args:
         given: the arguments that are no options.

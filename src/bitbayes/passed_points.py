@@ -1,4 +1,4 @@
-"""Points that pass the model once, to tune and predict on parts of them as often as one likes."""
+"""Points that are run through the model once, to tune and predict on them any number of times."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class PassedPoints:
     @classmethod
     @torch.no_grad()
     def of(cls, bayes: Laplace, loader: Loader) -> Self:
-        """Pass the points of a loader, as for `tune`."""
+        """Run the points of a loader, as for `tune`, through the model."""
         request = TuningRequest(
             bayes.posterior, bayes.known_residual, bayes.settings, "auto", loader, progress=False
         )

@@ -1,4 +1,4 @@
-"""Which arithmetic: sums and decompositions in float64 where the device has it, the rest as the model."""
+"""Precision: float64 for sums and decompositions where the device has it, the model's for the rest."""
 
 from contextlib import AbstractContextManager, nullcontext
 

@@ -1,4 +1,4 @@
-"""Predictions: how they are averaged over the posterior, and what makes them for one call of `Laplace`.
+"""Predictions: the ways to average over the posterior, and the `Predictor` that `Laplace` calls.
 
 There are three kinds of predictives with one interface: closed forms, draws of logits, and drawn networks. A
 closed form and draws of logits start from the Gaussian over the logits of a batch, with temperature and
@@ -27,9 +27,9 @@ from bitbayes.rays import RayGaussian
 from bitbayes.residual import Residual
 from bitbayes.settings import Settings
 
-# How many draws are taken by default: of logits, and of networks.
+# The default number of draws: of logits, and of networks.
 SAMPLES, NETWORKS = 100, 20
-# Numbers that one step of a prediction may hold.
+# How many numbers one step of a prediction may hold in memory.
 NUMBERS_PER_PREDICTION = 2**24
 
 
@@ -131,7 +131,7 @@ class SampledNetworks(Predictive):
 
 
 class Rated(NamedTuple):
-    """Labels (n,), if there are any, probabilities (n, k) and scores (n,) of one forward pass, on the CPU."""
+    """Labels (n,) or None, probabilities (n, k) and scores (n,) of some points, on the CPU."""
 
     labels: Tensor | None
     probabilities: Tensor
@@ -140,7 +140,7 @@ class Rated(NamedTuple):
 
 @dataclass(frozen=True)
 class Predictor:
-    """`residual`: the one in use, if any."""
+    """Makes predictions from a posterior, the residual that is in use (or None), and the settings."""
 
     posterior: WeightPosterior
     residual: Residual | None
@@ -158,7 +158,7 @@ class Predictor:
 
         Args:
             name: "auto", or as in `Laplace(predictive=…)`.
-            samples: the number of draws, if not the default.
+            samples: the number of draws; None is the default.
             generator: of the random numbers.
         """
         if samples is not None and (type(samples) is not int or samples < 1):
@@ -174,7 +174,7 @@ class Predictor:
     def batches(self, x: Data, *, keep_labels: bool = False) -> Iterator[Batch]:
         """The batches of x on the model's device.
 
-        `keep_labels`: where the output has positions, of which labels say whether these count.
+        `keep_labels`: keep labels if the output has positions, because they say which positions count.
         """
         positions = self.posterior.layout.positions
         yield from input_batches(
@@ -184,8 +184,8 @@ class Predictor:
     def gaussians(
         self, batches: Iterator[Batch], samples: int = SAMPLES
     ) -> Iterator[tuple[Batch, LogitGaussian]]:
-        """The points of each batch, as many at a time as may be drawn at once, and their Gaussian."""
-        if (residual := self.residual) is not None:  # now, since a model may work in place on its inputs
+        """Parts of the batches, small enough to draw from at once, and the Gaussian of each."""
+        if (residual := self.residual) is not None:  # before the model, which may work in place
             batches = (replace(each, root_kernel=residual.root_kernel(each.inputs)) for each in batches)
         rows = max(1, NUMBERS_PER_PREDICTION // (self.posterior.outputs * max(FEW_CLASSES, samples)))
         for batch, gaussian in self.posterior.gaussians(batches, self.prior, rows):
@@ -194,12 +194,12 @@ class Predictor:
     def predict(self, batches: Iterator[Batch], predictive: Predictive) -> Iterator[tuple[Batch, Tensor]]:
         """The points of each batch, and the probabilities (n, classes) of their averaged prediction."""
         likelihood = predictive.likelihood
-        for batch, gaussian in self._for(predictive, batches):
+        for batch, gaussian in self._with_gaussians(predictive, batches):
             yield batch, likelihood.log_probabilities(predictive.logits(batch, gaussian)).exp()
 
     def draw(self, batches: Iterator[Batch], predictive: Predictive) -> Iterator[tuple[Batch, Tensor]]:
         """The points of each batch, and draws (samples, n, classes) of their probabilities."""
-        for batch, gaussian in self._for(predictive, batches):
+        for batch, gaussian in self._with_gaussians(predictive, batches):
             yield batch, predictive.draws(batch, gaussian)
 
     def rate(self, batches: Iterator[Batch], predictive: Predictive) -> Iterator[Rated]:
@@ -217,7 +217,7 @@ class Predictor:
         return self._complete(gaussian, root), shape
 
     def drop_in(self, x: Any, predictive: Predictive) -> tuple[Tensor, LogitGaussian | None]:
-        """Drop-in logits in the shape of the model's output, and the Gaussian that they are of, if any."""
+        """Drop-in logits in the shape of the model's output, and their Gaussian (None: drawn networks)."""
         if not predictive.likelihood.has_drop_in:
             raise ArgumentError(
                 f"likelihood={predictive.likelihood.name!r} has no drop-in logits: use `predict_proba`"
@@ -247,20 +247,20 @@ class Predictor:
         return found if self.residual is None else rays.with_residual(found, x, self.residual, self.settings)
 
     def _complete(self, gaussian: LogitGaussian, root_kernel: Tensor | None) -> LogitGaussian:
-        """The Gaussian with the temperature and the residual, whose √k(x) is (n,), one for each input."""
+        """The Gaussian with the temperature and the residual applied; √k(x) is (n,), one for each input."""
         layout = self.posterior.layout
-        if root_kernel is not None and layout.positions:  # it is the same for all positions of an input
+        if root_kernel is not None and layout.positions:  # all positions of an input share it
             root_kernel = layout.for_points(root_kernel, gaussian.scale.shape[0])
         return self.settings.complete(gaussian, root_kernel)
 
     def assemble(self, parts: Iterable[tuple[Batch, Tensor]]) -> Tensor:
-        """What was made of the points of each batch, (n, c) or (n,), in the shape that the model has."""
+        """The results (n, c) or (n,) of all batches, joined in the shape of the model's output."""
         layout = self.posterior.layout
         if not layout.positions:
-            return torch.cat([made for _, made in parts])
-        return layout.assemble((batch.positions, made) for batch, made in parts)
+            return torch.cat([result for _, result in parts])
+        return layout.assemble((batch.positions, result) for batch, result in parts)
 
-    def _for(
+    def _with_gaussians(
         self, predictive: Predictive, batches: Iterator[Batch]
     ) -> Iterator[tuple[Batch, LogitGaussian | None]]:
         """The points of each batch, with their Gaussian if the predictive starts from it."""

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from bitbayes.errors import ArgumentError
 
-# Wide enough that an optimum on the edge means that the data do not ask for one.
+# So far apart that an optimum at the edge means that the data do not determine a variance.
 SMALLEST_VARIANCE, LARGEST_VARIANCE = 1e-6, 1e10
 
-# Tensors where the evidence is differentiated in them.
+# A tensor if the evidence is differentiated in it.
 Variance = float | Tensor
 LayerNames = Callable[[], tuple[str, ...] | None]
 
@@ -34,15 +34,14 @@ class Prior:
         return 1.0 if self.variance is None else self.variance
 
     def precision(self, layer: str, dtype: torch.dtype) -> float:
-        """τ = 1/σ₀² of a layer, not so small that variances leave the range of the dtype."""
+        """τ = 1/σ₀² of a layer, large enough that no variance overflows the dtype."""
         return max(1 / float(self.of(layer)), smallest_precision(dtype))
 
 
 def smallest_precision(dtype: torch.dtype) -> float:
     """The smallest precision 1/variance that is used in a dtype: variances above its inverse would overflow.
 
-    In float32 it is about 4e-29, a prior variance beyond all sense. Predictions have reached their limit for
-    wider and wider priors long before.
+    In float32 it is about 4e-29. Predictions reach their limit for wide priors long before.
     """
     return float(torch.finfo(dtype).tiny ** 0.75)
 
@@ -50,7 +49,7 @@ def smallest_precision(dtype: torch.dtype) -> float:
 def variance_grid(
     count: int, smallest: float = SMALLEST_VARIANCE, largest: float = LARGEST_VARIANCE
 ) -> list[float]:
-    """Variances to be tried, evenly spaced in the logarithm.
+    """Candidates for a variance, evenly spaced in the logarithm.
 
     >>> [f"{value:.0e}" for value in variance_grid(3)]
     ['1e-06', '1e+02', '1e+10']
@@ -81,7 +80,7 @@ def check_variance(value: object, layer_names: LayerNames) -> float | dict[str, 
 
     Args:
         value: what the user gave.
-        layer_names: gives the names that a mapping must have; None where only one number makes sense.
+        layer_names: returns the names that a mapping must have, or None if only one number is allowed.
     """
     if not isinstance(value, Mapping):
         return positive(value, "prior_variance")
@@ -90,7 +89,7 @@ def check_variance(value: object, layer_names: LayerNames) -> float | dict[str, 
 
 
 def differentiable(value: object, layer_names: LayerNames) -> Prior:
-    """The prior with variances as scalars in float64, which keep the graph of tensors that have one."""
+    """The prior with variances as float64 scalars. Those given as tensors keep their autograd graph."""
     if not isinstance(value, Mapping):
         return Prior(_scalar(value))
     return Prior({name: _scalar(value[name]) for name in _check_names(value, layer_names())})

@@ -1,8 +1,8 @@
-"""Many processes: what all of them have summed up or found, by PyTorch's own `torch.distributed`.
+"""Several processes: add their sums and exchange their results, by `torch.distributed`.
 
 Each process reads its own share of the data. Between two collective operations it works by itself, so shares
-may be uneven or empty, and a process that fails can say so before anybody waits for its sums. One process
-alone goes through the same code, and nothing is sent.
+may be uneven or empty, and a process that fails can report it before others wait for its sums. One
+process alone runs the same code, and sends nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from bitbayes.errors import ArgumentError, BitbayesError, ProcessError
 T = TypeVar("T")
 F = TypeVar("F")
 
-# What `process_group` has chosen: a group, None for this process alone, or this for all processes.
+# The choice of `process_group`: a group, None for this process alone, or this text for all processes.
 EVERY_PROCESS = "every process"
 _chosen: ContextVar[Any] = ContextVar("group", default=EVERY_PROCESS)
 
@@ -54,7 +54,7 @@ def process_group(group: dist.ProcessGroup | None) -> Iterator[None]:
 
 
 def current_processes() -> Processes:
-    """The processes that work together now, this one alone if there are no others."""
+    """The processes that currently share the work; this one alone if there are no others."""
     group = _chosen.get()
     if group is None or not dist.is_available() or not dist.is_initialized():
         return Processes(None, 0, 1)
@@ -64,7 +64,7 @@ def current_processes() -> Processes:
 
 @dataclass(frozen=True)
 class Processes:
-    """`size` processes, of which this one has the number `rank`. All of them call each function."""
+    """`size` processes; this one has the number `rank`. All of them must call each function."""
 
     group: dist.ProcessGroup | None
     rank: int
@@ -79,23 +79,23 @@ class Processes:
         return False if progress is None and self.rank else progress
 
     def agree(self, task: str, work: Callable[[], T], facts: Callable[[T], F]) -> tuple[T, list[F]]:
-        """Do this process's share of a task, and hear what the others found.
+        """Do this process's share of a task; return its result, and the facts of all processes.
 
-        If one fails, all raise: it its own error, and the others a `ProcessError`. So do all if they have not
-        been asked for the same.
+        If one process fails, all raise: that one its own error, the others a `ProcessError`. All raise, too,
+        if their tasks differ.
 
         Args:
-            task: what was asked for, in words.
+            task: its description, which must be the same in all processes.
             work: does this process's share.
-            facts: what the others should know of the result.
+            facts: takes from the result what the other processes need.
         """
         if self.alone:
             mine = work()
             return mine, [facts(mine)]
         with self.propagate_errors(task):
             mine = work()
-            said = task, None, facts(mine)
-        answers = self._gather_objects(said)
+            message = task, None, facts(mine)
+        answers = self._gather_objects(message)
         failed = [f"process {rank}: {error}" for rank, (_, error, _) in enumerate(answers) if error]
         if failed:
             raise ProcessError(
@@ -111,9 +111,9 @@ class Processes:
 
     @contextmanager
     def propagate_errors(self, task: str = "") -> Iterator[None]:
-        """Tell the others of an error in this block, and raise it.
+        """Send an error in this block to the other processes, and raise it.
 
-        For checks before a call of `agree`, in which the others hear of it: they would time out there.
+        For checks before `agree`, where the others would otherwise wait until they time out.
         """
         try:
             yield
@@ -121,8 +121,8 @@ class Processes:
             if not self.alone:
                 try:
                     self._gather_objects((task, f"{type(error).__name__}: {error}", None))
-                except BitbayesError as silence:
-                    raise error from silence  # the others will find out by themselves
+                except BitbayesError as unreachable:
+                    raise error from unreachable  # the others raise by themselves
             raise
 
     def add_(self, *tensors: Tensor) -> None:
@@ -144,7 +144,7 @@ class Processes:
                 tensor.copy_(sent)
 
     def gather(self, mine: Tensor) -> Tensor:
-        """The rows (n, …) of all processes, in the order of these, on the device of `mine`."""
+        """The rows (n, …) of all processes, in the order of their ranks, on the device of `mine`."""
         if self.alone:
             return mine
         counts = torch.zeros(self.size, dtype=torch.int64)
@@ -160,15 +160,17 @@ class Processes:
         return torch.cat(parts)
 
     def _sendable(self, tensor: Tensor) -> Tensor:
-        """The tensor where the group can send it from: NCCL sends from a GPU only, Gloo best from the CPU."""
+        """The tensor on a device that the group can send from: a GPU for NCCL, the CPU for Gloo."""
         backends = dict(pair.split(":") for pair in dist.get_backend_config(self.group).split(","))
         if backends.get(tensor.device.type, "gloo") != "gloo":
-            place = tensor.device
+            device = tensor.device
         elif "cpu" in backends:
-            place = torch.device("cpu")
+            device = torch.device("cpu")
         else:
-            place = torch.device("cuda", torch.cuda.current_device())
-        return tensor if tensor.device == place and tensor.is_contiguous() else tensor.to(place).contiguous()
+            device = torch.device("cuda", torch.cuda.current_device())
+        if tensor.device == device and tensor.is_contiguous():
+            return tensor
+        return tensor.to(device).contiguous()
 
     def _gather_objects(self, mine: Any) -> list[Any]:
         answers: list[Any] = [None] * self.size
@@ -176,7 +178,7 @@ class Processes:
         return answers
 
     def _wait(self, collective: Callable[..., Any], *arguments: Any, **named: Any) -> None:
-        """Carry out a collective operation; raise a `ProcessError` if the others do not take part."""
+        """Run a collective operation; raise a `ProcessError` if the others do not take part."""
         try:
             collective(*arguments, **named, group=self.group)
         except RuntimeError as error:  # of torch.distributed: a time-out, or a closed connection

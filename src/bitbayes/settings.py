@@ -16,10 +16,10 @@ from bitbayes.prior import positive
 
 @dataclass(frozen=True)
 class Settings:
-    """The numbers that `tune` chooses, predictions use, and files hold. What was fitted depends on none.
+    """The numbers that `tune` chooses, predictions use, and files hold. Changing them needs no new fit.
 
-    prior_variance: σ₀² of the weights, one number or one for each layer by name. None is none chosen yet,
-        and predictions then use 1.
+    prior_variance: σ₀² of the weights, one number or one for each layer by name. It is None until one is
+        chosen; predictions then use 1.
     temperature: the mean logits are divided by it before the average is taken. Their variance is not.
     residual_variance, residual_threshold: the residual adds
         residual_variance·max(0, k(x) − residual_threshold) to the variance of every logit.
@@ -48,11 +48,11 @@ class Settings:
             object.__setattr__(self, name, value)
 
     def complete(self, gaussian: LogitGaussian, root_kernel: Tensor | None) -> LogitGaussian:
-        """The Gaussian of the weights alone, with the temperature and the residual.
+        """The Gaussian with the temperature and the residual applied.
 
         Args:
-            gaussian: over the logits at n points.
-            root_kernel: √k(x) (n,) of the residual, if there is one.
+            gaussian: over the logits at n points, from the weights alone.
+            root_kernel: √k(x) (n,) of the residual; None without one.
         """
         if root_kernel is None or not self.residual_variance:
             return gaussian.at_temperature(self.temperature)
@@ -67,12 +67,12 @@ class Settings:
         return beyond.sqrt() * math.sqrt(self.residual_variance)
 
     def as_json(self) -> dict[str, float | dict[str, float] | None]:
-        """The numbers as JSON holds them."""
+        """The numbers for a JSON file."""
         return asdict(self)
 
 
 class HasSettings(Protocol):
-    """What a `Laplace` is for its attributes."""
+    """What `SettingAttribute` needs of a `Laplace`."""
 
     settings: Settings
 

@@ -1,4 +1,4 @@
-"""Tensors: frozen bundles of them, of which sums over data and Gaussians are made, and a few sums."""
+"""Frozen bundles of tensors, the base of sums over data and of Gaussians; and helpers for sums."""
 
 from dataclasses import dataclass, fields, replace
 from typing import Self
@@ -10,7 +10,7 @@ from torch.nn import functional
 from bitbayes.errors import DataError, ModelError
 from bitbayes.precision import to_float64
 
-# Columns of a product that are computed at once, and the numbers in 64 bytes.
+# Columns of a product that are computed at once; and how many float64 numbers 64 bytes hold.
 COLUMNS_AT_ONCE, GPU_COLUMNS_AT_ONCE = 256, 512
 ALIGNED = 8
 
@@ -34,7 +34,7 @@ class TensorBundle:
         return replace(self, **{name: to_float64(value) for name, value in self.tensors().items()})
 
     def refuse_traced(self) -> Self:
-        """Return itself; raise if its tensors are symbolic, from torch.export: they must not be kept."""
+        """Return itself; raise if its tensors are symbolic, from torch.export: they must not be cached."""
         if all(type(value) is Tensor for value in self.tensors().values()):
             return self
         raise ModelError(
@@ -45,7 +45,7 @@ class TensorBundle:
 def check_cancellation(whole: Tensor, left: Tensor, max_ratio: float) -> None:
     """Raise where a difference of sums of squares is less than 1/`max_ratio` of the sum it was taken from.
 
-    The rounding errors of the whole sum are all that is left there, or what was taken out was not part of it.
+    There only rounding errors are left of the sum, or what was taken out was not part of it.
     """
     if bool((left * max_ratio < whole).any()) or bool((left < 0).any()):
         raise DataError(
@@ -57,17 +57,17 @@ def check_cancellation(whole: Tensor, left: Tensor, max_ratio: float) -> None:
 def second_moments(rows: Tensor) -> Tensor:
     """Σₙ xₙxₙᵀ (d, d) of rows x (n, d), in float64.
 
-    Precise before the product: float32 would leave nothing of eigenvalues below 1e-7 of the largest, and
-    these are what a wide prior is about.
+    The rows are converted before the product: float32 would lose eigenvalues below 1e-7 of the largest, and
+    these matter under a wide prior.
     """
     d, step = rows.shape[1], COLUMNS_AT_ONCE
     if rows.is_cuda:
         step = GPU_COLUMNS_AT_ONCE
-        if d % ALIGNED:  # rows shall begin at a multiple of 64 bytes; 2,048 features and a 1 would not
+        if d % ALIGNED:  # align rows to 64 bytes: 2,048 features and a 1 are not
             rows = functional.pad(rows, (0, -d % ALIGNED))
     rows = to_float64(rows)
     total = rows.new_empty(d, d)
-    for start in range(0, d, step):  # one half is the other's mirror image
+    for start in range(0, d, step):  # the product is symmetric: one half is copied
         part = (rows[:, start : start + step].T @ rows[:, start:])[: d - start, : d - start]
         total[start : start + step, start:] = part
         total[start:, start : start + step] = part.T

@@ -1,4 +1,4 @@
-"""Which structure a head gets, and whether memory and time allow it: known before anything is allocated."""
+"""Choose a head's structure, and check that memory and time allow it, before anything is allocated."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -24,7 +24,7 @@ def affordable_structure(name: str, head: Head, device: torch.device, more: int)
         name: as in `Laplace(structure=…)`.
         head: the last layer.
         device: where the sums are made.
-        more: bytes that are needed beside the structure.
+        more: bytes that are needed in addition to the structure.
     """
     k, width = head.outputs, head.width
     if name == "lowrank" and k == 1:
@@ -33,7 +33,7 @@ def affordable_structure(name: str, head: Head, device: torch.device, more: int)
         name = "full" if k == 1 else "kron" if k <= MANY_CLASSES else "lowrank"
     kind, free = CURVATURES[name], free_bytes(device)
     side, needed = kind.largest_side(k, width), kind.bytes_needed(k, width) + more
-    # Structures that need less than others for this head, the better one first.
+    # Structures that may need less for this head, the better one first.
     smaller = [CURVATURES["lowrank" if k > MANY_CLASSES else "kron"], CURVATURES["diag"]]
     if side > LARGEST_SIDE:
         names = [repr(each.structure) for each in smaller if each.largest_side(k, width) <= LARGEST_SIDE]
@@ -54,11 +54,11 @@ def affordable_structure(name: str, head: Head, device: torch.device, more: int)
 
 
 def free_bytes(device: torch.device) -> int | None:
-    """The memory that can still be had on a device; None where nobody says so."""
+    """The free memory of a device, in bytes; None if it is not known."""
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    with suppress(OSError, StopIteration, ValueError):  # what Linux says is free, or can be made so
+    with suppress(OSError, StopIteration, ValueError):  # Linux: what is free, or can be freed
         lines = Path("/proc/meminfo").read_text().splitlines()
         return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable"))
     return None

@@ -41,14 +41,14 @@ from bitbayes.structures import (
     layer_curvatures,
 )
 
-# Primes, so that seeds of other points and other processes do not coincide.
+# Primes, so that the seeds of different points and processes do not coincide.
 SEED_OF_POINTS, SEED_OF_RANK = 1_000_003, 15_485_863
 
 
 @torch.inference_mode(False)
 @torch.no_grad()
 def fit_all_layers(request: FitRequest) -> Fitted:
-    """What the data of this pass alone give. Changes nothing."""
+    """The sums over the data of this pass alone. Nothing is changed."""
     model, options = request.model, request.options
     data = TrainingData(request)
     structure = "kron" if options.structure == "auto" else options.structure
@@ -62,12 +62,12 @@ def fit_all_layers(request: FitRequest) -> Fitted:
             likelihood.predictive_name(options.predictive, outputs)  # raises now, not after the pass
         directions = _directions(data, likelihood)
         passes = options.fisher.draws if options.fisher else outputs
-        # By the first batch, also where the pass is resumed: the sums do not depend on when that was.
+        # From the first batch, also in a resumed pass: the sums do not depend on where it was interrupted.
         rows = points_at_once(network, layers, data.preview, passes)
         for batch in data:
             assert batch.labels is not None
             labels = likelihood.check_labels(batch.labels, (len(batch), outputs), batch.name, checks)
-            checks.settle()  # the derivatives take much longer than to wait for it
+            checks.settle()  # waiting costs little beside the derivatives
             for part in batch.split(rows) if isinstance(batch.inputs, Tensor) else [batch]:
                 logits, records = differentiate(network, layers, part.inputs, directions)
                 check_finite(part, logits, logits, network)
@@ -84,12 +84,12 @@ def fit_all_layers(request: FitRequest) -> Fitted:
 
 
 def _directions(data: TrainingData, likelihood: Likelihood) -> Callable[[Tensor], Tensor]:
-    """V (n, k, c) with V Vᵀ = Λₙ, or so on average over drawn labels."""
+    """A function from logits to V (n, k, c) with V Vᵀ = Λₙ; on average, if labels are drawn."""
     request, totals = data.request, data.totals
     fisher: Fisher | None = request.options.fisher
     if fisher is None:
         return lambda logits: likelihood.root(logits.double())
-    if totals.generator is None:  # other random numbers for each process, too
+    if totals.generator is None:  # different random numbers in each process
         seed = fisher.seed + SEED_OF_POINTS * request.seen + SEED_OF_RANK * current_processes().rank
         totals.generator = torch.Generator(data.device).manual_seed(seed)
     generator, draws = totals.generator, fisher.draws
@@ -101,7 +101,7 @@ def _directions(data: TrainingData, likelihood: Likelihood) -> Callable[[Tensor]
 def _checked_layers(
     model: nn.Module, layers: tuple[Layer, ...], preview: Inputs, structure: str
 ) -> tuple[int, tuple[Layer, ...]]:
-    """The number of outputs and the layers; raises, before any pass, on what the structure cannot have."""
+    """The number of outputs and the layers; raises, before any pass, if the structure does not allow them."""
     kind = CURVATURES[structure]
     if issubclass(kind, FullCurvature):
         check_affordable(layers)

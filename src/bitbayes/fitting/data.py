@@ -1,4 +1,4 @@
-"""One pass over training data: what is asked for, the batches, and the sums on their way."""
+"""One pass over training data: the request, the batches, and the running sums."""
 
 from __future__ import annotations
 
@@ -33,26 +33,26 @@ from bitbayes.residual import InputMoments, as_rows, measurable, moments_of
 from bitbayes.structures import WHOLE_NETWORK, Curvature
 
 PREVIEW_ROWS = 2
-# Numbers whose squares are summed at once.
+# How many numbers are squared and summed at once.
 NORM_NUMBERS = 2**24
 
 
 class Checkpointer(Protocol):
-    """Keeps the sums of a pass on their way, so that one which was interrupted can be resumed."""
+    """Saves the running sums of a pass, so that an interrupted pass can be resumed."""
 
     def begin(self, loader: Iterable[Any], device: torch.device) -> tuple[Iterable[Any], Totals]:
-        """What is left of the loader, after its first batch, and the sums over what was read before."""
+        """The loader without the batches already summed (except its first), and their sums."""
 
     def write_if_due(self, totals: Totals, check: Callable[[], None]) -> None:
-        """Keep the sums, if the last time was long ago, after `check` has not raised."""
+        """Save the sums, if the last time was long ago. Before that, `check` is called, which may raise."""
 
 
 @dataclass(frozen=True)
 class FitRequest:
     """One pass over data.
 
-    seen: how many points were fitted before. After these, other random numbers are drawn than after none, so
-        that `update` adds independent draws.
+    seen: how many points were fitted before. The seed of drawn labels depends on it, so that `update` adds
+        independent draws.
     """
 
     model: nn.Module
@@ -65,10 +65,10 @@ class FitRequest:
 
 @dataclass
 class Totals:
-    """The sums on their way through a pass.
+    """The running sums of a pass.
 
-    batches, rows: how many of them were read, and the inputs in them.
-    generator: of the labels that are drawn, if any are.
+    batches, rows: the number of batches that were read, and of inputs in them.
+    generator: of the labels that are drawn; None if none are.
     """
 
     curvature: dict[str, Curvature] = field(default_factory=dict)
@@ -97,7 +97,7 @@ class Totals:
         request: FitRequest,
         run: Run,
     ) -> Fitted:
-        """What was learned, after the last batch.
+        """What was learned. Call it after the last batch.
 
         Args:
             weights: the weights that got a Gaussian.
@@ -106,10 +106,10 @@ class Totals:
             request: what was asked for.
             run: what is known of the model after the pass.
         """
-        if not self.count:  # other processes have all the points that this one was given
+        if not self.count:  # all points of this process are repeats of other processes' points
             raise EmptyLoaderError("the loader has no points but those that other processes have")
         moments = self.input_moments
-        if moments is not None and not bool(moments.fourths.isfinite().all()):  # of inputs of 1e90
+        if moments is not None and not bool(moments.fourths.isfinite().all()):  # inputs of 1e90, say
             if request.options.residual_asked:
                 raise DataError("the fourth powers of the training inputs overflow float64: scale them down")
             moments = None
@@ -130,10 +130,10 @@ class Totals:
 
 
 class TrainingData:
-    """The batches that are left to read, on the model's device, without the points that a sampler repeats.
+    """The batches still to be read, on the model's device, without the points that a sampler repeats.
 
-    totals: the sums over what was read before. Batches and rows are counted there as they are read.
-    preview: the first inputs of the loader, to look at before the pass.
+    totals: the sums so far. Batches and rows are counted there as they are read.
+    preview: the first inputs of the loader, for a run of the model before the pass.
     """
 
     def __init__(self, request: FitRequest) -> None:
@@ -154,10 +154,10 @@ class TrainingData:
         options = request.options
         self.residual_asked, self.residual_layers = options.residual_asked, options.residual_layers
         if self.residual_asked:
-            as_rows(self.preview)  # raises, before the model sees them, if a distance means nothing for them
+            as_rows(self.preview)  # raises, before the pass, if a distance means nothing for such inputs
 
     def __iter__(self) -> Iterator[Batch]:
-        """The batches; their inputs are added up before the model, which may work in place, sees them."""
+        """The batches. Their inputs are summed before the model runs, which may change them in place."""
         totals = self.totals
         unpadded = None if self.unpadded is None else Unpadded(self.unpadded - totals.rows)
         # The first batch of a resumed pass was summed up before.
@@ -178,7 +178,7 @@ class TrainingData:
     def _add_inputs(self, inputs: Inputs) -> None:
         """Add the moments of inputs, if a residual needs them.
 
-        With residual="auto", inputs that cannot be measured, or are not of one size, end all residual.
+        With residual="auto", inputs that cannot be measured, or are not of one size, switch the residual off.
         """
         before = self.totals.input_moments
         wanted = bool(self.request.options.residual) and not (self.totals.count and before is None)

@@ -1,7 +1,7 @@
-"""One fit by many processes: each sums up its own share of the data, and the sums are added at the end.
+"""One fit by several processes: each sums up its own share of the data, and the sums are added at the end.
 
-Sums that add number by number are added by one `all_reduce` each. Others (`InputMoments`) go round, each
-process's in turn, and are added in that order. Either way all processes end with the same numbers.
+Sums that add number by number are added by one `all_reduce` each. Others (`InputMoments`) are broadcast by
+each process in turn, and added in that order. Either way all processes end with the same numbers.
 """
 
 from __future__ import annotations
@@ -31,12 +31,11 @@ FIT: dict[str, Callable[[FitRequest], Fitted]] = {"last": fit_last_layer, "all":
 
 
 def fit_jointly(task: str, request: FitRequest) -> Fitted:
-    """What the data of all processes give.
+    """The sums over the data of all processes.
 
     Args:
-        task: "fit", or "update" and of what.
-        request: what this process is asked for, with its share of the data; model and options are the same
-            everywhere.
+        task: "fit", or "update" and the fit to be updated.
+        request: this process's share of the data; model and options are the same in all processes.
     """
     processes, options = current_processes(), request.options
     if processes.size == 1:
@@ -48,19 +47,19 @@ def fit_jointly(task: str, request: FitRequest) -> Fitted:
         except EmptyLoaderError:
             return None
 
-    # The text of a function has an address in it, another one in each process.
+    # The text of a function contains its address, which differs between processes.
     asked = replace(options, output="a function") if callable(options.output) else options
     mine, outlines = processes.agree(f"{task} with {asked}", share, _outline)
     known = [each for each in outlines if each is not None]
     if not known:
         raise EmptyLoaderError("the loaders of all processes are empty: they yielded no batch")
     _check_same_model(outlines)
-    _check_other_points(processes, mine, outlines)
+    _refuse_same_points(processes, mine, outlines)
     return _summed(processes, mine, outlines, request)
 
 
 def _outline(fitted: Fitted | None) -> Fitted | None:
-    """All but the numbers: tensors without entries."""
+    """What was fitted, with tensors that have shapes and no entries."""
     if fitted is None:
         return None
     curvature = {name: each.to(META) for name, each in fitted.curvature.items()}
@@ -79,14 +78,14 @@ def _check_same_model(outlines: list[Fitted | None]) -> None:
             )
 
 
-def _check_other_points(processes: Processes, mine: Fitted | None, outlines: list[Fitted | None]) -> None:
+def _refuse_same_points(processes: Processes, mine: Fitted | None, outlines: list[Fitted | None]) -> None:
     """Raise if two processes have read the same points, in whatever order: each would count twice."""
     sums = torch.zeros(processes.size, len(_summary(next(filter(None, outlines)))), dtype=torch.float64)
     if mine is not None:
         sums[processes.rank] = torch.tensor(_summary(mine), dtype=torch.float64)
     processes.add_(sums)
     for (a, ours), (b, theirs) in combinations(enumerate(sums), 2):
-        # Where nothing is lost, there is nothing to tell them by: the loss comes second.
+        # Without a loss (the second entry), two sets of points cannot be distinguished.
         if ours[:2].all() and bool(((ours - theirs).abs() <= SAME_POINTS * theirs.abs()).all()):
             raise DataError(
                 f"process {a} and process {b} have read the same {int(ours[0]):,} points, which would count "
@@ -96,9 +95,9 @@ def _check_other_points(processes: Processes, mine: Fitted | None, outlines: lis
 
 
 def _summary(fitted: Fitted) -> list[float]:
-    """A few sums by which two sets of points can be told apart: count, loss, and the size of each tensor.
+    """Sums that distinguish two sets of points: count, loss, and the size of each tensor.
 
-    They do not depend on the order of the points. Of an outline, which has no numbers, it is as long.
+    They do not depend on the order of the points. For an outline the list has the same length.
     """
     tensors = [each for curvature in fitted.curvature.values() for each in curvature.in_any_order().values()]
     sizes = [0.0 if each.is_meta else float(each.abs().sum()) for each in tensors]
@@ -110,18 +109,19 @@ def _summed(
 ) -> Fitted:
     known = [each for each in outlines if each is not None]
     first, device, options = known[0], model_device(request.model), request.options
-    place = torch.device("cpu") if device.type == "mps" else device  # which has no float64
+    sum_device = torch.device("cpu") if device.type == "mps" else device  # MPS has no float64
     curvature = {}
     for name in first.curvature:
         own = None if mine is None else mine.curvature[name]
         theirs = [None if each is None else each.curvature[name] for each in outlines]
-        curvature[name] = _total(processes, own, theirs, place)
+        curvature[name] = _total(processes, own, theirs, sum_device)
     sizes = {None if each.input_moments is None else each.input_moments.mean.shape for each in known}
     moments = None
-    # As within one process: inputs that are not all of one size have no residual, unless it was asked for.
+    # As within one process: inputs of several sizes have no residual, unless it was asked for.
     if None not in sizes and (len(sizes) == 1 or options.residual_asked):
         all_moments = [None if each is None else each.input_moments for each in outlines]
-        moments = _total(processes, None if mine is None else mine.input_moments, all_moments, place)
+        own_moments = None if mine is None else mine.input_moments
+        moments = _total(processes, own_moments, all_moments, sum_device)
     return replace(
         first,
         curvature=curvature,
@@ -149,6 +149,6 @@ def _total(processes: Processes, mine: B | None, outlines: list[B | None], devic
 
 
 def _filled(outline: B, device: torch.device) -> B:
-    """Zeros in the place of its tensors."""
+    """The outline with zeros as its tensors."""
     zeros = {name: torch.zeros_like(each, device=device) for name, each in outline.tensors().items()}
     return replace(outline, **zeros)

@@ -20,10 +20,10 @@ from bitbayes.model import (
 )
 from bitbayes.precision import prediction_dtype, to_float64
 
-# Features wait until they are worth one matrix product. Bytes, not batches, so that memory is bounded. On a
-# GPU, where a product is fast, adding it up and what else is done once for each takes a larger share.
+# Features are collected until one matrix product is worthwhile. Bytes, not batches, so that memory is
+# bounded. A GPU needs more of them to amortise kernel launches.
 FIT_BYTES, GPU_FIT_BYTES = 2**25, 2**27
-# Peak memory as a multiple of the waiting features: with their logits, in float64, and what is made of them.
+# Peak memory as a multiple of the collected features: logits, copies in float64, and products.
 COPIES = 10
 
 # Features (n, d), logits (n, k) and labels (n,) of some points.
@@ -32,18 +32,20 @@ Points = tuple[Tensor, Tensor, Tensor]
 
 @torch.no_grad()
 def fit_last_layer(request: FitRequest) -> Fitted:
-    """What the data of this pass alone give. Changes nothing."""
+    """The sums over the data of this pass alone. Nothing is changed."""
     model, options = request.model, request.options
     data = TrainingData(request)
     with none_called(model):
         network = private_copy(model)
         head = find_head(network, data.preview, options.head)
+    # Not its parameters: a weight norm or an adapter computes the weight from others.
+    weights = head.parts_of_weights(network)
     size = GPU_FIT_BYTES if data.device.type == "cuda" else FIT_BYTES
     kind = affordable_structure(options.structure, head, data.device, COPIES * size)
     likelihood, pairs = likelihood_for(head.outputs, options.likelihood), kind.has_cross_covariance
     likelihood.predictive_name(options.predictive, head.outputs, has_cross_covariance=pairs)  # raises early
 
-    if head.layout.positions:  # where these are many, the logits take memory, too
+    if head.layout.positions:  # if there are many, logits take memory, too
         size = size * head.inputs // (head.inputs + head.outputs)
     totals, waiting, held = data.totals, list[Points](), 0
     with detect_changes(model) as run, DeferredChecks() as checks:
@@ -54,7 +56,7 @@ def fit_last_layer(request: FitRequest) -> Fitted:
                 logits = to_float64(logits)
                 curvature = kind.of_features(_with_bias(features, head), logits, likelihood)
                 totals.add_points(likelihood.losses(logits, labels), {head.name: curvature})
-            if request.checkpointer is not None:  # a batch that was read is summed up, or is not
+            if request.checkpointer is not None:  # here the sums hold every batch that was read
                 request.checkpointer.write_if_due(totals, checks.settle)
 
         for batch in data:
@@ -72,8 +74,6 @@ def fit_last_layer(request: FitRequest) -> Fitted:
         if passes.skipped:
             passes.refuse_no_points()
         add_waiting()
-    # Not its parameters: a weight norm and an adapter have others, of which they make the weight.
-    weights = head.parts_of_weights(model)
     totals.check_overflow(prediction_dtype(weights[0].dtype))
     return totals.as_fitted(head, likelihood, {head.name: weights}, request, run)
 
@@ -85,11 +85,11 @@ def _with_bias(features: Tensor, head: Head) -> Tensor:
 
 
 def _joined(waiting: list[Points], head: Head, size: int) -> Iterable[Points]:
-    """All points that have waited, in as few parts as memory allows: `size` bytes of features each."""
+    """The collected points, in as few parts as memory allows: `size` bytes of features each."""
     if not waiting:
         return []
     joined = waiting[0]
-    if len(waiting) > 1:  # a single one would be copied
+    if len(waiting) > 1:  # otherwise it would be copied
         features, logits, labels = (torch.cat(column) for column in zip(*waiting, strict=True))
         joined = features, logits, labels
     if not head.layout.positions:

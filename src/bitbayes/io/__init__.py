@@ -1,1 +1,1 @@
-"""Files: a fitted posterior, an exported graph, and writing each of them whole or not at all."""
+"""Files: a fitted posterior, an exported graph, and how each of them is written atomically."""

@@ -1,6 +1,6 @@
-"""The sums of a fit on their way, in a file that is written whole or not at all every so many seconds.
+"""The running sums of a fit, in a file that is written atomically twice a minute.
 
-A file holds the sums over the first batches, and how many these are: the two are written together, so no
+A file holds the sums over the first batches, and how many batches these are, written together. So no
 batch is counted twice or left out, whenever the process ends. Each process of a group has a file of its own.
 """
 
@@ -28,7 +28,7 @@ from bitbayes.processes import Processes, current_processes
 
 FORMAT = 2
 SECONDS = 30.0
-# The pause is also so many times as long as writing takes, so that it never takes a large part of the time.
+# A pause is at least this many times as long as writing takes, so that little time is spent on it.
 PAUSE = 20
 REMOVE = "give another folder, or remove it to begin again"
 
@@ -48,7 +48,7 @@ class Checkpoint:
         self._next = 0.0
 
     def begin(self, loader: Iterable[Any], device: torch.device) -> tuple[Iterable[Any], Totals]:
-        """What is left of the loader, after its first batch, and the sums over what was read before."""
+        """The loader without the batches already summed (except its first), and their sums."""
         make_folder(self.path.parent)
         check_writable(self.path)
         self._refuse_other_shares()
@@ -62,7 +62,7 @@ class Checkpoint:
         return self.loader, totals
 
     def write_if_due(self, totals: Totals, check: Callable[[], None]) -> None:
-        """Write the sums, if the last time was long ago, after `check` has not raised."""
+        """Write the sums, if the last time was long ago. Before that, `check` is called, which may raise."""
         begun = time.monotonic()
         if begun < self._next:
             return
@@ -72,7 +72,7 @@ class Checkpoint:
         self._next = now + max(SECONDS, PAUSE * (now - begun))
 
     def remove(self) -> None:
-        """The fit is complete."""
+        """Delete the file: the fit is complete."""
         self.path.unlink(missing_ok=True)
 
     def _refuse_other_shares(self) -> None:
@@ -114,8 +114,8 @@ class Checkpoint:
             if header[what] != now:
                 other = "other options" if what == "options" else "another model, or with other weights"
                 raise FileError(f"{self.path} is the checkpoint of a fit with {other}; {REMOVE}")
-        place = torch.device("cpu") if device.type == "mps" else device  # which has no float64
-        tensors = {name: tensor.to(place) for name, tensor in file.tensors.items() if name != "generator"}
+        target = torch.device("cpu") if device.type == "mps" else device  # MPS has no float64
+        tensors = {name: tensor.to(target) for name, tensor in file.tensors.items() if name != "generator"}
         curvature, moments = sums.from_tensors(tensors, header)
         generator = None
         if header["generator"]:

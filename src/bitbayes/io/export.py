@@ -145,7 +145,7 @@ def _has_rows(value: Any, rows: int) -> bool:
 
 
 def _shapes(example: Inputs, dynamic_shapes: DynamicShapes | None) -> Any:
-    """What is free of each input, as torch.export takes it: the rows, and what `dynamic_shapes` names."""
+    """The free axes of each input, as torch.export takes them: the rows, and those in `dynamic_shapes`."""
     rows, given = row_count(example), {} if dynamic_shapes is None else dynamic_shapes
     if not isinstance(given, Mapping):
         raise ArgumentError(f"dynamic_shapes={given!r}: expected a mapping, such as {{1: 'length'}}")
@@ -205,7 +205,7 @@ def _trace(module: nn.Module, example: Inputs, shapes: Any, *, differentiates: b
 
 
 def _pt2_bytes(program: ExportedProgram, metadata: dict[str, str]) -> bytes | memoryview:
-    """Return the file of torch.export. On a full disk torch would end the process, so it gets none."""
+    """Return the file of torch.export. It is made in memory: on a full disk torch would end the process."""
     buffer = io.BytesIO()
     torch.export.save(program, buffer, extra_files={METADATA_FILE: json.dumps(metadata)})
     return buffer.getbuffer()

@@ -75,7 +75,7 @@ def _weights_beside(target: Path) -> list[Path]:
 
 
 def _in_pages(tensors: list[memoryview]) -> Iterator[bytes | memoryview]:
-    """The tensors, each followed by as many zeros as the next page is away."""
+    """The tensors, each followed by zeros up to the next page."""
     for tensor in tensors:
         yield tensor
         yield bytes(-tensor.nbytes % PAGE)

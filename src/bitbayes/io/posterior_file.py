@@ -1,7 +1,7 @@
 """A fitted posterior as a safetensors file: the curvature's tensors, and a JSON header for all the rest.
 
-The tensors have the names of `io/sums.py`. The header has a format number: a reader
-refuses formats that it does not know. A digest covers the whole file.
+The tensors have the names of `io/sums.py`. The header has a format number: a reader refuses formats that it
+does not know. A digest covers the whole file.
 """
 
 import json
@@ -28,10 +28,10 @@ FORMAT = 5
 def write(
     path: str | PathLike[str], options: dict[str, Any], settings: dict[str, Any], fitted: Fitted
 ) -> None:
-    """Write the file whole or not at all.
+    """Write the file atomically.
 
     Args:
-        path: where to.
+        path: the file.
         options: those of the `Laplace`.
         settings: those of the `Laplace`.
         fitted: what was learned.
@@ -48,7 +48,7 @@ def write(
         "count": fitted.count,
         "loss": fitted.loss,
         "fingerprint": asdict(fitted.fingerprint),
-        "living": fitted.mutable_buffers,
+        "living": fitted.mutable_buffers,  # their name in format 5
     }
     try:
         text = json.dumps(header, allow_nan=False)
@@ -60,7 +60,7 @@ def write(
 def read(
     path: str | PathLike[str], model: Fingerprint, device: torch.device
 ) -> tuple[dict[str, Any], dict[str, Any], Fitted]:
-    """The options, the settings and what was fitted; raises if the file is not whole, or another model's."""
+    """The options, the settings and what was fitted; raises if the file is damaged or another model's."""
     file = read_tensors(Path(path), SAVE_AGAIN)
     if "bitbayes" not in file.metadata:
         raise FileError(f"{path} is a safetensors file, but was not written by bitbayes (`Laplace.save`)")
@@ -89,8 +89,8 @@ def _check_header(
     file.require_digest(path)
     if unknown := {*header["structures"].values()} - CURVATURES.keys():
         raise FileError(
-            f"{path} has the structure {min(unknown)!r}, which is not known here: import what defines it first "
-            "(for 'paper-kron', paper.kron of a checkout)"
+            f"{path} has the structure {min(unknown)!r}, which is not known here: import what defines it "
+            "first (for 'paper-kron', paper.kron of a checkout)"
         )
     saved = Fingerprint(**header["fingerprint"])
     if saved.architecture != model.architecture:

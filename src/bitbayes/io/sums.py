@@ -13,7 +13,7 @@ from bitbayes.tensors import TensorBundle
 def to_tensors(
     curvature: dict[str, Curvature], moments: InputMoments | None
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The tensors by name, and what a header has to say of them."""
+    """The tensors by name, and their description for a header."""
     tensors = {
         f"curvature/{layer}/{name}": tensor
         for layer, each in curvature.items()
@@ -33,7 +33,7 @@ def names(header: dict[str, Any]) -> list[str]:
 def from_tensors(
     tensors: dict[str, Tensor], header: dict[str, Any]
 ) -> tuple[dict[str, Curvature], InputMoments | None]:
-    """What `to_tensors` was given."""
+    """The curvature and the moments that `to_tensors` was given."""
     made: dict[str, Any] = {
         part: kind(*(tensors[f"{part}/{field.name}"] for field in fields(kind)))
         for part, kind in _parts(header).items()
@@ -42,7 +42,7 @@ def from_tensors(
 
 
 def _parts(header: dict[str, Any]) -> dict[str, type[TensorBundle]]:
-    """What there is: each layer's curvature and, with a residual, the moments of the inputs."""
+    """The type of each part: a layer's curvature or, with a residual, the moments of the inputs."""
     parts: dict[str, type[TensorBundle]] = {
         f"curvature/{layer}": CURVATURES[structure] for layer, structure in header["structures"].items()
     }

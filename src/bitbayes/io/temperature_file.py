@@ -15,10 +15,10 @@ FORMAT = 1
 
 
 def write(path: str | PathLike[str], temperature: float, model: Fingerprint) -> None:
-    """Write the file whole or not at all.
+    """Write the file atomically.
 
     Args:
-        path: where to.
+        path: the file.
         temperature: T.
         model: the fingerprint of the model.
     """
@@ -27,7 +27,7 @@ def write(path: str | PathLike[str], temperature: float, model: Fingerprint) -> 
 
 
 def read(path: str | PathLike[str], model: Fingerprint) -> float:
-    """The temperature; raises if the file is not whole, or another model's."""
+    """The temperature; raises if the file is damaged or another model's."""
     file = read_tensors(Path(path), SAVE_AGAIN)
     if KEY not in file.metadata:
         raise FileError(f"{path} is a safetensors file, but was not written by `TemperatureScaling.save`")

@@ -1,4 +1,4 @@
-"""Safetensors files with a digest in their header, so that a changed file is not taken for a whole one.
+"""Safetensors files with a digest in their header, so that a changed file is recognised.
 
 The digest is the SHA-256 of all bytes of the file, those of the header too. Its own 64 characters count as
 zeros.
@@ -43,7 +43,7 @@ class TensorFile(NamedTuple):
 
 
 def write_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> str:
-    """Write a safetensors file with its digest, whole or not at all, and return the digest.
+    """Write a safetensors file with its digest atomically, and return the digest.
 
     Args:
         path: the file.

@@ -26,11 +26,11 @@ class Likelihood(ABC):
     """The likelihood p(y | f) of labels given a model's outputs f (n, k).
 
     A subclass is one small file with the functions below in the same order. A function that raises here by
-    default is one that a likelihood may have no answer to.
+    default may be left out.
 
     name: as in `Laplace(likelihood=…)` and in files.
     closed_forms: functions from a Gaussian over the outputs to drop-in logits, by name.
-    need_cross_covariance: the predictives that use how two outputs vary together.
+    need_cross_covariance: the predictives that use covariances between outputs.
     with_bounds: the closed forms that have bounds and certificates (`rays`).
     has_drop_in: whether `bayes(x)`, in the shape of the model's outputs, can stand for the prediction.
     has_temperature: whether dividing the mean outputs by a temperature keeps their meaning.
@@ -47,10 +47,10 @@ class Likelihood(ABC):
 
     @abstractmethod
     def takes(self, outputs: int) -> bool:
-        """Whether it fits a model with so many outputs."""
+        """Whether it fits a model with this many outputs."""
 
     def classes(self, outputs: int) -> int:
-        """The number of classes, each of which has a probability."""
+        """The number of classes that have a probability."""
         return outputs
 
     # ---- labels and loss
@@ -58,13 +58,13 @@ class Likelihood(ABC):
     def check_labels(
         self, labels: Tensor, shape: tuple[int, int], where: str, checks: DeferredChecks
     ) -> Tensor:
-        """Return the labels (n,) as the other functions take them; raise if they are not such.
+        """Return the labels (n,) in the form that the other functions take; raise if they are not valid.
 
         Args:
             labels: as the loader gives them.
             shape: (n, k), that of the outputs.
-            where: what messages call the batch.
-            checks: look at their values later.
+            where: the name of the batch, for messages.
+            checks: for the values, which are checked later.
         """
         n, k = shape
         if labels.shape not in ((n,), (n, 1)):
@@ -86,10 +86,10 @@ class Likelihood(ABC):
 
     @abstractmethod
     def valid_labels(self, labels: Tensor, k: int) -> tuple[Tensor, Tensor | bool, str]:
-        """The labels (n,) as the other functions take them, whether they are right, and what is expected.
+        """The labels (n,) for the other functions, whether they are valid, and what is expected, in words.
 
-        Whether they are right is False for a wrong type, and a tensor () where values decide. What is
-        returned must be safe to use whatever was given.
+        Whether they are valid is False for a wrong type, and a tensor () if it depends on the values. The
+        returned labels must be safe to use even if they are not valid.
         """
 
     @abstractmethod
@@ -129,12 +129,12 @@ class Likelihood(ABC):
         """The name that "auto" stands for."""
 
     def predictive_name(self, name: str, outputs: int, *, has_cross_covariance: bool = True) -> str:
-        """The predictive of that name for so many outputs; raises if there is none.
+        """The predictive of that name for this many outputs; raises if there is none.
 
         Args:
             name: "auto", a closed form, or "mc".
             outputs: k.
-            has_cross_covariance: whether the posterior says how two outputs vary together.
+            has_cross_covariance: whether the posterior has covariances between outputs.
         """
         if name == AUTO:
             return self.default_predictive(outputs, has_cross_covariance)
@@ -165,14 +165,14 @@ class Likelihood(ABC):
 
     @abstractmethod
     def drop_in(self, probabilities: Tensor) -> Tensor:
-        """Drop-in logits (n, k), all finite, whose prediction these probabilities (n, classes) are."""
+        """Drop-in logits (n, k), all finite, that predict these probabilities (n, classes)."""
 
     @abstractmethod
     def prediction_losses(self, drop_in: Tensor, labels: Tensor) -> Tensor:
         """−log p of the labels, (n,), from drop-in logits."""
 
     def remove_shift(self, outputs: Tensor) -> Tensor:
-        """Outputs (…, k) of the same prediction, none of them larger than need be."""
+        """Outputs (…, k) with the same prediction, shifted so that scaling them does not overflow."""
         return outputs
 
     def drawn_probabilities(
@@ -215,11 +215,11 @@ class Likelihood(ABC):
         raise ArgumentError(f"likelihood={self.name!r} has no limit with the residual: use residual=False")
 
     def far_labels(self, mean: Tensor) -> Tensor:
-        """The classes (n,) whose probabilities are the last to become equal to others, from means (n, k)."""
+        """The most probable classes (n,) as the variance of every output grows, from means (n, k)."""
         raise ArgumentError(f"likelihood={self.name!r} has no limit with the residual: use residual=False")
 
     def centre(self, values: Tensor) -> Tensor:
-        """Values (n, k, …) of the outputs in the combinations of outputs that "probit" looks at."""
+        """Values (n, k, …) of the outputs, as values of the combinations of outputs that "probit" uses."""
         raise ArgumentError(f"likelihood={self.name!r} has no bounds")
 
     def scaled_centred(self, gaussian: LogitGaussian) -> tuple[Tensor, Tensor]:
@@ -236,7 +236,7 @@ LIKELIHOODS: dict[str, Likelihood] = {}
 
 
 def likelihood_for(outputs: int, name: str = AUTO) -> Likelihood:
-    """The likelihood of that name for a network with so many outputs.
+    """The likelihood of that name for a network with this many outputs.
 
     >>> likelihood_for(1).name, likelihood_for(10).name
     ('bernoulli', 'categorical')

@@ -28,7 +28,7 @@ class Bernoulli(Likelihood):
     # ---- labels and loss
 
     def valid_labels(self, labels: Tensor, k: int) -> tuple[Tensor, Tensor | bool, str]:
-        """0 and 1; integers, booleans and floats are taken."""
+        """0 and 1; integers, booleans and floats are accepted."""
         expected = "a network with one logit needs 0 and 1"
         if labels.is_complex():
             return labels.real.long(), False, expected
@@ -43,7 +43,7 @@ class Bernoulli(Likelihood):
         return torch.ones(1, 1, dtype=torch.float64, device=device)
 
     def curvature(self, outputs: Tensor) -> Tensor:
-        """Λₙ (n, 1, 1) = σ(f)σ(−f): no 1 − p, which is 0 long before it should be."""
+        """Λₙ (n, 1, 1) = σ(f)σ(−f): not by 1 − p, which rounds to 0 too early."""
         return (outputs.sigmoid() * (-outputs).sigmoid())[:, :, None]
 
     def diagonal(self, outputs: Tensor) -> Tensor:

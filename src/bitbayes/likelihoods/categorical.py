@@ -1,8 +1,8 @@
 """k ≥ 2 logits f: p = softmax(f), Λ = diag(p) − ppᵀ.
 
-Λ does not see a common shift of all logits: Λ·(1,…,1) = 0. So curvature is kept along *class differences*,
-c = k − 1 orthonormal directions that all sum to zero (the columns of `differences(k)`), and nothing ever has
-to be subtracted to get rid of the shift.
+Λ is zero along a common shift of all logits: Λ·(1,…,1) = 0. So curvature is stored along *class
+differences*, c = k − 1 orthonormal directions that all sum to zero (the columns of `differences(k)`). The
+shift then never has to be subtracted.
 """
 
 from typing import ClassVar
@@ -37,7 +37,7 @@ class Categorical(Likelihood):
     # ---- labels and loss
 
     def valid_labels(self, labels: Tensor, k: int) -> tuple[Tensor, Tensor | bool, str]:
-        """Class indices in 0 … k − 1. On a GPU an index outside of it would end the program."""
+        """Class indices in 0 … k − 1. On a GPU an index outside would crash the program."""
         if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
             return labels, False, f"expected class indices, integers from 0 to {k - 1}"
         labels = labels.long()
@@ -128,13 +128,13 @@ class Categorical(Likelihood):
         return safe_log(probabilities)
 
     def remove_shift(self, outputs: Tensor) -> Tensor:
-        """The largest logit becomes 0, so that a factor can only make −inf of the others."""
+        """The largest logit becomes 0, so that scaling can only send the others to −inf."""
         return outputs - outputs.amax(-1, keepdim=True)
 
     # ---- scores
 
     def score(self, gaussian: LogitGaussian) -> Tensor:
-        """log Σᵢ exp zᵢ, z the logits of "probit": these keep the size that a softmax throws away."""
+        """log Σᵢ exp zᵢ, z the logits of "probit": these keep the size that a softmax discards."""
         return self.predict(gaussian, "probit").logsumexp(1)
 
     # ---- what tuning measures

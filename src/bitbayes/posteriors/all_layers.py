@@ -46,7 +46,7 @@ SMALLEST_NETWORK_VARIANCE, LARGEST_NETWORK_VARIANCE = 1e-8, 1e4
 
 @dataclass(frozen=True)
 class InterpolatedLogits:
-    """The Gaussians over the logits (n, k) of some points, for one prior variance for all layers.
+    """The Gaussians over the logits (n, k) of some points, for any prior variance that all layers share.
 
     `roots` (q, n, c, c) of the covariance / scale² along the directions (k, c), at the prior variances whose
     logarithms are `nodes` (q,).
@@ -123,7 +123,7 @@ class AllLayers(WeightPosterior):
 
     @property
     def rows_per_step(self) -> int:
-        return 1  # a batch has enough to do by itself
+        return 1  # one batch amortises its kernel launches
 
     def logits_by_prior(
         self, batches: Iterable[Batch], choose: Choice | None = None
@@ -202,7 +202,7 @@ class AllLayers(WeightPosterior):
             if working_dtype(network) != next(network.parameters()).dtype:
                 # The mean is the network's own.
                 logits = as_logits(call(network, batch.inputs), len(batch)).to(logits)
-            if not torch.compiler.is_compiling():  # a trace has no values to look at
+            if not torch.compiler.is_compiling():  # a trace has no values
                 check_finite(batch, logits, logits, network)
             gram, scale = self._gram(records, priors, logits)
             lift = 4 * gram.shape[-1] * torch.finfo(gram.dtype).eps
@@ -212,10 +212,10 @@ class AllLayers(WeightPosterior):
         """J Σ Jᵀ / scale² (q, n, c, c), and scale (n,), which is 1 unless it would overflow."""
         network, scale = self._network(like.device, like.dtype), torch.ones_like(like[:, 0])
         by_name = {record.layer.name: record for record in records}
-        if not torch.compiler.is_compiling():  # a graph cannot try it first
+        if not torch.compiler.is_compiling():  # a traced graph cannot branch on values
             gram = network.gram(lambda layer: by_name[layer.name].jacobian(), priors)
             largest = torch.finfo(gram.dtype).max ** 0.75
-            if not gram.numel() or bool(gram.abs().amax() < largest):  # it is not if it is NaN
+            if not gram.numel() or bool(gram.abs().amax() < largest):  # False for NaN
                 return gram, scale
         scale = _scale(records).to(like)
         gram = network.gram(lambda layer: by_name[layer.name].jacobian(scale.reciprocal()), priors)
@@ -232,18 +232,18 @@ def _gaussian_of(logits: Tensor, root: Tensor, directions: Tensor, scale: Tensor
 
 
 def _scale(records: list[LayerRecord]) -> Tensor:
-    """For each point a size in whose units no derivative is larger than about 1, (n,) ≥ 1."""
+    """A scale (n,) ≥ 1: divided by it, no derivative of a point is larger than about 1."""
     sizes = torch.stack([record.largest() for record in records])
     return sizes.amax(0).clamp(1, torch.finfo(sizes.dtype).max / 4)
 
 
 @cache
 def interpolation_weights(nodes: tuple[float, ...], at: float) -> Tensor:
-    """Weights (q,) with which roots at the nodes (log σ₀², evenly spaced) make the root at another prior.
+    """Weights (q,) that combine roots at the nodes (log σ₀², evenly spaced) into the root at another prior.
 
-    A cubic spline of σ₀^{-1/2}·L. A deviation (h + τ)^{-1/2} turns in log τ from one slope to another over
-    a few nats: with 18 nodes over 12 decades it comes out 0.6 % wrong at most, and up to 2 % in the
-    outermost intervals; mixtures over many h do better.
+    A cubic spline of σ₀^{-1/2}·L. The slope of a deviation (h + τ)^{-1/2} in log τ changes over a few nats:
+    with 18 nodes over 12 decades the error is at most 0.6 %, and up to 2 % in the outermost intervals;
+    mixtures over many h have less.
 
     >>> weights = interpolation_weights((0.0, 1.0, 2.0, 3.0), 1.0)
     >>> float((weights - torch.tensor([0.0, 1, 0, 0])).abs().max()) < 1e-12

@@ -33,7 +33,7 @@ Choice = Callable[[int], Tensor | None]
 
 
 class LogitsByPrior(Protocol):
-    """The Gaussians over the logits of n points, one for each prior: made of one forward pass."""
+    """The Gaussians over the logits of n points, one for each prior, from one forward pass."""
 
     @property
     def scale(self) -> Tensor:
@@ -60,9 +60,9 @@ class WeightPosterior(ABC):
 
     def __init__(self, model: nn.Module, fitted: Fitted) -> None:
         self.model, self.fitted, self.likelihood = model, fitted, fitted.likelihood
-        # The number of outputs k, and where these are in what the model returns.
+        # The number of outputs k, and where they are in the model's output.
         self.outputs, self.layout = fitted.weights.outputs, fitted.weights.layout
-        # Whether it is known how two outputs vary together, and not only how each of them does.
+        # Whether covariances between outputs are known, and not only variances.
         self.has_cross_covariance = all(each.has_cross_covariance for each in fitted.curvature.values())
         self._detector = ChangeDetector(model, fitted.fingerprint, fitted.mutable_buffers)
         self._decomposed: dict[str, WeightGaussian] | None = None
@@ -71,7 +71,7 @@ class WeightPosterior(ABC):
     def check_unchanged(self, model: nn.Module, checks: DeferredChecks | None = None) -> None:
         """Raise if this is no longer the model that was fitted, or if its weights have changed since.
 
-        `checks`: the weights' values are looked at later, with these.
+        `checks`: if given, the weights' values are compared later.
         """
         if model is not self.model:
             raise ModelError(
@@ -88,7 +88,7 @@ class WeightPosterior(ABC):
         self._detector = self._detector.renewed()
 
     def __getstate__(self) -> dict[str, Any]:
-        # A detector holds these very tensors: a copy, or what is unpickled, needs one of its own.
+        # A detector refers to the tensors of this model: a copy of the model needs its own.
         return {**self.__dict__, "_detector": (self._detector.fingerprint, self._detector.mutable_buffers)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -149,11 +149,11 @@ class WeightPosterior(ABC):
     @property
     @abstractmethod
     def rows_per_step(self) -> int:
-        """To how many points `families` are worth joining, so that a step of tuning has enough to do."""
+        """How many points to join for one step of tuning, so that kernel launches are amortised."""
 
     @property
     def most_points(self) -> int | None:
-        """How many points of validation data are kept, drawn from all; None is all of them."""
+        """How many points of validation data are kept at most, drawn at random; None keeps all."""
         return None
 
     @abstractmethod
@@ -162,8 +162,8 @@ class WeightPosterior(ABC):
     ) -> Iterator[tuple[Batch, LogitsByPrior]]:
         """The points of each batch, labels checked, and the Gaussians over their logits for any prior.
 
-        `choose`: which of so many points to take; others cost no more than their forward pass. Only asked
-        where there are `most_points`.
+        `choose`: which of n points to keep; the others cost only their forward pass. It is used only if
+        `most_points` is a number.
         """
 
     def log_evidence(self, prior: Prior) -> Tensor:
@@ -183,7 +183,7 @@ class WeightPosterior(ABC):
 
     @abstractmethod
     def rays(self, x: Tensor, prior: Prior, *, find_alpha: bool, tolerance: float) -> Iterator[RayGaussian]:
-        """The Gaussian over logits along the rays δ·x; `find_alpha`: with alpha."""
+        """The Gaussian over logits along the rays δ·x; `find_alpha`: whether to find alpha, too."""
 
     @abstractmethod
     def bound(self, x: Tensor | None, prior: Prior, request: BoundRequest) -> Tensor:
@@ -194,20 +194,20 @@ class WeightPosterior(ABC):
     def decomposed(self) -> dict[str, WeightGaussian]:
         """The Gaussian over each layer's weights, in float64."""
         if self._decomposed is None:
-            with torch.inference_mode(False):  # what is kept may be differentiated through later
+            with torch.inference_mode(False):  # what is cached may be differentiated through later
                 made = {name: self._decompose(name, each) for name, each in self.fitted.curvature.items()}
             self._decomposed = {name: each.refuse_traced() for name, each in made.items()}
         return self._decomposed
 
     def moved(self, device: torch.device, dtype: torch.dtype) -> dict[str, WeightGaussian]:
-        """The Gaussian over each layer's weights, where and in the precision that predictions are made."""
-        place = device, dtype
-        if (made := self._moved.get(place)) is None:
+        """The Gaussian over each layer's weights, on this device and in this precision."""
+        key = device, dtype
+        if (made := self._moved.get(key)) is None:
             with torch.inference_mode(False):
-                made = {name: each.to(*place).refuse_traced() for name, each in self.decomposed().items()}
-            # Another thread may do this at the same time: nothing is read back from what is kept.
-            kept = {key: value for key, value in self._moved.items() if key[0] == device}
-            self._moved = {**kept, place: made}
+                made = {name: each.to(*key).refuse_traced() for name, each in self.decomposed().items()}
+            # Another thread may do this at the same time, so the cache is replaced, not changed.
+            same_device = {each: value for each, value in self._moved.items() if each[0] == device}
+            self._moved = {**same_device, key: made}
         return made
 
     @abstractmethod

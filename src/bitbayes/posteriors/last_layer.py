@@ -31,14 +31,14 @@ from bitbayes.structures import Curvature, FullCurvature, WeightGaussian
 
 # Numbers in the features of one step of tuning: large enough to amortise kernel launches.
 STEP_NUMBERS = 2**20
-# Nor more logits than this, for each of the candidates that are looked at together.
+# The most logits in one step of tuning, for each of the candidates that are compared at once.
 STEP_LOGITS = 2**20
-# Of the positions of validation data so many are kept, and so many bytes of their features and logits: they
+# The most positions of validation data that are kept, and the most bytes of their features and logits. They
 # determine two numbers, and the mean loss of 8,192 points is known to about one percent of its spread.
 KEPT_POSITIONS, KEPT_BYTES = 2**13, 2**28
-# Up to this prior variance the rounding of float32, eps² of a squared feature, adds nothing to a variance.
+# Up to this prior variance the rounding of float32, eps² of a squared feature, is negligible in a variance.
 WIDE = 1e4
-# Numbers that the rows of the Hessian's width may take which the full structure makes for some points.
+# How many numbers the full structure may hold at once: rows of the Hessian's width, c for each point.
 FULL_NUMBERS = 2**23
 
 
@@ -114,8 +114,8 @@ class LastLayer(WeightPosterior):
         return self._by_prior(points.features, points.logits, prior).at(prior)
 
     def gaussians(self, batches: Iterable[Batch], prior: Prior, rows: int) -> BatchGaussians:
-        for batch, family in self._logits_by_prior(batches, self._affordable(rows), prior):
-            yield batch, family.at(prior)
+        for batch, by_prior in self._logits_by_prior(batches, self._affordable(rows), prior):
+            yield batch, by_prior.at(prior)
 
     def sample(self, n: int, prior: Prior, generator: torch.Generator | None) -> dict[str, Tensor]:
         weight = next(self._head_tensors())
@@ -158,7 +158,7 @@ class LastLayer(WeightPosterior):
             )
 
     def _head_tensors(self) -> Iterator[Tensor]:
-        """The floating-point numbers that the head is made of."""
+        """The floating-point parameters and buffers of the head."""
         modules = self.head.modules(self.model).values()
         tensors = (each for module in modules for each in (*module.parameters(), *module.buffers()))
         return (each for each in tensors if each.is_floating_point())
@@ -169,7 +169,7 @@ class LastLayer(WeightPosterior):
         return curvature.head_gaussian(self.head, differences)
 
     def _affordable(self, rows: int) -> int:
-        """At most that many rows, and not so many that full covariances take much memory."""
+        """That many rows, or fewer if full covariances would take too much memory."""
         curvature = self.fitted.curvature[self.head.name]
         if not isinstance(curvature, FullCurvature):
             return rows
@@ -205,7 +205,7 @@ class LastLayer(WeightPosterior):
                 passes.refuse_no_points()
 
     def _by_prior(self, features: Tensor, logits: Tensor, prior: Prior | None = None) -> HeadLogitsByPrior:
-        """For this prior alone, or for any: only the wide ones need products in float64."""
+        """The Gaussians for one prior, or for any (None): only wide priors need products in float64."""
         wide = prior is None or float(prior.of(self.head.name)) > WIDE
         device, dtype = features.device, prediction_dtype(features.dtype)
         with without_autocast(device):

@@ -17,9 +17,9 @@ from torch import Tensor
 from bitbayes.errors import DataError
 from bitbayes.tensors import TensorBundle, check_cancellation
 
-# How many points must determine a deviation, or it has a floor. For a pixel that is lit in m images it is m.
+# A deviation that fewer points determine gets a floor. For a pixel that is lit in m images, m points do.
 LEAST_POINTS = 10
-# Of a mean, by which a column that never varies may seem to.
+# Rounding errors of its mean up to which a column counts as constant.
 ROUNDINGS = 64
 
 
@@ -85,7 +85,7 @@ class InputMoments(TensorBundle):
         check_cancellation(self.count, count, max_ratio)
         mean = self.mean + (self.mean - part.mean) * (part.count / count)
         whole, theirs = self._powers_about(mean), part._powers_about(mean)
-        # What never varies has no digits to lose, but a rounding error of the mean instead.
+        # A constant column has only the rounding error of its mean.
         varies = whole[0] > self.count * (ROUNDINGS * torch.finfo(mean.dtype).eps * mean).square()
         left = [torch.where(varies, a - b, 0.0) for a, b in zip(whole, theirs, strict=True)]
         check_cancellation(torch.where(varies, whole[0], 0.0), left[0], max_ratio)
@@ -101,7 +101,7 @@ class InputMoments(TensorBundle):
         return squares, cubes, fourths
 
     def split(self, sizes: list[int]) -> list[InputMoments]:
-        """The moments of parts of the rows, of these sizes; raises if these are not those of the data."""
+        """The moments of groups of columns, of these sizes; raises if these do not add up to D."""
         if sum(sizes) != len(self.mean):
             raise DataError(
                 f"an input of {sum(sizes)} numbers, but the training data's have {len(self.mean)}: the "
@@ -111,11 +111,11 @@ class InputMoments(TensorBundle):
         return [InputMoments(self.count, *each) for each in zip(*columns, strict=True)]
 
     def deviations(self) -> Tensor:
-        """By which inputs are divided, (D,): (mean of (x − mean)⁴)^¼, which suits columns of any unit.
+        """The deviation (D,) that each column is divided by: (mean of (x − mean)⁴)^¼, in the column's unit.
 
-        For a pixel that is lit in few images it is near what the pixel is when lit; a standard deviation
-        would be far below. Columns that never vary, or in fewer than `LEAST_POINTS` points, have no
-        deviation of their own: theirs is at least the root of the mean variance of all columns.
+        For a pixel that is lit in few images it is near the lit value; a standard deviation would be far
+        below. Columns that never vary, or in fewer than `LEAST_POINTS` points, have a floor: the root of the
+        mean variance of all columns.
 
         >>> InputMoments.of(torch.tensor([[0.0, 1.0], [2.0, 5.0]]).double().repeat(5, 1)).deviations()
         tensor([1., 2.], dtype=torch.float64)
@@ -123,7 +123,7 @@ class InputMoments(TensorBundle):
         own = (self.fourths / self.count).sqrt().sqrt()
         floor = (self.squares / self.count).mean().sqrt()
         floor = torch.where(floor > 0, floor, 1.0)  # where no input varies
-        # squares²/fourths: the number of points, if all that vary vary alike.
+        # squares²/fourths is the number of points that vary, if these vary equally.
         determined = (own > 0) & (self.squares.square() >= LEAST_POINTS * self.fourths)
         return torch.where(determined, own, torch.maximum(own, floor))
 
@@ -135,7 +135,7 @@ class Kernel(TensorBundle):
     (x − mean)·inverse + rest is x̂/((3D)^⅓·unit): the cubes of its sizes add up to k(x)/unit³.
 
     mean, inverse: (D,); no inverse is above 1, so that no input overflows.
-    rest: (D,), what the rounding of the mean has left: a mean of many deviations costs no digits.
+    rest: (D,), corrects the rounding of the mean, so that a mean of many deviations costs no digits.
     unit: (1,), in float64.
     """
 
@@ -165,6 +165,6 @@ class Kernel(TensorBundle):
         tensor([4.5000], dtype=torch.float64)
         """
         standard = torch.addcmul(self.rest, rows - self.mean, self.inverse)  # (n, D)
-        # In float64, in which no cube overflows. Few steps: small ones cost a GPU the most.
+        # In float64, in which no cube overflows. Few operations: a GPU pays for each launch.
         size: Tensor = torch.linalg.vector_norm(standard.double(), 3, dim=1)
         return (size * self.unit).pow(1.5)

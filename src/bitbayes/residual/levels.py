@@ -1,4 +1,4 @@
-"""The levels at which the residual looks: the input and, if asked for, the inputs of some hidden layers.
+"""The levels of the residual's kernel: the input and, if asked for, the inputs of some hidden layers.
 
 k(x) = k₀(x) + Σ_l k_l(h_l(x)), h_l the input of layer l, each kernel with the means and deviations of its own
 level, and one variance σ² for all.
@@ -19,22 +19,22 @@ from bitbayes.model.running.calls import recorded_inputs
 from bitbayes.precision import prediction_dtype, to_float64
 from bitbayes.residual.kernel import InputMoments, Kernel
 
-# Numbers of which the moments are taken at once. To a GPU it is the number of steps that costs the most.
+# How many numbers to take the moments of at once; more on a GPU, to amortise kernel launches.
 MOMENT_NUMBERS, GPU_MOMENT_NUMBERS = 2**20, 2**24
 
 
 def levels(model: nn.Module, layers: tuple[str, ...], inputs: Inputs) -> list[Tensor]:
-    """The inputs as rows, and those of the named layers, as they pass the model in eval mode."""
+    """The inputs as rows, and the inputs of the named layers, from a run of the model in eval mode."""
     rows = as_rows(inputs)  # raises on inputs that have no levels
     if not layers:
         return [rows]
     # Copies, because a layer may work in place.
     network = private_copy(model)
-    with recorded_inputs(network, layers, torch.clone) as seen:
+    with recorded_inputs(network, layers, torch.clone) as recorded:
         call(network, move(inputs, model_device(network)))
-    if missing := [name for name in layers if not seen[name]]:
+    if missing := [name for name in layers if not recorded[name]]:
         raise ModelError(f"residual={layers!r}: the model does not call {missing}")
-    return [rows, *(calls[-1] for calls in seen.values())]
+    return [rows, *(calls[-1] for calls in recorded.values())]
 
 
 @torch.no_grad()
@@ -54,7 +54,7 @@ class Residual:
     """The residual of a model, up to its two numbers: variance σ² and threshold.
 
     layers: the names of the hidden layers whose inputs enter the kernel, too.
-    moments: those of the training data at all levels.
+    moments: of the training data, at all levels.
     """
 
     model: nn.Module
@@ -76,18 +76,16 @@ class Residual:
         return largest * (every / largest).square().sum(0).sqrt()
 
     def _kernels_for(self, rows: list[Tensor]) -> list[Kernel]:
-        """The kernel of each level, where and in the precision that its rows are."""
-        places = tuple((each.shape[1], each.device, each.dtype) for each in rows)
-        if (made := self._kernels.get(places)) is None:
-            with torch.inference_mode(False):  # what is kept may be differentiated through later
-                parts = zip(self.split(rows), places, strict=True)
-                made = [
-                    Kernel.of(own, device, prediction_dtype(dtype)).refuse_traced()
-                    for own, (_, device, dtype) in parts
-                ]
-            # Another thread may do this at the same time: nothing is read back from what is kept.
-            kept = {key: value for key, value in self._kernels.items() if key[0][1] == places[0][1]}
-            self._kernels = {**kept, places: made}
+        """The kernel of each level, on the device and in the precision of its rows."""
+        keys = tuple((each.shape[1], each.device, each.dtype) for each in rows)
+        if (made := self._kernels.get(keys)) is None:
+            with torch.inference_mode(False):  # what is cached may be differentiated through later
+                dtypes = [prediction_dtype(each.dtype) for each in rows]
+                parts = zip(self.split(rows), rows, dtypes, strict=True)
+                made = [Kernel.of(own, each.device, dtype).refuse_traced() for own, each, dtype in parts]
+            # Another thread may do this at the same time, so the cache is replaced, not changed.
+            same_device = {key: value for key, value in self._kernels.items() if key[0][1] == keys[0][1]}
+            self._kernels = {**same_device, keys: made}
         return made
 
     def split(self, found: list[Tensor]) -> list[InputMoments]:
@@ -108,7 +106,7 @@ def measurable(inputs: Any) -> bool:
 def as_rows(inputs: Inputs) -> Tensor:
     """(n, D): a tensor, or all that is measurable in a mapping side by side, in the order of its names.
 
-    Raises on inputs for which a distance from the data means nothing, such as the numbers of tokens.
+    Raises on inputs for which a distance from the data means nothing, such as token ids.
     """
     parts = _measured(inputs)
     if not parts:
@@ -130,14 +128,14 @@ def as_rows(inputs: Inputs) -> Tensor:
 
 
 def _measured(inputs: Any) -> list[Tensor]:
-    """The tensors of which the residual is made: those with a row of such numbers for each point."""
+    """The tensors that the residual uses: floating-point or uint8, with one row for each point."""
     if isinstance(inputs, Mapping):
         values = [inputs[name] for name in sorted(inputs, key=str) if name not in LABELS]
     else:
         values = [inputs]
     found = [each for each in values if isinstance(each, Tensor) and each.dim()]
     found = [each for each in found if each.is_floating_point() or each.dtype == torch.uint8]
-    if isinstance(inputs, Mapping) and found:  # what has no row for each point is the same for all
+    if isinstance(inputs, Mapping) and found:  # a tensor without a row for each point is the same for all
         # Not `len`, which a trace would take as fixed.
         found = [each for each in found if each.shape[0] == row_count(inputs)]
     return found

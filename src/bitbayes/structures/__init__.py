@@ -1,7 +1,7 @@
-"""Structures: how much of the curvature H is kept, and the Gaussian over weights that follows from it.
+"""Structures: how much of the curvature H is stored, and the Gaussian over weights that follows from it.
 
 Each structure is one file with two frozen values side by side. The *curvature* is a sum over data with no
-prior in it. The *posterior* is what is left of it once it is decomposed. The prior's precision τ = 1/σ₀² is
+prior in it. The *posterior* is its decomposition. The prior's precision τ = 1/σ₀² is
 an argument of each function, so that another prior costs no decomposition. The functions, in this order:
 
 - curvature: `of_features` (the last layer, from a forward pass), `of_jacobian` (any layer, from derivatives),

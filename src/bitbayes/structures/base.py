@@ -27,17 +27,17 @@ class Curvature(TensorBundle):
     over_all_layers: ClassVar[bool] = False
     # Whether `head_gaussian` needs the matrix of class differences, (k, c).
     in_class_differences: ClassVar[bool] = False
-    # Whether the Gaussian over logits says how two of them vary together.
+    # Whether the Gaussian over logits has covariances, and not only variances.
     has_cross_covariance: ClassVar[bool] = True
 
     @classmethod
     def largest_side(cls, outputs: int, width: int) -> int:
-        """The side of the largest matrix that a head of so many logits and features needs; 0 if none."""
+        """The side of the largest matrix that a head with these logits and features needs; 0 if none."""
         return 0
 
     @classmethod
     def bytes_needed(cls, outputs: int, width: int) -> int:
-        """About the memory that `fit`, `tune` and predictions take for such a head, beside some features.
+        """An estimate of the memory for such a head in `fit`, `tune` and predictions, without the features.
 
         `benchmarks/memory_needed.py` measures it.
         """
@@ -71,7 +71,7 @@ class Curvature(TensorBundle):
         return replace(self, **{name: value + others[name] for name, value in self.tensors().items()})
 
     def without(self, part: Self, max_ratio: float) -> Self:
-        """The curvature of the data that are left when a part of them is taken out.
+        """The curvature of the data that remain when a part of them is taken out.
 
         Raises a `DataError` if that part is all but 1/`max_ratio` of a sum: see `check_cancellation`.
         """
@@ -83,11 +83,11 @@ class Curvature(TensorBundle):
         return left
 
     def squares(self) -> dict[str, Tensor]:
-        """Those of the sums that are over squares, and that rounding errors are relative to: all of them."""
+        """The sums over squares, which rounding errors are relative to; by default all sums."""
         return self.tensors()
 
     def in_any_order(self) -> dict[str, Tensor]:
-        """Those of the sums that the same points give in whatever order they come: all of them."""
+        """The sums that do not depend on the order of the points; by default all sums."""
         return self.tensors()
 
     def add_(self, other: Self) -> None:
@@ -143,11 +143,11 @@ class WeightGaussian(TensorBundle):
         return self.precisions(tau).amax()
 
     def coordinates(self, features: Tensor) -> Tensor:
-        """What the covariance of the logits needs to know of features φ̃ (n, D); no prior in it.
+        """Features φ̃ (n, D) in the form that `covariance` takes, which does not depend on the prior.
 
-        Features come, and coordinates go, in the precision of predictions. For wide priors the Gaussian is in
-        float64, and so must be every product with its eigenvectors: the prior multiplies what rounding leaves
-        where a feature has no component, and data no curvature. Squares of components can then be rounded.
+        Features and coordinates are in the precision of predictions. For wide priors the Gaussian is in
+        float64, and so must be every product with its eigenvectors: where the data have no curvature, a wide
+        prior amplifies the rounding error of a component that should be 0. Squares may then be rounded.
         """
         raise NotImplementedError
 
@@ -161,7 +161,7 @@ class WeightGaussian(TensorBundle):
         Args:
             combinations: c (s, m, k). For each of s sets, S (D, D) is the sum of the covariances of Σᵢ cᵢwᵢ
                 over its m combinations, wᵢ (D,) the weights of logit i.
-            vectors: (s, v, D), as many as are asked for in each set.
+            vectors: (s, v, D), v of them for each set.
             tau: the prior's precision.
         """
         precisions = self.precisions(tau)
@@ -177,7 +177,7 @@ class WeightGaussian(TensorBundle):
         return torch.stack(found)
 
     def as_head(self, outputs: int) -> WeightGaussian:
-        """Of a linear layer with so many outputs: the same Gaussian in the form that a last layer has."""
+        """The Gaussian of a linear layer with this many outputs, in the form that a last layer has."""
         raise NotImplementedError
 
     def rotate(self, jacobian: LayerJacobian) -> LayerJacobian:

@@ -36,7 +36,7 @@ class NoCurvature(Curvature):
 
 @dataclass(frozen=True)
 class IsotropicGaussian(DiagGaussian):
-    """A diagonal H whose `values` (k, D) are all zero: the covariance needs nothing of φ̃ but its norm."""
+    """A diagonal H whose `values` (k, D) are all zero: the covariance depends only on the norm of φ̃."""
 
     def log_determinant(self, tau: Precision) -> Tensor:
         raise ArgumentError(

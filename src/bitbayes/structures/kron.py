@@ -26,7 +26,7 @@ from bitbayes.tensors import second_moments
 class KronCurvature(Curvature):
     """`outputs` B (…, o, o), `inputs` A (…, i, i), `count` () = N·T.
 
-    A layer has a leading axis for the groups of a convolution. The last layer has none, and its B is kept
+    A layer has a leading axis for the groups of a convolution. The last layer has none, and its B is stored
     along the class differences, (c, c).
     """
 
@@ -43,7 +43,7 @@ class KronCurvature(Curvature):
 
     @classmethod
     def bytes_needed(cls, outputs: int, width: int) -> int:
-        # The last are precisions of candidates, of which `tune` looks at some together.
+        # The last term: precisions of the candidates that `tune` compares at once.
         return 8 * (6 * outputs**2 + 5 * width**2 + 6 * outputs * width)
 
     @classmethod
@@ -128,7 +128,7 @@ class KronGaussian(WeightGaussian):
         return replace(self, **{name: getattr(self, name)[0] for name in factors})  # without the groups
 
     def rotate(self, jacobian: LayerJacobian) -> LayerJacobian:
-        """Vᵀa and Uᵀg; UᵀJV instead where J is given, or there are more positions than numbers in it."""
+        """Vᵀa and Uᵀg; or UᵀJV, if J is given, or if that is cheaper because of many positions."""
         if isinstance(jacobian, DenseJacobian):
             return self._rotate_dense(jacobian.dense())
         n, groups, c, o, positions = jacobian.gradients.shape
@@ -159,18 +159,18 @@ def squared_components(vectors: Tensor, features: Tensor) -> Tensor:
     A view of (D, n), for speed, in the features' precision.
     """
     squares = (vectors.T @ features.T.to(vectors.dtype)).square().to(features.dtype)
-    # Next to nothing is nothing: a dead unit's 1e-40 would slow a product down fivefold.
+    # Tiny squares become 0: a dead unit's 1e-40 would slow a product down fivefold.
     return functional.threshold(squares, 1e8 * torch.finfo(squares.dtype).tiny, 0.0).T
 
 
 def flush_rounding_noise(values: Tensor, axes: int) -> Tensor:
-    """Set to zero what is far below the rounding errors of a rotation, as an eigenbasis is full of.
+    """Set values to zero that are far below the rounding errors of a rotation.
 
-    Squared and weighted, such traces are denormal numbers, which on a CPU cost ten times the time of others.
+    Squared and weighted, they would be denormal numbers, with which a CPU takes ten times as long.
 
     Args:
         values: what was rotated.
-        axes: how many of the last axes were rotated together, so that their rounding errors are alike.
+        axes: how many of the last axes were rotated together, and so have rounding errors of one size.
     """
     if values.device.type != "cpu" or torch.compiler.is_compiling():  # a graph's values are not known
         return values
@@ -182,16 +182,14 @@ def flush_rounding_noise(values: Tensor, axes: int) -> Tensor:
 def _second_moments(columns: Tensor) -> Tensor:
     """Σ over n and T of x xᵀ, (groups, d, d), from x (groups, n, d, T)."""
     moments = [_second_moment(each) for each in columns]
-    return moments[0][None] if len(moments) == 1 else torch.stack(moments)  # one of them may be large
+    return moments[0][None] if len(moments) == 1 else torch.stack(moments)  # it may be large
 
 
 def _second_moment(columns: Tensor) -> Tensor:
     """Σ over n and T of x xᵀ, (d, d), from x (n, d, T)."""
-    if (
-        columns.shape[2] == 1
-    ):  # precise as in `of_features`; for many positions it would take half as long again
+    if columns.shape[2] == 1:  # as in `of_features`; for many positions it would take half as long again
         columns = to_float64(columns)
-    if columns.stride(0) < columns.stride(1):  # all points of a row lie together
+    if columns.stride(0) < columns.stride(1):  # the points of a row are adjacent in memory
         rows = columns.transpose(0, 1).flatten(1)  # (d, n·T)
         return rows @ rows.T
     _, d, positions = columns.shape

@@ -1,4 +1,4 @@
-"""The Gaussian over the parameters of all layers: independent blocks, each in the structure of its own."""
+"""The Gaussian over the parameters of all layers: independent blocks, each with its own structure."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def layer_curvatures(structure: str, records: list[LayerRecord]) -> dict[str, Cu
     curvatures: dict[str, Curvature] = {}
     for record in records:
         jacobian = record.jacobian()
-        # A norm layer, and what is differentiated one by one, has no Kronecker factors.
+        # Norm layers, and those of kind "other", have no Kronecker factors.
         diagonal = issubclass(kind, KronCurvature) and not isinstance(jacobian, MatrixJacobian)
         own = DiagCurvature if diagonal else kind
         curvatures[record.layer.name] = own.of_jacobian(jacobian)

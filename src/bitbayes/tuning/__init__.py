@@ -1,4 +1,4 @@
-"""Tuning: what a candidate costs (objectives), which are tried (search), on which outliers (noise)."""
+"""Tuning: the cost of a candidate (objectives), which candidates to try (search), outliers (noise)."""
 
 from bitbayes.tuning.calibrated import calibrate, tune_calibrated
 from bitbayes.tuning.costs import Costs

@@ -1,12 +1,12 @@
 """The objective "calibrated": temperature, prior variance and residual together, by validation data alone.
 
-A wide prior shrinks every confidence. A temperature T below 1 gives back what is lost at the data, and keeps
-the differences between points. So each prior variance has a best temperature, and the pair of least negative
-log-likelihood on the validation data is taken, up to a weak prior.
+A wide prior shrinks every confidence. A temperature T below 1 makes up for it at the data, and keeps the
+differences between points. So each prior variance has a best temperature. The chosen pair minimises the
+negative log-likelihood of the validation data plus a weak prior.
 
-The residual is not chosen by the likelihood, on which the few validation points beyond its threshold would
-decide. Its threshold lies beyond almost all of the data, and its variance is measured against the differences
-of the mean logits, divided by T.
+The residual is not chosen by the likelihood, because the few validation points beyond its threshold would
+decide it. Its threshold lies beyond almost all of the data, and its variance is measured against the
+differences of the mean logits, divided by T.
 """
 
 import math
@@ -26,7 +26,7 @@ from bitbayes.tuning.points import INSIDE, Points, kept_points, shared_points
 from bitbayes.tuning.request import TuningRequest
 from bitbayes.tuning.search import least, search
 
-# Steps in the logarithm of the temperature. A parabola through three costs is good to a few of these.
+# Steps in the logarithm of the temperature; a parabola through three costs gives the last one.
 STEP, SMALLEST_STEP = 0.25, 0.02
 MAX_STEPS = 30
 FIRST_LOOK = [2.0 * i for i in range(-6, 7)]
@@ -34,8 +34,8 @@ FIRST_LOOK = [2.0 * i for i in range(-6, 7)]
 TYPICAL_SHRINKAGE, SHRINKAGE_WIDTH = 3.0, 0.5
 # The residual begins at this multiple of the quantile `INSIDE` of its kernel on the validation data.
 BEYOND = 4.0
-# At twice the threshold the deviation of a difference of two logits is so many times the typical difference
-# of the two largest means.
+# At twice the threshold, the deviation of a difference of two logits is this many times the typical
+# difference of the two largest means.
 DEVIATIONS = 4.0
 SMALLEST_THRESHOLD, SMALLEST_MARGIN = 1e-3, 1.0
 
@@ -55,12 +55,12 @@ def tune_calibrated(request: TuningRequest) -> Settings:
 
 
 def calibrate(costs: Costs, grid: list[float], now: Settings) -> Settings:
-    """The choice for validation points that have passed the model.
+    """The best settings for validation points that were run through the model.
 
     Args:
         costs: on points with labels and, if there is a residual, with its kernel.
-        grid: the prior variances to be tried, in ascending order.
-        now: the settings of now, of which those stay that are not chosen.
+        grid: the prior variances to try, in ascending order.
+        now: the current settings; those that are not chosen here stay.
     """
     points, likelihood = costs.groups, costs.likelihood
     curve = _Curve(costs)
@@ -81,30 +81,30 @@ def calibrate(costs: Costs, grid: list[float], now: Settings) -> Settings:
 
 
 class _Curve:
-    """The best temperature for each prior variance that was looked at, which `costs` finds.
+    """Finds the best temperature for each prior variance (`costs`), and stores it.
 
     A prior variance shrinks the logits of the median point by r = √(1 + κ·Var(fᵢ − fⱼ)). The temperature
     T₀ = 1/r makes up for it. The cost is the mean negative log-likelihood and a weak prior, which is worth
     about one of the n points: [½log²(T/T₀) + ½(log(r/3)/0.5)²]/n. It decides where the validation data
-    cannot. If all of them are right, they would have every prediction be certain. And if there are few,
-    almost any prior variance would do.
+    cannot. If all of them are right, they favour predictions that are certain. And if there are few,
+    almost any prior variance fits them.
     """
 
     def __init__(self, costs: Costs) -> None:
-        self.of, self.count = costs, costs.count
+        self.validation, self.count = costs, costs.count
         self.neutral: dict[float, float] = {}  # log T₀ of each prior variance
         self.log_temperatures: dict[float, float] = {}
 
     def costs(self, variances: list[float]) -> Tensor:
-        """What each of these prior variances costs at its best temperature, (c,); all found side by side."""
+        """The cost of each prior variance at its best temperature, (c,); all are searched at once."""
         shrinkages = self._log_shrinkages(variances)
         self.neutral |= {each: -found for each, found in zip(variances, shrinkages, strict=True)}
-        if not self.of.likelihood.has_temperature:
+        if not self.validation.likelihood.has_temperature:
             self.log_temperatures |= dict.fromkeys(variances, 0.0)
             return torch.tensor(self._pair_costs([(each, 0.0) for each in variances]), dtype=torch.float64)
         known = {each: t - self.neutral[each] for each, t in self.log_temperatures.items()}
         # The temperature relative to T₀ hardly depends on the prior variance.
-        start = known[min(known)] if known else self._first_look(min(variances))
+        start = known[min(known)] if known else self._coarse_offset(min(variances))
         found = {each: _Descent(self.neutral[each] + start) for each in variances}
         for _ in range(MAX_STEPS):
             wanted = [(each, t) for each, descent in found.items() for t in descent.wanted()]
@@ -115,29 +115,33 @@ class _Curve:
         self.log_temperatures |= {each: descent.best() for each, descent in found.items()}
         return torch.tensor([descent.seen[descent.best()] for descent in found.values()], dtype=torch.float64)
 
-    def _first_look(self, variance: float) -> float:
-        """About the best log T, relative to log T₀: the cost may be flat where the logits are far from 1."""
-        places = [self.neutral[variance] + offset for offset in FIRST_LOOK]
-        costs = torch.tensor(self._pair_costs([(variance, t) for t in places]))
+    def _coarse_offset(self, variance: float) -> float:
+        """Roughly the best log T − log T₀: the cost may be flat if the logits are far from 1."""
+        pairs = [(variance, self.neutral[variance] + offset) for offset in FIRST_LOOK]
+        costs = torch.tensor(self._pair_costs(pairs))
         return FIRST_LOOK[least(costs)]
 
     def _pair_costs(self, pairs: list[tuple[float, float]]) -> list[float]:
-        candidates = [Settings(variance, math.exp(t)) for variance, t in pairs]
         weak = [self._weak_prior(variance, t) for variance, t in pairs]
-        losses = self.of.mean(candidates, self.of.likelihood.prediction_losses).tolist()
+        candidates = [Settings(variance, math.exp(t)) for variance, t in pairs]
+        losses = self.validation.mean(candidates, self.validation.likelihood.prediction_losses).tolist()
         return [loss + extra for loss, extra in zip(losses, weak, strict=True)]
 
     def _weak_prior(self, variance: float, log_temperature: float) -> float:
         """−log p(T, r)/n, up to a constant."""
-        temperature = log_temperature - self.neutral[variance] if self.of.likelihood.has_temperature else 0.0
+        temperature = (
+            log_temperature - self.neutral[variance] if self.validation.likelihood.has_temperature else 0.0
+        )
         shrinkage = (-self.neutral[variance] - math.log(TYPICAL_SHRINKAGE)) / SHRINKAGE_WIDTH
         return (temperature**2 + shrinkage**2) / (2 * self.count)
 
     def _log_shrinkages(self, variances: list[float]) -> list[float]:
         """log √(1 + κ·Var(fᵢ − fⱼ)) of the median point, for each prior variance."""
         spreads = [
-            torch.stack([_spreads(points, variance, self.of.likelihood) for variance in variances], dim=1)
-            for points in self.of.groups
+            torch.stack(
+                [_spreads(points, variance, self.validation.likelihood) for variance in variances], dim=1
+            )
+            for points in self.validation.groups
         ]
         medians = all_points(spreads, len(variances)).median(0).values  # (c,)
         found: list[float] = (medians.log() / 2).tolist()
@@ -153,7 +157,7 @@ class _Descent:
         self.vertex: float | None = None
 
     def wanted(self) -> list[float]:
-        """Where the cost should be known next; nothing when the search is over."""
+        """The values of log T to evaluate next; empty when the search is over."""
         if not self.seen:
             return [self.start - STEP, self.start, self.start + STEP]
         if self.vertex is not None:
@@ -170,12 +174,12 @@ class _Descent:
         self.vertex = best + shift
         return [self.vertex] if abs(shift) > SMALLEST_STEP else []
 
-    def _nearest(self, place: float) -> float:
-        """The cost that is known nearest to a place."""
-        return self.seen[min(self.seen, key=lambda t: abs(t - place))]
+    def _nearest(self, log_t: float) -> float:
+        """The known cost nearest to this log T."""
+        return self.seen[min(self.seen, key=lambda t: abs(t - log_t))]
 
     def best(self) -> float:
-        """The log T of the least cost so far."""
+        """The log T with the least cost so far."""
         return min(self.seen, key=lambda t: self.seen[t] if math.isfinite(self.seen[t]) else math.inf)
 
 
@@ -188,7 +192,7 @@ def _spreads(points: Points, variance: float, likelihood: Likelihood) -> Tensor:
 
 
 def _typical_margin(points: list[Points], settings: Settings, likelihood: Likelihood) -> float:
-    """Against what the residual's deviation is measured: some times the median difference of two means."""
+    """What the residual's deviation is measured against: `DEVIATIONS` times the median margin."""
     means = [
         to_float64(each.by_prior.at(Prior(settings.prior_variance)).mean) / settings.temperature
         for each in points

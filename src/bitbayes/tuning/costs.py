@@ -1,4 +1,4 @@
-"""What candidates cost on points that have passed the model, over all processes."""
+"""The costs of candidates on points that were run through the model, over all processes."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from bitbayes.processes import current_processes
 from bitbayes.settings import Settings
 from bitbayes.tuning.points import SEED, Points
 
-# Candidates whose predictions are made in one go: what a small operation costs is mostly its start.
+# How many candidates to predict at once, so that kernel launches are amortised.
 CANDIDATES_AT_ONCE = 5
-# The draws of "mc" for each candidate.
+# The number of draws of "mc" for each candidate.
 SAMPLES = 100
 
 
@@ -24,7 +24,7 @@ class Costs:
     """Mean costs of candidates on groups of points.
 
     Args:
-        groups: this process's share of the points; other processes may have others, or this one none.
+        groups: this process's share of the points, which may be empty.
         likelihood: of the labels.
         method: how probabilities are predicted: a closed form, or "mc".
     """
@@ -51,7 +51,9 @@ class Costs:
         # Read back from the device once, at the end.
         none = torch.zeros(len(candidates), dtype=torch.float64)
         total = torch.stack(totals).sum(0).cpu() if totals else none
-        current_processes().add_(total)
+        processes = current_processes()
+        if processes.size > 1:
+            processes.add_(total)
         return total / self.count
 
     def _sampled(self, gaussian: LogitGaussian) -> Tensor:
@@ -62,7 +64,7 @@ class Costs:
 
 
 def point_count(groups: list[Points]) -> int:
-    """The number of points, those of all processes together."""
+    """The number of points of all processes."""
     count = sum(len(points.by_prior.scale) for points in groups)
     processes = current_processes()
     if processes.size == 1:
@@ -73,7 +75,7 @@ def point_count(groups: list[Points]) -> int:
 
 
 def all_points(parts: list[Tensor], *shape: int) -> Tensor:
-    """Numbers (n, *shape) of all points, those of all processes together, in float64."""
+    """Values (n, *shape) of the points of all processes, in float64."""
     mine = to_float64(torch.cat(parts)) if parts else torch.zeros(0, *shape, dtype=torch.float64)
     processes = current_processes()
     return mine if processes.size == 1 else processes.gather(mine)

@@ -1,4 +1,4 @@
-"""Uniform noise like the validation data: the outliers that tuning looks at when it is given none."""
+"""Uniform noise like the validation data: the outliers that tuning uses if it is given none."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from bitbayes.model import Inputs
 from bitbayes.outliers import noise_between
 
 SEED = 0
-# Random numbers of other processes that are drawn in one go.
+# How many random numbers of other processes are drawn at once.
 SKIPPED_AT_ONCE = 2**20
 
 
 @dataclass(frozen=True)
 class NoiseLike:
-    """As much noise as the inputs it was made from, batch by batch, over the range of all their values.
+    """Noise in the shapes of the batches it was made from, uniform over the range of all their values.
 
-    `before`: how many random numbers are for other processes, and are drawn first.
+    `before`: how many random numbers belong to earlier processes; they are drawn first and dropped.
     """
 
     range: tuple[Tensor, ...] = ()
@@ -58,7 +58,7 @@ class NoiseLike:
         if not self.shapes:
             return
         low, high = self.range
-        # Drawn on the CPU, so that every device sees the same noise.
+        # Drawn on the CPU, so that every device gets the same noise.
         generator = torch.Generator().manual_seed(SEED)
         for start in range(0, self.before, SKIPPED_AT_ONCE):
             skipped = min(SKIPPED_AT_ONCE, self.before - start)

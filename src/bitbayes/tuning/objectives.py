@@ -1,4 +1,4 @@
-"""What a candidate costs: its cost on each point of the validation data, and on each outlier.
+"""The cost of a candidate: on each point of the validation data, and on each outlier.
 
 An objective is a small frozen object. Another one is another class with the same functions, and its name in
 `OBJECTIVES`.
@@ -23,17 +23,17 @@ class Objective(Protocol):
 
     @property
     def outlier_weight(self) -> float:
-        """0 where outliers are not looked at."""
+        """0 if outliers are not used."""
 
     @property
     def joint(self) -> bool:
         """Whether a residual's variance is chosen jointly with the prior's, or so that it costs little."""
 
     def data_cost(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Of each labelled point, (n,), from drop-in logits (n, k)."""
+        """The cost of each labelled point, (n,), from drop-in logits (n, k)."""
 
     def outlier_cost(self, logits: Tensor) -> Tensor:
-        """Of each outlier, (n,), from drop-in logits (n, k)."""
+        """The cost of each outlier, (n,), from drop-in logits (n, k)."""
 
 
 @dataclass(frozen=True)
@@ -67,17 +67,17 @@ class PaperObjective(ValidationLikelihood):
         return -log_p.mean(1) if self.penalty == "uniform" else (log_p.exp() * log_p).sum(1)
 
 
-# By name, made of the likelihood and of the two arguments of `tune` that are about outliers.
+# By name; made from the likelihood, and from the arguments `weight` and `penalty` of `tune`.
 OBJECTIVES: dict[str, Callable[[Likelihood, float, str], Objective]] = {
     "ood": PaperObjective,
     "nll": lambda likelihood, weight, penalty: ValidationLikelihood(likelihood),
 }
-EVIDENCE = "evidence"  # which looks at no data
+EVIDENCE = "evidence"  # which uses no validation data
 CALIBRATED = "calibrated"  # which chooses a temperature too
 
 
 def check_objective(name: str, weight: float, penalty: str) -> None:
-    """Raise on values that do not exist."""
+    """Raise on unknown names, and if the weight is not a number ≥ 0."""
     one_of("objective", name, (CALIBRATED, *OBJECTIVES, EVIDENCE))
     one_of("penalty", penalty, PENALTIES)
     if not isinstance(weight, Real) or not math.isfinite(weight) or weight < 0:

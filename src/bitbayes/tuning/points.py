@@ -1,4 +1,4 @@
-"""What tuning keeps of the data after their one forward pass."""
+"""What tuning stores of the data after their one forward pass."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ INSIDE = 0.99
 
 
 class Points(NamedTuple):
-    """Some points: the Gaussians over their logits, labels (n,) and the residual's √k(x) (n,), if any.
+    """Some points: Gaussians over their logits, labels (n,) or None, the residual's √k(x) (n,) or None.
 
-    `share`: that of the data which was kept, where these were drawn from more.
+    `share`: the share of the data that was kept, if the points were drawn from more.
     """
 
     by_prior: LogitsByPrior
@@ -60,9 +60,9 @@ class Points(NamedTuple):
 
 
 def kept_points(posterior: WeightPosterior, batches: Iterable[Batch]) -> list[Points]:
-    """The points that tuning keeps: all or, where there are too many, some drawn from all.
+    """The points that tuning uses: all or, if there are too many, some drawn at random.
 
-    They are in groups of at most so many rows as a step of tuning takes, unless a batch has more.
+    They are in groups of at most `rows_per_step` points, unless a batch has more.
     """
     if posterior.most_points is not None:
         return Thinning(posterior.most_points, model_device(posterior.model)).kept(posterior, batches)
@@ -82,14 +82,14 @@ def kept_points(posterior: WeightPosterior, batches: Iterable[Batch]) -> list[Po
 def shared_points(
     task: Callable[[], str], work: Callable[[], list[Points]], noise: Callable[[], NoiseLike]
 ) -> tuple[list[Points], list[NoiseLike]]:
-    """This process's points, which may be none, and noise like the inputs of each process.
+    """This process's points (maybe none), and noise like the inputs of each process.
 
     Raises if no process has points, and in all processes if one fails.
 
     Args:
-        task: says what was asked for, in words.
+        task: describes the task, which must be the same in all processes.
         work: reads this process's share.
-        noise: like the inputs of this process, once these were read.
+        noise: like the inputs of this process; called after `work`.
     """
     processes = current_processes()
     if processes.size == 1:
@@ -113,7 +113,7 @@ def shared_points(
 
 
 def thinned(groups: list[Points], share: float) -> list[Points]:
-    """So many of the points that they are this share of the data, as the other processes' are."""
+    """Some of the points, drawn so that they are this share of the data."""
     generator = torch.Generator().manual_seed(SEED + 1)
     found = []
     for each in groups:
@@ -126,9 +126,9 @@ def thinned(groups: list[Points], share: float) -> list[Points]:
 
 
 class Thinning:
-    """Draws at most so many points evenly from all, whose number is not known before.
+    """Draws at most `most` points with equal probability from all, whose number is not known in advance.
 
-    Each time there are too many, about half of them are dropped, and as many of those to come.
+    Each time there are too many, about half of them are dropped, and the same share of those to come.
     """
 
     def __init__(self, most: int, device: torch.device) -> None:
@@ -136,7 +136,7 @@ class Thinning:
         self.generator, self.share = torch.Generator().manual_seed(SEED), 1.0
 
     def kept(self, posterior: WeightPosterior, batches: Iterable[Batch]) -> list[Points]:
-        """What is left of the points, in groups of as many rows as a step of tuning takes."""
+        """The points that are kept, in groups of `rows_per_step`."""
         found: list[Points] = []
         count = 0
         for batch, by_prior in posterior.logits_by_prior(batches, self._chosen):
@@ -154,7 +154,7 @@ class Thinning:
         return [every.select(each) for each in torch.split(indices, posterior.rows_per_step)]
 
     def _chosen(self, count: int) -> Tensor | None:
-        """The indices of those of so many new points that are looked at; None if all are."""
+        """The indices to keep of this many new points; None keeps all."""
         return None if self.share == 1 else self._drawn(count, self.share)
 
     def _drawn(self, count: int, share: float) -> Tensor:

@@ -1,4 +1,4 @@
-"""What tuning is asked for, and the batches that it reads."""
+"""The request for tuning, and the validation batches that it reads."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from bitbayes.settings import Settings
 class TuningRequest:
     """What is tuned, and on what.
 
-    residual: the one that is chosen or kept, if any.
-    settings: those of now.
+    residual: the residual to tune or to keep, or None.
+    settings: the current ones.
     method: how probabilities are predicted: a closed form, or "mc".
     loader: validation data; this process's share of them.
     """
@@ -36,7 +36,7 @@ class TuningRequest:
     def validation_batches(self, look: Callable[[Inputs], None] | None = None) -> Iterator[Batch]:
         """The batches of the loader, without points that a sampler repeats, with the residual's kernel.
 
-        `look`: is called with the inputs of each.
+        `look`: called with the inputs of each batch.
         """
         number = -1
         with Progress("tuning: validation data", length_hint(self.loader), self.progress) as progress:
@@ -56,7 +56,7 @@ class TuningRequest:
             raise EmptyLoaderError(EMPTY)
 
     def with_kernel(self, batch: Batch) -> Batch:
-        """The batch with its √k(x): now, since a model may work in place on its inputs."""
+        """The batch with its √k(x). Call it before the model, which may change inputs in place."""
         if self.residual is None:
             return batch
         return replace(batch, root_kernel=self.residual.root_kernel(batch.inputs))

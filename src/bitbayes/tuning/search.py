@@ -9,21 +9,21 @@ from torch import Tensor
 
 from bitbayes.errors import DataError, EdgeWarning
 
-# How far apart the candidates of a first, coarse look may be, in nats of the variance. Each variance of a
-# logit is a sum of logistic functions of log σ₀², a nat and more wide. So the cost has little room to turn
-# between two candidates that are this far apart.
+# How far apart the candidates of a first, coarse search may be, in nats of the variance. Each variance of a
+# logit is a sum of logistic functions of log σ₀², a nat and more wide. So the cost can hardly
+# have another minimum between two candidates that are this far apart.
 COARSE_NATS = 1.5
 # For two variances at once: about one candidate a decade.
 COARSE_PAIR_NATS = math.log(10)
 
 
 def search(grid: list[float], costs: Callable[[list[float]], Tensor]) -> float:
-    """The candidate of least cost; on a fine grid by the costs of a third of them.
+    """The candidate with the least cost; on a fine grid only about a third are evaluated.
 
     Args:
         grid: the candidates, in ascending order.
-        costs: gives the costs (c,) of some of them. It is called with every few of the grid, and then with
-            those next to the best of these, if there are any.
+        costs: returns the costs (c,) of some of them. It is called with a coarse part of the grid, and then
+            with the neighbours of its best.
     """
     step = stride(grid, COARSE_NATS)
     coarse = sorted({*range(0, len(grid), step), len(grid) - 1})
@@ -40,11 +40,11 @@ def search(grid: list[float], costs: Callable[[list[float]], Tensor]) -> float:
 def search_pairs(
     first: list[float], second: list[float], costs: Callable[[list[tuple[float, float]]], Tensor]
 ) -> tuple[float, float]:
-    """The pair of least cost: first on a coarse grid of pairs, then each on its own grid in turn.
+    """The pair with the least cost: first on a coarse grid of pairs, then each on its own grid in turn.
 
     Args:
         first, second: the candidates for either number, in ascending order.
-        costs: gives the costs (c,) of some pairs.
+        costs: returns the costs (c,) of some pairs.
     """
     coarse = [
         (a, b)
@@ -57,7 +57,7 @@ def search_pairs(
 
 
 def stride(grid: list[float], nats: float) -> int:
-    """How many steps of an even grid come closest to so many nats, at least one.
+    """The number of steps of an even grid that comes closest to `nats`, at least one.
 
     >>> stride([1.0, math.e, math.e**2, math.e**3], 2.2)
     2
@@ -76,7 +76,7 @@ def largest_within(grid: list[float], costs: Tensor, limit: float) -> float:
 
 
 def least(costs: Tensor) -> int:
-    """Where the cost is least; raises if none of them is finite."""
+    """The index of the least cost; raises if none is finite."""
     if not bool(costs.isfinite().any()):
         raise DataError(
             "no candidate for the prior variance has a finite cost: are the labels right, and are there any "
@@ -86,7 +86,7 @@ def least(costs: Tensor) -> int:
 
 
 def warn_at_the_edge(grid: list[float], chosen: float | dict[str, float], stacklevel: int) -> None:
-    """Warn where a chosen prior variance is the first or the last of those tried."""
+    """Warn if a chosen prior variance is the first or the last of those tried."""
     for layer, value in chosen.items() if isinstance(chosen, dict) else [("", chosen)]:
         if value in (grid[0], grid[-1]):
             smallest, of = value == grid[0], f" of layer {layer!r}" if layer else ""

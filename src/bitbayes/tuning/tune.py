@@ -31,14 +31,14 @@ from bitbayes.tuning.points import INSIDE, Points, kept_points, shared_points
 from bitbayes.tuning.request import TuningRequest
 from bitbayes.tuning.search import largest_within, least, search, search_pairs
 
-# How much of the negative log-likelihood on validation data the residual may cost.
+# By what share the residual may raise the negative log-likelihood on validation data.
 RESIDUAL_PRICE = 0.005
-# Seven a decade.
+# Seven in each decade.
 RESIDUAL_VARIANCES = variance_grid(113)
 
 
 def tune_by_evidence(posterior: WeightPosterior, *, each_layer: bool) -> float | dict[str, float]:
-    """The prior variance of most evidence, or each layer's by itself: the evidence is a sum over layers."""
+    """The prior variance with the largest evidence, which is a sum over layers; or one for each layer."""
     grid = posterior.candidates()
 
     def best(names: Iterable[str]) -> float:
@@ -52,7 +52,7 @@ def tune_by_evidence(posterior: WeightPosterior, *, each_layer: bool) -> float |
 def tune_on_data(
     request: TuningRequest, objective: Objective, outliers: Data | None, *, choose_residual: bool
 ) -> Settings:
-    """The settings of least cost, in one pass over validation data and outliers.
+    """The settings with the least cost, in one pass over validation data and outliers.
 
     Args:
         request: what is tuned; its temperature is kept.
@@ -97,7 +97,7 @@ def tune_on_data(
 def _one_pass(
     request: TuningRequest, objective: Objective, outliers: Data | None
 ) -> tuple[list[Points], list[Points]]:
-    """Validation points and, where they weigh anything, outliers."""
+    """Validation points and, if their weight is not 0, outliers."""
     noise = NoiseLike()
 
     def task() -> str:
@@ -112,7 +112,7 @@ def _one_pass(
 
     def validation() -> list[Points]:
         if outliers is not None:
-            check_data(outliers)  # now, rather than after the validation data
+            check_data(outliers)  # before the pass over the validation data
         return kept_points(request.posterior, request.validation_batches(look))
 
     inside, every = shared_points(task, validation, lambda: noise)

@@ -1,14 +1,14 @@
-"""Heads with whose output the model goes on: features that are carried along behind them.
+"""Composite heads: linear maps whose outputs the model processes further, but only linearly.
 
 Some models take one of the outputs that their head gives for every token, the average of two heads, or an
 interpolation of a head's map of pixels. All of these are linear, and treat every class alike. So the linear
 maps are made to return, in place of their logits W·x + b, the columns (x, 1, logits): the model does to x and
-to the 1 what it does to the logits, and what comes out are the features φ̃ with logits = [W, b]·φ̃. With
+to the 1 what it does to the logits, and the results are the features φ̃ with logits = [W, b]·φ̃. With
 several maps each has columns of its own, which are 0 in what the others return:
 
     (W₁x₁ + b₁ + W₂x₂ + b₂)/2 = [W₁, b₁, W₂, b₂]·(x₁, 1, x₂, 1)/2.
 
-Nothing has to be known about what the model does. Whether it is linear is checked by this equation, and by a
+What the model does need not be known. Whether it is linear is checked by this equation, and by a
 factor: columns that are 64 times as large must give 64 times the output. A cap like 30·tanh(z/30), which
 hardly changes small numbers, passes the equation and not the factor.
 """
@@ -24,10 +24,10 @@ from bitbayes.model.head.linear_maps import computes, feature_axis, sizes, weigh
 from bitbayes.model.loaders.batches import Inputs
 from bitbayes.model.running.calls import call, replaced_outputs
 
-# How many linear maps are tried together.
+# How many linear maps are tried at most, alone and together.
 MOST_PARTS = 4
 # A power of two, so that linear operations round alike with it and without it; the numbers of float16 end at
-# 65,504. What is left are sums that a GPU adds up in another order each time.
+# 65,504. The error that is left is of sums that a GPU adds in varying order.
 FACTOR, FACTOR_IN_HALF, FACTOR_ERROR = 2.0**6, 2.0**3, 2.0**-8
 
 
@@ -54,7 +54,7 @@ def composite_output(
         before, after = starts[name], sum(widths) - starts[name] - d - bias
         pieces = [constant(0, before), x, constant(1, int(bias)), constant(0, after), logits.to(x)]
         joined = torch.cat(pieces, dim=axis)
-        return joined if factor == 1 else factor * joined  # in every batch but one it is 1: no copy then
+        return joined if factor == 1 else factor * joined  # mostly it is 1: no copy then
 
     with replaced_outputs(parts, columns):
         return call(model, inputs)
@@ -63,14 +63,14 @@ def composite_output(
 def find_composite_head(
     model: nn.Module, inputs: Inputs, maps: Mapping[str, nn.Module], output: Tensor, name: str | None
 ) -> tuple[str, int, int, bool, Layout, tuple[str, ...]] | None:
-    """The fields of the `Head` whose outputs the model's output is made of, or None.
+    """The fields of the composite `Head` that gives the model's output, or None.
 
     Args:
         model: the model, which is run again for each guess.
         inputs: some inputs.
         maps: the linear maps that were called, by name, the last one first.
         output: the model's output.
-        name: that of a map that must be among them, if given.
+        name: of a map that must be part of the head, or None.
     """
     for parts in _guesses(maps, output, name):
         modules = {key: maps[key] for key in parts}
@@ -105,8 +105,8 @@ def _homogeneous(model: nn.Module, parts: Mapping[str, nn.Module], inputs: Input
 
 
 def _guesses(maps: Mapping[str, nn.Module], output: Tensor, name: str | None) -> list[tuple[str, ...]]:
-    """Maps with as many outputs as the model may have classes: each alone, the last two, the last three …"""
-    # Not what is inside of an adapter.
+    """Maps that may form the head, all with k outputs: each alone, the last two, the last three …"""
+    # Without the layers inside of adapters.
     outer = [key for key in maps if not any(key.startswith(f"{other}.") for other in maps)]
     found: list[tuple[str, ...]] = []
     for k in dict.fromkeys(sizes(maps[key])[1] for key in outer):

@@ -27,9 +27,9 @@ from bitbayes.model.running.deferred_checks import DeferredChecks, check_finite,
 
 @dataclass(frozen=True)
 class FeatureBatch(Batch):
-    """A batch that has gone through the model: the last layer's `features` (n, d) and `logits` (n, k).
+    """A batch that was run through the model: the last layer's `features` (n, d) and `logits` (n, k).
 
-    Where the output has positions, each is a point, with a row of its own. Those with the label -100 are left
+    If the output has positions, each of them is a point with its own row. Those with the label -100 are left
     out.
     """
 
@@ -81,8 +81,8 @@ class FeaturePasses:
                 self.skipped = True
                 return None
         self.some = True
-        look_closer = partial(check_finite, batch, points.features, points.logits, self.network)
-        self.checks.add(finite_sum(batch.inputs, points.features, points.logits), look_closer)
+        otherwise = partial(check_finite, batch, points.features, points.logits, self.network)
+        self.checks.add(finite_sum(batch.inputs, points.features, points.logits), otherwise)
         return points
 
     def refuse_no_points(self) -> None:
@@ -92,7 +92,7 @@ class FeaturePasses:
 
 
 def _by_position(points: FeatureBatch, layout: Layout, shape: tuple[int, ...]) -> FeatureBatch:
-    """A row of everything for each position that counts; `shape`: that of the model's output."""
+    """The batch with one row for each position that counts; `shape`: of the model's output."""
     sizes = layout.position_sizes(shape)
     root, labels = points.root_kernel, points.labels
     if root is not None:
@@ -111,7 +111,7 @@ def forward(
 
     N is the number of inputs, or of all their positions.
 
-    `checks`: these raise if the logits are not the output of the head. This depends on values, so it cannot
+    `checks`: they raise if the logits are not the output of the head. This depends on values, so it cannot
     be traced: leave it out in a module that is to be exported or compiled.
     """
     if head.parts:
@@ -149,7 +149,7 @@ def _refuse_output(head: Head, logits: Tensor | None = None) -> None:
 def _forward_composite(
     model: nn.Module, head: Head, inputs: Inputs, checks: DeferredChecks | None
 ) -> tuple[Tensor, Tensor, tuple[int, ...]]:
-    """`forward` where the model goes on with the outputs of its linear maps."""
+    """`forward` for a composite head."""
     output = composite_output(model, head.modules(model), inputs)
     rows = output.movedim(head.layout.axis, -1).flatten(0, -2)
     features, logits = rows[:, : head.inputs], rows[:, head.inputs :]

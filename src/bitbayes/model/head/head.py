@@ -2,8 +2,8 @@
 
 The head is found by running the model once and looking for the linear map whose output *is* the model's
 output. No naming convention is needed: `fc`, `head`, `classifier`, `score` and the last entry of a
-`Sequential` are all found. Where the model goes on with the output of one or several linear maps, but only
-linearly, `composite.py` finds these. A model whose output is something else, such as a softmax, is recognised.
+`Sequential` are all found. If the model processes the outputs of linear maps further, but only linearly,
+`composite.py` finds these maps. Any other output, such as a softmax, is refused.
 """
 
 from dataclasses import dataclass, field
@@ -37,9 +37,9 @@ class Head:
     """The last linear layer: `outputs` logits from `inputs` features (and a bias).
 
     layout: where the logits are in the model's output.
-    parts: the names of the linear maps with whose outputs the model goes on, linearly; none if the output of
-        the layer `name` is the model's. The features are then what the model makes of the inputs of all these
-        maps, side by side, each followed by a 1 for its bias.
+    parts: the names of the linear maps of a composite head (`composite.py`), whose features are what the
+        model makes of the inputs of these maps, side by side, each followed by a 1 for its bias. Empty if the
+        output of the layer `name` is the model's.
     width: the number of features, with the constant feature 1 of the bias.
     """
 
@@ -66,7 +66,7 @@ class Head:
         return module
 
     def modules(self, model: nn.Module) -> dict[str, nn.Module]:
-        """The linear maps that it consists of, by their names."""
+        """The linear maps of the head, by name."""
         return {name: model.get_submodule(name) for name in self.parts or (self.name,)}
 
     def weights(self, model: nn.Module) -> Tensor:
@@ -168,7 +168,7 @@ def _refuse_choices(name: str, k: int, result: Tensor, output: Tensor) -> None:
 def _direct_layout(axis: int, k: int, result: Tensor, output: Tensor) -> Layout:
     """Where the logits are in the output, which holds the numbers of the head's result in their order."""
     shape, other = output.shape, 1 if axis == -1 else -1
-    # One logit may lack its axis, or have it at another place.
+    # One logit may lack its axis, or have it elsewhere.
     if k == 1 and shape == result.squeeze(axis).shape != shape[:1]:
         return Layout(positions=True, axis=axis, squeezed=True)
     if output.dim() <= 2:

@@ -15,13 +15,13 @@ from torch import Tensor
 from bitbayes.errors import DataError
 from bitbayes.model.loaders.batches import Batch
 
-# The label of positions that do not count, as `torch.nn.functional.cross_entropy` has it.
+# The label of positions that do not count, as in `torch.nn.functional.cross_entropy`.
 IGNORED = -100
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How a model lays its logits out.
+    """The layout of the logits in a model's output.
 
     positions: whether there are positions.
     axis: that of the classes.
@@ -61,16 +61,16 @@ class Layout:
         return values[..., 0] if self.squeezed else values.movedim(-1, self.axis)
 
     def for_points(self, values: Tensor, points: int) -> Tensor:
-        """Values of inputs (n,), or of points (N,) already, for each point (N,)."""
+        """Values (n,) of inputs, repeated for each of their points, (N,); values (N,) are not changed."""
         if not self.positions or values.shape[0] == points:
             return values
         return values.repeat_interleave(points // values.shape[0])
 
     def assemble(self, parts: Iterable[tuple[tuple[int, ...], Tensor]]) -> Tensor:
-        """What was made of all points, (N, c) or (N,), as (n, …), its columns where the model has classes.
+        """The results (N, c) or (N,) of all points as (n, …), with the columns on the axis of the classes.
 
         Args:
-            parts: the `position_sizes` of some inputs, and what was made of their points.
+            parts: the `position_sizes` of some inputs, and the results of their points.
         """
         first: tuple[int, ...] | None = None
         rows: list[Tensor] = []
@@ -95,13 +95,13 @@ class Layout:
 
 
 def position_labels(labels: Tensor, rows: int, sizes: tuple[int, ...], where: str) -> Tensor:
-    """Labels (n, …) of each position as (N,); a class axis of one is taken too, as masks in files have it."""
+    """Labels (n, …) of each position as (N,); a class axis of size one is allowed, as in mask files."""
     if labels.shape not in ((rows, *sizes), (rows, 1, *sizes)):
         raise DataError(
             f"{where}: the labels have shape {tuple(labels.shape)}; expected {(rows, *sizes)}, one for each "
             f"position of the model's output ({IGNORED} where it does not count)"
         )
-    # uint8, as masks in files have it, cannot hold -100 (it wraps to 156).
+    # uint8, as in mask files, cannot hold -100 (it wraps to 156).
     return labels.reshape(-1).long() if labels.dtype == torch.uint8 else labels.reshape(-1)
 
 

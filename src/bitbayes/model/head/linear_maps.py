@@ -1,6 +1,6 @@
-"""Linear maps as modules have them: linear layers, 1×1 convolutions, and adapters around one of these.
+"""Modules that are linear maps: linear layers, 1×1 convolutions, and adapters around one of these.
 
-An adapter (LoRA and its relatives, as peft has them) is a module whose `base_layer` is such a layer. What it
+An adapter (LoRA and its relatives, in peft) is a module whose `base_layer` is such a layer. What it
 computes is still W·x + b, with a weight that is made of several parameters: the effective weight.
 """
 
@@ -22,7 +22,7 @@ LINEAR_RELATIVE_ERROR, DOUBLE_RELATIVE_ERROR = 2.0**-6, 2.0**-36
 # Points at which a linear map is compared with W·x + b: a wrong one is wrong at most points.
 CHECKED_ROWS = 1024
 WAY_OUT = "freeze all but the head (requires_grad_(False)) and use layers='all'"
-# Numbers that a check of W·x + b makes at once: in float64 the weight of 100,000 classes takes gigabytes.
+# Numbers that a check of W·x + b computes at once: in float64 the weight of 100,000 classes takes gigabytes.
 CHECKED_NUMBERS = 2**24
 
 
@@ -93,7 +93,7 @@ def weight_and_bias(module: nn.Module) -> tuple[Tensor, Tensor | None]:
 
 @torch.no_grad()
 def _at_unit_vectors(module: nn.Module, tensors: dict[str, Tensor]) -> Tensor:
-    """What the module computes at 0 and at the unit vectors, (1 + d, k), with these tensors for its own."""
+    """The module's output at 0 and at the unit vectors, (1 + d, k); `tensors` replace its own."""
     _, layer = base_layer(module)
     inputs, outputs, _ = sizes(module)
     dtype = layer.weight.dtype if layer.weight.is_floating_point() else torch.float32
@@ -134,7 +134,7 @@ def computes(weight: Tensor, bias: Tensor | None, x: Tensor, result: Tensor) -> 
     """
     double = weight.dtype == x.dtype == result.dtype == torch.float64
     error = DOUBLE_RELATIVE_ERROR if double else LINEAR_RELATIVE_ERROR
-    x, right = to_float64(x.detach()), []
+    x, correct = to_float64(x.detach()), []
     outputs = max(1, CHECKED_NUMBERS // max(x.shape))  # at once
     for start in range(0, len(weight), outputs):
         part = slice(start, start + outputs)
@@ -142,8 +142,8 @@ def computes(weight: Tensor, bias: Tensor | None, x: Tensor, result: Tensor) -> 
         b = None if bias is None else to_float64(bias.detach()[part])
         gap = (f - functional.linear(x, w, b)).abs()
         size = functional.linear(x.abs(), w.abs(), None if b is None else b.abs())
-        right.append((gap <= error * size).all())
-    return torch.stack(right).all()
+        correct.append((gap <= error * size).all())
+    return torch.stack(correct).all()
 
 
 def check_linear(name: str, module: nn.Module, x: Tensor, result: Tensor) -> None:
@@ -161,7 +161,7 @@ def check_linear(name: str, module: nn.Module, x: Tensor, result: Tensor) -> Non
 def equal_values(result: Tensor, output: Tensor) -> bool | Tensor:
     """Whether both hold the same numbers in the same order, whatever their shapes.
 
-    A tensor () where their values decide.
+    A tensor () if it depends on their values.
     """
     if result is output:
         return True

@@ -34,9 +34,9 @@ class Batch:
 
     inputs: as the model takes them, on its device.
     labels: (n,) as they were given, or None.
-    name: what messages call it: "batch 3", or "the input".
-    root_kernel: √k(x) (n,) of the residual, if there is one; computed before the model sees the inputs.
-    positions: the sizes of the axes of positions in the model's output, (t,) or (h, w), where it has such.
+    name: for messages: "batch 3", or "the input".
+    root_kernel: √k(x) (n,) of the residual, or None; computed before the model runs.
+    positions: the sizes of the axes of positions in the model's output, (t,) or (h, w); () without any.
     """
 
     inputs: Inputs
@@ -92,10 +92,10 @@ def input_batches(
 
     Args:
         data: a tensor or a mapping, which is one batch, or a loader of inputs, or of pairs (inputs, labels),
-            whose labels are left out. A second tensor that could be labels is taken for such.
+            whose labels are left out. A second tensor that could be labels is taken as labels.
         device: where the batches are wanted.
         positions: whether labels have positions, (n, …).
-        keep_labels: whether to keep labels where there are some.
+        keep_labels: whether to keep the labels.
     """
     check_data(data)
     if isinstance(data, (Tensor, Mapping)):
@@ -122,7 +122,7 @@ def _moved(labels: Tensor | None, device: torch.device) -> Tensor | None:
 
 
 def check_data(data: Any) -> None:
-    """Raise unless data is a tensor, a mapping, or something that can be gone through.
+    """Raise unless data is a tensor, a mapping, or an iterable.
 
     A tuple of tensors may be the inputs of a model that takes several, one batch with its labels, or batches.
     """
@@ -138,7 +138,7 @@ def check_data(data: Any) -> None:
 
 
 def check_loader(loader: Iterable[Any]) -> Iterable[Any]:
-    """Return the loader; raise if it is a tensor, or cannot be gone through."""
+    """Return the loader; raise if it is a tensor, or not iterable."""
     if isinstance(loader, (Tensor, Mapping, str)) or not isinstance(loader, Iterable):
         raise DataError(
             f"expected a loader that yields batches of (inputs, labels), got a {type(loader).__name__}: "
@@ -148,7 +148,7 @@ def check_loader(loader: Iterable[Any]) -> Iterable[Any]:
 
 
 def move(inputs: Inputs, device: torch.device) -> Inputs:
-    """The inputs on that device; what is no tensor stays as it is."""
+    """The inputs on that device; values that are no tensors are not changed."""
     if isinstance(inputs, Tensor):
         return inputs.to(device)
     return {name: value.to(device) if isinstance(value, Tensor) else value for name, value in inputs.items()}
@@ -204,7 +204,7 @@ def _pair(batch: Any, number: int) -> tuple[Inputs, Tensor]:
 
 
 def by_place(inputs: Any) -> Any:
-    """A tuple or list of tensors as the mapping of a model's positional arguments; all else as it is.
+    """A tuple or list of tensors as the mapping of a model's positional arguments; anything else unchanged.
 
     >>> by_place((torch.zeros(1), torch.ones(1)))
     {0: tensor([0.]), 1: tensor([1.])}
@@ -215,7 +215,7 @@ def by_place(inputs: Any) -> Any:
 
 
 def labels_of(batch: Any) -> Tensor | None:
-    """The labels of a batch as a loader gives it, if there are any."""
+    """The labels of a batch as a loader gives it, or None."""
     if isinstance(batch, Mapping):
         return _named_labels(batch)
     second = batch[1] if isinstance(batch, (list, tuple)) and len(batch) == 2 else None
@@ -223,14 +223,14 @@ def labels_of(batch: Any) -> Tensor | None:
 
 
 def _named_labels(inputs: Inputs) -> Tensor | None:
-    """The labels in a mapping, if there are any."""
+    """The labels in a mapping, or None."""
     if isinstance(inputs, Tensor):
         return None
     return next((inputs[name] for name in LABELS if isinstance(inputs.get(name), Tensor)), None)
 
 
 def _inputs(batch: Any, number: int, positions: bool) -> tuple[Inputs, Tensor | None]:
-    """Inputs and labels, if any: of (inputs, labels), (inputs,), or the batch itself."""
+    """Inputs, and labels or None, from (inputs, labels), (inputs,), or the batch itself."""
     parts = batch if isinstance(batch, (list, tuple)) else (batch,)
     inputs = by_place(parts[0]) if parts else None
     if not 1 <= len(parts) <= 2 or not isinstance(inputs, (Tensor, Mapping)):
@@ -251,9 +251,9 @@ def _inputs(batch: Any, number: int, positions: bool) -> tuple[Inputs, Tensor | 
 def _may_be_labels(second: Any, inputs: Inputs, positions: bool) -> bool:
     """Whether a tensor may be the labels of these inputs: (n,) or (n, 1), of integers or of 0.0 and 1.0.
 
-    With positions it is (n, …), but not of the shape of integers among the inputs, which it may mask.
+    With positions it is (n, …), but not of the shape of integer inputs, for which it may be a mask.
     """
-    if not isinstance(second, Tensor):  # names of files, say, which are no input
+    if not isinstance(second, Tensor):  # names of files, say
         return second is None or (isinstance(second, (list, tuple)) and all(type(x) is str for x in second))
     if second.is_complex() or not second.dim():
         return False
@@ -276,14 +276,14 @@ def _kind(inputs: Inputs) -> str:
 
 
 def without_labels(inputs: Any) -> Any:
-    """A mapping without its labels; all else as it is."""
+    """A mapping without its labels; anything else unchanged."""
     if not isinstance(inputs, Mapping):
         return inputs
     return {name: value for name, value in inputs.items() if name not in LABELS}
 
 
 def describe(batch: Any) -> str:
-    """What was given, for messages."""
+    """A description of a batch, for messages."""
     if isinstance(batch, (list, tuple)):
         more = ", …" if len(batch) > SHOWN_PARTS else ""
         return f"a {type(batch).__name__} of ({', '.join(map(_describe_part, batch[:SHOWN_PARTS]))}{more})"

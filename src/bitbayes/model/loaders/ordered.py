@@ -1,9 +1,10 @@
 """Loaders whose batches come in a fixed order, so that work on them can be interrupted and resumed.
 
-A digest of the batches so far says whether a loader gives the same ones again. For a `DataLoader` of a
-map-style data set it is of their indices, and batches that are left out are not read. The labels of the first
-batch, which is read each time, say there whether the data are others: to augment the inputs at random leaves
-them as they are. For any other loader the digest is of labels and some inputs, and all batches are read.
+A digest of the batches so far shows whether a loader gives the same ones again. For a `DataLoader` of a
+map-style data set the digest is of their indices, and skipped batches are not read. Whether the data are the
+same is then checked by the labels of the first batch, which is always read; random augmentation changes the
+inputs, but not the labels. For any other loader the digest is of labels and some inputs, and all batches are
+read.
 """
 
 import hashlib
@@ -27,7 +28,7 @@ from bitbayes.model.loaders.batches import labels_of
 from bitbayes.model.running.change_detector import tensor_bytes
 
 RANDOM = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
-# What a loader like another one has of it, beside the data set and the order.
+# `DataLoader` arguments to copy, beside the data set and the order.
 KEPT = (
     "num_workers",
     "collate_fn",
@@ -39,18 +40,18 @@ KEPT = (
     "prefetch_factor",
     "in_order",
 )
-# Numbers at either end of each tensor that go into a digest.
+# How many numbers at either end of each tensor go into a digest.
 NUMBERS = 2**12
 
 
 class OrderedLoader:
-    """A loader that leaves out its first batches, but for the very first, which shows what they are like.
+    """A loader that skips its first batches, except the very first, which shows the shapes of the data.
 
     Args:
-        loader: it must give the same batches in the same order whenever it is gone through.
-        skip: how many batches are left out.
-        digest: what `digest_after(skip)` was when these were read. Raises a `DataError` if it is another now.
-        data: what `data` was then, in the same way. It is known as soon as the first batch was read.
+        loader: it must give the same batches in the same order every time.
+        skip: how many batches were read before.
+        digest: `digest_after(skip)` of that time. A `DataError` is raised if it differs now.
+        data: `data` of that time, compared in the same way. It is computed when the first batch is read.
     """
 
     def __init__(self, loader: Iterable[Any], skip: int = 0, digest: str = "", data: str = "") -> None:
@@ -63,8 +64,8 @@ class OrderedLoader:
             return self._in_order(self.loader, _content)
         loader: Any = self.loader
         batches = self._in_order(loader.batch_sampler, lambda indices: repr(list(indices)).encode())
-        like = {name: getattr(loader, name) for name in KEPT}
-        return self._of_same_data(iter(DataLoader(loader.dataset, batch_sampler=_Once(batches), **like)))
+        options = {name: getattr(loader, name) for name in KEPT}
+        return self._of_same_data(iter(DataLoader(loader.dataset, batch_sampler=_Once(batches), **options)))
 
     def __length_hint__(self) -> int:
         return max(0, length_hint(self.loader) - max(0, self.skip - 1))
@@ -82,7 +83,7 @@ class OrderedLoader:
         )
 
     def _in_order(self, batches: Iterable[Any], content: Any) -> Iterator[Any]:
-        """The first one, and those after the first `skip`."""
+        """The first batch, and those after the first `skip`; the digest is of all of them."""
         hashed = hashlib.sha256()
         for number, batch in enumerate(batches):
             hashed.update(content(batch))
@@ -95,7 +96,7 @@ class OrderedLoader:
             self._check_digest()
 
     def _of_same_data(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """The batches, after a look at the first one."""
+        """The batches; raises if the first one shows that the data are others."""
         for number, batch in enumerate(batches):
             if number == 0:
                 self._check_data(batch)
@@ -105,7 +106,7 @@ class OrderedLoader:
         loader: Any = self.loader
         found = hashlib.sha256(repr(length_hint(loader.dataset, -1)).encode())
         labels = labels_of(batch)
-        # Labels of positions, as those of pixels, are cut and turned with the inputs.
+        # Labels of positions, such as pixels, are augmented with the inputs.
         if labels is not None and labels.shape[1:] in ((), (1,)):
             found.update(_content(labels))
         before, self.data = self.data, found.hexdigest()
@@ -124,7 +125,7 @@ class OrderedLoader:
         )
 
     def _check_order(self) -> None:
-        """Raise if the order is known to be another one each time."""
+        """Raise if the order is known to change from one time to the next."""
         batches = getattr(self.loader, "batch_sampler", None)
         sampler = getattr(batches, "sampler", getattr(self.loader, "sampler", None))
         if isinstance(sampler, RANDOM) and getattr(sampler, "generator", None) is None:
@@ -142,7 +143,7 @@ class OrderedLoader:
 
 
 class _Once:
-    """A batch sampler of batches that are gone through once."""
+    """A batch sampler that yields the given batches once."""
 
     def __init__(self, batches: Iterator[Any]) -> None:
         self.batches = batches

@@ -1,8 +1,8 @@
-"""Shares of data that several processes read: what a sampler repeats is left out.
+"""Leave out the points that a sampler repeats when several processes share the data.
 
-A `DistributedSampler` gives every process as many points, and so do the loaders of Accelerate, which Hugging
-Face's `Trainer` uses. Where the points do not come out even, some are repeated at the end. No point may
-count twice.
+A `DistributedSampler` gives every process the same number of points, and so do the loaders of Accelerate,
+which Hugging Face's `Trainer` uses. If the points cannot be divided evenly, some are repeated at the end. No
+point may count twice.
 """
 
 from collections.abc import Iterable, Iterator
@@ -19,14 +19,14 @@ NOT_PADDED = (
     "give a sampler that repeats no point (range(rank, len(dataset), processes), say, or drop_last=True, "
     "which leaves points out)"
 )
-# How deep samplers are looked into, and how far into a list: a long one is of indices.
+# How many levels of nested samplers are searched, and how many entries of a list: long ones hold indices.
 LEVELS, ENTRIES = 5, 100
 
 
 def count_unpadded(loader: Any) -> int | None:
-    """How many points of a loader's share are its own; None if all are. Those it repeats come after them.
+    """How many points of a loader's share are not repeats; None if all. The repeats come last.
 
-    Raises where it is not known which points are repeated.
+    Raises if it is not known which points are repeated.
 
     >>> from torch.utils.data import DataLoader
     >>> samplers = [DistributedSampler(range(5), num_replicas=4, rank=rank, shuffle=False) for rank in (0, 3)]
@@ -37,7 +37,7 @@ def count_unpadded(loader: Any) -> int | None:
     """
     batches = getattr(loader, "batch_sampler", None)
     if _is_accelerates(batches, "BatchSamplerShard"):
-        return _own_of_shard(batches)
+        return _count_in_shard(batches)
     iterable = _is_accelerates(getattr(loader, "dataset", None), "IterableDatasetShard")
     if current_processes().size > 1 and (iterable or _is_accelerates(loader, "DataLoaderDispatcher")):
         _refuse("Accelerate has spread an iterable data set over the processes")
@@ -57,17 +57,17 @@ def count_unpadded(loader: Any) -> int | None:
 
 
 class Unpadded:
-    """Leaves the points out that a loader's sampler repeats.
+    """Leaves out the points that a loader's sampler repeats.
 
     Args:
-        left: how many points are to come before those that are repeated.
+        left: how many points come before the repeated ones.
     """
 
     def __init__(self, left: int) -> None:
         self.left = left
 
     def __call__(self, batch: Batch) -> Batch | None:
-        """The next batch without points that are repeated; None if all of them are."""
+        """The next batch without repeated points; None if all are repeated."""
         keep, self.left = self.left, self.left - len(batch)
         return next(batch.split(keep)) if keep > 0 else None
 
@@ -81,7 +81,7 @@ def _repeats(sampler: DistributedSampler[Any]) -> bool:
 
 
 def _samplers_inside(outer: Any) -> Iterator[DistributedSampler[Any]]:
-    """The object itself and what it keeps, level by level, where that is a `DistributedSampler`."""
+    """Every `DistributedSampler` among the object and its attributes, level by level."""
     level, seen = [outer], {id(outer)}
     for _ in range(LEVELS):
         yield from (each for each in level if isinstance(each, DistributedSampler))
@@ -96,12 +96,12 @@ def _parts(value: Any) -> Iterable[Any]:
         value = list(value.values())
     if isinstance(value, (list, tuple)):
         return islice(value, ENTRIES)
-    # What cannot be gone through gives no points: a trainer, say, that knows samplers of other data.
+    # Only iterables give points; others, a trainer, say, may have samplers of other data.
     return list(getattr(value, "__dict__", {}).values()) if hasattr(type(value), "__iter__") else ()
 
 
-def _own_of_shard(batches: Any) -> int | None:
-    """Of Accelerate's `BatchSamplerShard`: every so many-th batch is its own, or a part of each batch."""
+def _count_in_shard(batches: Any) -> int | None:
+    """As `count_unpadded`, for a `BatchSamplerShard`: it takes every `size`-th batch, or a part of each."""
     inside, size, rank = batches.batch_sampler, batches.num_processes, batches.process_index
     if size == 1 or batches.drop_last or not batches.even_batches:
         return None

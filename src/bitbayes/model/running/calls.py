@@ -1,4 +1,4 @@
-"""Calling a model: its output, and hooks that see what its modules are called with and what they return.
+"""Calling a model: its output, and hooks on the inputs and outputs of its modules.
 
 Hooks are put on a `private_copy` of the model, which no other thread runs. They are removed when their `with`
 block ends.
@@ -99,7 +99,7 @@ def call_hooks(modules: Mapping[str, nn.Module], on_call: Callable[[str, Any, An
 def replaced_outputs(
     modules: Mapping[str, nn.Module], replace: Callable[[str, Any, Any], Any]
 ) -> Iterator[None]:
-    """In place of what one of the modules returns, `replace(name, input, output)` is returned."""
+    """Make the modules return `replace(name, input, output)` in place of their output."""
 
     def hook(name: str) -> Callable[..., Any]:
         def after_call(_: nn.Module, args: tuple[Any, ...], keywords: dict[str, Any], output: Any) -> Any:
@@ -117,7 +117,7 @@ def replaced_outputs(
 def input_hooks(modules: Mapping[str, nn.Module], on_input: Callable[[str, Any], None]) -> Iterator[None]:
     """Before every call of one of the modules, call `on_input(name, input)`.
 
-    A module that works in place overwrites its input: these hooks see the input before that.
+    A module that works in place overwrites its input: these hooks are called before that.
     """
 
     def hook(name: str) -> Callable[..., None]:

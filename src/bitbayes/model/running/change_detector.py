@@ -1,10 +1,10 @@
-"""Recognise a model, and notice that it has changed: while it is only run, or since it was fitted.
+"""Recognise a model, and detect that it has changed: during a run, or since it was fitted.
 
-A fingerprint is a digest of all bytes, which takes as long as a small prediction. So each look is cheap:
-whether each tensor is the same object in the same place with the same version counter, and some of its
-entries, because fused optimisers, writes to `.data` and batch norms do not raise the counter. Only if one of
-these differs are fingerprints compared: a model that was moved, or loaded with its own weights, has not
-changed.
+A fingerprint is a digest of all bytes, which takes as long as a small prediction. So each check is cheap:
+it compares whether each tensor is the same object at the same address with the same version counter, and some
+of its entries, because fused optimisers, writes to `.data` and batch norms do not raise the counter. Only if
+one of these differs are fingerprints compared: a model that was moved, or loaded with its own weights, has
+not changed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from bitbayes.errors import ModelError
 # Entries of each tensor that are compared: a step of an optimiser changes almost all.
 ENTRIES = 16
 SHOWN_NAMES = 3
-# Models of up to so many bytes are copied to the CPU while they run.
+# Models of up to this many bytes are copied to the CPU, for their digest, while they run.
 MAX_BYTES_ASIDE = 2**28
 
 
@@ -60,7 +60,7 @@ def fingerprint(model: nn.Module) -> Fingerprint:
 
 
 def saved_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """What is saved of a model, but not the extra state of a module, which is not a weight.
+    """The tensors that are saved of a model, without the extra state of modules.
 
     A quantised layer saves its weight and its bias as a tuple.
     """
@@ -76,12 +76,12 @@ def saved_tensors(model: nn.Module) -> dict[str, Tensor]:
 def adapted_modules(model: nn.Module) -> dict[str, nn.Module]:
     """The modules that have adapters (peft's), by name."""
     modules = model.named_modules()
-    # Models of transformers have a method of that name.
+    # In transformers, models have a method of that name.
     return {name: each for name, each in modules if isinstance(getattr(each, "disable_adapters", None), bool)}
 
 
 def adapters_in_use(modules: Iterable[nn.Module]) -> list[object]:
-    """Which adapters each module uses, and whether all are off: to switch them changes no tensor."""
+    """Which adapters each module uses, and whether all are off: switching them changes no tensor."""
     return [(getattr(each, "active_adapters", None), each.disable_adapters) for each in modules]
 
 
@@ -105,12 +105,12 @@ def _digest(parts: Iterable[bytes | memoryview]) -> str:
 
 
 class ChangeDetector:
-    """The tensors of a model as they are now.
+    """Detects changes of a model since this detector was made.
 
     Args:
         model: the model.
         known: its fingerprint.
-        mutable_buffers: names of buffers that predictions change, and that are not compared.
+        mutable_buffers: names of buffers that predictions change; they are not compared.
     """
 
     def __init__(self, model: nn.Module, known: Fingerprint, mutable_buffers: Collection[str] = ()) -> None:
@@ -134,9 +134,9 @@ class ChangeDetector:
 
     @torch.no_grad()
     def unchanged(self) -> bool | Tensor:
-        """Whether nothing has changed, by a cheap look: a tensor () where values decide.
+        """Whether a cheap check finds no change: a tensor () if it depends on values.
 
-        If not, `renewed` looks closer.
+        If it finds one, `renewed` compares everything.
         """
         return (
             all(table.get(name) is value for table, name, value in self._entries)
@@ -186,10 +186,10 @@ class Run:
 
 @contextmanager
 def detect_changes(model: nn.Module) -> Iterator[Run]:
-    """While the model is only run; afterwards the `Run` is filled in.
+    """Detect changes while the model runs in this block. At its end the `Run` is filled in.
 
-    Raises if a parameter has other entries at the end: somebody trains the model at the same time. Another
-    thread makes the digest meanwhile: one of 40 MB takes as long as a GPU takes for a thousand images.
+    Raises if a parameter has changed at the end: the model is trained at the same time. Another thread
+    computes the digest meanwhile: for 40 MB it takes as long as a GPU takes for a thousand images.
     """
     run, before, saved = Run(), Samples(named_tensors(model)), saved_tensors(model)
     aside = sum(tensor.nbytes for tensor in saved.values()) <= MAX_BYTES_ASIDE
@@ -207,9 +207,9 @@ def detect_changes(model: nn.Module) -> Iterator[Run]:
 def _changed_buffers(model: nn.Module, before: Samples) -> tuple[str, ...]:
     """The buffers that have changed; raises if a parameter has."""
     tensors = named_tensors(model)
-    # While every tensor is where it was, what the views show is what it holds: one look, and mostly the last.
-    same_places = versions_and_pointers(tensors) == before.pointers
-    if same_places and all(map(torch.equal, before.shown(), before.values)):
+    # If no tensor has moved, the views show its entries: mostly this cheap check suffices.
+    same_pointers = versions_and_pointers(tensors) == before.pointers
+    if same_pointers and all(map(torch.equal, before.shown(), before.values)):
         return ()
     now = Samples(tensors)
     written = {name for name, each in before.pointers.items() if now.pointers.get(name) != each}
@@ -226,10 +226,10 @@ def _changed_buffers(model: nn.Module, before: Samples) -> tuple[str, ...]:
 
 
 class Samples:
-    """Some entries of each tensor, as they are now, and where each tensor is.
+    """Some entries of each tensor at the time this is made, and the address of each tensor.
 
     views: of these entries, by device and dtype, so that one operation reads them all, and by name.
-    values: what the views of each device and dtype show, one after the other.
+    values: the entries at that time, concatenated for each device and dtype.
     """
 
     def __init__(self, tensors: dict[str, Tensor]) -> None:
@@ -240,11 +240,11 @@ class Samples:
         self.values = self.shown()
 
     def shown(self) -> list[Tensor]:
-        """The entries now."""
+        """The current entries, concatenated for each device and dtype."""
         return [torch.cat([*each.values()]) for each in self.views.values()]
 
     def unchanged(self) -> bool | Tensor:
-        """Whether places and entries are those of before."""
+        """Whether addresses, version counters and entries have not changed."""
         if versions_and_pointers(self.tensors) != self.pointers:
             return False
         flags = [(now == before).all() for now, before in zip(self.shown(), self.values, strict=True)]
@@ -259,7 +259,7 @@ class Samples:
 
 
 def versions_and_pointers(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, int]]:
-    """How often each tensor was written to (inference tensors do not count), and where it is."""
+    """The version counter of each tensor (-1 for inference tensors, which have none), and its address."""
     return {
         name: (-1 if each.is_inference() else each._version, each.data_ptr())
         for name, each in tensors.items()
@@ -273,7 +273,7 @@ def named_tensors(model: nn.Module) -> dict[str, Tensor]:
 
 
 def _some_entries(tensor: Tensor) -> Tensor:
-    """Up to `ENTRIES` entries, spread over the tensor: a view, so that it shows what is written later."""
+    """Up to `ENTRIES` entries, spread over the tensor: a view, so that it shows later writes."""
     tensor = tensor.detach()
     if tensor.is_contiguous():
         flat = tensor.view(-1)
@@ -293,7 +293,7 @@ def _equal(before: Tensor | None, after: Tensor | None) -> bool:
 
 
 def _streams_aside(tensors: Iterable[Tensor]) -> list[torch.cuda.Stream]:
-    """A new stream for each GPU of the tensors, behind all work that was given to it so far."""
+    """A new stream for each GPU of the tensors, which starts after all work submitted so far."""
     devices = {tensor.device for tensor in tensors if tensor.is_cuda}
     streams = [torch.cuda.Stream(device) for device in devices]  # type: ignore[no-untyped-call]
     for stream in streams:
@@ -302,7 +302,7 @@ def _streams_aside(tensors: Iterable[Tensor]) -> list[torch.cuda.Stream]:
 
 
 def _digest_aside(tensors: Mapping[str, Tensor], streams: list[torch.cuda.Stream]) -> str:
-    """The digest, whose copies to the CPU do not wait for the model's work, nor it for them."""
+    """The digest. Its copies to the CPU do not wait for the model's work, nor does the model for them."""
     with ExitStack() as stack:
         for stream in streams:
             stack.enter_context(torch.cuda.stream(stream))

@@ -1,8 +1,8 @@
-"""Checks of values whose outcome is looked at later, and whether numbers are finite.
+"""Deferred checks: their outcome is read later. And checks that numbers are finite.
 
-Whether a batch is finite is known on its device. To read it from there at once is to wait until the device
-has finished the batch, and then the device waits for the next one. So the outcome is copied behind the work
-for the batch, and looked at when the next batch is under way.
+The outcome of a check is computed on the device of the batch. Reading it at once would wait until the device
+has finished the batch, and then the device would wait for the next one. So the outcome is copied after the
+work for the batch, and read when the next batch is under way.
 """
 
 import math
@@ -17,12 +17,12 @@ from torch import Tensor, nn
 from bitbayes.errors import DataError
 from bitbayes.model.loaders.batches import Batch, Inputs
 
-# How many batches may be under way whose checks have not been looked at.
+# How many batches may be under way before their checks are read.
 LAG = 1
 
 
 class _Sent(NamedTuple):
-    """Outcomes (m,) on their way to the CPU, when they have arrived, and what to call where one is False."""
+    """Outcomes (m,) on their way to the CPU, an event for their arrival, and what to call if one is False."""
 
     outcomes: Tensor
     arrived: torch.cuda.Event | None
@@ -30,9 +30,9 @@ class _Sent(NamedTuple):
 
 
 class DeferredChecks:
-    """Checks that have all been looked at when this `with` block ends: before that, nothing may be returned.
+    """Checks that are read later, but before this `with` block ends: nothing may be returned before that.
 
-    The error of an earlier batch comes first, also where a later batch has raised one in the block.
+    The error of an earlier batch is raised first, even if a later batch has raised one in the block.
 
     >>> def refuse():
     ...     raise ValueError("batch 0 is negative")
@@ -48,22 +48,22 @@ class DeferredChecks:
         self._sent: deque[_Sent] = deque()
 
     def add(self, ok: bool | Tensor, otherwise: Callable[[], None]) -> None:
-        """Call `otherwise`, which looks closer or raises, unless `ok`: a boolean, or a tensor () of one."""
+        """Call `otherwise`, which may raise, unless `ok`: a boolean, or a tensor () of one."""
         if isinstance(ok, Tensor):
             self._new.append((ok, otherwise))
         elif not ok:
-            self._look(0)  # at the batches before, whose errors come first
+            self._read(0)  # errors of earlier batches come first
             self._call(otherwise)
 
     def end_batch(self) -> None:
-        """All work for a batch was given to its device: look at the checks of the batches before."""
+        """Read the checks of earlier batches. Call it when all work for a batch was submitted."""
         self._send()
-        self._look(LAG)
+        self._read(LAG)
 
     def settle(self) -> None:
-        """Look at all checks now: before what they are about is written to a file."""
+        """Read all checks now, before results that depend on them are written to a file, say."""
         self._send()
-        self._look(0)
+        self._read(0)
 
     def __enter__(self) -> Self:
         return self
@@ -71,7 +71,7 @@ class DeferredChecks:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
     ) -> None:
-        # Not where a generator is closed, or the user has interrupted the program.
+        # Not if a generator is closed, or the user has interrupted the program.
         if kind is None or issubclass(kind, Exception):
             self.settle()
 
@@ -83,13 +83,13 @@ class DeferredChecks:
         device = flags[0].device
         outcomes = torch.stack([flag.to(device) for flag in flags])
         arrived = None
-        if device.type == "cuda":  # the copy is under way, to pinned memory: the event says when it is there
+        if device.type == "cuda":  # an asynchronous copy to pinned memory: the event marks its end
             outcomes = outcomes.to("cpu", non_blocking=True)
             arrived = torch.cuda.current_stream(device).record_event()
         self._sent.append(_Sent(outcomes, arrived, list(otherwise)))
 
-    def _look(self, keep: int) -> None:
-        """Look at the checks of all batches that were sent, but for the last ones."""
+    def _read(self, keep: int) -> None:
+        """Read the checks of all batches that were sent, except the last `keep`."""
         while len(self._sent) > keep:
             outcomes, arrived, otherwise = self._sent.popleft()
             if arrived is not None:
@@ -99,7 +99,7 @@ class DeferredChecks:
                     self._call(call)
 
     def _call(self, otherwise: Callable[[], None]) -> None:
-        """Call it. If it raises, the checks of later batches count no more: its error is the first one."""
+        """Call it. If it raises, the checks of later batches are dropped: its error is the first one."""
         try:
             otherwise()
         except BaseException:
@@ -133,7 +133,7 @@ def finite(tensor: Tensor) -> bool:
 
 
 def finite_sum(*values: Inputs) -> Tensor:
-    """Whether the sum of all numbers is finite, (): it is not if a term is not. It may overflow by itself.
+    """Whether the sum of all numbers is finite, (): it is not if a term is not, or if it overflows.
 
     One pass, and no mask.
     """

@@ -1,7 +1,7 @@
-"""Models whose parameters are spread over several processes (FSDP): a plain copy with all of them.
+"""Models whose parameters are sharded over several processes (FSDP): a plain copy with all parameters.
 
 FSDP gathers each layer's parameters while that layer runs, which every process must do at the same time. A
-plain copy needs nobody, so the shares of the data may be uneven.
+plain copy needs no other process, so the shares of the data may be uneven.
 """
 
 import sys
@@ -20,13 +20,13 @@ HOOK_TABLES = (
     "_forward_hooks_with_kwargs",
     "_forward_hooks_always_called",
 )
-# Under which `fully_shard` keeps what belongs to a module.
+# The start of the attribute in which `fully_shard` stores a module's state.
 STATE = "__composable_api"
 
 
 def is_sharded(model: nn.Module) -> bool:
-    """Whether FSDP, of either version, has spread parameters of the model over processes."""
-    fsdp: Any = sys.modules.get("torch.distributed.fsdp")  # where nobody has imported it, it was not used
+    """Whether FSDP, of either version, has sharded parameters of the model."""
+    fsdp: Any = sys.modules.get("torch.distributed.fsdp")  # if it was not imported, it was not used
     if fsdp is None:
         return False
     kinds = fsdp.FullyShardedDataParallel, fsdp.FSDPModule
@@ -35,18 +35,17 @@ def is_sharded(model: nn.Module) -> bool:
 
 @torch.no_grad()
 def gather_fsdp(model: nn.Module) -> nn.Module:
-    """A plain copy of a model that FSDP has spread, with all of its parameters, in eval mode.
+    """A plain copy of a model that FSDP has sharded, with all of its parameters, in eval mode.
 
-    All processes must call this. The model is not changed, and what happens to it later does not reach the
-    copy.
+    All processes must call this. The model is not changed, and later changes of it do not affect the copy.
     """
     fsdp: Any = sys.modules["torch.distributed.fsdp"]
     for module in model.modules():
-        if isinstance(module, fsdp.FSDPModule):  # it may have kept what it gathered for the last pass
+        if isinstance(module, fsdp.FSDPModule):  # it may still hold gathered parameters
             module.reshard()
     with _summoned(model):
         copy = _without_wrappers(private_copy(model))
-        whole: dict[int, nn.Parameter] = {}  # by the id of the part that this process has: some may be tied
+        whole: dict[int, nn.Parameter] = {}  # keyed by id(local shard), so that ties survive
         for module in copy.modules():
             _make_plain(module)
             for name, parameter in module._parameters.items():
@@ -58,7 +57,7 @@ def gather_fsdp(model: nn.Module) -> nn.Module:
 
 
 def _summoned(model: nn.Module) -> AbstractContextManager[Any]:
-    """While all parameters of FSDP 1 are gathered in their modules."""
+    """A context in which all parameters of FSDP 1 are gathered in their modules."""
     fsdp: Any = sys.modules["torch.distributed.fsdp"].FullyShardedDataParallel
     if any(isinstance(each, fsdp) for each in model.modules()):
         return fsdp.summon_full_params(model, writeback=False)  # type: ignore[no-any-return]
@@ -66,7 +65,7 @@ def _summoned(model: nn.Module) -> AbstractContextManager[Any]:
 
 
 def _without_wrappers(module: nn.Module) -> nn.Module:
-    """The module with that inside in the place of each wrapper of FSDP 1."""
+    """The module, with each wrapper of FSDP 1 replaced by the module inside it."""
     fsdp: Any = sys.modules["torch.distributed.fsdp"].FullyShardedDataParallel
     if isinstance(module, fsdp):
         return _without_wrappers(module.module)
@@ -77,7 +76,7 @@ def _without_wrappers(module: nn.Module) -> nn.Module:
 
 
 def _make_plain(module: nn.Module) -> None:
-    """Take back what `fully_shard` has made of a module: its class, its hooks and its state."""
+    """Undo `fully_shard` on a module: its class, its hooks and its state."""
     fsdp: Any = sys.modules["torch.distributed.fsdp"]
     if isinstance(module, fsdp.FSDPModule):
         module.__class__ = next(

@@ -1,8 +1,8 @@
 """A private copy of a model to run: other modules, the same tensors.
 
 Running a model for derivatives takes hooks, eval mode, and other parameters for a while. On the user's own
-modules these would be seen by other threads, and would stay behind if the program is interrupted. So they are
-put on a copy, which is made for one use and dropped.
+modules these would affect other threads, and would remain after an interruption. So they are put on a copy,
+which is made for one use and dropped.
 """
 
 import functools
@@ -19,7 +19,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 
 from bitbayes.errors import ModelError
 
-# What each copied module has to itself. All tensors in it are the model's own.
+# The tables that each copied module has for itself. The tensors in them are the model's own.
 OWN_TABLES = (
     "_parameters",
     "_buffers",
@@ -42,7 +42,7 @@ PLAIN_TYPES = frozenset(
 
 
 class _Through(nn.Module):
-    """In place of a wrapper that compiles or distributes a module: the call goes to the module itself."""
+    """Replaces a wrapper that compiles or distributes a module: it calls the module directly."""
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         (inside,) = self._modules.values()
@@ -68,9 +68,9 @@ class _Copies:
 
     def __init__(self) -> None:
         self.made: dict[int, Any] = {}
-        self.kept: list[Any] = []  # so that no id is used twice
+        self.kept: list[Any] = []  # alive, so that no id is used twice
         self.inside_object = False
-        self.waiting: list[dict[Any, Any]] = []  # entries of copies that may still name other modules
+        self.waiting: list[dict[Any, Any]] = []  # entries of copies that may still refer to other modules
 
     def of_model(self, model: nn.Module) -> nn.Module:
         copy = self.of_module(model, evaluate=True)
@@ -109,9 +109,9 @@ class _Copies:
         for name, child in children.items():
             if child is not None:
                 children[name] = self.of_module(child, evaluate=evaluate)
-        # Methods that a user has made hooks belong to other modules, too.
+        # A user's hooks may be methods of other modules.
         self.waiting += [entries[table] for table in USERS_HOOKS if entries[table]]
-        # torch's own layers name no modules but their children, unless somebody has put them there.
+        # torch's own layers refer to no modules but their children, unless the user has changed them.
         if not type(module).__module__.startswith("torch.nn.modules.") or "forward" in entries:
             self.waiting.append(entries)
             for name in _slots(type(module)):
@@ -184,7 +184,7 @@ class _Copies:
     def _of_object(self, value: Any, kind: type) -> Any:
         """An object that holds modules in its attributes; others are shared.
 
-        Objects inside of objects are not looked at: a logger alone leads to a thousand.
+        Objects inside of objects are not searched: a logger alone leads to a thousand.
         """
         entries = getattr(value, "__dict__", None)
         if (
@@ -204,7 +204,7 @@ class _Copies:
 
 
 def _class_of_copies(kind: type[nn.Module]) -> type[nn.Module]:
-    """The class, or one like it whose objects can be dropped: a `__del__` would close what the model uses."""
+    """The class, but without its `__del__`, which would close what the model still uses."""
     if not hasattr(kind, "__del__"):
         return kind
     names = {name: getattr(kind, name) for name in ("__module__", "__qualname__", "__doc__")}
@@ -236,12 +236,12 @@ def none_called(model: nn.Module) -> Iterator[None]:
     copies = _Copies()
     copies.of_model(model)
     own = {id(each): name for name, each in model.named_modules() if id(each) in copies.made}
-    calls: list[tuple[int, nn.Module]] = []  # by which thread, and of which module
+    calls: list[tuple[int, nn.Module]] = []  # (thread, module)
     handle = register_module_forward_pre_hook(lambda each, _: calls.append((threading.get_ident(), each)))
     failure: ModelError | None = None
     try:
         yield
-    except ModelError as error:  # it may be a consequence
+    except ModelError as error:  # perhaps a consequence of such a call
         failure = error
     finally:
         handle.remove()
@@ -274,7 +274,7 @@ def _is_filled(cell: Any) -> bool:
 
 
 def _in_eval_mode(module: nn.Module) -> nn.Module:
-    """The module itself, if it is in eval mode already: it cannot be copied."""
+    """Return the module, which cannot be copied; raise if it is in training mode."""
     if any(each.training for each in module.modules()):
         raise ModelError(
             f"a part of the model ({type(module).__name__}) is in training mode, and it cannot be copied: it "

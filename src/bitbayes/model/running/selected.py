@@ -1,7 +1,7 @@
-"""A model of whose output one part is wanted: the logits of one of its heads.
+"""A model whose calls return one part of its output: the logits of one of its heads.
 
-The selection is no module around the model, which would change the names of all its parameters. It is the
-model seen through another class: its attributes are the model's own, and only what a call returns differs.
+A wrapping module would change the names of all parameters. So the model gets another class instead: its
+attributes are the model's own, and only what a call returns differs.
 """
 
 from collections.abc import Callable, Mapping
@@ -44,7 +44,7 @@ def selected(model: nn.Module, output: Selector | None) -> nn.Module:
 
 
 def _as(model: nn.Module, kind: type[nn.Module]) -> nn.Module:
-    """The model as an object of another class, with the very same attributes."""
+    """The model as an object of another class, with the same attributes."""
     view: nn.Module = object.__new__(kind)
     view.__dict__ = model.__dict__
     return view

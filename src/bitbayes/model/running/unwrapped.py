@@ -1,4 +1,4 @@
-"""The network inside what compiles or distributes it."""
+"""The network inside wrappers that compile or distribute it."""
 
 from torch import nn
 
@@ -10,7 +10,7 @@ def unwrapped(model: nn.Module) -> nn.Module:
     """The network inside `torch.compile`, `DataParallel` and `DistributedDataParallel`.
 
     A compiled graph may not call hooks, and data-parallel copies run in other threads or wait for other
-    processes. Of a network that FSDP has spread over processes it is a plain copy, which all of them make.
+    processes. A network that FSDP has sharded is replaced by a plain copy, which all processes must make.
     """
     inside = model.module if isinstance(model, WRAPPERS) else getattr(model, "_orig_mod", model)
     if isinstance(inside, nn.Module) and inside is not model:
