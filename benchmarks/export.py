@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 import bitbayes as bb
-from bitbayes.io.export import write
+from bitbayes.io.export import Graph, write
 
 REPEATS = 20
 
@@ -29,7 +29,7 @@ def session(path: Path) -> onnxruntime.InferenceSession:
 
 def measure(name: str, bayes: bb.Laplace, x: Tensor, folder: Path) -> None:
     plain, honest = folder / "plain.onnx", folder / "bayes.onnx"
-    write(bayes.model, plain, x[:2])
+    write(Graph(bayes.model), plain, x[:2])
     begun = time.perf_counter()
     bayes.export(honest, x[:2])
     seconds = time.perf_counter() - begun

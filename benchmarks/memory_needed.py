@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 import bitbayes as bb
-from bitbayes.fitting import COPIES, FIT_BYTES
+from bitbayes.fitting.last_layer import COPIES, FIT_BYTES
 from bitbayes.structures import CURVATURES
 from timing import peak_megabytes
 

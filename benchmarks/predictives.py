@@ -14,15 +14,16 @@ from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
 import bitbayes as bb
-from bitbayes import predictive
 
 
 def monte_carlo(bayes: bb.Laplace, x: Tensor, samples: int, at_once: int = 1000) -> Tensor:
     """The network runs once; only the draws of its logits go on."""
     generator, gaussian = torch.Generator().manual_seed(0), bayes.logits(x)
     at_once = min(samples, at_once)
+    likelihood = bayes.posterior.likelihood
     draws = (
-        predictive.monte_carlo(gaussian, at_once, generator).double().exp() for _ in range(samples // at_once)
+        likelihood.drawn_probabilities(gaussian, at_once, generator).double().mean(0)
+        for _ in range(samples // at_once)
     )
     return sum(draws) / (samples // at_once)
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 import bitbayes as bb
-from bitbayes import metrics, predictive, uncertainty
+from bitbayes import metrics
 from bitbayes.errors import EdgeWarning
 from bitbayes.toys import digits, digits_lenet, validation_split
 
@@ -89,11 +89,7 @@ def by_confidence(predict: Callable[[Tensor], Tensor]) -> Rate:
 def by_score(bayes: bb.Laplace) -> Rate:
     """Scores are those of `bayes.score`, of one forward pass with the probabilities."""
 
-    def rate(x: Tensor) -> tuple[Tensor, Tensor]:
-        gaussian = bayes.logits(x)
-        return predictive.predict(gaussian, "pairwise").softmax(1), uncertainty.score(gaussian)
-
-    return rate
+    return bayes.predict_and_score
 
 
 def score(rate: Rate, test: Part, outliers: list[Tensor]) -> list[float]:

@@ -252,7 +252,7 @@ def accuracy(classes: int, points: int, gain: float, device: str) -> dict[str, A
     head = made_head(classes, device, gain).double()
     data = [(features.double(), labels) for features, labels in MadeFeatures(points, classes, device)]
     pair = [bb.Laplace(head, structure=name, residual=False).fit(data) for name in ("lowrank", "kron")]
-    (curvature,) = pair[0]._fitted_posterior().fitted.curvature.values()
+    (curvature,) = pair[0].posterior.fitted.curvature.values()
     found: dict[str, Any] = {"classes": classes, "points": points, "gain": gain}
     found["confidence"] = float(head(data[0][0]).softmax(1).amax(1).mean())
     found["error"] = curvature.relative_error

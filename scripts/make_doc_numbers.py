@@ -3,7 +3,7 @@
     python scripts/make_doc_numbers.py
 
 A page has `<!-- numbers: NAME -->` before each table and `<!-- end -->` after it. What is between them is
-replaced. tests/test_docs.py fails if a page does not have the numbers of now.
+replaced. tests/repository/test_docs.py fails if a page does not have the numbers of now.
 """
 
 import json

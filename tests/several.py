@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 # A server imports torch once, and makes each process in milliseconds.
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["bitbayes", "hypothesis", "scipy.integrate"])
+CONTEXT.set_forkserver_preload(["bitbayes.merging", "hypothesis", "scipy.integrate"])
 TIMEOUT = 60
 
 

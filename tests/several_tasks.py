@@ -4,7 +4,6 @@ import os
 import signal
 import time
 import warnings
-from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -12,12 +11,15 @@ from torch import nn
 from torch.utils.data import DataLoader, DistributedSampler, Subset, TensorDataset
 
 import bitbayes as bb
-from bitbayes import last_layer
 from bitbayes.errors import EdgeWarning
+from bitbayes.fitting import last_layer as fitting_last_layer
 from bitbayes.io import checkpoint
+from bitbayes.posteriors import last_layer
+from bitbayes.settings import Settings
 from bitbayes.structures import lowrank
 from bitbayes.tuning.noise import NoiseLike
-from bitbayes.tuning.tune import shared_points, validation_points
+from bitbayes.tuning.points import kept_points, shared_points
+from bitbayes.tuning.request import TuningRequest
 from classifiers import drawn
 
 POINTS = 203
@@ -189,7 +191,7 @@ def one_fails_in_a_check(rank, size, folder):
         "checkpoint": lambda: bayes.fit(share, checkpoint=3 if second else folder),
     }
     found = {what: _error(call) for what, call in calls.items()}
-    return found, frozen.posterior is None, bayes.tune(share).prior_variance
+    return found, "not fitted" in repr(frozen), bayes.tune(share).prior_variance
 
 
 def alone_and_in_pairs(rank, size):
@@ -237,7 +239,7 @@ def wrapped(rank, size, kind, folder):
 def interrupted_and_resumed(rank, size, folder, k=3, **options):
     """A fit with a checkpoint in which one process is interrupted, and then again."""
     checkpoint.SECONDS, checkpoint.PAUSE = 0.0, 0
-    bb.fitting.FIT_BYTES = 2**10
+    fitting_last_layer.FIT_BYTES = 2**10
     share = loader(dataset(k), rank, size, "uneven", batch_size=5)
     expected = described(bb.Laplace(network(k), **options).fit(share))
 
@@ -304,9 +306,12 @@ def positions_of_uneven_shares(rank, size):
     x = torch.zeros((40, 2)[rank], 1000, 2).double()
     y = torch.zeros(x.shape[:2], dtype=torch.long)
     posterior = bb.Laplace(network(), residual=False).fit([(x, y)])._posterior
-    work = partial(validation_points, posterior, None, list(zip(x.split(2), y.split(2), strict=True)), False)
-    points, _ = shared_points("tune", work, NoiseLike)
-    return sum(len(each.family) for each in points), {each.share for each in points}
+    batches = list(zip(x.split(2), y.split(2), strict=True))
+    request = TuningRequest(posterior, None, Settings(), "auto", batches, progress=False)
+    points, _ = shared_points(
+        lambda: "tune", lambda: kept_points(posterior, request.validation_batches()), NoiseLike
+    )
+    return sum(len(each.by_prior.scale) for each in points), {each.share for each in points}
 
 
 class Named(nn.Sequential):

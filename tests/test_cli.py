@@ -306,7 +306,7 @@ def run_without_reader(*arguments: str, stderr: bool) -> subprocess.CompletedPro
         os.close(writer)
 
 
-@pytest.mark.parametrize("stderr", [False, True])
+@pytest.mark.parametrize("stderr", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_an_audit_that_nobody_reads_writes_its_files_and_ends_quietly(folder: Path, stderr: bool) -> None:
     result = run_without_reader("audit", "blobs_target:classifier", "--json", "numbers.json", stderr=stderr)
     assert result.returncode == 0

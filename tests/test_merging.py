@@ -148,7 +148,7 @@ def test_what_is_not_refused_is_close(exponent, n):
     torch.manual_seed(n)
     small, large = torch.rand(n, 5).double(), 10**exponent * torch.rand(7, 5).double()
     total = DiagCurvature(torch.cat([small, large]).square().sum(0))
-    most = bb.merging._most(nn.Linear(1, 1).double())
+    most = bb.merging._max_ratio(nn.Linear(1, 1).double())
     try:
         left = total.without(DiagCurvature(large.square().sum(0)), most)
     except DataError:

@@ -9,10 +9,12 @@ import torch
 
 import bitbayes as bb
 import dense
-from bitbayes.errors import ArgumentError, ModelError, NotFittedError
+from bitbayes.errors import ArgumentError, FileError, ModelError, NotFittedError
 from bitbayes.options import Fisher, Options
 from classifiers import relu_mlp
 from dense import loader
+
+NETWORKS = {"layers": "all", "predictive": "sampled_networks"}
 
 
 def test_options_that_do_not_go_together_raise():
@@ -21,9 +23,9 @@ def test_options_that_do_not_go_together_raise():
         bb.Laplace(model, layers="all", structure="isotropic")
     with pytest.raises(ArgumentError, match="fisher"):
         bb.Laplace(model, curvature="fisher")
-    with pytest.raises(ArgumentError, match="weights"):
+    with pytest.raises(ArgumentError, match="sampled_networks"):
         bb.Laplace(model, predictive="sampled_networks")
-    with pytest.raises(ArgumentError, match="weights"):
+    with pytest.raises(ArgumentError, match="sampled_networks"):
         bb.Laplace(model).fit(loader(x, y)).predict_proba(x, method="sampled_networks")
     with pytest.raises(NotFittedError):
         bb.Laplace(model, layers="all").predict_proba(x)
@@ -46,10 +48,10 @@ def test_residual_thresholds_below_zero_infinite_or_not_scalar_raise():
     [
         {},
         {"structure": "isotropic"},
-        {"structure": "kron", "predictive": "bridge"},
+        {"structure": "kron", "predictive": "bridge", "likelihood": "categorical"},
         {"layers": "all", "structure": "full"},
         {"layers": "all", "curvature": Fisher(3), "structure": "diag"},
-        {"layers": "all", "predictive": "weights"},
+        {"layers": "all", "predictive": "sampled_networks"},
         {"layers": "all", "predictive": "mc", "residual": ("fc",)},
         {"predictive": "quadrature", "residual": True, "head": "fc"},
     ],
@@ -70,13 +72,14 @@ def test_options_that_go_together_are_returned_as_they_are(given):
             {"layers": "all", "structure": "isotropic"},
             "structure='isotropic'.*'auto', 'full', 'kron', 'diag'",
         ),
-        ({"predictive": "weights"}, "predictive='sampled_networks'.*'mc'$"),
-        ({"layers": "all", "predictive": "sum"}, "predictive='sum'.*'mc', 'weights'$"),
-        ({"curvature": "ggn"}, "curvature='ggn'.*'exact', 'fisher'"),
-        ({"layers": "all", "curvature": 2}, "curvature=2.*'exact', 'fisher'"),
+        ({"predictive": "sampled_networks"}, "predictive='sampled_networks'.*'mc'$"),
+        ({"layers": "all", "predictive": "sum"}, "predictive='sum'.*'mc', 'sampled_networks'$"),
+        ({"curvature": "ggn"}, "curvature='ggn'.*'exact', 'fisher'$"),
+        ({"layers": "all", "curvature": 2}, "curvature=2.*'exact', 'fisher'$"),
         ({"curvature": Fisher()}, "curvature='fisher'.*layers='all'"),
-        ({"layers": "all", "predictive": "weights", "residual": True}, "residual.*'weights'.*choose another"),
-        ({"layers": "all", "predictive": "weights", "residual": ("fc",)}, "residual.*'weights'"),
+        ({**NETWORKS, "residual": True}, "residual.*'sampled_networks'.*choose another"),
+        ({**NETWORKS, "residual": ("fc",)}, "residual.*'sampled_networks'"),
+        ({"likelihood": "gaussian"}, "likelihood='gaussian'.*'auto', 'categorical', 'bernoulli'$"),
     ],
     ids=str,
 )
@@ -99,3 +102,19 @@ def test_options_come_back_from_json():
     saved = json.loads(json.dumps(Options(**given).as_json()))
     options = Options.checked(relu_mlp(), **Options.from_json(saved))
     assert options == Options(**given)
+
+
+def test_options_of_earlier_files_are_translated_or_refused():
+    saved = Options(layers="all").as_json()
+    assert Options.from_json({**saved, "predictive": "weights"})["predictive"] == "sampled_networks"
+    with pytest.raises(FileError, match=r"paper's own formulas.*fit again"):
+        Options.from_json({**saved, "curvature": "paper"})
+
+
+def test_a_function_that_picks_the_logits_is_given_again():
+    saved = Options(output=len).as_json()
+    assert saved["output"] is None and Options.from_json(saved, len)["output"] is len
+    with pytest.raises(FileError, match=r"give it again, Laplace.load\(path, model, output=…\)"):
+        Options.from_json(saved)
+    with pytest.raises(FileError, match="fitted with output='logits', and not 'other'"):
+        Options.from_json(Options(output="logits").as_json(), "other")

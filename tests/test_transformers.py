@@ -140,6 +140,7 @@ def test_wrong_options_are_told_before_training(tmp_path):
     assert run.state.global_step == 0
 
 
+@pytest.mark.slow
 def test_a_trained_text_model_is_exported_for_any_length(tmp_path):
     runtime = pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")

@@ -61,11 +61,11 @@ def main() -> None:
                 torch.manual_seed(options.seed)
                 bayes = bb.Laplace(Net(), prior_variance=0.1, **settings).fit([(x, y)])
                 action(bayes, x, y)
-                done = bayes._numbers()  # to which `tune` comes each time
+                done = bayes.settings  # to which `tune` comes each time
                 begun = time.perf_counter()
                 action(bayes, x, y)
                 length = time.perf_counter() - begun
-            before, numbers, expected = state(bayes.model), bayes._numbers(), answer(bayes, x)
+            before, numbers, expected = state(bayes.model), bayes.settings, answer(bayes, x)
             seconds = chance.uniform(1e-5, 1.2 * length)
             interrupted += not finishes(partial(action, bayes, x, y), seconds)
             if not (state(bayes.model) == before and sound(bayes, x, numbers, done, expected)):
@@ -75,9 +75,9 @@ def main() -> None:
 
 def sound(bayes: bb.Laplace, x: torch.Tensor, before: object, after: object, expected: torch.Tensor) -> bool:
     """Whether it has the numbers of before or of after, and no mixture, and predicts what it did."""
-    if bayes._numbers() == before:
+    if bayes.settings == before:
         return torch.equal(answer(bayes, x), expected)
-    return bayes._numbers() == after
+    return bayes.settings == after
 
 
 def interrupt(*_: object) -> None:

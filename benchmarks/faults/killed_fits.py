@@ -21,7 +21,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import bitbayes as bb
-from bitbayes import fitting
+from bitbayes.fitting import last_layer
 from bitbayes.io import checkpoint
 
 # The longest life of a process, as a part of the time that the whole fit takes.
@@ -44,7 +44,7 @@ def main() -> int:
 
     torch.set_num_threads(1)
     # Small parts, each of them kept: a kill may hit any step of the sums or of the file.
-    fitting.FIT_BYTES, checkpoint.SECONDS, checkpoint.PAUSE = 2**12, 0.0, 0
+    last_layer.FIT_BYTES, checkpoint.SECONDS, checkpoint.PAUSE = 2**12, 0.0, 0
     chance, found = random.Random(arguments.seed), Counter[str]()
     for case in range(len(CASES)):
         share = (arguments.count + case) // len(CASES)

@@ -20,7 +20,6 @@ from torch import nn
 
 import bitbayes as bb
 from bitbayes.errors import BitbayesError
-from bitbayes.laplace import NUMBERS
 from bitbayes.progress import track
 
 Mutation = Callable[[bytearray, random.Random], None]
@@ -117,7 +116,7 @@ def meaning(bayes: bb.Laplace) -> list[object]:
         tensors += fitted.input_moments.tensors().values()
     told = [(tensor.dtype, tensor.shape, tensor.numpy().tobytes()) for tensor in tensors]
     sums = [fitted.squared_norms, fitted.count, fitted.loss, fitted.fingerprint, fitted.likelihood.name]
-    return [told, sums, bayes.options, [getattr(bayes, name) for name in NUMBERS], [*fitted.curvature]]
+    return [told, sums, bayes.options, bayes.settings, [*fitted.curvature]]
 
 
 def main() -> int:

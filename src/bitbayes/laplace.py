@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import partial
 from os import PathLike
 from typing import Any, Never, Self
@@ -51,6 +51,7 @@ from bitbayes.options import (
     CurvatureName,
     Fisher,
     FrozenOption,
+    LaplaceOptions,
     Layers,
     LikelihoodName,
     Objective,
@@ -169,7 +170,7 @@ class Laplace(nn.Module):
         **unknown: Never,  # a misspelt name gets a helpful error, and type checkers accept none
     ) -> None:
         super().__init__()
-        refuse_unknown(unknown, [each.name for each in fields(Options)])
+        refuse_unknown(unknown, LaplaceOptions.__annotations__)
         if not isinstance(model, nn.Module):
             raise ArgumentError(f"model is a {type(model).__name__}: expected a torch.nn.Module")
         self.model = selected(unwrapped(model), output)

@@ -75,10 +75,14 @@ class SampledLogits(Predictive):
 
     def draws(self, batch: Batch, gaussian: LogitGaussian | None) -> Tensor:
         assert gaussian is not None and self.generator is not None
-        state = self.generator.get_state()
-        drawn = self.likelihood.drawn_probabilities(gaussian, self.samples, self.generator, shared=True)
-        self.generator.set_state(state)
-        return drawn
+        self.generator.set_state(self._first_state)
+        return self.likelihood.drawn_probabilities(gaussian, self.samples, self.generator, shared=True)
+
+    @cached_property
+    def _first_state(self) -> Tensor:
+        """That of the generator before the first batch."""
+        assert self.generator is not None
+        return self.generator.get_state()
 
 
 @dataclass(frozen=True)

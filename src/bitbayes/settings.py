@@ -66,7 +66,7 @@ class Settings:
         beyond = beyond.clamp_min(torch.finfo(root_kernel.dtype).tiny)
         return beyond.sqrt() * math.sqrt(self.residual_variance)
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, float | dict[str, float] | None]:
         """The numbers for a JSON file."""
         return asdict(self)
 

@@ -1,7 +1,7 @@
+import functools
 import math
 import warnings
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,8 +14,6 @@ from bitbayes.auditing.costs import Duration
 from bitbayes.auditing.findings import AUDITED_METHODS, KEPT_SHARES, Audit, Cost
 from bitbayes.auditing.measure import audit
 from bitbayes.errors import DataError, EdgeWarning
-from bitbayes.laplace import NUMBERS
-from bitbayes.logits import LogitGaussian
 
 
 @pytest.fixture(autouse=True)
@@ -63,6 +61,12 @@ def run(model: nn.Module, data: dict[str, Any], *args: Any, **options: Any) -> A
     return audit(model, data["train"], data["validation"], data["test"], *args, **options)
 
 
+@functools.cache
+def usual() -> Audit:
+    """The audit of three classes without anything else."""
+    return run(trained(3, 3), loaders(3))
+
+
 @pytest.mark.parametrize("k, outputs", [(3, 3), (2, 2), (2, 1)])
 def test_every_score_is_what_the_parts_give_by_hand(k: int, outputs: int) -> None:
     # In float64, where no two confidences are equal by rounding: AUROC and FPR95 would count those.
@@ -77,7 +81,7 @@ def test_every_score_is_what_the_parts_give_by_hand(k: int, outputs: int) -> Non
     scaled = TemperatureScaling(model).fit(data["validation"])
     assert found.chosen == {
         "temperature": {"temperature": scaled.temperature},
-        "bitbayes": {name: getattr(bayes, name) for name in NUMBERS},
+        "bitbayes": bayes.settings.as_json(),
         "paper": {"prior_variance": paper.prior_variance},
     }
     assert found.sizes == {"train": 120, "validation": 90, "test": 150}
@@ -130,23 +134,20 @@ def test_every_score_is_what_the_parts_give_by_hand(k: int, outputs: int) -> Non
 
 
 def test_labels_that_bitbayes_changes_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = Laplace.logits
+    honest = Laplace.predict_and_score
 
-    def contrary(self: Laplace, x: Tensor) -> LogitGaussian:
-        gaussian = honest(self, x)
-        mean = gaussian.scaled_mean.clone()
-        mean[:3] = mean[:3].roll(1, dims=1)  # another class for three of each batch
-        return replace(gaussian, scaled_mean=mean)
+    def contrary(self: Laplace, x: Tensor) -> tuple[Tensor, Tensor]:
+        probabilities, scores = honest(self, x)
+        probabilities[:3] = probabilities[:3].roll(1, dims=1)  # another class for three of each batch
+        return probabilities, scores
 
-    model = trained(3, 3)
-    before = run(model, loaders(3)).changed_labels
-    monkeypatch.setattr(Laplace, "logits", contrary)
+    model, before = trained(3, 3), usual().changed_labels
+    monkeypatch.setattr(Laplace, "predict_and_score", contrary)
     assert run(model, loaders(3)).changed_labels == before + 3 * 4
 
 
 def test_a_shuffling_test_loader_changes_nothing() -> None:
-    model = trained(3, 3)
-    straight, shuffled = (run(model, loaders(3, shuffle=shuffle)) for shuffle in (False, True))
+    straight, shuffled = usual(), run(trained(3, 3), loaders(3, shuffle=True))
     assert shuffled.changed_labels == straight.changed_labels
     for method in AUDITED_METHODS:
         assert shuffled.test[method].accuracy == straight.test[method].accuracy
@@ -175,8 +176,8 @@ def test_the_seed_decides_the_noise_and_the_noise_is_not_that_of_tuning() -> Non
     def noise(found: Audit) -> float:
         return next(o for o in found.outliers if o.kind == "noise").scores["plain"].confidence
 
-    assert noise(run(model, data, seed=0)) == noise(first)
-    assert noise(run(model, data, seed=1)) != noise(first)
+    again, other = (run(model, data, seed=seed) for seed in (0, 1))
+    assert noise(again) == noise(first) != noise(other)
 
 
 def test_stages_are_reported_from_start_to_end() -> None:
@@ -388,7 +389,7 @@ def test_the_curve_of_prior_variances_is_that_of_the_library() -> None:
 
 
 def test_without_given_outliers_noise_is_what_is_unfamiliar() -> None:
-    found = run(trained(3, 3), loaders(3))
+    found = usual()
     assert found.groups["unfamiliar"].sets == ["Uniform noise"]
     assert found.groups["far"].sets == ["Noise × 100", "Noise × 2,000", "Test inputs × 2,000"]
     assert [each.source for each in found.examples[:2]] == ["Test data", "Test data"]

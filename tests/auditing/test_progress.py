@@ -1,10 +1,6 @@
-import sys
-from types import ModuleType, SimpleNamespace
-from typing import Any
-
 import pytest
 
-from bitbayes.auditing.progress import NotebookBars, ProgressBars, say_nothing, shown
+from bitbayes.auditing.progress import ProgressBars, say_nothing, shown
 
 
 def test_bars_are_for_terminals_and_notebooks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -26,21 +22,20 @@ def test_bars_are_for_terminals_and_notebooks(monkeypatch: pytest.MonkeyPatch) -
         assert isinstance(report, ProgressBars)
 
 
-def test_a_notebook_has_one_bar_for_each_stage(monkeypatch: pytest.MonkeyPatch) -> None:
-    displayed: list[Any] = []
-
-    def display(bar: Any, display_id: bool) -> Any:
-        displayed.append(bar)
-        return SimpleNamespace(update=lambda bar: None)
-
-    module = ModuleType("IPython.display")
-    module.display = display  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "IPython.display", module)
+def test_a_notebook_has_bars_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stderr.isatty", lambda: False, raising=False)
     monkeypatch.setattr("bitbayes.auditing.progress.in_notebook", lambda: True)
     with shown(None) as report:
-        assert isinstance(report, NotebookBars)
+        assert isinstance(report, ProgressBars)
+
+
+def test_there_is_one_bar_for_each_stage() -> None:
+    with shown(True) as report:
+        assert isinstance(report, ProgressBars)
         for step in [(0, 2), (1, 2), (1, 2), (2, 2)]:
             report("Fitting", *step)
         for step in [(0, 4), (3, 4), (1, 1)]:
             report("Tuning", *step)
-    assert [(bar.what, bar.done, bar.total) for bar in displayed] == [("Fitting", 2, 2), ("Tuning", 1, 1)]
+        assert report.stage == "Tuning"
+    tasks = [(task.description, task.completed, task.total) for task in report.progress.tasks]
+    assert tasks == [("Fitting", 2, 2), ("Tuning", 1, 1)]

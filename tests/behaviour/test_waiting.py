@@ -13,7 +13,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import bitbayes as bb
-from bitbayes.tuning.tune import validation_points
+from bitbayes.settings import Settings
+from bitbayes.tuning import Costs, TuningRequest, kept_points
 from paper.resnet import resnet18
 
 # Operations that read a value back, or need one to know the size of what they return.
@@ -85,9 +86,14 @@ def prepared(k, residual, device="cpu"):
     return bayes, data
 
 
+def validation_points(posterior, residual, data):
+    request = TuningRequest(posterior, residual, Settings(), "auto", data, progress=False)
+    return kept_points(posterior, request.validation_batches())
+
+
 def tuning_pass(bayes, data):
     with torch.no_grad():
-        validation_points(bayes.posterior, bayes.known_residual, data, False)
+        validation_points(bayes.posterior, bayes.known_residual, data)
 
 
 JOBS = {
@@ -100,8 +106,7 @@ JOBS = {
 
 
 @pytest.mark.parametrize("job", JOBS)
-@pytest.mark.parametrize("residual", ["auto", False])
-@pytest.mark.parametrize("k", [10, 100, 1])
+@pytest.mark.parametrize("k, residual", [(10, "auto"), (100, "auto"), (1, "auto"), (10, False)])
 def test_nothing_is_read_back_for_each_batch(k, residual, job):
     bayes, data = prepared(k, residual)
     counts = per_batch(lambda some: JOBS[job](bayes, some), data)
@@ -146,16 +151,14 @@ def test_operations_for_each_batch_stay_few(k, job):
 def test_a_tuning_reads_back_as_often_for_many_batches_as_for_few(monkeypatch):
     """Costs are read back once for all groups of points, however many there are."""
     bayes, data = prepared(10, "auto")
-    costs = bb.tuning.tune.mean_costs
     monkeypatch.setattr(type(bayes.posterior), "rows_per_step", 4)  # a group for each batch
-    candidates = [bb.tuning.Candidate(1.0), bb.tuning.Candidate(10.0)]
-    losses = bayes.posterior.fitted.likelihood.losses
+    candidates, likelihood = [Settings(1.0), Settings(10.0)], bayes.posterior.likelihood
 
     def job(some):
         with torch.no_grad():
-            found = validation_points(bayes.posterior, None, some, False)
+            found = validation_points(bayes.posterior, None, some)
             assert len(found) == len(some)
-            costs(found, candidates, "pairwise", losses)
+            Costs(found, likelihood, "pairwise").mean(candidates, likelihood.prediction_losses)
 
     assert waits(per_batch(job, data)) == {}
 

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import bitbayes as bb
 
-PAGE = (Path(__file__).parents[1] / "docs" / "laplace_torch.md").read_text("utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "laplace_torch.md").read_text("utf-8")
 ROWS = re.findall(r"^\| `(.+?)` \| `(.+?)` \| (.*?) ?\|$", PAGE, re.MULTILINE)
 (PREAMBLE,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 pytestmark = pytest.mark.filterwarnings("ignore")  # of its code at work: it is not ours to mend

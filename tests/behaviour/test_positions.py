@@ -9,8 +9,9 @@ from torch.nn import functional
 
 import bitbayes as bb
 import head_reference
-from bitbayes import fitting, last_layer
 from bitbayes.errors import DataError, ModelError
+from bitbayes.posteriors import last_layer
+from bitbayes.structures import CURVATURES
 
 
 class Tokens(nn.Module):
@@ -181,10 +182,10 @@ def test_a_fit_in_small_chunks_is_the_same(both, monkeypatch):
     bayes, (x, y), _, _ = both
     whole = copy.copy(bayes).fit([(x, y)])
     sizes = []
-    of_features = fitting.CURVATURES["kron"].of_features
-    monkeypatch.setattr(fitting, "FIT_BYTES", 400)
+    of_features = CURVATURES["kron"].of_features
+    monkeypatch.setattr("bitbayes.fitting.last_layer.FIT_BYTES", 400)
     monkeypatch.setattr(
-        fitting.CURVATURES["kron"],
+        CURVATURES["kron"],
         "of_features",
         lambda features, *rest: sizes.append(len(features)) or of_features(features, *rest),
     )
@@ -202,10 +203,12 @@ def test_tuning_keeps_some_of_very_many_positions(monkeypatch):
     bayes = bb.Laplace(model, prior_variance=1.0).fit([(ids, labels)])
     every = copy.copy(bayes).tune([(ids, labels)]).temperature
     kept = []
-    rows = last_layer.HeadLogitsByPrior.rows
+    select = last_layer.HeadLogitsByPrior.select
     monkeypatch.setattr(last_layer, "KEPT_BYTES", 3000 * 8 * 5)
     monkeypatch.setattr(
-        last_layer.HeadLogitsByPrior, "rows", lambda self, which: kept.append(len(which)) or rows(self, which)
+        last_layer.HeadLogitsByPrior,
+        "select",
+        lambda self, which: kept.append(len(which)) or select(self, which),
     )
     few = bayes.tune([(a, b) for a, b in zip(ids.split(6), labels.split(6), strict=True)]).temperature
     assert kept and few != every and few == pytest.approx(every, rel=0.2)
@@ -231,7 +234,7 @@ def test_a_residual_is_the_same_at_all_positions_of_an_image():
     plain = copy.copy(bayes)
     plain.residual_variance = 0.0
     added = bayes.logits(x).covariance - plain.logits(x).covariance
-    root = bayes._residual().root_kernel(x)
+    root = bayes.known_residual.root_kernel(x)
     expected = root.square().repeat_interleave(20)[:, None, None] * torch.eye(3, dtype=torch.float64)
     torch.testing.assert_close(added, expected, rtol=0, atol=1e-9 * float(expected.max()))
     torch.testing.assert_close(bayes(x).softmax(1), bayes.predict_proba(x), rtol=0, atol=1e-12)

@@ -12,16 +12,17 @@ import pytest
 from numpy.typing import ArrayLike
 
 import bitbayes as bb
-from bitbayes import options, predictive, rays
+from bitbayes import options, rays
+from bitbayes.likelihoods import LIKELIHOODS, closed_form_names
 from bitbayes.structures import CURVATURES
 from bitbayes.tuning import CALIBRATED, EVIDENCE
 from bitbayes.tuning.objectives import OBJECTIVES, PENALTIES
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 # These adapt to other libraries, which call their methods with objects of their own: only their constructors
 # are looked at.
 ADAPTERS = {"lightning", "transformers", "openood"}
-SLOW = {"lightning"}  # it takes seconds to import
+SLOW = {"lightning", "transformers"}  # they take seconds to import
 PUBLIC = [
     pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name
     for name in sorted(set(bb.__all__) - {"__version__"})
@@ -32,14 +33,15 @@ def test_editors_are_offered_what_is_accepted():
     # Other tests may have imported the paper's structure, which is not the library's.
     own = {name for name, kind in CURVATURES.items() if kind.__module__.startswith("bitbayes.")}
     assert set(get_args(options.Structure)) == {"auto", *own}
-    assert set(get_args(options.Method)) == {*predictive.closed_forms(), "mc", "weights"}
-    assert set(get_args(options.Predictive)) == {"auto", *get_args(options.Method)}
+    assert set(get_args(options.Method)) == {*closed_form_names(), "mc", "sampled_networks"}
+    assert set(get_args(options.PredictiveName)) == {"auto", *get_args(options.Method)}
+    assert set(get_args(options.LikelihoodName)) == {"auto", *LIKELIHOODS}
     assert get_args(options.CurvatureName) == options.ESTIMATES
     assert set(get_args(options.Objective)) == {CALIBRATED, EVIDENCE, *OBJECTIVES}
     assert get_args(options.Penalty) == PENALTIES
     assert get_args(options.BoundForm) == rays.FORMS
     given = inspect.signature(bb.Laplace).parameters
-    assert {*options.LaplaceOptions.__annotations__} == {*given} - {"model", "renamed"}
+    assert {*options.LaplaceOptions.__annotations__} == {*given} - {"model", "unknown"}
 
 
 def functions(name):
@@ -114,6 +116,7 @@ bb.Laplace(model, residual="atuo")  # error: "str"
 bb.Laplace(model, structur="kron")  # error: "structur"
 bayes.tune(loader, objective="odd")  # error: "Literal['odd']"
 bayes.predict_proba(x, method="wieghts")  # error: "Literal['wieghts']"
+bb.Laplace(model, likelihood="poisson")  # error: "Literal['poisson']"
 bayes.bound(form="loose")  # error: "Literal['loose']"
 bayes.fit(loader, draws=3)  # error: "draws"
 bb.sklearn.LaplaceClassifier(structure="krno")  # error: "Literal['krno']"

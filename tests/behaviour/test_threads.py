@@ -74,7 +74,9 @@ class InTraining(nn.Module):
         return self.head(self.drop(torch.relu(self.norm(self.body(x)))))
 
 
-@pytest.mark.parametrize("options", [{}, {"layers": "all"}, {"layers": "all", "predictive": "weights"}])
+@pytest.mark.parametrize(
+    "options", [{}, {"layers": "all"}, {"layers": "all", "predictive": "sampled_networks"}]
+)
 def test_threads_neither_change_the_model_nor_disturb_each_other(options):
     """The model is in training mode, as it is after `Net(); load_state_dict()`, and others use it as well."""
     x, y = points()
@@ -100,5 +102,5 @@ def test_threads_neither_change_the_model_nor_disturb_each_other(options):
 
 def predicted(bayes, x):
     """Predictions, with the same drawn networks each time."""
-    drawn = {"generator": torch.Generator().manual_seed(0)} if bayes.predictive == "weights" else {}
+    drawn = {"generator": torch.Generator().manual_seed(0)} if bayes.predictive == "sampled_networks" else {}
     return bayes.predict_proba(x, **drawn)

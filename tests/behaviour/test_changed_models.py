@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import bitbayes as bb
-from bitbayes.errors import ModelError
+from bitbayes.errors import ModelError, NotFittedError
 from classifiers import points
 
 
@@ -176,19 +176,21 @@ def test_what_does_not_change_the_weights_changes_no_prediction(layers, keep):
         again.predict_proba(x)
 
 
-@pytest.mark.parametrize("dtype, tolerance", [(torch.float64, 1e-5), (torch.bfloat16, 0.05)])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("layers", ["last", "all"])
-def test_a_converted_model_is_still_the_same(layers, dtype, tolerance):
-    bayes, x, _ = fitted(layers)
+def test_a_converted_model_is_another_one(layers, dtype):
+    bayes, x, y = fitted(layers)
     expected = bayes.predict_proba(x)
     bayes.model.to(dtype)
     for _ in range(2):
-        found = bayes.predict_proba(x.to(dtype)).to(expected)
-        torch.testing.assert_close(found, expected, rtol=0, atol=tolerance)
-    copy.deepcopy(bayes).predict_proba(x.to(dtype))
-    by_data(bayes)
-    with pytest.raises(ModelError, match="fit"):
-        bayes.predict_proba(x.to(dtype))
+        with pytest.raises(ModelError, match=r"'body\.weight'.*fit"):
+            bayes.predict_proba(x.to(dtype))
+    if dtype == torch.float64:  # which keeps all digits: back again it is the same
+        bayes.model.float()
+        assert torch.equal(bayes.predict_proba(x), expected)
+    bayes.model.to(dtype)
+    found = bayes.fit([(x.to(dtype), y)]).predict_proba(x.to(dtype))
+    torch.testing.assert_close(found.to(expected), expected, rtol=0, atol=0.05)
 
 
 def test_models_of_inference_tensors_are_watched():
@@ -237,18 +239,8 @@ def test_a_model_that_is_trained_while_it_is_fitted_is_refused():
     bayes = bb.Laplace(model)
     with pytest.raises(ModelError, match="changed while it was fitted"):
         bayes.fit(batches())
-    assert bayes.posterior is None
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
-@pytest.mark.parametrize("layers", ["last", "all"])
-def test_a_model_that_is_converted_and_changed_at_once_is_noticed(layers, dtype):
-    """By 2 %, where the rounding of bfloat16 is 0.4 %."""
-    bayes, x, _ = fitted(layers)
-    bayes.model.to(dtype)
-    bayes.model.head.weight.data *= 1.02
-    with pytest.raises(ModelError, match=r"head\.weight"):
-        bayes.predict_proba(x.to(dtype))
+    with pytest.raises(NotFittedError):
+        _ = bayes.posterior
 
 
 @pytest.mark.parametrize("layers", ["last", "all"])
@@ -290,7 +282,7 @@ def test_buffers_that_live_are_known_after_loading(layers, tmp_path):
 
 
 def by_entries_between(bayes):
-    bayes.model.double()
+    bayes.model.body.weight.data = bayes.model.body.weight.data.clone()
     weight = bayes.model.body.weight.data.view(-1)
     weight[17] = 7.0  # the first 16 of 24 entries are looked at
 
@@ -299,8 +291,8 @@ def by_a_buffer_between(bayes):
     bayes.model.mask[1:6] = 5.0
 
 
-@pytest.mark.parametrize("change, dtype", [(by_entries_between, torch.float64), (by_a_buffer_between, None)])
-def test_changes_between_the_entries_that_are_looked_at_are_noticed(change, dtype):
+@pytest.mark.parametrize("change", [by_entries_between, by_a_buffer_between])
+def test_changes_between_the_entries_that_are_looked_at_are_noticed(change):
     torch.manual_seed(0)
     x, y = points()
     model = Net().eval()
@@ -309,13 +301,13 @@ def test_changes_between_the_entries_that_are_looked_at_are_noticed(change, dtyp
     bayes = bb.Laplace(model, prior_variance=1.0).fit([(x, y)])
     change(bayes)
     with pytest.raises(ModelError, match="changed since"):
-        bayes.predict_proba(x.to(dtype or x.dtype))
+        bayes.predict_proba(x)
 
 
-def test_a_conversion_between_dtypes_of_one_size_is_none_of_the_weights():
+def test_a_conversion_between_dtypes_of_one_size_is_a_change():
     x, y = points()
     model = nn.Linear(4, 3).half()
     bayes = bb.Laplace(model, prior_variance=1.0).fit([(x.half(), y)])
-    expected = bayes.predict_proba(x.half())
-    found = bayes.predict_proba(x.to(model.bfloat16().weight.dtype))
-    torch.testing.assert_close(found, expected, rtol=0, atol=0.05)
+    model.bfloat16()
+    with pytest.raises(ModelError, match="'weight', 'bias'"):
+        bayes.predict_proba(x.bfloat16())

@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 # Runs conftest.py up to the first import of torch.
 PROBE = """
 import os, sys

@@ -14,20 +14,20 @@ import reference
 ONE_LOGIT = ("probit", "quadrature")
 
 seeds = st.integers(0, 2**32 - 1)
-cases = st.sampled_from(reference.STRUCTURES)
+structures = st.sampled_from(reference.STRUCTURES)
 biases = st.booleans()
 log_priors = st.floats(-6, 6)
 log_scales = st.floats(-3, 6)
 
 
-def fitted(case, k, bias, seed, prior_variance=1.0):
+def fitted(structure, k, bias, seed, prior_variance=1.0):
     """A fitted network with random weights, some of them large, and inputs."""
     torch.manual_seed(seed)
     model = reference.network(k, bias)
     with torch.no_grad():
         model.head.weight *= 10 ** (2 * torch.rand(()))
     x, y = reference.data(k)
-    bayes = bb.Laplace(model, prior_variance=prior_variance, structure=case).fit([(x, y)])
+    bayes = bb.Laplace(model, prior_variance=prior_variance, structure=structure).fit([(x, y)])
     return bayes, x
 
 
@@ -38,9 +38,9 @@ def confidence(bayes, x, method):
 # ---- one logit
 
 
-@given(cases, biases, seeds, log_priors, log_scales)
-def test_the_decision_boundary_is_unchanged(case, bias, seed, log_prior, log_scale):
-    bayes, x = fitted(case, 1, bias, seed, 10**log_prior)
+@given(structures, biases, seeds, log_priors, log_scales)
+def test_the_decision_boundary_is_unchanged(structure, bias, seed, log_prior, log_scale):
+    bayes, x = fitted(structure, 1, bias, seed, 10**log_prior)
     x = 10**log_scale * x
     logit = bayes.model(x)[:, 0].detach()
     bayes.predictive = "probit"
@@ -54,9 +54,9 @@ def test_the_decision_boundary_is_unchanged(case, bias, seed, log_prior, log_sca
         assert bool((margin[~sure].abs() < 1e-9).all())
 
 
-@given(cases, biases, seeds, log_priors, st.floats(0, 6), st.sampled_from(ONE_LOGIT))
-def test_confidence_never_rises_with_the_prior_variance(case, bias, seed, log_prior, more, method):
-    bayes, x = fitted(case, 1, bias, seed)
+@given(structures, biases, seeds, log_priors, st.floats(0, 6), st.sampled_from(ONE_LOGIT))
+def test_confidence_never_rises_with_the_prior_variance(structure, bias, seed, log_prior, more, method):
+    bayes, x = fitted(structure, 1, bias, seed)
     bayes.prior_variance = 10**log_prior
     before = confidence(bayes, x, method)
     bayes.prior_variance = 10 ** (log_prior + more)
@@ -64,9 +64,9 @@ def test_confidence_never_rises_with_the_prior_variance(case, bias, seed, log_pr
     assert bool((confidence(bayes, x, method) <= before + slack).all())
 
 
-@given(cases, biases, seeds, log_priors, st.sampled_from(ONE_LOGIT))
-def test_confidence_never_exceeds_the_plain_networks(case, bias, seed, log_prior, method):
-    bayes, x = fitted(case, 1, bias, seed, 10**log_prior)
+@given(structures, biases, seeds, log_priors, st.sampled_from(ONE_LOGIT))
+def test_confidence_never_exceeds_the_plain_networks(structure, bias, seed, log_prior, method):
+    bayes, x = fitted(structure, 1, bias, seed, 10**log_prior)
     plain = bayes.model(x)[:, 0].detach().abs().sigmoid()
     slack = 1e-10 if method == "quadrature" else 1e-15
     assert bool((confidence(bayes, x, method) <= plain + slack).all())
@@ -75,9 +75,9 @@ def test_confidence_never_exceeds_the_plain_networks(case, bias, seed, log_prior
 # ---- two logits, pairwise
 
 
-@given(cases, biases, seeds, log_priors, st.floats(0, 6))
-def test_confidence_of_two_logits_never_rises_with_the_prior_variance(case, bias, seed, log_prior, more):
-    bayes, x = fitted(case, 2, bias, seed)
+@given(structures, biases, seeds, log_priors, st.floats(0, 6))
+def test_confidence_of_two_logits_never_rises_with_the_prior_variance(structure, bias, seed, log_prior, more):
+    bayes, x = fitted(structure, 2, bias, seed)
     bayes.prior_variance = 10**log_prior
     before = confidence(bayes, x, "pairwise")
     bayes.prior_variance = 10 ** (log_prior + more)
@@ -85,13 +85,13 @@ def test_confidence_of_two_logits_never_rises_with_the_prior_variance(case, bias
     assert bool((confidence(bayes, x, "pairwise") <= before + 1e-13).all())
 
 
-@given(cases, biases, seeds, log_priors)
-def test_pairwise_of_two_logits_is_the_sigmoid_of_their_difference(case, bias, seed, log_prior):
-    bayes, x = fitted(case, 2, bias, seed, 10**log_prior)
+@given(structures, biases, seeds, log_priors)
+def test_pairwise_of_two_logits_is_the_sigmoid_of_their_difference(structure, bias, seed, log_prior):
+    bayes, x = fitted(structure, 2, bias, seed, 10**log_prior)
     contrast = torch.tensor([-1.0, 1.0], dtype=torch.float64)
     weights, labels = reference.head_weights(bayes.model), torch.arange(len(x)) % 2
     features = reference.head_features(bayes.model, x)
-    sigma = reference.covariance(case, weights, features, labels, 10**log_prior)
+    sigma = reference.covariance(structure, weights, features, labels, 10**log_prior)
     for n, phi in enumerate(reference.head_features(bayes.model, x[:4])):
         direction = torch.kron(contrast, phi)
         z = direction @ weights.flatten() / torch.sqrt(1 + reference.KAPPA * (direction @ sigma @ direction))
@@ -117,9 +117,9 @@ def test_two_logits_are_one_of_twice_the_prior_variance(seed, log_prior):
 # ---- any number of logits
 
 
-@given(cases, biases, seeds, st.sampled_from([1, 2, 3, 10]))
-def test_no_prior_variance_gives_the_plain_network(case, bias, seed, k):
-    bayes, x = fitted(case, k, bias, seed, 1e-14)
+@given(structures, biases, seeds, st.sampled_from([1, 2, 3, 10]))
+def test_no_prior_variance_gives_the_plain_network(structure, bias, seed, k):
+    bayes, x = fitted(structure, k, bias, seed, 1e-14)
     logits = bayes.model(x).detach()
     plain = logits.softmax(1) if k > 1 else torch.cat([(-logits).sigmoid(), logits.sigmoid()], 1)
     for method in ONE_LOGIT if k == 1 else ("probit", "pairwise"):
@@ -135,15 +135,13 @@ def shifted(bayes, x, change):
     model.load_state_dict(bayes.model.state_dict())
     with torch.no_grad():
         change(model.head)
-    other = bb.Laplace(
-        model, structure=bayes.structure, curvature=bayes.curvature, prior_variance=bayes.prior_variance
-    )
+    other = bb.Laplace(model, structure=bayes.structure, prior_variance=bayes.prior_variance)
     return other.fit([(x, torch.arange(len(x)) % model.head.out_features)])
 
 
-@given(cases, seeds, log_priors, st.sampled_from([2, 3, 10]), st.floats(-100, 100))
-def test_a_common_constant_changes_no_probability(case, seed, log_prior, k, constant):
-    bayes, x = fitted(case, k, True, seed, 10**log_prior)
+@given(structures, seeds, log_priors, st.sampled_from([2, 3, 10]), st.floats(-100, 100))
+def test_a_common_constant_changes_no_probability(structure, seed, log_prior, k, constant):
+    bayes, x = fitted(structure, k, True, seed, 10**log_prior)
     other = shifted(bayes, x, lambda head: head.bias.add_(constant))
     for method in ("probit", "pairwise", "bridge"):
         # Logits of 100 are rounded at 1e-14, and the bridge divides by variances of 1e-6 of each other.
@@ -152,9 +150,9 @@ def test_a_common_constant_changes_no_probability(case, seed, log_prior, k, cons
         )
 
 
-@given(cases, seeds, log_priors, st.sampled_from([2, 3, 10]))
-def test_a_common_weight_changes_no_probability(case, seed, log_prior, k):
-    bayes, x = fitted(case, k, True, seed, 10**log_prior)
+@given(structures, seeds, log_priors, st.sampled_from([2, 3, 10]))
+def test_a_common_weight_changes_no_probability(structure, seed, log_prior, k):
+    bayes, x = fitted(structure, k, True, seed, 10**log_prior)
     common = 10 * torch.randn(bayes.model.head.in_features, dtype=torch.float64)
     other = shifted(bayes, x, lambda head: head.weight.add_(common))
     for method in ("probit", "pairwise", "bridge"):
@@ -163,16 +161,16 @@ def test_a_common_weight_changes_no_probability(case, seed, log_prior, k):
         )
 
 
-@given(cases, seeds, log_priors)
-def test_the_order_of_the_classes_does_not_matter(case, seed, log_prior):
-    bayes, x = fitted(case, 4, True, seed, 10**log_prior)
+@given(structures, seeds, log_priors)
+def test_the_order_of_the_classes_does_not_matter(structure, seed, log_prior):
+    bayes, x = fitted(structure, 4, True, seed, 10**log_prior)
     order = torch.randperm(4)
     model = reference.network(4)
     model.load_state_dict(bayes.model.state_dict())
     with torch.no_grad():
         model.head.weight.copy_(model.head.weight[order].clone())
         model.head.bias.copy_(model.head.bias[order].clone())
-    other = bb.Laplace(model, prior_variance=10**log_prior, structure=case)
+    other = bb.Laplace(model, prior_variance=10**log_prior, structure=structure)
     other.fit([(x, torch.argsort(order)[torch.arange(len(x)) % 4])])
     for method in ("probit", "pairwise", "bridge"):
         expected = bayes.predict_proba(x, method=method)[:, order]

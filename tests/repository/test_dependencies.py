@@ -4,7 +4,7 @@ import re
 import tomllib
 from pathlib import Path
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 TOOLS = ("lint", "release", "docs", "browser")  # what developers run, and no part of the package needs
 
 

@@ -10,7 +10,7 @@ from torch import nn
 
 import bitbayes as bb
 
-PAGE = (Path(__file__).parent.parent / "docs" / "mistakes.md").read_text("utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "mistakes.md").read_text("utf-8")
 ROWS = re.findall(r"^\| ([^|`]*(?:`[^`|]+`)?[^|]*) \| `([^|]+)` \| ([^|]+) \|$", PAGE, re.MULTILINE)
 
 

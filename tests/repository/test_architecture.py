@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 SPEC = spec_from_file_location("import_graph", ROOT / "scripts" / "import_graph.py")
 graph = module_from_spec(SPEC)
 SPEC.loader.exec_module(graph)

@@ -13,7 +13,7 @@ import pytest
 
 import bitbayes
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "bitbayes"
 # What the build reads, beside the package itself.
 READ = ("pyproject.toml", "README.md", "LICENSE", "MANIFEST.in", "CHANGELOG.md", "CITATION.cff")

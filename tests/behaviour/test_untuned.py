@@ -68,10 +68,15 @@ def test_a_prior_variance_that_was_tuned_is_chosen(objective):
     use_all(fitted().tune([(X, Y)], objective=objective))
 
 
-def test_a_prior_variance_from_a_file_is_chosen(tmp_path):
-    bayes = fitted()
+def test_a_prior_variance_from_a_file_is_chosen_if_it_was_chosen_before(tmp_path):
+    bayes = fitted(prior_variance=1.0)
     bayes.save(tmp_path / "bayes.safetensors")
     use_all(bb.Laplace.load(tmp_path / "bayes.safetensors", bayes.model))
+    untuned = fitted()
+    untuned.save(tmp_path / "bayes.safetensors")
+    again = bb.Laplace.load(tmp_path / "bayes.safetensors", untuned.model)
+    with pytest.warns(UntunedWarning):
+        again.predict_proba(X)
 
 
 def test_what_is_no_prediction_does_not_warn(tmp_path):

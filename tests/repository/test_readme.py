@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import bitbayes as bb
 
-README = Path(__file__).parents[1] / "README.md"
+README = Path(__file__).parents[2] / "README.md"
 
 
 @pytest.mark.filterwarnings("ignore::bitbayes.errors.EdgeWarning")

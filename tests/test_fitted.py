@@ -1,0 +1,72 @@
+"""What a fit learns: sums that add, and that a part can be taken out of."""
+
+import copy
+
+import pytest
+import torch
+
+import bitbayes as bb
+from bitbayes.errors import DataError, ModelError
+from classifiers import points, relu_mlp
+
+
+def sums(model, x, y, **options):
+    return bb.Laplace(model, **options).fit([(x, y)]).posterior.fitted
+
+
+def assert_close(found, expected):
+    assert found.count == expected.count
+    assert found.loss == pytest.approx(expected.loss, rel=1e-9)
+    for name, curvature in expected.curvature.items():
+        for part, tensor in curvature.tensors().items():
+            ours = found.curvature[name].tensors()[part]
+            torch.testing.assert_close(ours, tensor, rtol=1e-8, atol=1e-8 * float(tensor.abs().max()))
+    torch.testing.assert_close(found.input_moments.mean, expected.input_moments.mean, rtol=1e-8, atol=1e-8)
+
+
+@pytest.mark.parametrize("options", [{}, {"structure": "full"}, {"layers": "all", "structure": "diag"}])
+def test_sums_add_and_can_be_taken_apart(options):
+    model, (x, y) = relu_mlp(dtype=torch.float64), points(dtype=torch.float64)
+    first, second, whole = (
+        sums(model, x[part], y[part], **options) for part in (slice(25), slice(25, None), slice(None))
+    )
+    assert_close(first + second, whole)
+    assert_close(whole.without(second, 1e6), first)
+    assert first.count == 25  # what was added is as it was
+
+
+def test_a_laplace_predicts_with_sums_that_are_set():
+    model, (x, y) = relu_mlp(), points()
+    bayes = bb.Laplace(model, prior_variance=2.0).fit([(x[:20], y[:20])])
+    other = bb.Laplace(model, prior_variance=2.0).fit([(x, y)])
+    bayes.set_fitted(other.posterior.fitted)
+    assert torch.equal(bayes.predict_proba(x), other.predict_proba(x))
+    assert bayes.known_residual is not None
+    fresh = bb.Laplace(model, prior_variance=2.0)
+    fresh.set_fitted(other.posterior.fitted)
+    assert torch.equal(fresh.predict_proba(x), other.predict_proba(x))
+
+
+def test_sums_of_other_weights_are_refused():
+    model, (x, y) = relu_mlp(), points()
+    other = copy.deepcopy(model)
+    with torch.no_grad():
+        other[0].weight += 1
+    ours, theirs = sums(model, x, y), sums(other, x, y)
+    for use in (lambda: ours + theirs, lambda: ours.without(theirs, 1e6)):
+        with pytest.raises(ModelError, match="changed since `fit`"):
+            use()
+
+
+def test_as_many_points_as_there_are_cannot_be_taken_out():
+    model, (x, y) = relu_mlp(), points()
+    ours = sums(model, x, y)
+    with pytest.raises(DataError, match="none would be left"):
+        ours.without(ours, 1e6)
+
+
+def test_the_summary_tells_fits_apart():
+    model, (x, y) = relu_mlp(), points()
+    ours, theirs = sums(model, x, y), sums(model, x, (y + 1) % 3)
+    assert ours.count == theirs.count and ours.summary() != theirs.summary()
+    assert ours.summary().startswith(f"{len(x)} points with a loss of ")

@@ -1,0 +1,61 @@
+"""Points that pass the model once: what is tuned and predicted with them is what `Laplace` itself gives."""
+
+import pytest
+import torch
+from torch import nn
+
+import bitbayes as bb
+from bitbayes.settings import Settings
+
+
+def fitted(k=3, **options):
+    """A Laplace, and points in two batches."""
+    torch.manual_seed(0)
+    x, y = torch.randn(80, 4, dtype=torch.float64), torch.arange(80) % max(k, 2)
+    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, k)).double()
+    bayes = bb.Laplace(model, **options).fit([(x, y)])
+    return bayes, x, y
+
+
+@pytest.mark.parametrize(
+    "k, options", [(3, {}), (1, {}), (3, {"layers": "all"}), (3, {"residual": False, "predictive": "probit"})]
+)
+def test_settings_and_predictions_are_those_of_a_laplace(k, options):
+    bayes, x, y = fitted(k, **options)
+    passed = bb.PassedPoints.of(bayes, [(x[:50], y[:50]), (x[50:], y[50:])])
+    assert len(passed) == 80
+    before = bayes.settings
+    settings = passed.tune()
+    assert bayes.settings == before  # a choice, and no change
+    bayes.tune([(x, y)])
+    for name, value in settings.as_json().items():
+        assert value == pytest.approx(getattr(bayes, name), rel=1e-6), name
+    probabilities, scores = passed.predict(bayes.settings)
+    torch.testing.assert_close(probabilities, bayes.predict_proba(x), rtol=0, atol=1e-9)
+    torch.testing.assert_close(scores, bayes.score(x), rtol=0, atol=1e-9)
+
+
+def test_some_of_the_points_are_those_points():
+    bayes, x, y = fitted()
+    some = torch.tensor([70, 3, 41, 8, 9, 30, 22, 57, 60, 61, 79, 0])
+    passed = bb.PassedPoints.of(bayes, [(x, y)]).select(some)
+    assert len(passed) == len(some)
+    settings = Settings(5.0, 0.7, 2.0, 0.5)
+    probabilities, scores = passed.predict(settings)
+    bayes.settings = settings
+    torch.testing.assert_close(probabilities, bayes.predict_proba(x[some]), rtol=0, atol=1e-12)
+    torch.testing.assert_close(scores, bayes.score(x[some]), rtol=0, atol=1e-12)
+    chosen = passed.tune()
+    bayes.tune([(x[some], y[some])])
+    assert chosen.prior_variance == pytest.approx(bayes.prior_variance, rel=1e-6)
+
+
+def test_the_model_runs_once_for_all_settings():
+    bayes, x, y = fitted()
+    passed = bb.PassedPoints.of(bayes, [(x, y)])
+    calls = []
+    bayes.model.register_forward_hook(lambda *_: calls.append(1))
+    for prior_variance in (0.1, 1.0, 10.0):
+        passed.predict(Settings(prior_variance))
+    passed.tune()
+    assert calls == []
