@@ -7,7 +7,7 @@ import struct
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save, save_file
 
 import bitbayes as bb
 from bitbayes.errors import FileError
@@ -114,7 +114,7 @@ def test_a_changed_header_is_noticed(saved, before, after):
 
 def test_the_digest_is_the_sha256_of_the_file_with_zeros_in_its_place(saved):
     _, _, path = saved
-    raw, digest = path.read_bytes(), header(path)["__metadata__"]["sha256"]
+    raw, digest = path.read_bytes(), json.loads(header(path)["__metadata__"]["bitbayes"])["sha256"]
     assert raw.count(digest.encode()) == 1
     assert hashlib.sha256(raw.replace(digest.encode(), b"0" * 64)).hexdigest() == digest
 
@@ -122,7 +122,30 @@ def test_the_digest_is_the_sha256_of_the_file_with_zeros_in_its_place(saved):
 def test_a_digest_inside_of_a_text_or_a_name_is_not_taken_for_that_of_the_file(tmp_path):
     text = '"sha256":"' + 64 * "1" + '"'
     tensors = {text: torch.ones(2), "sha256": torch.ones(3)}
-    metadata = {"bitbayes": text, text: text, "zeros": 64 * "0"}
-    write_tensors(tmp_path / "file", tensors, metadata)
+    entries = {"quoted": text, "sha256 ": 64 * "1", "zeros": 64 * "0"}
+    write_tensors(tmp_path / "file", tensors, {"bitbayes": json.dumps(entries)})
     file = read_tensors(tmp_path / "file", "")
-    assert file.checked and file.metadata == metadata and file.tensors.keys() == tensors.keys()
+    assert file.checked and file.tensors.keys() == tensors.keys()
+    assert json.loads(file.metadata["bitbayes"]) == {"sha256": file.digest, **entries}
+
+
+def test_files_with_the_digest_in_a_text_of_its_own_are_read_and_checked(tmp_path):
+    """As they were written before: the digest's text comes first."""
+    path, text = tmp_path / "file", '{"loss":0.5}'
+    raw = save({"a": torch.ones(3)})
+    start = json.dumps(
+        {"__metadata__": {"sha256": 64 * "0", "bitbayes": text}, **header_of(raw)}, separators=(",", ":")
+    ).encode()
+    start += b" " * (-len(start) % 8)
+    content = struct.pack("<Q", len(start)) + start + raw[8 + struct.unpack("<Q", raw[:8])[0] :]
+    digest = hashlib.sha256(content).hexdigest()
+    path.write_bytes(content.replace(64 * b"0", digest.encode(), 1))
+    file = read_tensors(path, "")
+    assert file.checked and file.digest == digest and file.metadata == {"bitbayes": text}
+    path.write_bytes(path.read_bytes().replace(b"0.5", b"0.6"))
+    with pytest.raises(FileError, match="damaged"):
+        read_tensors(path, "")
+
+
+def header_of(raw):
+    return json.loads(raw[8 : 8 + struct.unpack("<Q", raw[:8])[0]])
