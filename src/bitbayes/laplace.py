@@ -328,13 +328,13 @@ class Laplace(nn.Module):
             self.prior_variance, _ = processes.agree(task, choose, lambda _: None)
         else:
             assert val_loader is not None
-            networks = self.predictive == SAMPLED_NETWORKS  # compared by the closed form, without residual
+            networks, asked = self.predictive == SAMPLED_NETWORKS, self.options.residual_asked
             with processes.propagate_errors():
-                method = self._predictive(AUTO if networks else None).name
-            asked = self.options.residual_asked
-            residual = None if networks and objective == CALIBRATED else self._residual
-            if objective != CALIBRATED and not asked and not self.settings.residual_variance:
-                residual = None
+                method = self._predictive(AUTO if networks else None).name  # networks: by the closed form
+            # Drawn networks have no residual. "calibrated" chooses it; the others keep it, or choose it if
+            # it was asked for.
+            used = objective == CALIBRATED or asked or self.settings.residual_variance > 0
+            residual = self._residual if used and not networks else None
             request = TuningRequest(posterior, residual, self.settings, method, val_loader, shown)
             if objective == CALIBRATED:
                 self.settings = tune_calibrated(request)
@@ -422,24 +422,18 @@ class Laplace(nn.Module):
         """
         self._warn_if_untuned()
         predictor = self._current_predictor()
-        if samples is not None:
-            self._check_samples(samples, method)
         predictive = predictor.predictive(method or self.predictive, samples, generator)
-        if not predictive.of_gaussian and self.options.residual_asked:
-            raise ArgumentError(
-                f"method={predictive.name!r} does not use the residual: choose another, or residual=False"
-            )
-        return predictor.assemble(predictor.predict(predictor.batches(x), predictive))
-
-    def _check_samples(self, samples: object, method: str | None) -> None:
-        """Raise unless the method draws, and `samples` is a positive number."""
-        predictive = self._predictive(method)
-        if predictive.in_closed_form or type(samples) is not int or samples < 1:
+        if samples is not None and predictive.in_closed_form:
             networks = " or 'sampled_networks'" if self.options.layers == "all" else ""
             raise ArgumentError(
                 f"samples={samples!r}, method={predictive.name!r}: expected a positive number, and "
                 f"'mc'{networks}"
             )
+        if not predictive.of_gaussian and self.options.residual_asked:
+            raise ArgumentError(
+                f"method={predictive.name!r} does not use the residual: choose another, or residual=False"
+            )
+        return predictor.assemble(predictor.predict(predictor.batches(x), predictive))
 
     @torch.no_grad()
     def predict_and_score(self, x: Data) -> tuple[Tensor, Tensor]:

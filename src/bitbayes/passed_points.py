@@ -8,11 +8,16 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from bitbayes.errors import ArgumentError
 from bitbayes.laplace import Laplace
-from bitbayes.model import Loader
+from bitbayes.model import Batch, Loader
+from bitbayes.options import SAMPLED_NETWORKS
 from bitbayes.predicting import Predictor
 from bitbayes.settings import Settings
 from bitbayes.tuning import Costs, Points, TuningRequest, calibrate, kept_points
+
+# The inputs are gone, and no predictive of a Gaussian needs them.
+NO_BATCH = Batch({}, None, "the points")
 
 
 @dataclass(frozen=True)
@@ -57,7 +62,9 @@ class PassedPoints:
     def tune(self) -> Settings:
         """Return the settings that `tune` chooses on these points, by the objective "calibrated"."""
         posterior, settings = self.bayes.posterior, self.bayes.settings
-        predictive = Predictor(posterior, None, settings).predictive(self.bayes.predictive)
+        # As `tune` does, drawn networks are compared by the closed form.
+        name = "auto" if self.bayes.predictive == SAMPLED_NETWORKS else self.bayes.predictive
+        predictive = Predictor(posterior, None, settings).predictive(name)
         costs = Costs([self.points], predictive.likelihood, predictive.name)
         return calibrate(costs, posterior.candidates(), settings)
 
@@ -67,6 +74,10 @@ class PassedPoints:
         (gaussian,) = self.points.gaussians([settings])
         predictor = Predictor(self.bayes.posterior, None, settings)
         predictive = predictor.predictive(self.bayes.predictive)
+        if not predictive.of_gaussian:
+            raise ArgumentError(
+                f"predictive={predictive.name!r} runs networks on inputs, which are not kept: choose another"
+            )
         likelihood = predictive.likelihood
-        logits = likelihood.predict(gaussian, predictive.name)
+        logits = predictive.logits(NO_BATCH, gaussian)
         return likelihood.log_probabilities(logits).exp(), likelihood.score(gaussian)

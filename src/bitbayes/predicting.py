@@ -38,7 +38,7 @@ class Predictive(ABC):
 
     in_closed_form: whether it is a formula, which exported graphs and limits need.
     of_gaussian: whether it starts from the Gaussian, which may be None otherwise.
-    samples: the number of draws; a closed form draws only for `probabilities`.
+    samples: the number of draws; a closed form draws only in `draws`.
     """
 
     in_closed_form: ClassVar[bool] = False
@@ -162,7 +162,7 @@ class Predictor:
             generator: of the random numbers.
         """
         if samples is not None and (type(samples) is not int or samples < 1):
-            raise ArgumentError(f"samples={samples!r}: expected a positive number of draws")
+            raise ArgumentError(f"samples={samples!r}, method={name!r}: expected a positive number of draws")
         posterior = self.posterior
         if name == SAMPLED_NETWORKS and posterior.over_all_layers:
             return SampledNetworks(posterior, self.settings, samples or NETWORKS, generator)
@@ -189,6 +189,7 @@ class Predictor:
             batches = (replace(each, root_kernel=residual.root_kernel(each.inputs)) for each in batches)
         rows = max(1, NUMBERS_PER_PREDICTION // (self.posterior.outputs * max(FEW_CLASSES, samples)))
         for batch, gaussian in self.posterior.gaussians(batches, self.prior, rows):
+            # The posterior has repeated √k for the positions of an input already.
             yield batch, self.settings.complete(gaussian, batch.root_kernel)
 
     def predict(self, batches: Iterator[Batch], predictive: Predictive) -> Iterator[tuple[Batch, Tensor]]:

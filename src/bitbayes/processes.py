@@ -1,8 +1,8 @@
 """Several processes: add their sums and exchange their results, by `torch.distributed`.
 
 Each process reads its own share of the data. Between two collective operations it works by itself, so shares
-may be uneven or empty, and a process that fails can report it before others wait for its sums. One
-process alone runs the same code, and sends nothing.
+may be uneven or empty, and a process that fails can report it before others wait for its sums. For
+one process alone, every function returns at once, and nothing is sent.
 """
 
 from __future__ import annotations

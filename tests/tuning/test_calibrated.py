@@ -346,7 +346,7 @@ def test_logits_of_any_size_have_their_temperature(factor):
 def test_a_number_that_is_not_finite_leaves_all_as_they_were(monkeypatch):
     x, y = points()
     bayes = bb.Laplace(relu_mlp()).fit([(x, y)])
-    monkeypatch.setattr("bitbayes.tuning.calibrated._typical_margin", lambda *_: math.nan)
+    monkeypatch.setattr("bitbayes.tuning.calibrated._wanted_deviation", lambda *_: math.nan)
     with pytest.raises(ArgumentError, match="residual_variance=nan"):
         bayes.tune([(x, y)])
     assert (bayes.prior_variance, bayes.temperature, bayes.residual_variance) == (1.0, 1.0, 0.0)

@@ -114,8 +114,17 @@ class Totals:
                 raise DataError("the fourth powers of the training inputs overflow float64: scale them down")
             moments = None
         norms = {name: _squared_norm(tensors) for name, tensors in parameters.items()}
-        sums = self.curvature, norms, self.count, float(self.loss)
-        return Fitted(weights, likelihood, *sums, run.fingerprint, moments, run.mutable_buffers)
+        return Fitted(
+            weights=weights,
+            likelihood=likelihood,
+            curvature=self.curvature,
+            squared_norms=norms,
+            count=self.count,
+            loss=float(self.loss),
+            fingerprint=run.fingerprint,
+            input_moments=moments,
+            mutable_buffers=run.mutable_buffers,
+        )
 
     def check_overflow(self, dtype: torch.dtype) -> None:
         """Raise if a sum overflows in the prediction dtype."""
@@ -138,7 +147,7 @@ class TrainingData:
 
     def __init__(self, request: FitRequest) -> None:
         self.request, self.totals, self.loader = request, Totals(), request.loader
-        self.unpadded = count_unpadded(self.loader)
+        self.unpadded_rows = count_unpadded(self.loader)
         self.device = model_device(request.model)
         check_loader(self.loader)
         if request.checkpointer is not None:
@@ -159,7 +168,7 @@ class TrainingData:
     def __iter__(self) -> Iterator[Batch]:
         """The batches. Their inputs are summed before the model runs, which may change them in place."""
         totals = self.totals
-        unpadded = None if self.unpadded is None else Unpadded(self.unpadded - totals.rows)
+        unpadded = None if self.unpadded_rows is None else Unpadded(self.unpadded_rows - totals.rows)
         # The first batch of a resumed pass was summed up before.
         batches = self.iterator if totals.batches else chain([self.first], self.iterator)
         with Progress("fitting", length_hint(self.loader), self.request.progress) as progress:
@@ -181,9 +190,8 @@ class TrainingData:
         With residual="auto", inputs that cannot be measured, or are not of one size, switch the residual off.
         """
         before = self.totals.input_moments
-        # Not by the points that were summed up: features may wait for that.
-        ended = self.totals.batches > 1 and before is None
-        wanted = bool(self.request.options.residual) and not ended
+        switched_off = before is None and self.totals.batches > 1  # this batch is counted already
+        wanted = bool(self.request.options.residual) and not switched_off
         if wanted and not self.residual_asked:
             wanted = measurable(inputs)
             if wanted and before is not None:

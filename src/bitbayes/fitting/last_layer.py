@@ -40,19 +40,19 @@ def fit_last_layer(request: FitRequest) -> Fitted:
         head = find_head(network, data.preview, options.head)
     # Not its parameters: a weight norm or an adapter computes the weight from others.
     weights = head.parts_of_weights(network)
-    size = GPU_FIT_BYTES if data.device.type == "cuda" else FIT_BYTES
-    kind = affordable_structure(options.structure, head, data.device, COPIES * size)
+    budget = GPU_FIT_BYTES if data.device.type == "cuda" else FIT_BYTES
+    kind = affordable_structure(options.structure, head, data.device, COPIES * budget)
     likelihood, pairs = likelihood_for(head.outputs, options.likelihood), kind.has_cross_covariance
     likelihood.predictive_name(options.predictive, head.outputs, has_cross_covariance=pairs)  # raises early
 
     if head.layout.positions:  # if there are many, logits take memory, too
-        size = size * head.inputs // (head.inputs + head.outputs)
+        budget = budget * head.inputs // (head.inputs + head.outputs)
     totals, waiting, held = data.totals, list[Points](), 0
     with detect_changes(model) as run, DeferredChecks() as checks:
         passes = FeaturePasses(network, head, checks, some=totals.count > 0)
 
         def add_waiting() -> None:
-            for features, logits, labels in _joined(waiting, head, size):
+            for features, logits, labels in _joined(waiting, head, budget):
                 logits = to_float64(logits)
                 curvature = kind.of_features(_with_bias(features, head), logits, likelihood)
                 totals.add_points(likelihood.losses(logits, labels), {head.name: curvature})
@@ -67,7 +67,7 @@ def fit_last_layer(request: FitRequest) -> Fitted:
                 labels = likelihood.check_labels(points.labels, shape, points.name, checks)
                 waiting.append((points.features, points.logits, labels))
                 held += max(tensor.nbytes for tensor in waiting[-1])
-                if held >= size:
+                if held >= budget:
                     add_waiting()
                     waiting, held = [], 0
                 checks.end_batch()

@@ -167,9 +167,9 @@ class Likelihood(ABC):
     def drop_in(self, probabilities: Tensor) -> Tensor:
         """Drop-in logits (n, k), all finite, that predict these probabilities (n, classes)."""
 
-    @abstractmethod
     def prediction_losses(self, drop_in: Tensor, labels: Tensor) -> Tensor:
         """−log p of the labels, (n,), from drop-in logits."""
+        return self.losses(drop_in, labels)
 
     def remove_shift(self, outputs: Tensor) -> Tensor:
         """Outputs (…, k) with the same prediction, shifted so that scaling them does not overflow."""

@@ -66,9 +66,6 @@ class Bernoulli(Likelihood):
     def log_probabilities(self, drop_in: Tensor) -> Tensor:
         return torch.cat([functional.logsigmoid(-drop_in), functional.logsigmoid(drop_in)], dim=1)
 
-    def prediction_losses(self, drop_in: Tensor, labels: Tensor) -> Tensor:
-        return self.losses(drop_in, labels)
-
     def probabilities(self, outputs: Tensor) -> Tensor:
         return torch.cat([(-outputs).sigmoid(), outputs.sigmoid()], dim=-1)
 

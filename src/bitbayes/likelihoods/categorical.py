@@ -118,9 +118,6 @@ class Categorical(Likelihood):
     def log_probabilities(self, drop_in: Tensor) -> Tensor:
         return drop_in.log_softmax(1)
 
-    def prediction_losses(self, drop_in: Tensor, labels: Tensor) -> Tensor:
-        return self.losses(drop_in, labels)
-
     def probabilities(self, outputs: Tensor) -> Tensor:
         return outputs.softmax(-1)
 

@@ -104,17 +104,18 @@ class LastLayer(WeightPosterior):
 
     def forward(self, x: Any, prior: Prior) -> tuple[LogitGaussian, tuple[int, ...]]:
         features, logits, shape = forward(private_copy(self.model), self.head, x)
-        return self._by_prior(features, logits, prior).at(prior), shape
+        return self._by_prior(features, logits, wide=self._is_wide(prior)).at(prior), shape
 
     def logits(self, x: Inputs, prior: Prior) -> LogitGaussian:
         with DeferredChecks() as checks:
             (batch,) = input_batches(x, model_device(self.model))
             points = FeaturePasses(private_copy(self.model), self.head, checks).run(batch)
         assert points is not None  # it has no labels
-        return self._by_prior(points.features, points.logits, prior).at(prior)
+        return self._by_prior(points.features, points.logits, wide=self._is_wide(prior)).at(prior)
 
     def gaussians(self, batches: Iterable[Batch], prior: Prior, rows: int) -> BatchGaussians:
-        for batch, by_prior in self._logits_by_prior(batches, self._affordable(rows), prior):
+        wide = self._is_wide(prior)
+        for batch, by_prior in self._logits_by_prior(batches, self._affordable(rows), wide=wide):
             yield batch, by_prior.at(prior)
 
     def sample(self, n: int, prior: Prior, generator: torch.Generator | None) -> dict[str, Tensor]:
@@ -183,9 +184,11 @@ class LastLayer(WeightPosterior):
         self,
         batches: Iterable[Batch],
         rows: int,
-        prior: Prior | None = None,
         choose: Choice | None = None,
+        *,
+        wide: bool = True,
     ) -> Iterator[tuple[FeatureBatch, HeadLogitsByPrior]]:
+        """The points of each batch, at most `rows` at a time, and their Gaussians; see `_by_prior`."""
         with DeferredChecks() as checks:
             passes = FeaturePasses(private_copy(self.model), self.head, checks)
             for batch in batches:
@@ -199,14 +202,17 @@ class LastLayer(WeightPosterior):
                 for part in points.split(rows) if len(points.logits) > rows else [points]:
                     chosen = None if choose is None else choose(len(part.logits))
                     part = part if chosen is None else part.select(chosen)
-                    yield part, self._by_prior(part.features, part.logits, prior)
+                    yield part, self._by_prior(part.features, part.logits, wide=wide)
                 checks.end_batch()
             if passes.skipped:
                 passes.refuse_no_points()
 
-    def _by_prior(self, features: Tensor, logits: Tensor, prior: Prior | None = None) -> HeadLogitsByPrior:
-        """The Gaussians for one prior, or for any (None): only wide priors need products in float64."""
-        wide = prior is None or float(prior.of(self.head.name)) > WIDE
+    def _is_wide(self, prior: Prior) -> bool:
+        """Whether products in float32 would add to the variances."""
+        return float(prior.of(self.head.name)) > WIDE
+
+    def _by_prior(self, features: Tensor, logits: Tensor, *, wide: bool = True) -> HeadLogitsByPrior:
+        """The Gaussians for any prior; without `wide` only up to σ₀² = `WIDE`, which needs no float64."""
         device, dtype = features.device, prediction_dtype(features.dtype)
         with without_autocast(device):
             precision = float64_or(device, dtype) if wide else dtype

@@ -105,8 +105,9 @@ CURVATURES: dict[str, type[Curvature]] = {}
 class WeightGaussian(TensorBundle):
     """N(0, (H + τI)⁻¹) over some weights, by the eigenvectors of H: diagonal in their basis.
 
-    A structure gives `precisions` and `to_weights`; all else follows from these two. A decomposition is made
-    once, and the prior's τ is an argument, so that another prior costs no decomposition.
+    A structure gives `precisions` and `to_weights`, from which draws and determinants follow, and the
+    functions for the last layer (`coordinates`, `covariance`) and for any layer (`rotate`, `as_head`). The
+    prior's τ is an argument, so that another prior costs no decomposition.
     """
 
     @property

@@ -37,7 +37,7 @@ BEYOND = 4.0
 # At twice the threshold, the deviation of a difference of two logits is this many times the typical
 # difference of the two largest means.
 DEVIATIONS = 4.0
-SMALLEST_THRESHOLD, SMALLEST_MARGIN = 1e-3, 1.0
+SMALLEST_THRESHOLD, SMALLEST_DEVIATION = 1e-3, 1.0
 
 
 @torch.no_grad()
@@ -64,7 +64,7 @@ def calibrate(costs: Costs, grid: list[float], now: Settings) -> Settings:
     """
     points, likelihood = costs.groups, costs.likelihood
     curve = _Curve(costs)
-    prior_variance = search(grid, curve.costs)
+    prior_variance = search(grid, curve.least_costs)
     found = replace(
         now,
         prior_variance=prior_variance,
@@ -74,14 +74,14 @@ def calibrate(costs: Costs, grid: list[float], now: Settings) -> Settings:
     roots = all_points([each.root_kernel for each in points if each.root_kernel is not None])
     if not len(roots):
         return found
-    margin = _typical_margin(points, found, likelihood)
+    deviation = _wanted_deviation(points, found, likelihood)
     threshold = max(BEYOND * float(roots.square().quantile(INSIDE)), SMALLEST_THRESHOLD)
-    variance = margin**2 / (likelihood.logits_in_a_margin * threshold)
+    variance = deviation**2 / (likelihood.logits_in_a_margin * threshold)
     return replace(found, residual_variance=variance, residual_threshold=threshold)
 
 
 class _Curve:
-    """Finds the best temperature for each prior variance (`costs`), and stores it.
+    """Finds the best temperature for each prior variance (`least_costs`), and stores it.
 
     A prior variance shrinks the logits of the median point by r = √(1 + κ·Var(fᵢ − fⱼ)). The temperature
     T₀ = 1/r makes up for it. The cost is the mean negative log-likelihood and a weak prior, which is worth
@@ -92,20 +92,20 @@ class _Curve:
 
     def __init__(self, costs: Costs) -> None:
         self.validation, self.count = costs, costs.count
-        self.neutral: dict[float, float] = {}  # log T₀ of each prior variance
+        self.log_neutral: dict[float, float] = {}  # log T₀ of each prior variance
         self.log_temperatures: dict[float, float] = {}
 
-    def costs(self, variances: list[float]) -> Tensor:
+    def least_costs(self, variances: list[float]) -> Tensor:
         """The cost of each prior variance at its best temperature, (c,); all are searched at once."""
-        shrinkages = self._log_shrinkages(variances)
-        self.neutral |= {each: -found for each, found in zip(variances, shrinkages, strict=True)}
+        log_shrinkages = self._log_shrinkages(variances)
+        self.log_neutral |= {each: -found for each, found in zip(variances, log_shrinkages, strict=True)}
         if not self.validation.likelihood.has_temperature:
             self.log_temperatures |= dict.fromkeys(variances, 0.0)
             return torch.tensor(self._pair_costs([(each, 0.0) for each in variances]), dtype=torch.float64)
-        known = {each: t - self.neutral[each] for each, t in self.log_temperatures.items()}
+        known = {each: t - self.log_neutral[each] for each, t in self.log_temperatures.items()}
         # The temperature relative to T₀ hardly depends on the prior variance.
         start = known[min(known)] if known else self._coarse_offset(min(variances))
-        found = {each: _Descent(self.neutral[each] + start) for each in variances}
+        found = {each: _Descent(self.log_neutral[each] + start) for each in variances}
         for _ in range(MAX_STEPS):
             wanted = [(each, t) for each, descent in found.items() for t in descent.wanted()]
             if not wanted:
@@ -117,7 +117,7 @@ class _Curve:
 
     def _coarse_offset(self, variance: float) -> float:
         """Roughly the best log T − log T₀: the cost may be flat if the logits are far from 1."""
-        pairs = [(variance, self.neutral[variance] + offset) for offset in FIRST_LOOK]
+        pairs = [(variance, self.log_neutral[variance] + offset) for offset in FIRST_LOOK]
         costs = torch.tensor(self._pair_costs(pairs))
         return FIRST_LOOK[least(costs)]
 
@@ -129,11 +129,11 @@ class _Curve:
 
     def _weak_prior(self, variance: float, log_temperature: float) -> float:
         """−log p(T, r)/n, up to a constant."""
-        temperature = (
-            log_temperature - self.neutral[variance] if self.validation.likelihood.has_temperature else 0.0
-        )
-        shrinkage = (-self.neutral[variance] - math.log(TYPICAL_SHRINKAGE)) / SHRINKAGE_WIDTH
-        return (temperature**2 + shrinkage**2) / (2 * self.count)
+        log_neutral = self.log_neutral[variance]
+        # log T/T₀, and log r in deviations from the typical one.
+        log_ratio = log_temperature - log_neutral if self.validation.likelihood.has_temperature else 0.0
+        shrinkage = (-log_neutral - math.log(TYPICAL_SHRINKAGE)) / SHRINKAGE_WIDTH
+        return (log_ratio**2 + shrinkage**2) / (2 * self.count)
 
     def _log_shrinkages(self, variances: list[float]) -> list[float]:
         """log √(1 + κ·Var(fᵢ − fⱼ)) of the median point, for each prior variance."""
@@ -191,11 +191,11 @@ def _spreads(points: Points, variance: float, likelihood: Likelihood) -> Tensor:
     return 1 + KAPPA * spread * to_float64(gaussian.scale).square()
 
 
-def _typical_margin(points: list[Points], settings: Settings, likelihood: Likelihood) -> float:
-    """What the residual's deviation is measured against: `DEVIATIONS` times the median margin."""
+def _wanted_deviation(points: list[Points], settings: Settings, likelihood: Likelihood) -> float:
+    """The deviation of a margin at twice the threshold: `DEVIATIONS` times the median margin."""
     means = [
         to_float64(each.by_prior.at(Prior(settings.prior_variance)).mean) / settings.temperature
         for each in points
     ]
     margins = all_points([likelihood.margins(mean) for mean in means])
-    return max(DEVIATIONS * float(margins.median()), SMALLEST_MARGIN)
+    return max(DEVIATIONS * float(margins.median()), SMALLEST_DEVIATION)

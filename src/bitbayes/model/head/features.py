@@ -118,7 +118,7 @@ def forward(
         return _forward_composite(model, head, inputs, checks)
     calls: list[tuple[Tensor, Tensor]] = []
     module = model.get_submodule(head.name)
-    with call_hooks({head.name: module}, lambda _, *call: calls.append(call)):
+    with call_hooks({head.name: module}, lambda _, *seen: calls.append(seen)):
         output = call(model, inputs)
     if not calls:
         raise ModelError(f"the model did not call its linear layer {head.name!r} at this input")

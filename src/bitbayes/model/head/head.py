@@ -60,11 +60,6 @@ class Head:
         layout, parts = Layout.read(saved["layout"]), tuple(saved["parts"])
         return cls(saved["name"], saved["inputs"], saved["outputs"], saved["bias"], layout, parts)
 
-    def module(self, model: nn.Module) -> nn.Linear:
-        module = model.get_submodule(self.name)
-        assert isinstance(module, nn.Linear)
-        return module
-
     def modules(self, model: nn.Module) -> dict[str, nn.Module]:
         """The linear maps of the head, by name."""
         return {name: model.get_submodule(name) for name in self.parts or (self.name,)}
@@ -106,7 +101,7 @@ def find_head(model: nn.Module, inputs: Inputs, name: str | None = None) -> Head
         )
 
     calls: list[tuple[str, Tensor, Tensor]] = []
-    with call_hooks(maps, lambda *call: calls.append(call)):
+    with call_hooks(maps, lambda *seen: calls.append(seen)):
         output = call(model, inputs)
     direct = None
     for key, features, result in reversed(calls):
