@@ -228,3 +228,23 @@ def test_the_mean_pair_variance_of_one_logit_is_its_own():
     ones = torch.ones(5, dtype=torch.float64)
     gaussian = LogitGaussian(weights, CovarianceFactors(weights, None, 0 * ones, own), ones)
     assert torch.equal(gaussian.scaled_mean_pair_variance(), weights[:, 0] + own)
+
+
+@pytest.mark.parametrize("factor", [*FACTORS, "table"])
+@pytest.mark.parametrize("independent", [None, 0.7])
+def test_the_mean_variance_of_pairs_is_that_of_the_dense_covariance(factor, independent):
+    torch.manual_seed(0)
+    found, k = gaussian("none" if factor == "table" else factor, 4), 4
+    covariance = dense_covariance(found) / found.scale.square()[:, None, None]
+    if factor == "table":  # variances of the logits less their average, and nothing else
+        table = torch.rand(k, k, dtype=torch.float64)
+        found = LogitGaussian(found.scaled_mean, found.factors._replace(table=table), found.scale)
+        expected = found.factors.weights @ table.sum(0) * 2 / (k - 1)
+    else:
+        pairs = [(i, j) for i in range(k) for j in range(k) if i != j]
+        expected = sum(covariance[:, i, i] + covariance[:, j, j] - 2 * covariance[:, i, j] for i, j in pairs)
+        expected = expected / len(pairs)
+    if independent is not None:
+        found = found.plus_independent(found.scale * math.sqrt(independent))
+        expected = expected + 2 * independent
+    torch.testing.assert_close(found.scaled_mean_pair_variance(), expected)

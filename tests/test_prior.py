@@ -5,7 +5,8 @@ import math
 import pytest
 import torch
 
-from bitbayes.prior import Prior, variance_grid
+from bitbayes.errors import ArgumentError
+from bitbayes.prior import Prior, check_variance, variance_grid
 
 
 def test_candidates_are_spaced_evenly_in_the_logarithm():
@@ -56,3 +57,19 @@ def test_the_variance_of_a_very_wide_prior_stays_within_the_dtype(dtype, widest)
         assert 1 / variance < precision < 1 / widest
         in_dtype = torch.tensor(precision, dtype=dtype)
         assert float(in_dtype) > 0 and math.isfinite(float(1e6 * in_dtype.reciprocal()))
+
+
+def test_a_variance_is_a_positive_number_or_one_for_each_layer():
+    names = lambda: ("conv", "fc")  # noqa: E731
+    assert check_variance(2, names) == 2.0
+    assert check_variance({"fc": 3, "conv": 1}, names) == {"conv": 1.0, "fc": 3.0}
+    for wrong, message in [
+        (0, "positive"),
+        ({"conv": 1.0}, r"lacks \['fc'\]"),
+        ({"conv": 1.0, "fc": 1.0, "head": 1.0}, r"\['head'\], which are no layers"),
+        ({"conv": 1.0, "fc": -1.0}, "positive"),
+    ]:
+        with pytest.raises(ArgumentError, match=message):
+            check_variance(wrong, names)
+    with pytest.raises(ArgumentError, match="give one number"):
+        check_variance({"fc": 1.0}, lambda: None)

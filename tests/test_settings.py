@@ -107,3 +107,8 @@ def test_priors_of_layers_that_do_not_exist_raise_and_change_nothing():
     assert bayes.settings == Settings(2.0)
     with pytest.raises(ArgumentError, match="prior_variance"):
         bb.Laplace(relu_mlp()).settings = Settings({"2": 1.0})
+
+
+def test_a_setting_of_the_class_is_its_description():
+    assert "mean logits" in bb.Laplace.temperature.__doc__
+    assert "variance" in bb.Laplace.residual_variance.__doc__

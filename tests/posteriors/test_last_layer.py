@@ -11,6 +11,8 @@ from torch.func import functional_call
 
 import bitbayes as bb
 import reference
+from bitbayes.model import Batch
+from bitbayes.prior import Prior
 from reference import STRUCTURES
 
 EVERY = [
@@ -183,3 +185,42 @@ def test_float32_features_are_summed_in_float64(structure):
         # Float32 predictions of float32 probabilities; the curvature itself adds nothing to that.
         expected = twin.predict_proba(features[:50].double()).float()
         torch.testing.assert_close(bayes.predict_proba(features[:50]), expected, rtol=0, atol=1e-4)
+
+
+def test_tuning_keeps_some_positions_and_all_other_points():
+    assert reference.fitted(3)[0].posterior.most_points is None
+    model, x = nn.Linear(3, 4).double(), torch.randn(6, 5, 3).double()
+    posterior = bb.Laplace(model).fit([(x, torch.arange(30).reshape(6, 5) % 4)]).posterior
+    assert posterior.most_points == 2**13
+    many, wide = torch.randn(2, 3, 5).double(), nn.Linear(5, 20_000).double()
+    posterior = bb.Laplace(wide, structure="diag").fit([(many, torch.arange(6).reshape(2, 3))]).posterior
+    assert posterior.most_points == 2**28 // (8 * (6 + 20_000))
+
+
+@pytest.mark.parametrize("k, count", [(3, 100), (65, 49)])
+def test_many_classes_have_fewer_candidates(k, count):
+    candidates = reference.fitted(k)[0].posterior.candidates()
+    assert len(candidates) == count and candidates[0] < 1e-5 and candidates[-1] > 1e9
+
+
+@pytest.mark.parametrize("rows, expected", [(4, [4, 4, 2]), (10, [10]), (30, [10])])
+def test_gaussians_come_in_parts_of_so_many_rows(rows, expected):
+    bayes, x, _ = reference.fitted(3, n=10)
+    parts = list(bayes.posterior.gaussians([Batch(x, None, "the input")], Prior(1.0), rows))
+    assert [len(gaussian.mean) for _, gaussian in parts] == expected
+    means = torch.cat([gaussian.mean for _, gaussian in parts])
+    torch.testing.assert_close(means, bayes.logits(x).mean)
+
+
+def test_only_wide_priors_take_products_in_float64(monkeypatch):
+    bayes, x, _ = reference.fitted(3, dtype=torch.float32)
+    dtypes = []
+    moved = type(bayes.posterior).moved
+    monkeypatch.setattr(
+        type(bayes.posterior), "moved", lambda self, *place: (dtypes.append(place[1]), moved(self, *place))[1]
+    )
+    for variance in (1e4, 1e5):
+        list(bayes.posterior.gaussians([Batch(x, None, "the input")], Prior(variance), 100))
+    assert dtypes == [torch.float32, torch.float64]
+    list(bayes.posterior.logits_by_prior([Batch(x, None, "the input")]))
+    assert dtypes[-1] == torch.float64

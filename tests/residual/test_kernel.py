@@ -333,3 +333,19 @@ def test_moments_of_many_rows_are_those_of_few(monkeypatch):
     parts = bb.Laplace(model).fit([(x, torch.arange(37) % 3)]).posterior.fitted.input_moments
     for name, value in whole.tensors().items():
         torch.testing.assert_close(parts.tensors()[name], value, rtol=1e-12, atol=1e-12)
+
+
+def test_moments_without_a_part_are_those_of_the_rest():
+    """One column never varies; another has a mean of many deviations."""
+    torch.manual_seed(0)
+    rows = torch.randn(60, 4).double() ** 3 * torch.tensor([1.0, 1e3, 0.0, 1.0]) + torch.tensor(
+        [0, 5.0, 0.1, 1e3]
+    )
+    whole, part, rest = (InputMoments.of(each) for each in (rows, rows[:25], rows[25:]))
+    left = whole.without(part, max_ratio=1e6)
+    for name, expected in rest.tensors().items():
+        torch.testing.assert_close(left.tensors()[name], expected, rtol=1e-8, atol=1e-9)
+    with pytest.raises(DataError, match="cannot be taken out"):
+        whole.without(InputMoments.of(2 * rows[:25]), max_ratio=1e6)
+    with pytest.raises(DataError, match="cannot be taken out"):
+        whole.without(InputMoments.of(rows[:59]), max_ratio=10)

@@ -1,5 +1,6 @@
 """Tuning against a brute-force loop over candidates, each predicted from scratch."""
 
+import dataclasses
 import math
 import warnings
 
@@ -15,6 +16,7 @@ from bitbayes import metrics
 from bitbayes.errors import DataError, EdgeWarning
 from bitbayes.prior import variance_grid
 from bitbayes.toys import digits, digits_lenet, validation_split
+from bitbayes.tuning.tune import RESIDUAL_PRICE, RESIDUAL_VARIANCES
 from classifiers import points, trained
 from dense import fitted, loader
 from ray_cases import laplace
@@ -322,3 +324,18 @@ def test_the_papers_objective_without_weight_still_chooses_both_numbers_jointly(
     assert called and (bayes.prior_variance, bayes.residual_variance) == (1.0, 2.0)
     bayes.tune([(x, y)], objective="nll")
     assert len(called) == 1
+
+
+@pytest.mark.filterwarnings("ignore::bitbayes.errors.EdgeWarning")
+def test_nll_takes_the_largest_residual_that_costs_half_a_percent():
+    bayes, x, y = reference.fitted(3, n=60, residual=True)
+    bayes.tune([(x, y)], objective="nll")
+    chosen = bayes.settings
+
+    def nll(residual_variance):
+        bayes.settings = dataclasses.replace(chosen, residual_variance=residual_variance)
+        return metrics.nll(bayes.predict_proba(x), y)
+
+    grid = RESIDUAL_VARIANCES
+    within = [value for value in grid if nll(value) <= nll(0.0) * (1 + RESIDUAL_PRICE)]
+    assert chosen.residual_variance == pytest.approx(max(within, default=grid[0]))

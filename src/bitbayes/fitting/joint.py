@@ -1,7 +1,7 @@
 """One fit by several processes: each sums up its own share of the data, and the sums are added at the end.
 
 Sums that add number by number are added by one `all_reduce` each. Others (`InputMoments`, "lowrank") are
-broadcast by each process in turn, and added in that order. Either way all processes end with the same numbers.
+broadcast by each process in turn, and added in that order. All processes end with the same numbers.
 """
 
 from __future__ import annotations

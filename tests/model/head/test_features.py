@@ -4,8 +4,12 @@ import pytest
 import torch
 from torch import nn
 
+from bitbayes.errors import DataError, EmptyLoaderError
 from bitbayes.model import (
+    Batch,
+    DeferredChecks,
     FeatureBatch,
+    FeaturePasses,
     find_head,
     forward,
     labelled_batches,
@@ -69,3 +73,35 @@ def test_users_own_hooks_keep_working():
     x = torch.randn(4, 3)
     features, logits, _ = forward(model, find_head(model, x), x)
     torch.testing.assert_close(logits, features @ model[2].weight.T + model[2].bias)
+
+
+def test_some_points_keep_their_labels_features_and_kernel():
+    features, logits, root = torch.randn(5, 7), torch.randn(5, 3), torch.rand(5)
+    whole = FeatureBatch(X, Y, "batch 3", features, logits, root_kernel=root)
+    some = whole.select(torch.tensor([3, 1]))
+    assert some.labels.tolist() == [3, 1] and torch.equal(some.root_kernel, root[[3, 1]])
+    assert torch.equal(some.features, features[[3, 1]]) and torch.equal(some.logits, logits[[3, 1]])
+    plain = FeatureBatch(X, None, "the input", features, logits).select(Y > 1)
+    assert plain.labels is None and plain.root_kernel is None and len(plain) == 3
+
+
+def test_a_batch_that_is_not_finite_is_refused_by_its_name():
+    model = nn.Sequential(nn.Linear(2, 3))
+    head = find_head(model, X)
+    with pytest.raises(DataError, match="batch 7 holds NaN or infinity"), DeferredChecks() as checks:
+        FeaturePasses(model, head, checks).run(Batch(X * torch.nan, Y, "batch 7"))
+
+
+@torch.no_grad()
+def test_positions_without_labels_are_left_out_and_all_of_them_refused():
+    model, tokens = nn.Linear(2, 3), torch.randn(4, 5, 2)
+    head, labels = find_head(model, tokens), torch.full((4, 5), -100)
+    with DeferredChecks() as checks:
+        passes = FeaturePasses(model, head, checks)
+        assert passes.run(Batch(tokens, labels, "batch 0")) is None
+        with pytest.raises(EmptyLoaderError, match="no position has a label"):
+            passes.refuse_no_points()
+        labels[1, 2] = 2
+        points = passes.run(Batch(tokens, labels, "batch 1"))
+        assert points.labels.tolist() == [2] and torch.equal(points.logits[0], model(tokens[1, 2]))
+        passes.refuse_no_points()  # there is one now

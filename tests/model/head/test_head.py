@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from bitbayes.errors import ModelError
-from bitbayes.model import Head, find_head, forward
+from bitbayes.model import Head, Layout, find_head, forward
 
 
 @pytest.mark.parametrize("bias", [True, False])
@@ -85,3 +85,38 @@ def test_errors_list_the_layers_that_were_called():
     many = nn.Sequential(*(nn.ReLU() for _ in range(30)))
     with pytest.raises(ModelError, match=r"ReLU.*and 18 more"):
         find_head(many, torch.randn(2, 3))
+
+
+class Shaped(nn.Module):
+    """A head whose output gets another shape."""
+
+    def __init__(self, head, shape):
+        super().__init__()
+        self.head, self.shape = head, shape
+
+    def forward(self, x):
+        return self.shape(self.head(x))
+
+
+@pytest.mark.parametrize(
+    "head, x, shape, expected",
+    [
+        (nn.Linear(3, 2), torch.randn(4, 3), lambda f: f, Layout()),
+        (nn.Linear(3, 1), torch.randn(4, 3), lambda f: f[:, 0], Layout()),
+        (nn.Linear(3, 2), torch.randn(4, 5, 3), lambda f: f, Layout(positions=True, axis=-1)),
+        (nn.Linear(3, 1), torch.randn(4, 5, 3), lambda f: f, Layout(positions=True, axis=-1)),
+        (nn.Linear(3, 1), torch.randn(4, 5, 3), lambda f: f[..., 0], Layout(True, axis=-1, squeezed=True)),
+        (nn.Linear(3, 1), torch.randn(4, 5, 3), lambda f: f.mT, Layout(positions=True, axis=1)),
+        (nn.Conv2d(3, 2, 1), torch.randn(4, 3, 5, 6), lambda f: f, Layout(positions=True, axis=1)),
+        (nn.Conv2d(3, 1, 1), torch.randn(4, 3, 5, 6), lambda f: f[:, 0], Layout(True, axis=1, squeezed=True)),
+    ],
+)
+def test_the_layout_is_that_of_the_output(head, x, shape, expected):
+    model = Shaped(head, shape).eval()
+    found = find_head(model, x[:2])
+    assert found.layout == expected
+    features, logits, own = forward(model, found, x)
+    output = model(x)
+    assert own == output.shape and torch.equal(found.layout.output(logits, own), output)
+    weight, bias = head.weight.flatten(1), head.bias
+    torch.testing.assert_close(features @ weight.T + bias, logits)

@@ -5,7 +5,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from bitbayes.model.head import linear_maps
-from bitbayes.model.head.linear_maps import computes
+from bitbayes.model.head.linear_maps import computes, is_batch, rows_of, sizes
 
 
 def weights_and_points(k, bias=True):
@@ -45,3 +45,20 @@ def test_a_check_of_many_outputs_makes_no_tensor_of_their_size(monkeypatch):
     with Largest() as largest:
         assert bool(computes(*arguments))
     assert 0 < largest.numbers <= 100
+
+
+def test_rows_are_the_positions_of_each_input():
+    x = torch.randn(4, 3)
+    assert rows_of(x, -1) is x
+    tokens, pixels = torch.randn(4, 5, 3), torch.randn(4, 3, 5, 6)
+    assert torch.equal(rows_of(tokens, -1), tokens.reshape(20, 3))
+    assert torch.equal(rows_of(pixels, 1), pixels.permute(0, 2, 3, 1).reshape(120, 3))
+    assert torch.equal(rows_of(pixels[:, :, :1, :1], 1), pixels[:, :, 0, 0])
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_sizes_and_batches_of_linear_layers_and_convolutions(bias):
+    linear, conv = torch.nn.Linear(3, 2, bias=bias), torch.nn.Conv2d(3, 2, 1, bias=bias)
+    assert sizes(linear) == sizes(conv) == (3, 2, bias)
+    assert is_batch(linear, torch.zeros(4, 3)) and not is_batch(linear, torch.zeros(3))
+    assert is_batch(conv, torch.zeros(4, 3, 5, 5)) and not is_batch(conv, torch.zeros(3, 5, 5))

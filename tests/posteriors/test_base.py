@@ -1,0 +1,31 @@
+"""What both kinds of posteriors share: drawn networks, and what they know of their outputs."""
+
+import pytest
+import torch
+
+import reference
+from bitbayes.model import Batch
+from bitbayes.prior import Prior
+
+
+@pytest.mark.parametrize("layers", ["last", "all"])
+@pytest.mark.parametrize("temperature", [1.0, 2.5])
+def test_a_temperature_divides_the_models_own_logits_in_each_drawn_network(layers, temperature):
+    """f*/T + (f − f*), f those of the drawn network and f* those of the model."""
+    bayes, x, _ = reference.fitted(3, layers=layers)
+    posterior = bayes.posterior
+    draws = posterior.sample(4, Prior(0.5), torch.Generator().manual_seed(0))
+    found, shape = posterior.network_logits(Batch(x, None, "the input"), draws, temperature)
+    own = bayes.model(x).detach()
+    assert shape == own.shape
+    for number, logits in enumerate(found):
+        weights = {name: each[number] for name, each in draws.items()}
+        drawn = torch.func.functional_call(bayes.model, weights, (x,))
+        torch.testing.assert_close(logits, own / temperature + drawn - own)
+
+
+@pytest.mark.parametrize("structure, known", [("kron", True), ("diag", True), ("lowrank", False)])
+def test_it_is_known_whether_two_outputs_vary_together(structure, known):
+    posterior = reference.fitted(3, structure=structure)[0].posterior
+    assert posterior.has_cross_covariance is known
+    assert posterior.outputs == 3 and posterior.names == ("head",)
