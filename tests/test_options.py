@@ -118,3 +118,9 @@ def test_a_function_that_picks_the_logits_is_given_again():
         Options.from_json(saved)
     with pytest.raises(FileError, match="fitted with output='logits', and not 'other'"):
         Options.from_json(Options(output="logits").as_json(), "other")
+
+
+@pytest.mark.parametrize("name, way_out", [("classification", "leave it out"), ("regression", "none for")])
+def test_likelihoods_of_laplace_torch_are_recognised(name, way_out):
+    with pytest.raises(ArgumentError, match=f"likelihood='{name}' is laplace-torch's. Here: .*{way_out}"):
+        bb.Laplace(torch.nn.Linear(2, 2), likelihood=name)

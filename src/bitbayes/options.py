@@ -28,8 +28,10 @@ BoundForm = Literal["tight", "theorem"]
 ESTIMATES = ("exact", "fisher")
 AUTO: Literal["auto"] = "auto"
 SAMPLED_NETWORKS: Literal["sampled_networks"] = "sampled_networks"
-# What laplace-torch calls its options, and what to write here instead.
+# What laplace-torch calls its options and likelihoods, and what to write here instead.
 LAPLACE_TORCH = {
+    "classification": "leave it out, the number of the model's outputs decides",
+    "regression": "there is none for regression yet",
     "subset_of_weights": "layers='last' or layers='all'; for a subnetwork, freeze the other parameters",
     "hessian_structure": "structure='kron', 'diag', 'full' or 'lowrank'",
     "prior_precision": "prior_variance=1/prior_precision",
@@ -112,6 +114,10 @@ class Options:
         methods = (*closed_form_names(), SAMPLED_LOGITS, *([SAMPLED_NETWORKS] if every_layer else []))
         one_of("structure", self.structure, (AUTO, *structures))
         one_of("predictive", self.predictive, (AUTO, *methods))
+        if self.likelihood in LAPLACE_TORCH:
+            raise ArgumentError(
+                f"likelihood={self.likelihood!r} is laplace-torch's. Here: {LAPLACE_TORCH[self.likelihood]}"
+            )
         one_of("likelihood", self.likelihood, (AUTO, *LIKELIHOODS))
         if not isinstance(self.curvature, Fisher):
             one_of("curvature", self.curvature, ESTIMATES)
