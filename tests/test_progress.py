@@ -1,13 +1,12 @@
 """Progress bars: where they are shown, and what they say."""
 
 import sys
-from importlib.machinery import ModuleSpec
 from types import SimpleNamespace
 
 import pytest
 
 from bitbayes import progress
-from bitbayes.progress import Progress, bar_console, in_notebook, track
+from bitbayes.progress import Progress, in_notebook, track
 
 
 @pytest.fixture
@@ -19,10 +18,22 @@ def clock(monkeypatch):
 
 @pytest.fixture
 def notebook(monkeypatch):
-    """A notebook's IPython, without ipywidgets."""
+    """A notebook's IPython, which keeps the states of the bars that it shows: (steps done, all steps)."""
+    shown = []
+
+    class Bar:
+        def __init__(self, total):
+            self.total, self.done = total, 0
+
+        def display(self):
+            shown.append((self.done, self.total))
+
+        progress = property(lambda self: self.done, lambda self, done: shown.append((done, self.total)))
+
     shell = SimpleNamespace(kernel=object())
     monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
-    monkeypatch.setattr(progress, "find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "IPython.display", SimpleNamespace(ProgressBar=Bar))
+    return shown
 
 
 def test_a_notebook_is_an_ipython_with_a_kernel(monkeypatch, notebook):
@@ -36,38 +47,26 @@ def test_a_notebook_is_an_ipython_with_a_kernel(monkeypatch, notebook):
     assert not in_notebook()
 
 
-def test_a_notebook_without_widgets_has_a_bar_as_a_terminal_has(notebook, clock, capsys):
-    assert bar_console().is_terminal and not bar_console().is_jupyter
+def test_a_notebook_has_ipythons_bar_which_ends_full(notebook, clock, capsys):
     assert list(track(range(6), "fitting")) == [*range(6)]
-    shown = capsys.readouterr()
-    assert "fitting" in shown.err and "/6" in shown.err and shown.out == ""
-
-
-def test_a_notebook_with_widgets_has_rich_s_own(monkeypatch, notebook):
-    monkeypatch.setattr(progress, "find_spec", lambda name: ModuleSpec(name, None))
-    assert not bar_console().is_terminal  # rich finds out by itself where it is
-
-
-def test_what_is_over_at_once_shows_nothing(notebook, capsys):
-    assert list(track(range(6), "fitting")) == [*range(6)]
+    assert notebook[0] == (0, 6) and notebook[-1] == (6, 6)
+    assert all(0 <= done <= 6 for done, _ in notebook)
     assert capsys.readouterr().err == ""
 
 
-def test_it_is_shown_nowhere_if_not_wanted(notebook, clock, capsys):
+def test_a_notebook_shows_no_bar_for_an_unknown_number_of_steps(notebook, clock):
+    assert list(track((step for step in range(6)), "fitting")) == [*range(6)]
+    assert notebook == []
+
+
+def test_what_is_over_at_once_shows_nothing(notebook):
+    assert list(track(range(6), "fitting")) == [*range(6)]
+    assert notebook == []
+
+
+def test_it_is_shown_nowhere_if_not_wanted(notebook, clock):
     assert list(track(range(6), "fitting", show=False)) == [*range(6)]
-    assert capsys.readouterr().err == ""
-
-
-@pytest.mark.parametrize("steps, total", [(range(5), 5), ((step for step in range(5)), None)])
-def test_a_bar_counts_all_steps_and_knows_how_many_there_are(steps, total, clock, monkeypatch):
-    bars = []
-    start = Progress._start
-    monkeypatch.setattr(Progress, "_start", lambda self: start(self) or bars.append(self))
-    assert list(track(steps, "fitting", show=True)) == [*range(5)]
-    (bar,) = bars
-    (task,) = bar.bar.tasks
-    assert (task.description, task.completed, task.total) == ("fitting", 5, total)
-    assert bar.bar.finished == (total is not None) and not bar.bar.live.is_started
+    assert notebook == []
 
 
 def test_a_terminal_has_a_bar(monkeypatch, capsys, clock):
@@ -81,11 +80,13 @@ def test_a_bar_is_gone_at_the_end_and_after_an_error(clock):
         yield from range(5)
         raise ZeroDivisionError
 
+    stopped = []
     with Progress("fitting", 4, True) as bar:
         for _ in range(3):
             bar.advance()
-        assert bar.bar.live.is_started
-    assert not bar.bar.live.is_started
+        stop = bar.stop
+        bar.stop = lambda: (stop(), stopped.append(bar.done))
+    assert stopped == [3]
     with pytest.raises(ZeroDivisionError):
         list(track(failing(), "fitting", show=True))
 

@@ -25,8 +25,23 @@ def test_bars_are_for_terminals_and_notebooks(monkeypatch: pytest.MonkeyPatch) -
 def test_a_notebook_has_bars_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stderr.isatty", lambda: False, raising=False)
     monkeypatch.setattr("bitbayes.auditing.progress.in_notebook", lambda: True)
+    bars = []
+
+    class Bar:
+        def __init__(self, total: int) -> None:
+            self.total, self.progress = total, 0
+            bars.append(self)
+
+        def display(self) -> None:
+            pass
+
+    monkeypatch.setattr("IPython.display.ProgressBar", Bar)
     with shown(None) as report:
-        assert isinstance(report, ProgressBars)
+        report("Fitting", 0, None)  # nothing can be shown yet
+        for step in [(0, 2), (2, 2)]:
+            report("Fitting", *step)
+        report("Tuning", 1, 4)
+    assert [(bar.progress, bar.total) for bar in bars] == [(2, 2), (1, 4)]
 
 
 def test_there_is_one_bar_for_each_stage() -> None:

@@ -74,6 +74,6 @@ def test_a_notebook_shows_progress(tmp_path):
     nbformat.write(notebook, path)
     (cell,) = runner().run(path).cells
     (output,) = cell.outputs  # one output, that was updated, and no warning
-    assert output.data["text/plain"].startswith("counting <steps>: 8 of 8 in 2 s")
-    assert '<progress aria-label="counting &lt;steps&gt;" value="8" max="8">' in output.data["text/html"]
+    assert output.data["text/plain"].endswith("8/8")
+    assert "max='8' value='8'" in output.data["text/html"]
     assert "ipywidgets" not in sys.modules

@@ -2,11 +2,12 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Self
+from typing import Any, Self
 
+from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from bitbayes.progress import bar_console, in_notebook, on_terminal
+from bitbayes.progress import in_notebook, on_terminal
 
 # Called with the name of a stage, the steps done, and the number of all its steps (None if unknown).
 ReportProgress = Callable[[str, int, int | None], None]
@@ -28,6 +29,8 @@ def shown(progress: bool | ReportProgress | None) -> Iterator[ReportProgress]:
         yield progress
     elif progress is False or (progress is None and not in_notebook() and not on_terminal()):
         yield say_nothing
+    elif in_notebook():
+        yield notebook_bars()
     else:
         with ProgressBars() as bars:
             yield bars
@@ -38,7 +41,7 @@ class ProgressBars:
 
     def __init__(self) -> None:
         columns = (TextColumn("{task.description:17}"), BarColumn(), TimeElapsedColumn())
-        self.progress = Progress(*columns, console=bar_console())
+        self.progress = Progress(*columns, console=Console(stderr=True))
         self.tasks: dict[str, TaskID] = {}
         self.stage = ""  # the current one
 
@@ -54,3 +57,21 @@ class ProgressBars:
 
     def __exit__(self, *error: object) -> None:
         self.progress.stop()
+
+
+def notebook_bars() -> ReportProgress:
+    """Return a function that shows one of IPython's bars for each stage: rich's need ipywidgets."""
+    from IPython.display import ProgressBar
+
+    bars: dict[str, Any] = {}
+
+    def report(stage: str, done: int, total: int | None) -> None:
+        if not total:
+            return
+        if stage not in bars:
+            print(stage)
+            bars[stage] = ProgressBar(total)  # type: ignore[no-untyped-call]
+            bars[stage].display()
+        bars[stage].total, bars[stage].progress = total, done
+
+    return report
