@@ -878,11 +878,7 @@ class Laplace(nn.Module):
 
     def _set_jointly(self, task: str, fitted: Callable[[], Fitted]) -> None:
         """Use these sums in all processes, or in none if one of them fails."""
-        processes = current_processes()
-        if processes.size == 1:
-            self._use(self._posterior_of(fitted()))
-            return
-        posterior, _ = processes.agree(task, lambda: self._posterior_of(fitted()), lambda _: None)
+        posterior, _ = current_processes().agree(task, lambda: self._posterior_of(fitted()), lambda _: None)
         self._use(posterior)
 
     def _use(self, posterior: WeightPosterior) -> None:

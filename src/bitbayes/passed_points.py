@@ -78,6 +78,4 @@ class PassedPoints:
             raise ArgumentError(
                 f"predictive={predictive.name!r} runs networks on inputs, which are not kept: choose another"
             )
-        likelihood = predictive.likelihood
-        logits = predictive.logits(NO_BATCH, gaussian)
-        return likelihood.log_probabilities(logits).exp(), likelihood.score(gaussian)
+        return predictive.probabilities(NO_BATCH, gaussian), predictive.likelihood.score(gaussian)

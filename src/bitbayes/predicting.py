@@ -7,7 +7,7 @@ residual in it. Drawn networks are run on the inputs, and have no residual.
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
 
@@ -17,7 +17,7 @@ from torch import Tensor
 from bitbayes import rays
 from bitbayes.closed_forms import FEW_CLASSES
 from bitbayes.errors import ArgumentError
-from bitbayes.likelihoods import SAMPLED_LOGITS, Likelihood
+from bitbayes.likelihoods import SAMPLED_LOGITS, SAMPLES, Likelihood
 from bitbayes.logits import LogitGaussian
 from bitbayes.model import Batch, Data, input_batches, model_device
 from bitbayes.options import SAMPLED_NETWORKS
@@ -28,7 +28,7 @@ from bitbayes.residual import Residual
 from bitbayes.settings import Settings
 
 # The default number of draws: of logits, and of networks.
-SAMPLES, NETWORKS = 100, 20
+NETWORKS = 20
 # How many numbers one step of a prediction may hold in memory.
 NUMBERS_PER_PREDICTION = 2**24
 
@@ -51,6 +51,10 @@ class Predictive(ABC):
     def logits(self, batch: Batch, gaussian: LogitGaussian | None) -> Tensor:
         """Drop-in logits (n, k) of the averaged prediction."""
 
+    def probabilities(self, batch: Batch, gaussian: LogitGaussian | None) -> Tensor:
+        """The averaged probabilities (n, classes)."""
+        return self.likelihood.log_probabilities(self.logits(batch, gaussian)).exp()
+
     @abstractmethod
     def draws(self, batch: Batch, gaussian: LogitGaussian | None) -> Tensor:
         """Draws of the probabilities, (samples, n, classes), for the parts of the uncertainty."""
@@ -70,8 +74,7 @@ class SampledLogits(Predictive):
 
     def logits(self, batch: Batch, gaussian: LogitGaussian | None) -> Tensor:
         assert gaussian is not None
-        drawn = self.likelihood.drawn_probabilities(gaussian, self.samples, self.generator)
-        return self.likelihood.drop_in(drawn.mean(0))
+        return self.likelihood.predict_by_draws(gaussian, self.samples, self.generator)
 
     def draws(self, batch: Batch, gaussian: LogitGaussian | None) -> Tensor:
         assert gaussian is not None and self.generator is not None
@@ -185,8 +188,8 @@ class Predictor:
         self, batches: Iterator[Batch], samples: int = SAMPLES
     ) -> Iterator[tuple[Batch, LogitGaussian]]:
         """Parts of the batches, small enough to draw from at once, and the Gaussian of each."""
-        if (residual := self.residual) is not None:  # before the model, which may work in place
-            batches = (replace(each, root_kernel=residual.root_kernel(each.inputs)) for each in batches)
+        if self.residual is not None:
+            batches = map(self.residual.attach, batches)
         rows = max(1, NUMBERS_PER_PREDICTION // (self.posterior.outputs * max(FEW_CLASSES, samples)))
         for batch, gaussian in self.posterior.gaussians(batches, self.prior, rows):
             # The posterior has repeated √k for the positions of an input already.
@@ -194,9 +197,8 @@ class Predictor:
 
     def predict(self, batches: Iterator[Batch], predictive: Predictive) -> Iterator[tuple[Batch, Tensor]]:
         """The points of each batch, and the probabilities (n, classes) of their averaged prediction."""
-        likelihood = predictive.likelihood
         for batch, gaussian in self._with_gaussians(predictive, batches):
-            yield batch, likelihood.log_probabilities(predictive.logits(batch, gaussian)).exp()
+            yield batch, predictive.probabilities(batch, gaussian)
 
     def draw(self, batches: Iterator[Batch], predictive: Predictive) -> Iterator[tuple[Batch, Tensor]]:
         """The points of each batch, and draws (samples, n, classes) of their probabilities."""
@@ -205,11 +207,10 @@ class Predictor:
 
     def rate(self, batches: Iterator[Batch], predictive: Predictive) -> Iterator[Rated]:
         """Predictions and scores of one forward pass."""
-        likelihood = predictive.likelihood
         for batch, gaussian in self.gaussians(batches):
-            probabilities = likelihood.log_probabilities(predictive.logits(batch, gaussian)).exp()
+            probabilities = predictive.probabilities(batch, gaussian)
             labels = None if batch.labels is None else batch.labels.cpu()
-            yield Rated(labels, probabilities.cpu(), likelihood.score(gaussian).cpu())
+            yield Rated(labels, probabilities.cpu(), predictive.likelihood.score(gaussian).cpu())
 
     def forward(self, x: Any) -> tuple[LogitGaussian, tuple[int, ...]]:
         """The Gaussian over the logits at x, differentiable, and the shape of the model's own output."""

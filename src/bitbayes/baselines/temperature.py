@@ -111,7 +111,7 @@ class TemperatureScaling(nn.Module):
             outputs.append(to_float64(logits))
         assert likelihood is not None  # `labelled_batches` raises on an empty loader
         logits, labels = torch.cat(outputs), torch.cat(targets).to(outputs[0].device)
-        self.temperature = _best_temperature(logits, labels, likelihood)
+        self.temperature = _best_temperature(logits, labels)
         return self
 
     def forward(self, x: Tensor | NamedInputs) -> Tensor:
@@ -165,7 +165,7 @@ class TemperatureScaling(nn.Module):
         return output.to(prediction_dtype(output.dtype))
 
 
-def _best_temperature(logits: Tensor, labels: Tensor, likelihood: Likelihood) -> float:
+def _best_temperature(logits: Tensor, labels: Tensor) -> float:
     if logits.shape[1] == 1:
         logits = torch.cat([torch.zeros_like(logits), logits], dim=1)  # softmax of (0, f) is (1 − σ(f), σ(f))
     chosen = logits.gather(1, labels[:, None])[:, 0]

@@ -22,7 +22,6 @@ from bitbayes.model import (
     TrainableLayers,
     Unpadded,
     check_loader,
-    count_unpadded,
     labelled_batch,
     model_device,
 )
@@ -147,7 +146,7 @@ class TrainingData:
 
     def __init__(self, request: FitRequest) -> None:
         self.request, self.totals, self.loader = request, Totals(), request.loader
-        self.unpadded_rows = count_unpadded(self.loader)
+        self.unpadded = Unpadded(self.loader)
         self.device = model_device(request.model)
         check_loader(self.loader)
         if request.checkpointer is not None:
@@ -168,20 +167,19 @@ class TrainingData:
     def __iter__(self) -> Iterator[Batch]:
         """The batches. Their inputs are summed before the model runs, which may change them in place."""
         totals = self.totals
-        unpadded = None if self.unpadded_rows is None else Unpadded(self.unpadded_rows - totals.rows)
+        self.unpadded.skip(totals.rows)
         # The first batch of a resumed pass was summed up before.
         batches = self.iterator if totals.batches else chain([self.first], self.iterator)
         with Progress("fitting", length_hint(self.loader), self.request.progress) as progress:
             for number, given in enumerate(batches, totals.batches):
-                batch: Batch | None = labelled_batch(given, number, self.device)
-                assert batch is not None and batch.labels is not None
+                batch = labelled_batch(given, number, self.device)
+                assert batch.labels is not None
                 totals.batches += 1
                 totals.rows += len(batch.labels)  # not those of the inputs, which may be texts in a list
-                if unpadded is not None:
-                    batch = unpadded(batch)
-                if batch is not None:
-                    self._add_inputs(batch.inputs)
-                    yield batch
+                own = self.unpadded(batch)
+                if own is not None:
+                    self._add_inputs(own.inputs)
+                    yield own
                 progress.advance()
 
     def _add_inputs(self, inputs: Inputs) -> None:

@@ -20,6 +20,8 @@ from bitbayes.uncertainty import Uncertainty, uncertainty_of_draws
 
 ClosedForm = Callable[[LogitGaussian], Tensor]
 AUTO, SAMPLED_LOGITS = "auto", "mc"
+# How many draws of logits are taken by default.
+SAMPLES = 100
 
 
 class Likelihood(ABC):
@@ -187,6 +189,12 @@ class Likelihood(ABC):
         with without_autocast(gaussian.scale.device):
             draws = self.remove_shift(gaussian.scaled_draws(samples, generator, shared=shared))
             return self.probabilities(draws * gaussian.scale[:, None])
+
+    def predict_by_draws(
+        self, gaussian: LogitGaussian, samples: int, generator: torch.Generator | None
+    ) -> Tensor:
+        """Drop-in logits (n, k) of the average over draws of the outputs."""
+        return self.drop_in(self.drawn_probabilities(gaussian, samples, generator).mean(0))
 
     # ---- scores
 

@@ -199,7 +199,7 @@ class LastLayer(WeightPosterior):
                     shape = len(points.logits), self.outputs
                     labels = self.likelihood.check_labels(points.labels, shape, points.name, checks)
                     points = replace(points, labels=labels)
-                for part in points.split(rows) if len(points.logits) > rows else [points]:
+                for part in points.split(rows):
                     chosen = None if choose is None else choose(len(part.logits))
                     part = part if chosen is None else part.select(chosen)
                     yield part, self._by_prior(part.features, part.logits, wide=wide)

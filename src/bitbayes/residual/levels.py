@@ -6,14 +6,14 @@ level, and one variance σ² for all.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from bitbayes.errors import ArgumentError, ModelError
-from bitbayes.model import Inputs, call, model_device, private_copy, row_count
+from bitbayes.model import Batch, Inputs, call, model_device, private_copy, row_count
 from bitbayes.model.loaders.batches import LABELS, move
 from bitbayes.model.running.calls import recorded_inputs
 from bitbayes.precision import prediction_dtype, to_float64
@@ -74,6 +74,10 @@ class Residual:
         every = torch.stack(roots)
         largest = every.detach().amax(0).clamp_min(1e-100)  # in units of it no square overflows
         return largest * (every / largest).square().sum(0).sqrt()
+
+    def attach(self, batch: Batch) -> Batch:
+        """The batch with its √k(x), before the model runs: it may work in place on its inputs."""
+        return replace(batch, root_kernel=self.root_kernel(batch.inputs))
 
     def _kernels_for(self, rows: list[Tensor]) -> list[Kernel]:
         """The kernel of each level, on the device and in the precision of its rows."""

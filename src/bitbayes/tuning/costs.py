@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from bitbayes.likelihoods import SAMPLED_LOGITS, Likelihood
+from bitbayes.likelihoods import SAMPLED_LOGITS, SAMPLES, Likelihood
 from bitbayes.logits import LogitGaussian
 from bitbayes.precision import to_float64
 from bitbayes.processes import current_processes
@@ -16,8 +16,6 @@ from bitbayes.tuning.points import SEED, Points
 
 # How many candidates to predict at once, so that kernel launches are amortised.
 CANDIDATES_AT_ONCE = 5
-# The number of draws of "mc" for each candidate.
-SAMPLES = 100
 
 
 class Costs:
@@ -51,31 +49,23 @@ class Costs:
         # Read back from the device once, at the end.
         none = torch.zeros(len(candidates), dtype=torch.float64)
         total = torch.stack(totals).sum(0).cpu() if totals else none
-        processes = current_processes()
-        if processes.size > 1:
-            processes.add_(total)
+        current_processes().add_(total)
         return total / self.count
 
     def _sampled(self, gaussian: LogitGaussian) -> Tensor:
         """Drop-in logits, with the same random numbers for each candidate, so that these can be compared."""
         generator = torch.Generator(gaussian.scale.device).manual_seed(SEED)
-        drawn = self.likelihood.drawn_probabilities(gaussian, SAMPLES, generator)
-        return self.likelihood.drop_in(drawn.mean(0))
+        return self.likelihood.predict_by_draws(gaussian, SAMPLES, generator)
 
 
 def point_count(groups: list[Points]) -> int:
     """The number of points of all processes."""
-    count = sum(len(points.by_prior.scale) for points in groups)
-    processes = current_processes()
-    if processes.size == 1:
-        return count
-    total = torch.tensor(count)
-    processes.add_(total)
-    return int(total)
+    count = torch.tensor(sum(len(points.by_prior.scale) for points in groups))
+    current_processes().add_(count)
+    return int(count)
 
 
 def all_points(parts: list[Tensor], *shape: int) -> Tensor:
     """Values (n, *shape) of the points of all processes, in float64."""
     mine = to_float64(torch.cat(parts)) if parts else torch.zeros(0, *shape, dtype=torch.float64)
-    processes = current_processes()
-    return mine if processes.size == 1 else processes.gather(mine)
+    return current_processes().gather(mine)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from operator import length_hint
 from typing import Any
 
 from bitbayes.errors import EmptyLoaderError
-from bitbayes.model import Batch, Inputs, Unpadded, check_loader, count_unpadded, labelled_batch, model_device
+from bitbayes.model import Batch, Inputs, Unpadded, check_loader, labelled_batch, model_device
 from bitbayes.model.loaders.batches import EMPTY
 from bitbayes.posteriors.base import WeightPosterior
 from bitbayes.progress import Progress
@@ -40,13 +40,9 @@ class TuningRequest:
         """
         number = -1
         with Progress("tuning: validation data", length_hint(self.loader), self.progress) as progress:
-            count = count_unpadded(self.loader)
-            unpadded = None if count is None else Unpadded(count)
-            device = model_device(self.posterior.model)
+            unpadded, device = Unpadded(self.loader), model_device(self.posterior.model)
             for number, given in enumerate(check_loader(self.loader)):
-                batch: Batch | None = labelled_batch(given, number, device)
-                if unpadded is not None and batch is not None:
-                    batch = unpadded(batch)
+                batch = unpadded(labelled_batch(given, number, device))
                 if batch is not None:
                     if look is not None:
                         look(batch.inputs)
@@ -57,6 +53,4 @@ class TuningRequest:
 
     def with_kernel(self, batch: Batch) -> Batch:
         """The batch with its √k(x). Call it before the model, which may change inputs in place."""
-        if self.residual is None:
-            return batch
-        return replace(batch, root_kernel=self.residual.root_kernel(batch.inputs))
+        return batch if self.residual is None else self.residual.attach(batch)

@@ -15,7 +15,6 @@ from bitbayes.model import (
     Inputs,
     Unpadded,
     check_data,
-    count_unpadded,
     input_batches,
     model_device,
 )
@@ -127,13 +126,12 @@ def _one_pass(
 
 def _outlier_batches(request: TuningRequest, data: Any) -> Iterator[Batch]:
     """The batches of outliers, without points that a sampler repeats, with the residual's kernel."""
-    count = count_unpadded(data)
-    unpadded = None if count is None else Unpadded(count)
+    unpadded = Unpadded(data)
     if not isinstance(data, (Tensor, Mapping)):
         data = track(data, "tuning: outliers", request.progress)
     for batch in input_batches(
         data, model_device(request.posterior.model), positions=request.posterior.layout.positions
     ):
-        own = batch if unpadded is None else unpadded(batch)
+        own = unpadded(batch)
         if own is not None:
             yield request.with_kernel(own)

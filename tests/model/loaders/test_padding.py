@@ -14,9 +14,7 @@ CPU = torch.device("cpu")
 
 def numbers(loader):
     """The points that a loader gives for its own, by their numbers."""
-    batches, count = labelled_batches(loader, CPU), count_unpadded(loader)
-    if count is not None:
-        batches = filter(None, map(Unpadded(count), batches))
+    batches = filter(None, map(Unpadded(loader), labelled_batches(loader, CPU)))
     return [int(each) for batch in batches for each in batch.labels]
 
 

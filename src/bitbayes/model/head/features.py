@@ -132,9 +132,7 @@ def forward(
     features = rows_of(features, feature_axis(module))
     if checks is not None:
         checks.add(equal_values(result, output), partial(_refuse_output, head))
-    n, k = features.shape[0], head.outputs
-    logits = head.layout.flatten(output, n, k) if positions else output.reshape(n, k)
-    return features, logits, tuple(output.shape)
+    return features, head.layout.flatten(output, features.shape[0], head.outputs), tuple(output.shape)
 
 
 def _refuse_output(head: Head, logits: Tensor | None = None) -> None:

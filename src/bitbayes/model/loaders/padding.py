@@ -57,17 +57,23 @@ def count_unpadded(loader: Any) -> int | None:
 
 
 class Unpadded:
-    """Leaves out the points that a loader's sampler repeats.
+    """Leaves the points out that a loader's sampler repeats.
 
-    Args:
-        left: how many points come before the repeated ones.
+    Raises if it is not known which these are.
     """
 
-    def __init__(self, left: int) -> None:
-        self.left = left
+    def __init__(self, loader: Any) -> None:
+        self.left = count_unpadded(loader)  # points to come before those that are repeated; None: none are
+
+    def skip(self, rows: int) -> None:
+        """So many points were read before."""
+        if self.left is not None:
+            self.left -= rows
 
     def __call__(self, batch: Batch) -> Batch | None:
-        """The next batch without repeated points; None if all are repeated."""
+        """The next batch without points that are repeated; None if all of them are."""
+        if self.left is None:
+            return batch
         keep, self.left = self.left, self.left - len(batch)
         return next(batch.split(keep)) if keep > 0 else None
 
