@@ -8,6 +8,9 @@ import pytest
 import torch
 from hypothesis import HealthCheck, Phase, settings
 
+from bitbayes.model import MatrixJacobian
+from bitbayes.model.jacobians import layer_jacobians
+
 sys.path.insert(0, str(Path(__file__).parent))
 
 # Derandomised: a failure seen once is seen by everybody, and nothing is written beside the tests.
@@ -32,3 +35,32 @@ torch.set_num_threads(1)
 @pytest.fixture(autouse=True)
 def _seeded():
     torch.manual_seed(0)
+
+
+# Jacobians of layers in factors, of several shapes, and both ways in which their products are made.
+SHAPES = [
+    # points, groups, inputs, outputs, directions, positions
+    (5, 1, 7, 4, 3, 1),
+    (5, 1, 7, 4, 3, 6),
+    (3, 2, 5, 3, 2, 4),
+    (4, 3, 2, 1, 1, 9),
+]
+
+
+@pytest.fixture(params=SHAPES, ids=str)
+def jacobian(request):
+    n, groups, i, o, c, positions = request.param
+    torch.manual_seed(0)
+    inputs = torch.randn(n, groups, i, positions, dtype=torch.float64)
+    return MatrixJacobian(inputs, torch.randn(n, groups, c, o, positions, dtype=torch.float64))
+
+
+@pytest.fixture(params=[1, 20, 2**20], ids="chunks of {}".format)
+def chunk(request, monkeypatch):
+    monkeypatch.setattr(layer_jacobians, "CPU_CHUNK_NUMBERS", request.param)
+
+
+@pytest.fixture(params=[-1000, 1000], ids=["formed", "pairs"])
+def route(request, monkeypatch):
+    monkeypatch.setattr(layer_jacobians, "SQUARE_COST_IN_PRODUCTS", request.param)
+    return request.param > 0

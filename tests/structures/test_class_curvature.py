@@ -5,36 +5,13 @@ import math
 import pytest
 import torch
 
-from bitbayes.likelihoods import likelihood_for
-from bitbayes.structures import LowRankCurvature, lowrank
 from bitbayes.structures.class_curvature import ClassCurvature
-
-
-def probabilities(n, k, gain=1.0, seed=0):
-    """p (n, k) of made logits; the larger the gain, the more confident."""
-    generator = torch.Generator().manual_seed(seed)
-    return (gain * torch.randn(n, k, generator=generator, dtype=torch.float64)).softmax(1)
+from curvatures import of_probabilities, probabilities, smallest_eigenvalue
 
 
 def class_hessian(p):
     """B = Σₙ(diag pₙ − pₙpₙᵀ), dense."""
     return torch.diag(p.sum(0)) - p.T @ p
-
-
-def of_probabilities(p, rank, block=20):
-    """What is kept of points with these probabilities, which come in blocks."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lowrank, "RANK", rank)
-        features = torch.ones(len(p), 1, dtype=torch.float64)
-        total, *others = (
-            LowRankCurvature.of_features(features[: len(part)], part.log(), likelihood_for(p.shape[1]))
-            for part in torch.split(p, block)
-        )
-        return sum(others, total)
-
-
-def smallest_eigenvalue(matrix):
-    return float(torch.linalg.eigvalsh(matrix)[0])
 
 
 @pytest.mark.parametrize("gain", [0.5, 2.0, 6.0])

@@ -12,8 +12,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import bitbayes as bb
 import reference
 from bitbayes.errors import ArgumentError, ModelError, SketchWarning
-from bitbayes.likelihoods import likelihood_for
-from bitbayes.structures import LowRankCurvature, lowrank
+from bitbayes.structures import lowrank
+from curvatures import of_probabilities, probabilities, smallest_eigenvalue
 
 VARIANCES = (1e-4, 0.3, 30.0, 83_000.0, 1e10)
 
@@ -28,28 +28,6 @@ def both(k, bias=True, n=30, **options):
 def curvature_of(bayes):
     (curvature,) = bayes.posterior.fitted.curvature.values()
     return curvature
-
-
-def probabilities(n, k, gain=1.0, seed=0):
-    """p (n, k) of made logits; the larger the gain, the more confident."""
-    generator = torch.Generator().manual_seed(seed)
-    return (gain * torch.randn(n, k, generator=generator, dtype=torch.float64)).softmax(1)
-
-
-def of_probabilities(p, rank, block=20):
-    """What is kept of points with these probabilities, which come in blocks."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lowrank, "RANK", rank)
-        features = torch.ones(len(p), 1, dtype=torch.float64)
-        total, *others = (
-            LowRankCurvature.of_features(features[: len(part)], part.log(), likelihood_for(p.shape[1]))
-            for part in torch.split(p, block)
-        )
-        return sum(others, total)
-
-
-def smallest_eigenvalue(matrix):
-    return float(torch.linalg.eigvalsh(matrix)[0])
 
 
 @pytest.mark.parametrize("prior_variance", VARIANCES)

@@ -12,17 +12,9 @@ from bitbayes.model import (
     FeaturePasses,
     find_head,
     forward,
-    labelled_batches,
 )
 
-CPU = torch.device("cpu")
-
-
 X, Y = torch.arange(10.0).reshape(5, 2), torch.arange(5)
-
-
-def parts(loader):
-    return [(each.inputs.tolist(), each.labels.tolist()) for each in labelled_batches(loader, CPU)]
 
 
 @pytest.mark.parametrize("rows", [1, 2, 4])

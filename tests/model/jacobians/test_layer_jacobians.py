@@ -1,43 +1,11 @@
 """A layer's Jacobian in factors: its products, by either way and in any chunks, are the plain sums."""
 
-import pytest
 import torch
 
-from bitbayes.model import MatrixJacobian, from_pairs
+from bitbayes.model import from_pairs
 from bitbayes.model.jacobians import layer_jacobians
 from bitbayes.structures import DiagCurvature
-
-SHAPES = [
-    # points, groups, inputs, outputs, directions, positions
-    (5, 1, 7, 4, 3, 1),
-    (5, 1, 7, 4, 3, 6),
-    (3, 2, 5, 3, 2, 4),
-    (4, 3, 2, 1, 1, 9),
-]
-
-
-@pytest.fixture(params=SHAPES, ids=str)
-def jacobian(request):
-    n, groups, i, o, c, positions = request.param
-    torch.manual_seed(0)
-    inputs = torch.randn(n, groups, i, positions, dtype=torch.float64)
-    return MatrixJacobian(inputs, torch.randn(n, groups, c, o, positions, dtype=torch.float64))
-
-
-@pytest.fixture(params=[1, 20, 2**20], ids="chunks of {}".format)
-def chunk(request, monkeypatch):
-    monkeypatch.setattr(layer_jacobians, "CPU_CHUNK_NUMBERS", request.param)
-
-
-@pytest.fixture(params=[-1000, 1000], ids=["formed", "pairs"])
-def route(request, monkeypatch):
-    monkeypatch.setattr(layer_jacobians, "SQUARE_COST_IN_PRODUCTS", request.param)
-    return request.param > 0
-
-
-def plain_jacobian(jacobian):
-    """The Jacobian (n, c, groups, o, i) by one einsum."""
-    return torch.einsum("ngit,ngcot->ncgoi", jacobian.inputs, jacobian.gradients)
+from dense import plain_jacobian
 
 
 def test_the_dense_jacobian_is_the_sum_over_positions(jacobian):
