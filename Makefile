@@ -7,7 +7,7 @@ RELEASE := .venv-release
 # What uses each dependency, in about half a minute.
 LOWEST_TESTS := tests/repository/test_dependencies.py tests/test_cli.py tests/io/test_posterior_file.py \
 	tests/io/test_export.py::test_onnxruntime_gives_the_same_numbers \
-	tests/io/test_export.py::test_a_residual_at_hidden_layers_is_exported \
+	tests/io/test_export.py::test_graphs_hold_the_temperature_and_the_residual \
 	tests/paper/data/test_sets.py tests/paper/test_deep_kernel.py::test_it_learns \
 	tests/test_metrics.py
 # All but the helper of the others and those for a GPU.

@@ -52,7 +52,7 @@ def learned(rank: int, size: int, device: str, classes: int, **options: Any) -> 
         for layer, curvature in fitted.curvature.items()
         for name, tensor in curvature.tensors().items()
     }
-    numbers = [bayes.prior_variance, bayes.temperature, bayes.residual_variance, bayes.residual_threshold]
+    numbers = [bayes.prior_variance, bayes.temperature, bayes.near_variance, bayes.beyond_variance]
     found["numbers"] = torch.tensor([fitted.count, fitted.loss, *numbers], dtype=torch.float64)
     found["probabilities"] = bayes.predict_proba(3 * x[:100]).cpu()
     return found

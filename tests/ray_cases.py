@@ -1,5 +1,7 @@
 """Networks and Laplace approximations for rays, and plain evaluation along rays."""
 
+from dataclasses import replace
+
 import torch
 from torch import nn
 from torch.func import jacrev
@@ -78,6 +80,21 @@ def laplace(name, k, n=40, seed=0, **options):
     model, x = network(name, k, n, seed)
     labels = torch.arange(n) % max(k, 2)
     return bb.Laplace(model, **options).fit([(2 * x, labels)]), x
+
+
+def chosen_residual(bayes, near, beyond, seed=0, shortest=0.5):
+    """Give the residual of a `Laplace` numbers as `tune` does: weights of its levels, and thresholds."""
+    generator = torch.Generator().manual_seed(seed)
+    names = bayes.known_residual.names
+    weights = torch.rand(len(names), generator=generator).tolist()
+    thresholds = (shortest * (1 + 5 * torch.rand(len(names), generator=generator))).tolist()
+    bayes.settings = replace(
+        bayes.settings,
+        near_variance=near,
+        beyond_variance=beyond,
+        levels=dict(zip(names, weights, strict=True)),
+        thresholds=dict(zip(names, thresholds, strict=True)),
+    )
 
 
 def region_of(model, x, **options):

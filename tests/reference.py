@@ -203,18 +203,49 @@ def sigmoid_expectation(mean, variance):
 
 
 def residual_deviations(train):
-    """(mean of (x − mean)⁴)^¼, (D,), column by column; with the floor where few points determine it."""
+    """(mean of (x − mean)⁴)^¼, (D,), column by column; with the floor where few points determine it.
+
+    A column that is always c has |c|/64. At 0 it has the lower median of those that vary, or 1.
+    """
     train = train.double().flatten(1)
-    floor = math.sqrt(float(train.var(0, correction=0).mean())) or 1.0
-    found = []
-    for column in (train - train.mean(0)).T:
-        squares, fourths = float((column**2).sum()), float((column**4).sum())
-        own = (fourths / len(column)) ** 0.25
-        found.append(own if fourths > 0 and squares**2 / fourths >= 10 else max(own, floor))
-    return torch.tensor(found, dtype=torch.float64)
+    floor = math.sqrt(float(train.var(0, correction=0).mean()))
+    found = {}
+    for number, column in enumerate(train.T):
+        if column.min() < column.max():
+            gaps = column - column.mean()
+            squares, fourths = float((gaps**2).sum()), float((gaps**4).sum())
+            own = (fourths / len(column)) ** 0.25
+            found[number] = own if squares**2 / fourths >= 10 else max(own, floor)
+    typical = sorted(found.values())[(len(found) - 1) // 2] if found else 1.0
+    constants = [abs(float(value)) / 64 or typical for value in train[0]]
+    return torch.tensor([found.get(i, each) for i, each in enumerate(constants)], dtype=torch.float64)
 
 
 def residual_kernel(x, train):
     """1/D Σ |x̂|³/3 in float64, (n,), with the means and the deviations of the training data."""
     standard = (x.double().flatten(1) - train.double().flatten(1).mean(0)) / residual_deviations(train)
     return (standard.abs() ** 3 / 3).mean(1)
+
+
+def residual_correlations(train):
+    """The second moments (d, d) in units of the deviations, shrunk by (23) of Chen et al. (2010)."""
+    train, n, d = train.double(), *train.shape
+    standard = (train - train.mean(0)) / residual_deviations(train)
+    moments = sum(torch.outer(row, row) for row in standard) / n
+    for i, column in enumerate(train.T):
+        if column.min() == column.max():
+            moments[i], moments[:, i] = 0, 0
+            moments[i, i] = 1
+    trace, squared = float(moments.trace()), float((moments @ moments).trace())
+    spread = (n + 1 - 2 / d) * (squared - trace**2 / d)
+    share = min(1.0, max(1e-4, ((1 - 2 / d) * squared + trace**2) / spread)) if spread > 0 else 1.0
+    return (1 - share) * moments + share * trace / d * torch.eye(d, dtype=torch.float64)
+
+
+def residual_distances(x, train, correlated):
+    """√((x − μ)ᵀ S⁻¹ (x − μ)/d), (n,), with S in the units of x; or the cube root of the kernel."""
+    if not correlated:
+        return residual_kernel(x, train) ** (1 / 3)
+    gaps, deviations = x.double() - train.double().mean(0), residual_deviations(train)
+    moments = residual_correlations(train) * deviations[:, None] * deviations
+    return torch.stack([(gap @ torch.linalg.solve(moments, gap) / len(gap)).sqrt() for gap in gaps])

@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils.data import DataLoader, DistributedSampler, Subset, TensorDataset
 
 import bitbayes as bb
-from bitbayes.errors import EdgeWarning
+from bitbayes.errors import EdgeWarning, FewPointsWarning
 from bitbayes.fitting import last_layer as fitting_last_layer
 from bitbayes.io import checkpoint
 from bitbayes.posteriors import last_layer
@@ -59,9 +59,15 @@ def described(bayes, x=None):
         for name, curvature in fitted.curvature.items()
         for field, tensor in curvature.tensors().items()
     }
-    if fitted.input_moments is not None:
-        tensors |= {f"inputs/{field}": tensor for field, tensor in fitted.input_moments.tensors().items()}
-    numbers = [bayes.prior_variance, bayes.temperature, bayes.residual_variance, bayes.residual_threshold]
+    tensors |= {
+        f"level {name}/{field}": tensor
+        for name, sums in fitted.level_sums.items()
+        for field, tensor in sums.tensors().items()
+    }
+    chosen = bayes.settings
+    numbers = [bayes.prior_variance, bayes.temperature, bayes.near_variance, bayes.beyond_variance]
+    numbers += [*chosen.levels.values(), *chosen.thresholds.values()]
+    numbers += [chosen.score_centre or 0.0, chosen.score_spread or 0.0]
     return {
         "tensors": tensors,
         "sums": torch.tensor([fitted.count, fitted.loss], dtype=torch.float64),
@@ -80,6 +86,7 @@ def fit_update_tune(rank, size, cases):
         bayes.fit(loader(dataset(k), rank, size, split)).update(loader(dataset(k, 50), rank, size, split, 7))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", EdgeWarning)
+            warnings.simplefilter("ignore", FewPointsWarning)
             bayes.tune(loader(dataset(k, 61), rank, size, split, 9), **tuning)
         answers.append(described(bayes))
     return answers
@@ -288,6 +295,22 @@ def sketches_of_the_same_points(rank, size):
     with bb.process_group(None):
         (curvature,) = bayes.fit(unshared)._posterior.fitted.curvature.values()
     return curvature.directions, _error(lambda: bayes.fit(unshared))
+
+
+def images_of_two_sizes(rank, size, residual, others):
+    """Images of two sizes: the last process has the other one, in all of its batches or in the last."""
+    torch.manual_seed(0)
+    first, second = nn.Conv2d(1, 2, 3, padding=1), nn.Conv2d(2, 3, 3, padding=1)
+    model = nn.Sequential(first, nn.ReLU(), second, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, 3))
+    model = model.double()
+    torch.manual_seed(rank)
+    sides = [4] * (3 - others) + [5] * others if rank == size - 1 else [4] * 3
+    batches = [(torch.rand(6, 1, side, side).double(), torch.arange(6) % 3) for side in sides]
+    bayes = bb.Laplace(model, residual=residual)
+    if error := _error(lambda: bayes.fit(batches)):
+        return error[:2]
+    with bb.process_group(None):
+        return list(bayes.posterior.fitted.level_sums), described(bayes, torch.ones(2, 1, 4, 4).double())
 
 
 def positions(rank, size):

@@ -92,7 +92,9 @@ def test_an_audit_of_a_users_classifier(folder: Path) -> None:
     )
     assert result.exit_code == 0, result.output
     assert "Accuracy, %" in result.stdout
-    assert re.search(r"Chosen for bitbayes: prior variance \S+, temperature \S+, residual", result.stdout)
+    assert re.search(
+        r"Chosen for bitbayes: prior variance \S+, temperature \S+, near variance", result.stdout
+    )
     assert "Report: bitbayes-report.html\n" in result.stdout
     assert result.stdout.startswith("bitbayes ")  # the verdict comes first
     assert re.search(r"^  Unfamiliar inputs +\S+ → \S+  (better|same|worse)", result.stdout, re.MULTILINE)

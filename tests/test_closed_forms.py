@@ -68,7 +68,9 @@ def test_pairwise_with_many_classes_is_its_formula(structure):
 def test_all_ways_to_take_the_pairs_have_the_same_sums(structure):
     """Few classes, many, and those of an exported graph, in blocks of which the last is not full."""
     bayes, x = fitted(structure, 70, 5.0)
-    gaussian = bayes.posterior.forward(x, Prior(5.0))[0].plus_independent(torch.rand(len(x)).double())
+    gaussian = bayes.posterior.forward(x, Prior(5.0), None).gaussian.plus_independent(
+        torch.rand(len(x)).double()
+    )
     few = closed_forms._few_pairs(gaussian, 30.0)
     for other in (closed_forms._many_pairs, closed_forms._pairs_in_blocks):
         torch.testing.assert_close(other(gaussian, 30.0), few, rtol=1e-12, atol=0)

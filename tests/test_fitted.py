@@ -1,6 +1,7 @@
 """What a fit learns: sums that add, and that a part can be taken out of."""
 
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
@@ -21,7 +22,11 @@ def assert_close(found, expected):
         for part, tensor in curvature.tensors().items():
             ours = found.curvature[name].tensors()[part]
             torch.testing.assert_close(ours, tensor, rtol=1e-8, atol=1e-8 * float(tensor.abs().max()))
-    torch.testing.assert_close(found.input_moments.mean, expected.input_moments.mean, rtol=1e-8, atol=1e-8)
+    assert [*found.level_sums] == [*expected.level_sums] == ["input", "head"]
+    for name, each in expected.level_sums.items():
+        for part, tensor in each.tensors().items():
+            ours = found.level_sums[name].tensors()[part]
+            torch.testing.assert_close(ours, tensor, rtol=0, atol=1e-9 * float(tensor.abs().max()))
 
 
 @pytest.mark.parametrize("options", [{}, {"structure": "full"}, {"layers": "all", "structure": "diag"}])
@@ -45,6 +50,19 @@ def test_a_laplace_predicts_with_sums_that_are_set():
     fresh = bb.Laplace(model, prior_variance=2.0)
     fresh.set_fitted(other.posterior.fitted)
     assert torch.equal(fresh.predict_proba(x), other.predict_proba(x))
+
+
+def test_sums_of_other_levels_are_neither_added_nor_taken_out():
+    model, (x, y) = relu_mlp(), points()
+    whole, part = sums(model, x, y), sums(model, x[:20], y[:20])
+    fewer, less = (replace(each, level_sums={"head": each.level_sums["head"]}) for each in (whole, part))
+    with pytest.raises(DataError, match="not all of 4 finite numbers, as those of `fit` are"):
+        whole + less
+    with pytest.raises(DataError, match="these inputs are not all finite"):
+        less + whole
+    for one, other in ((whole, less), (fewer, part)):
+        with pytest.raises(DataError, match="fitted without the residual of the whole, or with another"):
+            one.without(other, 1e6)
 
 
 def test_sums_of_other_weights_are_refused():

@@ -1,6 +1,8 @@
 """Laplace: what fit, update and predictions do to data, model and dtype."""
 
 import copy
+import dataclasses
+import warnings
 from types import SimpleNamespace
 
 import pytest
@@ -9,8 +11,10 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import bitbayes as bb
+import ray_cases
 import reference
-from bitbayes.errors import ModelError
+from bitbayes.errors import ArgumentError, EdgeWarning, ModelError
+from bitbayes.model import fingerprint
 from classifiers import points, relu_mlp
 from reference import STRUCTURES
 
@@ -51,13 +55,15 @@ def test_constructing_computes_nothing(k):
     assert calls == []
 
 
-def test_fit_is_one_forward_call_a_batch_and_a_tiny_one(k):
+@pytest.mark.parametrize("residual, looks", [(False, 1), ("auto", 2)])
+def test_fit_is_one_forward_call_a_batch_and_tiny_ones(k, residual, looks):
+    """They find the head and, if there is a residual, its levels."""
     model = reference.network(k)
     calls = count_calls(model)
     x, y = reference.data(k)
-    bb.Laplace(model).fit(reference.loader(x, y, 8))
-    tiny, *batches = calls
-    assert tiny <= 2 and batches == [8, 8, 8, 6]
+    bb.Laplace(model, residual=residual).fit(reference.loader(x, y, 8))
+    tiny, batches = calls[:looks], calls[looks:]
+    assert max(tiny) <= 2 and batches == [8, 8, 8, 6]
 
 
 def test_fit_needs_no_gradient(k):
@@ -418,3 +424,174 @@ def test_logits_of_a_loader_are_those_of_all_its_points(structure, layers, resid
     whole, parts = bayes.logits(x), bayes.logits([x[:15], x[15:]])
     torch.testing.assert_close(parts.mean, whole.mean)
     torch.testing.assert_close(parts.covariance, whole.covariance)
+
+
+# ---- what the residual adds
+
+
+class Positions(nn.Module):
+    """One prediction for each position of a sequence, (n, t, k)."""
+
+    def __init__(self, k):
+        super().__init__()
+        self.inside, self.head = nn.Linear(4, 6), nn.Linear(6, k)
+
+    def forward(self, x):
+        return self.head(self.inside(x).relu())
+
+
+def tuned_case(k, kind="rows", **options):
+    """A `Laplace` with a residual, tuned, and its points: rows of a table, images, or sequences."""
+    torch.manual_seed(0)
+    if kind == "rows":
+        model, x = relu_mlp(k), torch.randn(80, 4)
+    elif kind == "images":
+        model, x = ray_cases.convnet(k).eval(), torch.randn(80, 1, 8, 8)
+    else:
+        model, x = Positions(k), torch.randn(80, 5, 4)
+    y = torch.arange(80) % max(k, 2)
+    y = y[:, None].expand(-1, 5) if kind == "positions" else y
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", EdgeWarning)
+        return bb.Laplace(model, **options).fit([(x, y)]).tune([(x, y)]), x, y
+
+
+@pytest.mark.parametrize("kind", ["rows", "images", "positions"])
+def test_the_confidence_is_the_largest_probability(k, kind):
+    bayes, x, _ = tuned_case(k, kind)
+    for predictive in ("auto", "probit"):
+        bayes.predictive = predictive
+        found, probabilities = bayes.confidence(x), bayes.predict_proba(x)
+        assert torch.equal(found, probabilities.amax(-1)) and found.shape == probabilities.shape[:-1]
+    torch.testing.assert_close(bayes.confidence([x[:30], x[30:]]), found)
+
+
+@pytest.mark.parametrize("layers", ["last", "all"])
+@pytest.mark.parametrize("kind", ["rows", "images"])
+def test_explanations_add_up_to_the_variance_of_the_residual(k, kind, layers):
+    bayes, x, _ = tuned_case(k, kind, layers=layers)
+    x = torch.cat([x[:10], 4 * x[:10], x[:10] - 6]).double()
+    bayes = laplace_of_double(bayes)
+    parts = bayes.explain(x)
+    assert tuple(parts) == bayes.known_residual.names and "input" in parts and "head" in parts
+    assert all(each.shape == (30,) and bool((each >= 0).all()) for each in parts.values())
+    total = sum(parts.values())
+    kept = bayes.settings
+    with_residual = bayes.logits(x).covariance
+    bayes.settings = dataclasses.replace(kept, near_variance=0.0, beyond_variance=0.0)
+    added = with_residual - bayes.logits(x).covariance
+    # The same to every logit, and nothing between two of them: a difference of numbers of this size.
+    scale = 1e-12 * with_residual.abs().amax((1, 2), keepdim=True)
+    assert bool(((added - total[:, None, None] * torch.eye(k)).abs() <= scale).all())
+    assert bool((total[10:20] > total[:10]).all())  # four times as far away
+    with pytest.raises(ArgumentError, match="no residual to explain"):
+        bayes.explain(x)
+    bayes.settings = kept
+    # A level by itself: the others count nowhere.
+    for number, (name, part) in enumerate(parts.items()):
+        alone = dict.fromkeys(parts, 0.0) | {name: kept.levels[name]}
+        bayes.settings = dataclasses.replace(kept, levels=alone, beyond_variance=0.0)
+        near = bayes.explain(x)
+        assert all(float(each.max()) == 0 for other, each in near.items() if other != name)
+        cubes = bayes.known_residual.distances(x)[:, number].detach() ** 3
+        beyond = kept.beyond_variance * (cubes / kept.thresholds[name] ** 3 - 1).clamp_min(0)
+        torch.testing.assert_close(near[name] + beyond, part)
+
+
+def laplace_of_double(bayes):
+    """The same in float64: the sums are, already."""
+    model = copy.deepcopy(bayes.model).double()
+    exact = bb.Laplace(model, layers=bayes.layers)
+    exact.set_fitted(dataclasses.replace(bayes.posterior.fitted, fingerprint=fingerprint(model)))
+    exact.settings = bayes.settings
+    return exact
+
+
+def test_a_loader_is_explained_as_its_points_are(k):
+    bayes, x, y = tuned_case(k)
+    whole = bayes.explain(x)
+    for data in ([x[:30], x[30:]], DataLoader(TensorDataset(x, y), 17)):
+        for name, part in bayes.explain(data).items():
+            torch.testing.assert_close(part, whole[name])
+
+
+@pytest.mark.parametrize("by", ["score", "confidence"])
+@pytest.mark.parametrize("kind", ["rows", "positions"])
+def test_thresholds_accept_the_share_that_was_asked_for(k, kind, by):
+    bayes, x, y = tuned_case(k, kind)
+    values = getattr(bayes, by)(x).flatten()
+    for accept in (0.5, 0.95, 1.0):
+        found = bayes.threshold(x, accept=accept, by=by)
+        assert found == bb.metrics.threshold(values, accept=accept)
+        assert float((values >= found).double().mean()) >= accept
+    assert bayes.threshold([(x, y)], by=by) == bayes.threshold(x, by=by)
+    assert bayes.threshold(x, by="score") != bayes.threshold(x, by="confidence")
+    with pytest.raises(ArgumentError, match="by='energy'"):
+        bayes.threshold(x, by="energy")
+
+
+def test_outliers_are_told_by_the_score_or_by_the_confidence(k):
+    bayes, x, y = tuned_case(k)
+    sets = {"far": 5 * x, "noise": torch.rand(50, 4)}
+    found = {by: bayes.evaluate([(x, y)], outliers=sets, by=by) for by in ("score", "confidence")}
+    assert bayes.evaluate([(x, y)], outliers=sets) == found["score"]
+    for by, numbers in found.items():
+        ranks = getattr(bayes, by)
+        for name, data in sets.items():
+            # Ranks do not depend on rounding but for ties, and these inputs have none.
+            assert numbers[f"{name}/auroc"] == pytest.approx(bb.metrics.auroc(ranks(x), ranks(data)))
+            assert numbers[f"{name}/fpr95"] == pytest.approx(bb.metrics.fpr95(ranks(x), ranks(data)))
+    assert found["score"]["aurc"] == found["confidence"]["aurc"]  # by the confidence in any case
+    assert found["score"]["far/auroc"] != found["confidence"]["far/auroc"]
+    with pytest.raises(ArgumentError, match="by='energy'"):
+        bayes.evaluate([(x, y)], by="energy")
+
+
+def test_the_variances_of_the_residual_can_be_set(k):
+    bayes, x, _ = tuned_case(k)
+    before, parts = bayes.settings, bayes.explain(3 * x)
+    bayes.near_variance, bayes.beyond_variance = 2 * bayes.near_variance, 2 * bayes.beyond_variance
+    twice = bayes.explain(3 * x)
+    assert all(torch.equal(twice[name], 2 * part) for name, part in parts.items())
+    expected = {"near_variance": 2 * before.near_variance, "beyond_variance": 2 * before.beyond_variance}
+    assert bayes.settings == dataclasses.replace(before, **expected)
+
+
+def test_settings_of_other_levels_are_refused(k):
+    bayes, _, _ = tuned_case(k)
+    before = bayes.settings
+    with pytest.raises(ArgumentError, match=r"lack the level 'head'.*\['input', 'head'\]"):
+        bayes.settings = dataclasses.replace(before, levels={"input": 1.0})
+    assert bayes.settings is before
+    swapped = dict(reversed(before.levels.items()))
+    bayes.settings = dataclasses.replace(before, levels=swapped)
+    assert [*bayes.settings.levels] == ["input", "head"] and bayes.settings == before
+
+
+class Pooled(nn.Module):
+    """It takes images of any size, also of integers, which have no distance."""
+
+    def __init__(self):
+        super().__init__()
+        self.pool, self.inside, self.head = nn.AdaptiveAvgPool2d(3), nn.Linear(9, 6), nn.Linear(6, 3)
+
+    def forward(self, x):
+        return self.head(self.inside(self.pool(x.float()).flatten(1)).relu())
+
+
+@pytest.mark.parametrize("residual, near", [("auto", 0.0), (True, 1.0)])
+def test_a_new_fit_with_other_levels_forgets_what_was_chosen_for_the_old_ones(residual, near):
+    torch.manual_seed(0)
+    x, y = 9 * torch.randn(80, 1, 6, 6), torch.arange(80) % 3
+    bayes = bb.Laplace(Pooled(), residual=residual).fit([(x, y)])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", EdgeWarning)
+        chosen = bayes.tune([(x, y)]).settings
+    assert tuple(chosen.levels) == ("input", "head")
+    bayes.fit([(2 * x, y)])
+    assert bayes.settings == chosen  # which is what a new fit leaves as it is
+    bayes.fit([(x.long(), y)])
+    assert "input" not in bayes.known_residual.names
+    expected = bb.Settings(chosen.prior_variance, chosen.temperature, near_variance=near)
+    assert bayes.settings == expected
+    assert bool(bayes.predict_proba(x.long()).isfinite().all())

@@ -8,7 +8,7 @@ from torch import nn
 
 import bitbayes as bb
 from bitbayes.errors import ArgumentError, DataError, FileError, ModelError
-from bitbayes.residual import InputMoments
+from bitbayes.residual import LevelSums
 from bitbayes.structures import DiagCurvature
 from classifiers import points, relu_mlp
 
@@ -41,15 +41,11 @@ def assert_same(found, expected, close=CLOSE):
         for field, tensor in curvature.tensors().items():
             gap = (ours.curvature[name].tensors()[field] - tensor).abs().amax()
             assert gap <= close * tensor.abs().amax(), (name, field)
-    assert (ours.input_moments is None) == (theirs.input_moments is None)
-    if theirs.input_moments is not None:
-        for field, tensor in theirs.input_moments.tensors().items():
-            torch.testing.assert_close(
-                ours.input_moments.tensors()[field],
-                tensor,
-                rtol=close,
-                atol=close * float(tensor.abs().max()),
-            )
+    assert [*ours.level_sums] == [*theirs.level_sums] and ours.levels == theirs.levels
+    for name, sums in theirs.level_sums.items():
+        for field, tensor in sums.tensors().items():
+            gap = (ours.level_sums[name].tensors()[field] - tensor).abs()
+            assert not len(gap.flatten()) or gap.amax() <= close * tensor.abs().amax(), (name, field)
 
 
 @pytest.mark.parametrize("k", [1, 3])
@@ -158,21 +154,24 @@ def test_what_is_not_refused_is_close(exponent, n):
 
 
 @given(st.floats(-1, 1), st.floats(-6, 6))
-def test_moments_that_are_taken_out(spread, shift):
+def test_sums_of_levels_that_are_taken_out(spread, shift):
     torch.manual_seed(0)
     a, b = torch.randn(40, 3).double(), shift + 10**spread * torch.randn(15, 3).double()
     a[:, 2] = b[:, 2] = 0.1  # never varies, and its mean is rounded
-    left = (InputMoments.of(torch.cat([a, b]))).without(InputMoments.of(b), 45_000)
-    for name, tensor in InputMoments.of(a).tensors().items():
+    whole, part, rest = (LevelSums.of(each, correlated=True) for each in (torch.cat([a, b]), b, a))
+    left = whole.without(part, 45_000)
+    for name, tensor in rest.tensors().items():
         torch.testing.assert_close(left.tensors()[name], tensor, rtol=CLOSE, atol=1e-11)
-    assert not left.squares[2] and not left.fourths[2]
+    assert not left.squares[2] and not left.fourths[2] and not left.products[2].any()
+    assert left.varies().tolist() == [True, True, False]
+    torch.testing.assert_close(left.correlations(), rest.correlations(), rtol=CLOSE, atol=1e-11)
 
 
 def test_a_column_that_varies_only_in_what_is_taken_out_is_refused():
     a, b = torch.randn(40, 2).double(), torch.randn(15, 2).double()
     a[:, 1] = 0.3
     with pytest.raises(DataError, match="only rounding errors would be left"):
-        InputMoments.of(torch.cat([a, b])).without(InputMoments.of(b), 45_000)
+        LevelSums.of(torch.cat([a, b]), correlated=True).without(LevelSums.of(b, correlated=True), 45_000)
 
 
 def test_a_float32_model():

@@ -196,14 +196,18 @@ def test_hyperparameters_are_the_numbers_of_laplace():
     assert postprocessor.config is config
     postprocessor.setup(net, loaders["id"], loaders["ood"])
     bayes = postprocessor.bayes
-    chosen = [bayes.prior_variance, bayes.temperature, bayes.residual_variance, bayes.residual_threshold]
-    assert postprocessor.get_hyperparam() == chosen
-    postprocessor.set_hyperparam([2.0, 3.0, 0.0, 1.0])
-    assert postprocessor.get_hyperparam() == [2.0, 3.0, 0.0, 1.0]
+    chosen = postprocessor.get_hyperparam()
+    assert chosen[:4] == [bayes.prior_variance, bayes.temperature, bayes.near_variance, bayes.beyond_variance]
+    settings, (_, before) = bayes.settings, postprocessor.postprocess(net, sets["test"][0])
+    postprocessor.set_hyperparam([2.0, 3.0])
+    assert postprocessor.get_hyperparam() == [2.0, 3.0, 0.0, 0.0, {}, {}, None, None]
     expected = bb.Laplace(net, prior_variance=2.0).fit([sets["train"]])
     expected.temperature = 3.0
     _, confidence = postprocessor.postprocess(net, sets["test"][0])
     torch.testing.assert_close(confidence, expected.score(sets["test"][0]), rtol=ROUNDING, atol=0)
+    postprocessor.set_hyperparam(chosen)
+    assert bayes.settings == settings
+    assert torch.equal(postprocessor.postprocess(net, sets["test"][0])[1], before)
 
 
 def test_other_names_of_the_training_data():

@@ -33,14 +33,14 @@ def test_options_that_do_not_go_together_raise():
         bb.Laplace(model.requires_grad_(False), layers="all").fit(loader(x, y))
 
 
-def test_residual_thresholds_below_zero_infinite_or_not_scalar_raise():
+def test_variances_of_the_residual_below_zero_infinite_or_not_scalar_raise():
     bayes = bb.Laplace(relu_mlp(), residual=True)
     for bad in (torch.zeros(2), -1.0, math.inf):
-        with pytest.raises(ArgumentError, match="residual_threshold"):
-            bayes.residual_threshold = bad
+        with pytest.raises(ArgumentError, match="near_variance"):
+            bayes.near_variance = bad
     for zero in (0, 0.0, numpy.float32(0), torch.tensor(0.0)):
-        bayes.residual_threshold = zero
-        assert bayes.residual_threshold == 0.0
+        bayes.near_variance = zero
+        assert bayes.near_variance == 0.0
 
 
 @pytest.mark.parametrize(

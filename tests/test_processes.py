@@ -178,6 +178,19 @@ def test_positions_of_a_small_share_weigh_no_more():
         assert abs(found - share * count) < 5 * (count * share * (1 - share)) ** 0.5
 
 
+@pytest.mark.parametrize("others", [1, 3])
+def test_inputs_that_are_of_another_size_in_one_process_are_no_level_in_any(others):
+    first, second = several.run(2, several_tasks.images_of_two_sizes, "auto", others)
+    assert first[0] == second[0] == ["2", "head"]
+    assert first[1]["sums"][0] == 36 and first[1]["tensors"]["level head/count"] == 36
+    assert_same(second[1], first[1], 0)
+
+
+def test_inputs_that_are_of_another_size_in_one_process_are_refused_if_the_residual_was_asked_for():
+    for kind, message in several.run(2, several_tasks.images_of_two_sizes, True, 3):
+        assert kind == "DataError" and "inputs of 16 and of 25 numbers" in message
+
+
 def test_logits_that_a_function_picks():
     (expected,) = several.run(1, several_tasks.picked_by_a_function)
     for found in several.run(2, several_tasks.picked_by_a_function):

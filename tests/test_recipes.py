@@ -233,7 +233,7 @@ def test_a_likelihood(ordinal, tmp_path, layers):
     torch.testing.assert_close(hessian[-5:, -5:] if layers == "all" else hessian, expected)
 
     bayes.tune([(x[200:], y[200:])])
-    assert bayes.temperature == 1 and bayes.residual_variance > 0
+    assert bayes.temperature == 1 and bayes.settings.has_residual
     probabilities = bayes.predict_proba(x)
     torch.testing.assert_close(probabilities.sum(1), torch.ones(300).double())
     sampled = bayes.predict_proba(x, method="mc", samples=20_000, generator=torch.Generator().manual_seed(0))

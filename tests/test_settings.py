@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+from dataclasses import replace
 
 import numpy
 import pytest
@@ -21,28 +22,40 @@ def gaussian(n=6, k=3):
 
 
 def test_they_are_numbers_whatever_was_given():
-    found = Settings(numpy.float32(2), torch.tensor(0.5), 3, 0)
-    assert found == Settings(2.0, 0.5, 3.0, 0.0)
-    assert [type(each) for each in dataclasses.astuple(found)] == [float] * 4
+    one = torch.tensor(1)
+    found = Settings(numpy.float32(2), torch.tensor(0.5), 3, 0, {"a": one}, {"a": numpy.int64(2)}, one, 4)
+    assert found == Settings(2.0, 0.5, 3.0, 0.0, {"a": 1.0}, {"a": 2.0}, 1.0, 4.0)
+    numbers = [each for each in dataclasses.astuple(found) if not isinstance(each, dict)]
+    numbers += [*found.levels.values(), *found.thresholds.values()]
+    assert [type(each) for each in numbers] == [float] * 8
     assert Settings({"a": 1, "b": torch.tensor(2)}).prior_variance == {"a": 1.0, "b": 2.0}
-    assert Settings().prior_variance is None
+    assert Settings().prior_variance is Settings().score_centre is Settings().score_spread is None
 
 
-@pytest.mark.parametrize("bad", [-1.0, math.inf, math.nan, torch.ones(2), "large"])
+NEGATIVE = -1.0
+
+
+@pytest.mark.parametrize("bad", [NEGATIVE, math.inf, math.nan, torch.ones(2), "large"])
 @pytest.mark.parametrize("name", [each.name for each in dataclasses.fields(Settings)])
 def test_numbers_that_will_not_do_are_named(name, bad):
+    if name == "score_centre" and bad is NEGATIVE:
+        assert Settings(score_centre=bad).score_centre == bad  # an energy has either sign
+        return
     with pytest.raises(ArgumentError, match=name):
         Settings(**{name: bad})
-    if name == "prior_variance":
+    if name in ("prior_variance", "levels", "thresholds"):
         with pytest.raises(ArgumentError, match=name):
-            Settings(prior_variance={"layer": bad})
+            Settings(**{name: {"layer": bad}})
 
 
 def test_zero_is_only_for_the_residual():
-    assert Settings(residual_variance=0, residual_threshold=0) == Settings()
-    for name in ("prior_variance", "temperature"):
+    assert Settings(near_variance=0, beyond_variance=0) == Settings()
+    assert Settings(levels={"input": 0}).levels == {"input": 0.0}
+    for name in ("prior_variance", "temperature", "score_spread"):
         with pytest.raises(ArgumentError, match=name):
             Settings(**{name: 0.0})
+    with pytest.raises(ArgumentError, match="thresholds"):
+        Settings(thresholds={"input": 0.0})
 
 
 def test_they_cannot_be_changed():
@@ -52,44 +65,201 @@ def test_they_cannot_be_changed():
 
 @pytest.mark.parametrize("prior_variance", [None, 2.5, {"0": 1.0, "2": 3.0}])
 def test_json_gives_them_back(prior_variance):
-    settings = Settings(prior_variance, 0.7, 3.0, 0.1)
-    assert Settings(**json.loads(json.dumps(settings.as_json()))) == settings
+    settings = replace(CHOSEN, prior_variance=prior_variance)
+    again = Settings(**json.loads(json.dumps(settings.as_json())))
+    assert again == settings and [*again.levels] == [*settings.levels]
+    assert Settings(**json.loads(json.dumps(Settings().as_json()))) == Settings()
+
+
+# ---- what they do to a Gaussian
+
+
+CHOSEN = Settings(
+    *(1.0, 0.5, 2.0, 3.0),
+    *({"input": 0.25, "2": 0.5, "head": 0.0}, {"input": 1.0, "2": 2.0, "head": 0.5}),
+    *(-1.5, 0.7),
+)
+DISTANCES = torch.tensor(
+    [[0.0, 0.0, 0.0], [0.5, 1.0, 0.4], [1.0, 2.0, 0.5], [1.5, 1.0, 0.6], [3.0, 7.0, 0.1], [1e30, 1.0, 1e12]],
+    dtype=torch.float64,
+)
+
+
+def plain_shares(settings, distances):
+    """Each level's part of v(x), number by number."""
+    found = []
+    for row in distances.tolist():
+        parts = []
+        for name, d in zip(("input", "2", "head"), row, strict=True):
+            near = settings.levels[name] if settings.levels else 1 / 3
+            beyond = max(0.0, (d / settings.thresholds[name]) ** 3 - 1) if settings.thresholds else 0.0
+            parts.append(settings.near_variance * near * d**3 + settings.beyond_variance * beyond)
+        found.append(parts)
+    return torch.tensor(found, dtype=torch.float64)
+
+
+CASES = [
+    CHOSEN,
+    replace(CHOSEN, levels={}),
+    replace(CHOSEN, thresholds={}),
+    replace(CHOSEN, near_variance=0.0),
+    replace(CHOSEN, beyond_variance=0.0),
+]
+
+
+@pytest.mark.parametrize("settings", CASES)
+def test_the_residual_is_its_formula(settings):
+    expected = plain_shares(settings, DISTANCES)
+    torch.testing.assert_close(settings.residual_shares(DISTANCES), expected, rtol=1e-13, atol=0)
+    found = settings.residual_variances(DISTANCES)
+    torch.testing.assert_close(found, expected.sum(1), rtol=1e-13, atol=0)
+    assert torch.equal(settings.variances_of_cubes(DISTANCES.pow(3)), found)
+
+
+@pytest.mark.parametrize("settings", CASES)
+def test_the_residual_may_be_had_in_other_units(settings):
+    """In units of 1e-9 all cubes are 1e9 times as large, and so is v."""
+    unit, cubes = torch.full((6,), 1e9, dtype=torch.float64), DISTANCES.pow(3)
+    found = settings.variances_of_cubes(1e9 * cubes, unit)
+    torch.testing.assert_close(found, 1e9 * settings.variances_of_cubes(cubes), rtol=1e-12, atol=0)
+    assert torch.equal(settings.variances_of_cubes(1e9 * cubes, 1e9), found)
+
+
+@pytest.mark.parametrize("settings", CASES)
+def test_a_level_counts_if_it_adds_to_the_variance_somewhere(settings):
+    far = torch.full((1, 3), 1e6, dtype=torch.float64)
+    assert settings.counting(3) == (settings.residual_shares(far)[0] > 0).tolist()
 
 
 def test_the_temperature_divides_the_mean_and_the_residual_adds_to_each_variance():
-    before, root = gaussian(), torch.tensor([0.0, 0.5, 1.0, 1.5, 3.0, 40.0], dtype=torch.float64)
-    after = Settings(1.0, 0.5, 2.0, 1.0).complete(before, root)
+    before, distances = gaussian(), DISTANCES.clamp_max(10)
+    after = CHOSEN.complete(before, distances)
     torch.testing.assert_close(after.mean, before.mean / 0.5, rtol=1e-13, atol=0)
-    added = 2 * (root.square() - 1).clamp_min(0)
+    added = plain_shares(CHOSEN, distances).sum(1)
     expected = before.covariance + added[:, None, None] * torch.eye(3, dtype=torch.float64)
     torch.testing.assert_close(after.covariance, expected, rtol=1e-12, atol=1e-12)
 
 
 def test_without_a_residual_only_the_temperature_is_left():
-    before = gaussian()
-    for settings, root in ((Settings(temperature=2.0), torch.ones(6)), (Settings(1.0, 2.0, 5.0), None)):
-        after = settings.complete(before, root)
+    before, ones = gaussian(), torch.ones(6, 3).double()
+    for settings, distances in ((Settings(temperature=2.0), ones), (replace(CHOSEN, temperature=2.0), None)):
+        after = settings.complete(before, distances)
         torch.testing.assert_close(after.mean, before.mean / 2, rtol=1e-13, atol=0)
         torch.testing.assert_close(after.covariance, before.covariance, rtol=1e-13, atol=0)
 
 
-def test_the_derivative_at_the_threshold_is_finite():
-    root = torch.tensor([1.0, 0.0, 2.0], requires_grad=True)
-    Settings(1.0, 1.0, 3.0, 1.0).residual_deviations(root).sum().backward()
-    assert bool(root.grad.isfinite().all()) and float(root.grad[2]) > 0
+def test_the_derivative_at_the_data_and_at_the_threshold_is_finite():
+    distances = DISTANCES[:4].clone().requires_grad_()
+    before = gaussian(4)
+    CHOSEN.complete(before, distances).covariance.sum().backward()
+    assert bool(distances.grad.isfinite().all()) and bool((distances.grad >= 0).all())
+    assert not distances.grad[0].any() and bool((distances.grad[3] > 0).all())
+
+
+# ---- the score
+
+
+@pytest.mark.parametrize("dtype, tolerance", [(torch.float64, 1e-12), (torch.float32, 1e-5)])
+def test_the_score_is_its_formula(dtype, tolerance):
+    """−½ log(1 + e^(−2a)) − 1.75 log(1 + K)."""
+    energies = torch.tensor([-9.0, -2.0, -1.5, -1.0, 0.5, 30.0], dtype=dtype)
+    found = CHOSEN.score(energies, DISTANCES)
+    expected = []
+    for energy, row in zip(energies.tolist(), DISTANCES.tolist(), strict=True):
+        a = (energy + 1.5) / 0.7
+        kernel = min(0.25 * row[0] ** 3 + 0.5 * row[1] ** 3, torch.finfo(dtype).max)
+        expected.append(-math.log(1 + math.exp(-2 * a)) / 2 - 1.75 * math.log(1 + kernel))
+    assert found.dtype == dtype
+    torch.testing.assert_close(found, torch.tensor(expected, dtype=dtype), rtol=tolerance, atol=tolerance)
+
+
+def test_the_score_falls_with_the_distance_and_does_not_rise_with_more_energy_than_is_typical():
+    energies = torch.tensor([-1.5, 8.5, 1e6, 1e38])
+    near, far = (torch.full((4, 3), size, dtype=torch.float64) for size in (0.0, 1.0))
+    found = CHOSEN.score(energies, near)
+    assert found.tolist() == pytest.approx([-math.log(2) / 2, 0, 0, 0], abs=1e-6)
+    assert bool((CHOSEN.score(energies, far) < found).all())
+    assert bool(CHOSEN.score(-energies, 1e36 * far).isfinite().all())
+    # Cubes beyond float32.
+    assert float(CHOSEN.score(energies, 1e36 * far)[0]) == pytest.approx(-1.75 * math.log(3.4e38), rel=0.01)
+
+
+def test_without_chosen_numbers_the_score_is_the_energy():
+    energies = torch.randn(6)
+    for settings, distances in (
+        (replace(CHOSEN, score_spread=None), DISTANCES),
+        (Settings(), DISTANCES),
+        (CHOSEN, None),
+    ):
+        assert settings.score(energies, distances) is energies
+
+
+def test_the_score_is_differentiable_at_the_data():
+    energies, distances = torch.zeros(6, requires_grad=True), DISTANCES.clone().requires_grad_()
+    CHOSEN.score(energies, distances).sum().backward()
+    assert bool(energies.grad.isfinite().all()) and bool(distances.grad.isfinite().all())
+
+
+# ---- the levels
+
+
+def test_levels_can_be_had_in_another_order():
+    names = ("head", "input", "2")
+    found = CHOSEN.in_order_of(names)
+    assert tuple(found.levels) == tuple(found.thresholds) == names and found == CHOSEN
+    assert Settings().in_order_of(names) == Settings()
+    plain = replace(CHOSEN, levels={}).in_order_of(names)
+    assert plain.levels == {} and tuple(plain.thresholds) == names
+
+
+@pytest.mark.parametrize("names", [("input", "2"), ("input", "2", "head", "4"), ("input", "2", "4")])
+def test_other_levels_are_refused(names):
+    for settings in (replace(CHOSEN, levels={}), replace(CHOSEN, thresholds={})):
+        with pytest.raises(KeyError, match=r"4|head"):
+            settings.in_order_of(names)
+
+
+def test_a_laplace_takes_its_own_levels_in_any_order():
+    x, y = points()
+    bayes = bb.Laplace(relu_mlp()).fit([(x, y)])
+    assert bayes.known_residual.names == ("input", "head")
+    chosen = Settings(1.0, near_variance=1.0, levels={"head": 0.0, "input": 2.0})
+    bayes.settings = chosen
+    assert [*bayes.settings.levels] == ["input", "head"] and bayes.settings == chosen
+    expected = bayes.predict_proba(3 * x)
+    early = bb.Laplace(bayes.model)
+    early.settings = chosen  # before it is known which levels there are
+    assert torch.equal(early.fit([(x, y)]).predict_proba(3 * x), expected)
+    for wrong in ({"input": 1.0}, {"input": 1.0, "head": 1.0, "2": 1.0}):
+        with pytest.raises(ArgumentError, match=r"level.*\['input', 'head'\]"):
+            bayes.settings = replace(chosen, levels=wrong)
+    assert bayes.settings == chosen
+
+
+def test_a_fit_with_other_levels_forgets_what_was_chosen_for_the_old_ones():
+    x, y = points()
+    bayes = bb.Laplace(relu_mlp())
+    bayes.settings = CHOSEN
+    bayes.fit([(x, y)])
+    assert bayes.settings == Settings(1.0, 0.5)
+    bayes.predict_proba(x)
+
+
+# ---- as attributes
 
 
 def test_attributes_of_a_laplace_are_its_settings():
     bayes = bb.Laplace(relu_mlp())
     assert bayes.settings == Settings() and bayes.prior_variance == 1.0
-    bayes.prior_variance, bayes.temperature, bayes.residual_variance = 3, 0.5, 7
-    bayes.residual_threshold = torch.tensor(0.25)
+    bayes.prior_variance, bayes.temperature, bayes.near_variance = 3, 0.5, 7
+    bayes.beyond_variance = torch.tensor(0.25)
     assert bayes.settings == Settings(3.0, 0.5, 7.0, 0.25)
     bayes.settings = Settings(2.0)
-    assert (bayes.prior_variance, bayes.temperature, bayes.residual_variance) == (2.0, 1.0, 0.0)
-    assert bb.Laplace(relu_mlp(), residual=True).settings == Settings(residual_variance=1.0)
+    assert (bayes.prior_variance, bayes.temperature, bayes.near_variance) == (2.0, 1.0, 0.0)
+    assert bb.Laplace(relu_mlp(), residual=True).settings == Settings(near_variance=1.0)
 
 
+@pytest.mark.filterwarnings("ignore::bitbayes.errors.EdgeWarning")
 def test_settings_of_another_laplace_give_its_predictions():
     x, y = points()
     model = relu_mlp()
@@ -111,4 +281,4 @@ def test_priors_of_layers_that_do_not_exist_raise_and_change_nothing():
 
 def test_a_setting_of_the_class_is_its_description():
     assert "mean logits" in bb.Laplace.temperature.__doc__
-    assert "variance" in bb.Laplace.residual_variance.__doc__
+    assert "edge of the data" in bb.Laplace.near_variance.__doc__

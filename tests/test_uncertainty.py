@@ -339,7 +339,7 @@ def test_an_evaluation_holds_the_metrics_of_predictions_and_scores(k, layers, pr
     probs, scores = bayes.predict_proba(x), bayes.score(x)
     expected = {name: getattr(bb.metrics, name)(probs, y) for name in ("accuracy", "nll", "ece", "brier")}
     expected["mmc"] = bb.metrics.mmc(probs)
-    expected["aurc"] = bb.metrics.aurc(scores, probs.argmax(1) == y)
+    expected["aurc"] = bb.metrics.aurc(probs.amax(1), probs.argmax(1) == y)
     for name, data in sets.items():
         expected[f"{name}/auroc"] = bb.metrics.auroc(scores, bayes.score(data))
         expected[f"{name}/fpr95"] = bb.metrics.fpr95(scores, bayes.score(data))
@@ -400,7 +400,7 @@ def test_an_evaluation_by_drawn_networks_is_seeded_as_predictions_are():
     torch.manual_seed(4)
     probs = bayes.predict_proba(x)
     assert found["nll"] == pytest.approx(bb.metrics.nll(probs, y), abs=1e-12)
-    assert found["aurc"] == bb.metrics.aurc(bayes.score(x), probs.argmax(1) == y)
+    assert found["aurc"] == bb.metrics.aurc(probs.amax(1), probs.argmax(1) == y)
 
 
 def test_an_evaluation_is_one_forward_pass_a_batch(k):

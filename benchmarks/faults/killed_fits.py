@@ -114,8 +114,8 @@ def sums(bayes: bb.Laplace) -> dict[str, torch.Tensor]:
         for name, curvature in fitted.curvature.items()
         for field, tensor in curvature.tensors().items()
     }
-    assert fitted.input_moments is not None
-    found |= {f"inputs/{field}": tensor for field, tensor in fitted.input_moments.tensors().items()}
+    for name, sums in fitted.level_sums.items():
+        found |= {f"level/{name}/{field}": tensor for field, tensor in sums.tensors().items()}
     return found | {"loss": torch.tensor(fitted.loss), "count": torch.tensor(fitted.count)}
 
 

@@ -112,8 +112,8 @@ def meaning(bayes: bb.Laplace) -> list[object]:
     """All that a file says, in a form that `==` compares to the bit."""
     fitted = bayes.posterior.fitted
     tensors = [tensor for curvature in fitted.curvature.values() for tensor in curvature.tensors().values()]
-    if fitted.input_moments is not None:
-        tensors += fitted.input_moments.tensors().values()
+    for sums in fitted.level_sums.values():
+        tensors += sums.tensors().values()
     told = [(tensor.dtype, tensor.shape, tensor.numpy().tobytes()) for tensor in tensors]
     sums = [fitted.squared_norms, fitted.count, fitted.loss, fitted.fingerprint, fitted.likelihood.name]
     return [told, sums, bayes.options, bayes.settings, [*fitted.curvature]]

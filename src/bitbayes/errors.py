@@ -14,6 +14,7 @@ __all__ = [
     "DataError",
     "EdgeWarning",
     "EmptyLoaderError",
+    "FewPointsWarning",
     "FileError",
     "MissingFileError",
     "MissingPackageError",
@@ -73,6 +74,10 @@ class ProcessError(BitbayesError):
 
 class EdgeWarning(UserWarning):
     """The best value of a search lies on the edge of the searched range."""
+
+
+class FewPointsWarning(UserWarning):
+    """There are hardly any validation points, so that a weak prior has decided."""
 
 
 class UntunedWarning(UserWarning):

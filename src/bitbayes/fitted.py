@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 
 from bitbayes.errors import DataError, ModelError
 from bitbayes.likelihoods import Likelihood
-from bitbayes.model import Fingerprint, Head, TrainableLayers
-from bitbayes.residual import InputMoments
+from bitbayes.model import Fingerprint, Head, Level, TrainableLayers
+from bitbayes.residual import INPUT, LevelSums
 from bitbayes.structures import Curvature
 
 
@@ -20,7 +20,8 @@ class Fitted:
     curvature: by the name of the layer, or one for all layers (`structures.WHOLE_NETWORK`).
     squared_norms: ‖θ*‖² of the weights, by the same names.
     loss: −Σ log p(y | x) of the data.
-    input_moments: of the training inputs; None without a residual.
+    levels: the levels of the residual inside the network.
+    level_sums: of the training data, by the name of the level, the input's first; none without a residual.
     mutable_buffers: the names of buffers that running the model changes.
     """
 
@@ -31,7 +32,8 @@ class Fitted:
     count: int
     loss: float
     fingerprint: Fingerprint
-    input_moments: InputMoments | None
+    levels: tuple[Level, ...] = ()
+    level_sums: dict[str, LevelSums] = field(default_factory=dict)
     mutable_buffers: tuple[str, ...] = ()
 
     def summary(self) -> str:
@@ -44,20 +46,25 @@ class Fitted:
         curvature = {
             name: self.curvature[name].to(_device(theirs)) + theirs for name, theirs in more.curvature.items()
         }
-        moments = None
-        if self.input_moments is not None:
-            if more.input_moments is None:
-                raise DataError(
-                    f"these inputs are not all of {len(self.input_moments.mean)} finite numbers, as those of "
-                    "`fit` are: the residual needs that, and residual=False does not"
-                )
-            moments = self.input_moments.to(more.input_moments.mean.device) + more.input_moments
+        if more.level_sums.keys() != self.level_sums.keys():
+            size = (
+                f"of {len(self.level_sums[INPUT].mean)} finite numbers"
+                if INPUT in self.level_sums
+                else "finite"
+            )
+            raise DataError(
+                f"these inputs are not all {size}, as those of `fit` are, or they were fitted with another "
+                "residual: the residual needs that, and residual=False does not"
+            )
+        sums = {
+            name: self.level_sums[name].to(each.mean.device) + each for name, each in more.level_sums.items()
+        }
         return replace(
             self,
             curvature=curvature,
             count=self.count + more.count,
             loss=self.loss + more.loss,
-            input_moments=moments,
+            level_sums=sums,
         )
 
     def without(self, part: Fitted, max_ratio: float) -> Fitted:
@@ -75,20 +82,21 @@ class Fitted:
             name: each.without(part.curvature[name].to(_device(each)), max_ratio)
             for name, each in self.curvature.items()
         }
-        moments = self.input_moments
-        if moments is not None:
-            if part.input_moments is None:
-                raise DataError(
-                    "what is to be taken out was fitted without a residual, and the whole with one: fit that "
-                    "part again with the same options"
-                )
-            moments = moments.without(part.input_moments.to(moments.mean.device), max_ratio)
+        if part.level_sums.keys() != self.level_sums.keys():
+            raise DataError(
+                "what is to be taken out was fitted without the residual of the whole, or with another: fit "
+                "that part again with the same options"
+            )
+        sums = {
+            name: each.without(part.level_sums[name].to(each.mean.device), max_ratio)
+            for name, each in self.level_sums.items()
+        }
         return replace(
             self,
             curvature=curvature,
             count=self.count - part.count,
             loss=max(0.0, self.loss - part.loss),
-            input_moments=moments,
+            level_sums=sums,
         )
 
     def _check_same_model(self, other: Fitted) -> None:

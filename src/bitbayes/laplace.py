@@ -63,7 +63,8 @@ from bitbayes.options import (
     refuse_unknown,
 )
 from bitbayes.posteriors import POSTERIORS, WeightPosterior
-from bitbayes.predicting import Predictive, Predictor
+from bitbayes.posteriors.base import Passed
+from bitbayes.predicting import RANKS, SCORE, Predictive, Predictor, Rank, Rated
 from bitbayes.prior import Prior, check_variance, differentiable
 from bitbayes.processes import current_processes
 from bitbayes.progress import track
@@ -123,10 +124,10 @@ class Laplace(nn.Module):
         head: the name of the last linear layer. It is found automatically if None.
         curvature: "exact". With `layers="all"` this takes k − 1 backward passes for each batch; "fisher", or
             `bb.Fisher(draws=1)`, takes one for each label that is drawn from the model.
-        residual: whether to add a variance that grows with the distance from the data, so that far away the
-            confidence goes to 1/k. "auto" adds it where the inputs are floating-point numbers (or images in
-            uint8) of one size, once `tune` has chosen its numbers. Names of layers add the variance at the
-            inputs of these layers too, which costs another forward pass.
+        residual: whether to add a variance that grows with the distance from the training data, near them and
+            beyond. "auto" measures it at the head's input, at up to three levels before it, and at the input
+            of the model if that is of floating-point numbers (or uint8) of one size, once `tune` has chosen
+            its numbers. Names of layers choose the levels before the head; True uses it before `tune`, too.
         output: where the logits are in what the model returns: a key, an attribute, or a function. It is not
             needed if the model returns a tensor, or something with `logits`.
 
@@ -147,10 +148,10 @@ class Laplace(nn.Module):
     temperature = SettingAttribute(
         "The mean logits are divided by it before the average is taken. Their variance is not."
     )
-    residual_variance = SettingAttribute(
-        "The residual adds residual_variance·max(0, k(x) − residual_threshold) to every logit's variance."
+    near_variance = SettingAttribute(
+        "The variance that the residual adds to every logit at the edge of the data; see `Settings`."
     )
-    residual_threshold = SettingAttribute("See `residual_variance`.")
+    beyond_variance = SettingAttribute("That of the residual's steep term beyond the data; see `Settings`.")
     # `private_copy` need not copy it: it runs a copy of its model itself.
     _runs_privately = True
 
@@ -182,7 +183,7 @@ class Laplace(nn.Module):
         self._warned = False
         self.settings = Settings(
             None if prior_variance is None else check_variance(prior_variance, self._layer_names),
-            residual_variance=1.0 if self.options.residual_asked else 0.0,
+            **self._untuned_residual,
         )
 
     # ---- numbers that can be set at any time; no data pass follows
@@ -199,6 +200,14 @@ class Laplace(nn.Module):
         likelihood = self._known_likelihood()
         if value.temperature != 1 and likelihood is not None and not likelihood.has_temperature:
             raise ArgumentError(f"likelihood={likelihood.name!r} has no temperature: leave it at 1")
+        if self._residual is not None:
+            try:
+                value = value.in_order_of(self._residual.names)
+            except KeyError as error:
+                raise ArgumentError(
+                    f"the settings lack the level {error}, or have one too many: expected one for each of "
+                    f"{list(self._residual.names)}"
+                ) from error
         self._settings = value
 
     @property
@@ -288,9 +297,9 @@ class Laplace(nn.Module):
             outliers: for "ood": a tensor or a loader. By default uniform noise over the range of the
                 validation inputs, as many as there are of these.
             objective: what to minimise.
-                "calibrated": the NLL of the validation data, by prior variance and temperature. If there is a
-                residual, it then gets a threshold beyond the validation data, and a variance that lowers the
-                confidence from there on.
+                "calibrated": the NLL of the validation data, by prior variance and temperature. A residual
+                then gets the widest variance near the data that costs at most one per cent of the NLL, and a
+                steep one beyond them. A weak prior decides where the data cannot.
                 "ood": the paper's, mean NLL − `weight` × mean entropy on outliers. Predictions become less
                 confident on outliers, and on the data too.
                 "nll": the first term alone. Far from the data, predictions are then hardly less confident
@@ -305,16 +314,15 @@ class Laplace(nn.Module):
         Returns:
             The `Laplace` itself.
 
-        "ood", "nll" and "evidence" keep the temperature. They also keep the residual, unless it was asked for
-        with `residual=True`. Then "ood" chooses its variance together with the prior's, and "nll" takes the
-        largest that raises the validation NLL by at most half a percent.
+        "ood", "nll" and "evidence" choose the prior variance alone, and keep temperature and residual.
 
         If `prior_variance` is a mapping, each layer gets its own, which only "evidence" can choose. With
         `layers="all"`, candidates are compared with standard deviations that are interpolated between 18
         priors (to 0.6 %, near the ends of the range 2 %). They are compared by the closed form even if the
         predictive is "sampled_networks".
 
-        Warns (`EdgeWarning`) if the best candidate of "ood", "nll" or "evidence" is the first or the last.
+        Warns (`EdgeWarning`) if the chosen prior variance is the first or the last candidate, and
+        (`FewPointsWarning`) if there are hardly any validation points.
         """
         processes = current_processes()
         shown = processes.shown(progress)
@@ -328,21 +336,19 @@ class Laplace(nn.Module):
             self.prior_variance, _ = processes.agree(task, choose, lambda _: None)
         else:
             assert val_loader is not None
-            networks, asked = self.predictive == SAMPLED_NETWORKS, self.options.residual_asked
+            networks = self.predictive == SAMPLED_NETWORKS
             with processes.propagate_errors():
                 method = self._predictive(AUTO if networks else None).name  # networks: by the closed form
-            # Drawn networks have no residual. "calibrated" chooses it; the others keep it, or choose it if
-            # it was asked for.
-            used = objective == CALIBRATED or asked or self.settings.residual_variance > 0
+            # Drawn networks have no residual. "calibrated" chooses it, and the others keep it.
+            used = objective == CALIBRATED or self.settings.has_residual
             residual = self._residual if used and not networks else None
             request = TuningRequest(posterior, residual, self.settings, method, val_loader, shown)
             if objective == CALIBRATED:
                 self.settings = tune_calibrated(request)
             else:
                 cost = objective_for(objective, posterior.likelihood, weight, penalty)
-                self.settings = tune_on_data(request, cost, outliers, choose_residual=asked)
-        if objective != CALIBRATED:
-            warn_at_the_edge(posterior.candidates(), self.prior_variance, stacklevel=2)
+                self.settings = tune_on_data(request, cost, outliers)
+        warn_at_the_edge(posterior.candidates(), self.prior_variance, stacklevel=2)
         return self
 
     def _check_tuning(self, objective: str, val_loader: Loader | None, outliers: Data | None) -> None:
@@ -382,7 +388,7 @@ class Laplace(nn.Module):
             checks.end_batch()  # its outcome is copied while the network runs
             return self._drop_in(x)[0]
 
-    def _drop_in(self, x: Any) -> tuple[Tensor, LogitGaussian | None]:
+    def _drop_in(self, x: Any) -> tuple[Tensor, Passed | None]:
         predictor = self._predictor()
         return predictor.drop_in(x, predictor.predictive(self.predictive))
 
@@ -446,9 +452,8 @@ class Laplace(nn.Module):
         """
         self._warn_if_untuned()
         predictor = self._current_predictor()
-        rated = predictor.rate(predictor.batches(x), predictor.predictive(self.predictive))
-        _, probabilities, scores = zip(*rated, strict=True)
-        return torch.cat(probabilities), torch.cat(scores)
+        rated = Rated.joined(predictor.rate(predictor.batches(x), predictor.predictive(self.predictive)))
+        return rated.probabilities, rated.scores
 
     @torch.no_grad()
     def sample(self, n: int, *, generator: torch.Generator | None = None) -> dict[str, Tensor]:
@@ -473,25 +478,42 @@ class Laplace(nn.Module):
     def score(self, x: Data) -> Tensor:
         """Return one number for each row, (n,), that is larger for inputs that are more like the data.
 
-        Use it to rank or to reject: accept an input if `bayes.score(x) >= t`, with t from `threshold`. If the
-        output has positions, each has its own: (n, t) or (n, h, w).
+        It is for strangers: accept an input if `bayes.score(x) >= t`, with t from `threshold`. To find
+        mistakes among inputs that are like the data, use `confidence`. If the output has positions, each has
+        its own: (n, t) or (n, h, w).
 
-        The score is log Σᵢ exp(m̃ᵢ/√(1 + π/8·c̃ᵢᵢ)), where m̃ and c̃ are the means and variances of the centred
-        logits. For one logit z = m/√(1 + π/8·v) it is that of the two logits ±z/2. It does not depend on the
-        predictive.
+        The energy is log Σᵢ exp(m̃ᵢ/√(1 + π/8·c̃ᵢᵢ)), where m̃ and c̃ are the means and variances of the centred
+        logits. For one logit z = m/√(1 + π/8·v) it is that of the two logits ±z/2. The score is
+        −½ log(1 + e^(−2a)) − 1.75 log(1 + K(x)), where a is the energy in deviations from the median of the
+        validation data, and K(x) the residual's kernel, which is 1 at the edge of the data (`Settings`).
+        Without a residual that was tuned, it is the energy. It does not depend on the predictive.
 
         Args:
             x: inputs, or a loader of them.
         """
         self._warn_if_untuned()
         predictor = self._current_predictor()
-        likelihood = predictor.posterior.likelihood
         found = predictor.gaussians(predictor.batches(x))
-        return predictor.assemble((batch, likelihood.score(each)) for batch, each in found)
+        return predictor.assemble((batch, predictor.score(batch, each)) for batch, each in found)
 
     @torch.no_grad()
-    def threshold(self, val_loader: Data, *, accept: float = 0.95) -> float:
-        """Return the largest t for which at least the share `accept` of the data has `score` ≥ t.
+    def confidence(self, x: Data) -> Tensor:
+        """Return the probability of the most probable class for each row, (n,).
+
+        It is for mistakes: the less confident a prediction, the more often it is wrong. Strangers are told by
+        `score`. If the output has positions, each has its own: (n, t) or (n, h, w).
+
+        Args:
+            x: inputs, or a loader of them.
+        """
+        self._warn_if_untuned()
+        predictor = self._current_predictor()
+        found = predictor.predict(predictor.batches(x), predictor.predictive(self.predictive))
+        return predictor.assemble((batch, each.amax(1)) for batch, each in found)
+
+    @torch.no_grad()
+    def threshold(self, val_loader: Data, *, accept: float = 0.95, by: Rank = "score") -> float:
+        """Return the largest t for which at least the share `accept` of the data has a score ≥ t.
 
         Then `bayes.score(x) >= t` accepts what is like the data.
 
@@ -499,6 +521,7 @@ class Laplace(nn.Module):
             val_loader: inputs that were not trained on, or a loader of them. Labels are ignored, except that
                 positions with the label -100 are left out.
             accept: the share, above 0 and at most 1.
+            by: "score", to reject strangers, or "confidence", to reject likely mistakes.
 
         >>> import bitbayes as bb
         >>> _ = torch.manual_seed(0)
@@ -509,11 +532,32 @@ class Laplace(nn.Module):
         30
         """
         metrics.check_share(accept)
+        one_of("by", by, RANKS)
         self._warn_if_untuned()
         predictor = self._current_predictor()
-        score = predictor.posterior.likelihood.score
-        found = predictor.gaussians(predictor.batches(val_loader, keep_labels=True))
-        return metrics.threshold(torch.cat([score(each) for _, each in found]), accept=accept)
+        batches = predictor.batches(val_loader, keep_labels=True)
+        rated = predictor.rate(batches, predictor.predictive(self.predictive))
+        return metrics.threshold(torch.cat([each.by(by) for each in rated]), accept=accept)
+
+    @torch.no_grad()
+    def explain(self, x: Data) -> dict[str, Tensor]:
+        """Return how far each input is from the training data, and where: (n,) for each level.
+
+        By the name of the level, each one's part of the residual's variance. All parts of an input add up to
+        v, the variance that the residual adds to each of its logits (`Settings`). A level is the input, or
+        the features at the input of a layer.
+
+        Args:
+            x: inputs, or a loader of them.
+        """
+        predictor = self._current_predictor()
+        if self._residual is None or predictor.residual is None:
+            raise ArgumentError(
+                "there is no residual to explain: it is off (residual=False), or nothing was tuned yet"
+            )
+        rows = [self._residual.distances(batch.inputs) for batch in predictor.batches(x)]
+        shares = self.settings.residual_shares(torch.cat(rows))
+        return dict(zip(self._residual.names, shares.unbind(1), strict=True))
 
     @torch.no_grad()
     def uncertainty(
@@ -552,21 +596,24 @@ class Laplace(nn.Module):
         loader: Loader,
         *,
         outliers: Mapping[str, Data] | None = None,
+        by: Rank = "score",
         progress: bool | None = None,
     ) -> dict[str, float]:
-        """Measure the predictions on test data, and how well `score` detects outliers, in one pass.
+        """Measure the predictions on test data, and how well outliers are detected, in one pass.
 
-        The result has the keys "accuracy", "nll", "ece", "brier", "mmc" and "aurc" (in the order of `score`).
-        For each set of outliers it has "NAME/auroc" and "NAME/fpr95", which compare the scores with those of
-        the test data, and "NAME/mmc". `bb.metrics` defines them. All values are floats. MLflow and
-        Weights & Biases take the keys as they are: in NAME, everything but letters, digits and underscores
-        becomes an underscore (`metrics.log_names`).
+        The result has the keys "accuracy", "nll", "ece", "brier", "mmc" and "aurc" (in the order of the
+        confidence). For each set of outliers it has "NAME/auroc" and "NAME/fpr95", which compare the scores
+        with those of the test data, and "NAME/mmc". `bb.metrics` defines them. All values are floats. MLflow
+        and Weights & Biases take the keys as they are: in NAME, everything but letters, digits and
+        underscores becomes an underscore (`metrics.log_names`).
 
         Args:
             loader: test data, as for `fit`.
             outliers: a tensor or a loader for each name. Labels are ignored.
+            by: the number by which outliers are told: "score" or "confidence".
             progress: as for `fit`.
         """
+        one_of("by", by, RANKS)
         predictor = self._current_predictor()
         self._warn_if_untuned()
         if outliers is not None and not isinstance(outliers, Mapping):
@@ -581,15 +628,15 @@ class Laplace(nn.Module):
         predictive = predictor.predictive(self.predictive)
         steps = track(check_loader(loader), "evaluating", progress)
         rated = predictor.rate(labelled_batches(steps, model_device(self.model)), predictive)
-        labels, probabilities, scores = map(torch.cat, zip(*rated, strict=True))
-        found = metrics.of_predictions(probabilities, labels, scores)
+        inside = Rated.joined(rated)
+        assert inside.labels is not None
+        found = metrics.of_predictions(inside.probabilities, inside.labels, inside.by("confidence"))
         for (name, data), key in zip(sets.items(), metrics.log_names(sets), strict=True):
             with naming(f"outliers {name!r}"):
                 if not isinstance(data, (Tensor, Mapping)):
                     data = track(data, f"evaluating: {name}", progress)
-                _, *columns = zip(*predictor.rate(predictor.batches(data), predictive), strict=True)
-                probabilities, outlier_scores = map(torch.cat, columns)
-                measured = metrics.of_outliers(probabilities, outlier_scores, scores)
+                outside = Rated.joined(predictor.rate(predictor.batches(data), predictive))
+                measured = metrics.of_outliers(outside.probabilities, outside.by(by), inside.by(by))
                 found |= {f"{key}/{measure}": value for measure, value in measured.items()}
         return found
 
@@ -641,8 +688,9 @@ class Laplace(nn.Module):
         """Return a confidence that no `limit` exceeds, in float64.
 
         For the last layer it is one number for all x. Without the residual, no prediction exceeds it either,
-        near or far. With `layers="all"` there is one for each row of x. With the residual it is 1/k, for
-        x ≠ 0. There is a bound for "probit", "quadrature", "pairwise" and "meanfield".
+        near or far. With `layers="all"` there is one for each row of x. With the residual at the input it is
+        1/k, for x ≠ 0, and says nothing of where the confidence is near that: see `certify`. There is a bound
+        for "probit", "quadrature", "pairwise" and "meanfield".
 
         Last layer, one logit: σ(√(μᵀΣ⁻¹μ/κ)), with κ = π/8, and weights and bias together. No smaller number
         holds for all features: the confidence tends to it along t·Σ⁻¹μ. With k logits, each difference of two
@@ -676,7 +724,8 @@ class Laplace(nn.Module):
         posterior, settings, likelihood = predictor.posterior, self.settings, predictive.likelihood
         request = BoundRequest(likelihood, predictive.name, form, settings.temperature)
         found = posterior.bound(x, predictor.prior, request)
-        if predictor.residual is None:
+        residual = predictor.residual
+        if residual is None or not residual.measures_input or not settings.counting(len(residual.names))[0]:
             return found
         return rays.bound_with_residual(found, x, likelihood.far_confidence(posterior.outputs))
 
@@ -752,7 +801,7 @@ class Laplace(nn.Module):
         example: Tensor | NamedInputs,
         *,
         dynamic_shapes: export.DynamicShapes | None = None,
-        score: bool = False,
+        score: bool | Rank = False,
         metadata: Mapping[str, object] | None = None,
     ) -> None:
         """Write model and posterior as one graph that runs without bitbayes.
@@ -770,7 +819,8 @@ class Laplace(nn.Module):
             dynamic_shapes: sizes other than the number of rows that may vary: {1: "length"}, or for each
                 input of a mapping: {"input_ids": {1: "length"}, "attention_mask": {1: "length"}}. Equal names
                 are equal sizes. A `torch.export.Dim` in the place of a name gives bounds.
-            score: whether the graph has a second output, "score": `score(x)`, for a threshold.
+            score: whether the graph has a second output for a threshold: True or "score" for `score(x)`,
+                "confidence" for `confidence(x)`; the output has that name.
             metadata: what to write into the file about the graph: texts, or what JSON can hold. Versions are
                 added.
 
@@ -797,7 +847,11 @@ class Laplace(nn.Module):
         target, every = export.check_path(path), posterior.over_all_layers
         if every and target.suffix == ".onnx":
             raise ArgumentError("layers='all' needs derivatives, and ONNX has none: export to '.pt2' instead")
-        graph = export.Graph(_WithScore(self) if score else self, score=score, differentiates=every)
+        if not isinstance(score, bool):
+            one_of("score", score, RANKS)
+        second = SCORE if score is True else score or None
+        module = self if second is None else _WithScore(self, second)
+        graph = export.Graph(module, second, differentiates=every)
         export.write(graph, target, example, dynamic_shapes=dynamic_shapes, metadata=metadata)
 
     def __repr__(self) -> str:
@@ -836,12 +890,12 @@ class Laplace(nn.Module):
     def _shown_residual(self) -> str:
         if self._posterior is None:
             return repr(self.residual)
-        if self._residual is None or not self.settings.residual_variance:
+        if self._residual is None or not self.settings.has_residual:
             awaits_tuning = (
                 self.residual == AUTO and self._residual is not None and self.settings.prior_variance is None
             )
             return "off until tuned" if awaits_tuning else "off"
-        return f"on (variance {self.residual_variance:.4g}, threshold {self.residual_threshold:.4g})"
+        return f"on (at {', '.join(self._residual.names)})"
 
     # ---- what was fitted
 
@@ -869,6 +923,19 @@ class Laplace(nn.Module):
             raise NotFittedError("this Laplace is not fitted yet: call `fit(train_loader)` first")
         return self._posterior
 
+    @property
+    def _untuned_residual(self) -> dict[str, Any]:
+        """The settings of a residual before `tune`: it is used only if it was asked for."""
+        near = 1.0 if self.options.residual_asked else 0.0
+        return {
+            "near_variance": near,
+            "beyond_variance": 0.0,
+            "levels": {},
+            "thresholds": {},
+            "score_centre": None,
+            "score_spread": None,
+        }
+
     def _posterior_of(self, fitted: Fitted) -> WeightPosterior:
         """The posterior of these sums; raises if the prior variances are for other layers."""
         posterior = POSTERIORS[self.options.layers](self.model, fitted)
@@ -882,9 +949,14 @@ class Laplace(nn.Module):
         self._use(posterior)
 
     def _use(self, posterior: WeightPosterior) -> None:
-        moments, layers = posterior.fitted.input_moments, self.options.residual_layers
+        fitted = posterior.fitted
         self._posterior = posterior
-        self._residual = None if moments is None else Residual(self.model, layers, moments)
+        self._residual = Residual(self.model, fitted.levels, fitted.level_sums) if fitted.level_sums else None
+        if self._residual is not None:
+            try:
+                self._settings = self._settings.in_order_of(self._residual.names)
+            except KeyError:  # they were chosen for other levels, after an earlier fit
+                self._settings = replace(self._settings, **self._untuned_residual)
 
     def _layer_names(self) -> tuple[str, ...] | None:
         """The layers that may have their own prior variance; None if there is one for all weights."""
@@ -901,7 +973,7 @@ class Laplace(nn.Module):
         return LIKELIHOODS.get(self.options.likelihood)
 
     def _predictor(self) -> Predictor:
-        used = self._residual if self.settings.residual_variance > 0 else None
+        used = self._residual if self.settings.has_residual else None
         return Predictor(self._fitted_posterior(), used, self.settings)
 
     def _current_predictor(self) -> Predictor:
@@ -928,16 +1000,20 @@ class Laplace(nn.Module):
 
 
 class _WithScore(nn.Module):
-    """The drop-in logits and the score, for a graph that has both."""
+    """The drop-in logits, and the score or the confidence, for a graph that has both."""
 
-    def __init__(self, bayes: Laplace) -> None:
+    def __init__(self, bayes: Laplace, by: str) -> None:
         super().__init__()
-        self.bayes = bayes
+        self.bayes, self.by = bayes, by
 
     def forward(self, x: Any) -> tuple[Tensor, Tensor]:
-        logits, gaussian = self.bayes._drop_in(x)
+        logits, passed = self.bayes._drop_in(x)
         posterior = self.bayes._fitted_posterior()
-        assert gaussian is not None  # only closed forms are exported
-        sizes = posterior.layout.position_sizes(tuple(logits.shape))
-        scores = posterior.likelihood.score(gaussian)
-        return logits, posterior.layout.assemble([(sizes, scores)])
+        assert passed is not None  # only closed forms are exported
+        likelihood, layout = posterior.likelihood, posterior.layout
+        if self.by == SCORE:
+            ranks = self.bayes.settings.score(likelihood.score(passed.gaussian), passed.distances)
+        else:
+            rows = layout.flatten(logits, passed.gaussian.scale.shape[0], posterior.outputs)
+            ranks = likelihood.log_probabilities(rows).amax(1).exp()
+        return logits, layout.assemble([(layout.position_sizes(tuple(logits.shape)), ranks)])

@@ -62,10 +62,7 @@ class LogitGaussian:
 
     @classmethod
     def stacked(cls, gaussians: list[LogitGaussian]) -> LogitGaussian:
-        """The points of all Gaussians, stacked. A factor that points share must be the same in all of them.
-
-        Either all have an independent variance, or none has.
-        """
+        """The points of all Gaussians, stacked. A factor that points share must be the same in all."""
         factors = [each.factors for each in gaussians]
         factor, table = factors[0].factor, factors[0].table
         if factor is not None and factor.dim() == 3:
@@ -73,8 +70,13 @@ class LogitGaussian:
         weights, shift = (
             torch.cat(each) for each in zip(*((f.weights, f.shift) for f in factors), strict=True)
         )
-        own = [each.independent for each in factors if each.independent is not None]
-        independent = torch.cat(own) if own else None
+        independent = None
+        if any(each.independent is not None for each in factors):
+            own = (
+                f.shift.new_zeros(()).expand_as(f.shift) if f.independent is None else f.independent
+                for f in factors
+            )
+            independent = torch.cat([*own])
         mean, scale = (
             torch.cat(each) for each in zip(*((g.scaled_mean, g.scale) for g in gaussians), strict=True)
         )

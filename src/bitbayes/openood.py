@@ -110,7 +110,7 @@ class LaplacePostprocessor(BasePostprocessor):
         self._bayes().settings = Settings(*hyperparam)
 
     def get_hyperparam(self) -> list[Any]:
-        """Prior variance, temperature, and the residual's variance and threshold."""
+        """The numbers that `tune` chose, in the order of `Settings`."""
         return list(asdict(self._bayes().settings).values())
 
     def _bayes(self) -> Laplace:

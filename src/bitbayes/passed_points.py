@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 import torch
@@ -66,7 +66,8 @@ class PassedPoints:
         name = "auto" if self.bayes.predictive == SAMPLED_NETWORKS else self.bayes.predictive
         predictive = Predictor(posterior, None, settings).predictive(name)
         costs = Costs([self.points], predictive.likelihood, predictive.name)
-        return calibrate(costs, posterior.candidates(), settings)
+        residual = None if self.points.distances is None else self.bayes.known_residual
+        return calibrate(costs, posterior.candidates(), residual, settings)
 
     @torch.no_grad()
     def predict(self, settings: Settings) -> tuple[Tensor, Tensor]:
@@ -78,4 +79,5 @@ class PassedPoints:
             raise ArgumentError(
                 f"predictive={predictive.name!r} runs networks on inputs, which are not kept: choose another"
             )
-        return predictive.probabilities(NO_BATCH, gaussian), predictive.likelihood.score(gaussian)
+        batch = replace(NO_BATCH, distances=self.points.distances if settings.has_residual else None)
+        return predictive.probabilities(batch, gaussian), predictor.score(batch, gaussian)

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -21,12 +21,15 @@ from bitbayes.likelihoods import SAMPLED_LOGITS, SAMPLES, Likelihood
 from bitbayes.logits import LogitGaussian
 from bitbayes.model import Batch, Data, input_batches, model_device
 from bitbayes.options import SAMPLED_NETWORKS
-from bitbayes.posteriors.base import WeightPosterior
+from bitbayes.posteriors.base import Passed, WeightPosterior
 from bitbayes.prior import Prior
 from bitbayes.rays import RayGaussian
 from bitbayes.residual import Residual
 from bitbayes.settings import Settings
 
+# The numbers by which inputs are rejected: strangers by the score, mistakes by the confidence.
+Rank = Literal["score", "confidence"]
+SCORE, CONFIDENCE = RANKS = ("score", "confidence")
 # The default number of draws: of logits, and of networks.
 NETWORKS = 20
 # How many numbers one step of a prediction may hold in memory.
@@ -140,6 +143,17 @@ class Rated(NamedTuple):
     probabilities: Tensor
     scores: Tensor
 
+    def by(self, rank: str) -> Tensor:
+        """The scores or the confidences, (n,)."""
+        return self.scores if rank == SCORE else self.probabilities.amax(1)
+
+    @classmethod
+    def joined(cls, parts: Iterable[Self]) -> Self:
+        """The points of all parts."""
+        labels, probabilities, scores = zip(*parts, strict=True)
+        joined = None if labels[0] is None else torch.cat(labels)
+        return cls(joined, torch.cat(probabilities), torch.cat(scores))
+
 
 @dataclass(frozen=True)
 class Predictor:
@@ -192,8 +206,8 @@ class Predictor:
             batches = map(self.residual.attach, batches)
         rows = max(1, NUMBERS_PER_PREDICTION // (self.posterior.outputs * max(FEW_CLASSES, samples)))
         for batch, gaussian in self.posterior.gaussians(batches, self.prior, rows):
-            # The posterior has repeated √k for the positions of an input already.
-            yield batch, self.settings.complete(gaussian, batch.root_kernel)
+            # The posterior has repeated the distances for the positions of an input already.
+            yield batch, self.settings.complete(gaussian, batch.distances)
 
     def predict(self, batches: Iterator[Batch], predictive: Predictive) -> Iterator[tuple[Batch, Tensor]]:
         """The points of each batch, and the probabilities (n, classes) of their averaged prediction."""
@@ -210,16 +224,22 @@ class Predictor:
         for batch, gaussian in self.gaussians(batches):
             probabilities = predictive.probabilities(batch, gaussian)
             labels = None if batch.labels is None else batch.labels.cpu()
-            yield Rated(labels, probabilities.cpu(), predictive.likelihood.score(gaussian).cpu())
+            yield Rated(labels, probabilities.cpu(), self.score(batch, gaussian).cpu())
 
-    def forward(self, x: Any) -> tuple[LogitGaussian, tuple[int, ...]]:
-        """The Gaussian over the logits at x, differentiable, and the shape of the model's own output."""
-        root = None if self.residual is None else self.residual.root_kernel(x)  # before the model runs
-        gaussian, shape = self.posterior.forward(x, self.prior)
-        return self._complete(gaussian, root), shape
+    def score(self, batch: Batch, gaussian: LogitGaussian) -> Tensor:
+        """How much the points of a batch are like the data, (n,), from what `gaussians` gives."""
+        return self.settings.score(self.posterior.likelihood.score(gaussian), batch.distances)
 
-    def drop_in(self, x: Any, predictive: Predictive) -> tuple[Tensor, LogitGaussian | None]:
-        """Drop-in logits in the shape of the model's output, and their Gaussian (None: drawn networks)."""
+    def forward(self, x: Any) -> Passed:
+        """A differentiable pass of x, with temperature and residual in its Gaussian."""
+        observer = None if self.residual is None else self.residual.observer(x)  # before the model runs
+        gaussian, shape, distances = self.posterior.forward(x, self.prior, observer)
+        if distances is not None:  # all positions of an input share them
+            distances = self.posterior.layout.for_points(distances, gaussian.scale.shape[0])
+        return Passed(self.settings.complete(gaussian, distances), shape, distances)
+
+    def drop_in(self, x: Any, predictive: Predictive) -> tuple[Tensor, Passed | None]:
+        """Drop-in logits in the shape of the model's output, and the pass they come from (None: networks)."""
         if not predictive.likelihood.has_drop_in:
             raise ArgumentError(
                 f"likelihood={predictive.likelihood.name!r} has no drop-in logits: use `predict_proba`"
@@ -228,16 +248,17 @@ class Predictor:
             (batch,) = self.batches(x)
             drawn, model_shape = predictive.run(batch)
             return predictive.likelihood.drop_in(drawn.mean(0)).reshape(model_shape), None
-        gaussian, shape = self.forward(x)
-        logits = predictive.logits(Batch(x, None, "the input"), gaussian)
-        return self.posterior.layout.output(logits, shape), gaussian
+        passed = self.forward(x)
+        logits = predictive.logits(Batch(x, None, "the input"), passed.gaussian)
+        return self.posterior.layout.output(logits, passed.shape), passed
 
     def logits(self, x: Data) -> LogitGaussian:
         """The Gaussian over the logits at x, the common shift of all logits included."""
         parts = []
         for batch in self.batches(x):
-            root = None if self.residual is None else self.residual.root_kernel(batch.inputs)
-            parts.append(self._complete(self.posterior.logits(batch.inputs, self.prior), root))
+            observed = batch if self.residual is None else self.residual.attach(batch)
+            points, gaussian = self.posterior.logits(observed, self.prior)
+            parts.append(self.settings.complete(gaussian, points.distances))
         return LogitGaussian.stacked(parts)
 
     def rays(self, x: Tensor, *, find_alpha: bool, tolerance: float) -> Iterator[RayGaussian]:
@@ -247,13 +268,6 @@ class Predictor:
         found = self.posterior.rays(x, self.prior, find_alpha=find_alpha, tolerance=tolerance)
         found = (ray.at_temperature(self.settings.temperature) for ray in found)
         return found if self.residual is None else rays.with_residual(found, x, self.residual, self.settings)
-
-    def _complete(self, gaussian: LogitGaussian, root_kernel: Tensor | None) -> LogitGaussian:
-        """The Gaussian with the temperature and the residual applied; √k(x) is (n,), one for each input."""
-        layout = self.posterior.layout
-        if root_kernel is not None and layout.positions:  # all positions of an input share it
-            root_kernel = layout.for_points(root_kernel, gaussian.scale.shape[0])
-        return self.settings.complete(gaussian, root_kernel)
 
     def assemble(self, parts: Iterable[tuple[Batch, Tensor]]) -> Tensor:
         """The results (n, c) or (n,) of all batches, joined in the shape of the model's output."""

@@ -4,71 +4,177 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol, Self, overload
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
+from bitbayes.errors import ArgumentError
 from bitbayes.logits import LogitGaussian
 from bitbayes.prior import positive
+
+# How much the distance counts in the score, and how quickly the score saturates: see `Settings.score`.
+DISTANCE_WEIGHT, SATURATION = 1.75, 2.0
 
 
 @dataclass(frozen=True)
 class Settings:
     """The numbers that `tune` chooses, predictions use, and files hold. Changing them needs no new fit.
 
+    The residual adds v(x) to the variance of every logit, from the distances dₗ of x at the levels l:
+    v(x) = near_variance·K(x) + beyond_variance·Σₗ max(0, (dₗ/thresholdₗ)³ − 1), with K(x) = Σₗ levelₗ·dₗ³.
+
     prior_variance: σ₀² of the weights, one number or one for each layer by name. It is None until one is
         chosen; predictions then use 1.
     temperature: the mean logits are divided by it before the average is taken. Their variance is not.
-    residual_variance, residual_threshold: the residual adds
-        residual_variance·max(0, k(x) − residual_threshold) to the variance of every logit.
+    near_variance: that of a logit at the edge of the data, where K = 1.
+    beyond_variance: that of the steep term.
+    levels: the weight of each level in K, by its name. Without any, all have the same.
+    thresholds: the distance at which the steep term begins, by the name of the level.
+    score_centre, score_spread: the median and the deviation of the energy on the validation data, for
+        `score`; None until they are chosen.
 
-    >>> Settings(prior_variance=2, temperature=0.5)
-    Settings(prior_variance=2.0, temperature=0.5, residual_variance=0.0, residual_threshold=0.0)
+    >>> Settings(prior_variance=2, temperature=0.5).temperature
+    0.5
     """
 
     prior_variance: float | dict[str, float] | None = None
     temperature: float = 1.0
-    residual_variance: float = 0.0
-    residual_threshold: float = 0.0
+    near_variance: float = 0.0
+    beyond_variance: float = 0.0
+    levels: dict[str, float] = field(default_factory=dict)
+    thresholds: dict[str, float] = field(default_factory=dict)
+    score_centre: float | None = None
+    score_spread: float | None = None
 
     def __post_init__(self) -> None:
         checked: dict[str, Any] = {"temperature": positive(self.temperature, "temperature")}
-        for name in ("residual_variance", "residual_threshold"):
+        for name in ("near_variance", "beyond_variance"):
             checked[name] = positive(getattr(self, name), name, zero=True)
+        checked["levels"] = _numbers(self.levels, "levels", zero=True)
+        checked["thresholds"] = _numbers(self.thresholds, "thresholds")
+        if self.score_spread is not None:
+            checked["score_spread"] = positive(self.score_spread, "score_spread")
+            checked["score_centre"] = 0.0
+        if self.score_centre is not None:
+            checked["score_centre"] = _finite(self.score_centre, "score_centre")
         prior = self.prior_variance
         if isinstance(prior, Mapping):
-            checked["prior_variance"] = {
-                name: positive(each, "prior_variance") for name, each in prior.items()
-            }
+            checked["prior_variance"] = _numbers(prior, "prior_variance")
         elif prior is not None:
             checked["prior_variance"] = positive(prior, "prior_variance")
         for name, value in checked.items():
             object.__setattr__(self, name, value)
 
-    def complete(self, gaussian: LogitGaussian, root_kernel: Tensor | None) -> LogitGaussian:
+    @property
+    def has_residual(self) -> bool:
+        """Whether the residual adds anything."""
+        return self.near_variance > 0 or self.beyond_variance > 0
+
+    def complete(self, gaussian: LogitGaussian, distances: Tensor | None) -> LogitGaussian:
         """The Gaussian with the temperature and the residual applied.
 
         Args:
             gaussian: over the logits at n points, from the weights alone.
-            root_kernel: √k(x) (n,) of the residual; None without one.
+            distances: (n, levels) in float64, in the order of `levels`; None without a residual.
         """
-        if root_kernel is None or not self.residual_variance:
+        if distances is None or not self.has_residual:
             return gaussian.at_temperature(self.temperature)
-        deviations = self.residual_deviations(root_kernel)
-        return gaussian.at_temperature(self.temperature).plus_independent(deviations)
-
-    def residual_deviations(self, root_kernel: Tensor) -> Tensor:
-        """√(σ²·max(0, k − threshold)), (n,), from √k (n,)."""
         # The floor is for the derivative of the root, which is infinite at 0.
-        beyond = root_kernel.square() - self.residual_threshold
-        beyond = beyond.clamp_min(torch.finfo(root_kernel.dtype).tiny)
-        return beyond.sqrt() * math.sqrt(self.residual_variance)
+        variances = self.residual_variances(distances).clamp_min(torch.finfo(distances.dtype).tiny)
+        return gaussian.at_temperature(self.temperature).plus_independent(variances.sqrt())
+
+    def residual_variances(self, distances: Tensor) -> Tensor:
+        """v(x), (n,), from distances (n, levels)."""
+        return self.variances_of_cubes(distances.pow(3))
+
+    def variances_of_cubes(self, cubes: Tensor, one: Tensor | float = 1.0) -> Tensor:
+        """v, (n,), from the cubes of the distances (n, levels), in units in which 1 is `one`.
+
+        It grows with each of the cubes.
+        """
+        return self._shares_of_cubes(cubes, one).sum(1)
+
+    def residual_shares(self, distances: Tensor) -> Tensor:
+        """Each level's part of v(x), (n, levels)."""
+        return self._shares_of_cubes(distances.pow(3))
+
+    def _shares_of_cubes(self, cubes: Tensor, one: Tensor | float = 1.0) -> Tensor:
+        shares = self.near_variance * self.weights(cubes) * cubes
+        if self.beyond_variance and self.thresholds:
+            unit = one[:, None] if isinstance(one, Tensor) else one
+            beyond = cubes * _row(self.thresholds, cubes).pow(-3) - unit
+            shares = shares + self.beyond_variance * beyond.clamp_min(0)
+        return shares
+
+    def weights(self, like: Tensor) -> Tensor:
+        """The weights of the levels in K, (levels,), like a tensor (n, levels)."""
+        if self.levels:
+            return _row(self.levels, like)
+        return like.new_full((like.shape[1],), 1 / like.shape[1])
+
+    def counting(self, levels: int) -> list[bool]:
+        """Whether each of so many levels adds to v(x) anywhere."""
+        weights = [*self.levels.values()] or [1.0] * levels
+        beyond = self.beyond_variance > 0 and bool(self.thresholds)
+        return [beyond or (self.near_variance > 0 and each > 0) for each in weights]
+
+    def score(self, energy: Tensor, distances: Tensor | None) -> Tensor:
+        """−½ log(1 + e^(−2a)) − 1.75 log(1 + K(x)), with a = (energy − centre)/spread.
+
+        More energy than that of a typical point does not count: a stranger has it, too, if its logits are
+        large. What counts is less of it, and more distance. Without chosen numbers it is the energy itself.
+
+        Args:
+            energy: log Σ exp of the logits of "probit", (n,).
+            distances: (n, levels), or None.
+        """
+        if self.score_spread is None or self.score_centre is None or distances is None:
+            return energy
+        typical = SATURATION * (energy - self.score_centre) / self.score_spread
+        kernel = (distances.pow(3) @ self.weights(distances)).clamp_max(torch.finfo(energy.dtype).max)
+        penalty = DISTANCE_WEIGHT * kernel.to(energy).log1p()
+        return functional.logsigmoid(typical) / SATURATION - penalty
+
+    def in_order_of(self, names: tuple[str, ...]) -> Settings:
+        """The settings with their levels in this order; raises a `KeyError` if they have others."""
+        for value in (self.levels, self.thresholds):
+            if value and (others := value.keys() ^ set(names)):
+                raise KeyError(min(others))
+        parts = {
+            key: {name: value[name] for name in names}
+            for key, value in (("levels", self.levels), ("thresholds", self.thresholds))
+            if value
+        }
+        return replace(self, **parts)  # type: ignore[arg-type]
 
     def as_json(self) -> dict[str, float | dict[str, float] | None]:
         """The numbers for a JSON file."""
         return asdict(self)
+
+
+def _finite(value: float, name: str) -> float:
+    """The value as a float; raises unless it is a finite number."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise ArgumentError(f"{name}={value!r}: expected a finite number")
+    return number
+
+
+def _row(values: Mapping[str, float], like: Tensor) -> Tensor:
+    """The values as a tensor, without waiting for the device, as `new_tensor` does."""
+    return torch.stack([like.new_full((), each) for each in values.values()])
+
+
+def _numbers(values: Mapping[str, float], name: str, *, zero: bool = False) -> dict[str, float]:
+    if not isinstance(values, Mapping):
+        raise ArgumentError(f"{name}={values!r}: expected a number for each name")
+    return {key: positive(each, name, zero=zero) for key, each in values.items()}
 
 
 class HasSettings(Protocol):

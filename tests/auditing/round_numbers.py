@@ -143,8 +143,8 @@ def make_audit() -> AuditReport:
             "bitbayes": {
                 "prior_variance": 12.5,
                 "temperature": 0.625,
-                "residual_variance": 40.0,
-                "residual_threshold": 0.75,
+                "near_variance": 0.75,
+                "beyond_variance": 40.0,
             },
             "paper": {"prior_variance": 2.5},
         },

@@ -81,7 +81,12 @@ def test_every_score_is_what_the_parts_give_by_hand(k: int, outputs: int) -> Non
     scaled = TemperatureScaling(model).fit(data["validation"])
     assert found.chosen == {
         "temperature": {"temperature": scaled.temperature},
-        "bitbayes": bayes.settings.as_json(),
+        "bitbayes": {
+            "prior_variance": bayes.prior_variance,
+            "temperature": bayes.temperature,
+            "near_variance": bayes.near_variance,
+            "beyond_variance": bayes.beyond_variance,
+        },
         "paper": {"prior_variance": paper.prior_variance},
     }
     assert found.sizes == {"train": 120, "validation": 90, "test": 150}

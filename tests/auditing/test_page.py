@@ -104,8 +104,8 @@ def test_how_it_was_made_is_told(text: str) -> None:
     words = Reader(text).words
     for part in (
         "bitbayes audit zoo:animals --seed 7",
-        "Temperature: temperature 1.75; bitbayes: prior variance 12.5, temperature 0.625, residual variance "
-        "40, residual threshold 0.75; Paper’s objective: prior variance 2.5.",
+        "Temperature: temperature 1.75; bitbayes: prior variance 12.5, temperature 0.625, near variance "
+        "0.75, beyond variance 40; Paper’s objective: prior variance 2.5.",
         "other noise than the noise that is scored here",
         "another class than the plain network for 3 of 400 test inputs",
         "Fitting takes 2.2 s (1.1 times a forward pass over the training data)",

@@ -8,7 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import bitbayes as bb
-from bitbayes.baselines.detectors import DETECTORS, GEN, KNN, Mahalanobis, MaxLogit, ViM, base
+from bitbayes.baselines.detectors import (
+    DETECTORS,
+    GEN,
+    KNN,
+    Mahalanobis,
+    MaxLogit,
+    RelativeMahalanobis,
+    ViM,
+    base,
+)
 from bitbayes.baselines.detectors.vim import principal_dimension
 from bitbayes.errors import DataError
 
@@ -59,6 +68,13 @@ def mahalanobis(point, features, labels, weight, bias):
     return -min(float((point - mean) @ precision @ (point - mean)) for mean in means.values())
 
 
+def relative_mahalanobis(point, features, labels, weight, bias):
+    mean = sum(features) / len(features)
+    covariance = sum(torch.outer(row - mean, row - mean) for row in features) / len(features)
+    whole = float((point - mean) @ torch.linalg.solve(covariance, point - mean))
+    return mahalanobis(point, features, labels, weight, bias) + whole
+
+
 def knn(point, features, labels, weight, bias):
     direction = point / point.norm()
     return -sorted(float((direction - row / row.norm()).norm()) for row in features)[49]
@@ -82,6 +98,7 @@ REFERENCES = {
     "energy": energy,
     "gen": gen,
     "mahalanobis": mahalanobis,
+    "relative-mahalanobis": relative_mahalanobis,
     "knn": knn,
     "vim": vim,
 }
@@ -90,7 +107,8 @@ REFERENCES = {
 def test_every_detector_has_a_reference_and_a_title():
     assert list(DETECTORS) == list(REFERENCES)
     titles = [each.title for each in DETECTORS.values()]
-    assert titles == ["Maximum logit", "Energy", "GEN", "Mahalanobis", "KNN (k = 50)", "ViM"]
+    distances = ["Mahalanobis", "Relative Mahalanobis", "KNN (k = 50)"]
+    assert titles == ["Maximum logit", "Energy", "GEN", *distances, "ViM"]
     assert bb.baselines.detectors.DETECTORS is DETECTORS
 
 
@@ -159,6 +177,27 @@ def test_the_distance_grows_as_the_square_far_away():
     detector = Mahalanobis.fit(*training)
     ratio = detector.score(1e12 * points) / detector.score(1e6 * points)
     torch.testing.assert_close(ratio, torch.full_like(ratio, 1e12), rtol=1e-4, atol=0)
+
+
+def test_directions_in_which_all_data_vary_do_not_count_twice():
+    """One class: the distance to it is that to all data, so that nothing is left, however far a point is."""
+    features, labels, weight, bias = case()
+    detector = RelativeMahalanobis.fit(features, 0 * labels, weight, bias)
+    nearest = Mahalanobis.fit(features, 0 * labels, weight, bias).score(1e3 * new_features())
+    found = detector.score(1e3 * new_features())
+    assert bool((found.abs() <= CONDITIONED * nearest.abs()).all()) and float(nearest.max()) < -1e4
+
+
+def test_a_point_far_along_what_tells_classes_apart_is_the_less_like_them():
+    """Classes at ±10 along one axis: there the data vary 101 times as much as a class, elsewhere as much."""
+    labels = torch.arange(2000) % 2
+    features = torch.randn(2000, 2, dtype=torch.float64)
+    features[:, 0] += 20 * labels - 10
+    detector = RelativeMahalanobis.fit(features, labels, torch.eye(2))
+    beyond = torch.tensor([[60.0, 0.0], [10.0, 50.0]])
+    along, across = detector.score(beyond).tolist()
+    # 50² − 60²/101 = 2464, and 50² − 50² − 10²/101 = −1, up to what 2,000 points know of variances.
+    assert along == pytest.approx(-2464, rel=0.1) and abs(across) < 100
 
 
 def test_gen_of_a_sure_network_is_not_lost_in_rounding():

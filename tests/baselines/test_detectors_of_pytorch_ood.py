@@ -68,6 +68,18 @@ def test_mahalanobis_distances(training, points):
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=0)
 
 
+def test_relative_mahalanobis_distances(training, points):
+    """Its covariances are sums over the data, and it computes in float32."""
+    features, labels, *_ = training
+    detector = theirs.RMD(None).fit_features(features.float(), labels)
+    expected = -N * detector.predict_features(points.float()).double()
+    distances = DETECTORS["mahalanobis"].fit(*training).score(points).abs()
+    found = DETECTORS["relative-mahalanobis"].fit(*training).score(points)
+    # A difference of two distances of about this size.
+    assert bool(((found - expected).abs() <= 1e-4 * distances).all())
+    assert float((found.abs() / distances).min()) > 1e-3
+
+
 def test_virtual_logits(training, points):
     """In float32, as it computes; D is half of the width here as there."""
     features, labels, weight, bias = training

@@ -31,27 +31,36 @@ def overconfident(k, factor, seed=0, n=150, dtype=torch.float64):
     return model, x, y
 
 
-def brute_force(model, x, y):
-    """log T by Brent's method on the summed loss."""
+def summed_loss(model, x, y, log_temperature):
     logits = model(x).detach().double()
+    return float(reference.total_loss(logits * math.exp(-log_temperature), y))
 
-    def loss(log_temperature):
-        return float(reference.total_loss(logits * math.exp(-log_temperature), y))
+
+def weak_prior(log_temperature):
+    """½(log T/s)², with s = 0.15 for T < 1, and 0.35 above."""
+    return (log_temperature / (0.15 if log_temperature < 0 else 0.35)) ** 2 / 2
+
+
+def brute_force(model, x, y):
+    """log T by Brent's method on the summed loss with the weak prior."""
+
+    def cost(log_temperature):
+        return summed_loss(model, x, y, log_temperature) + weak_prior(log_temperature)
 
     grid = torch.linspace(math.log(1e-3), math.log(1e3), 200).tolist()
-    start = min(grid, key=loss)
-    return optimize.minimize_scalar(loss, bracket=(start - 0.1, start, start + 0.1), tol=1e-10).x, loss
+    start = min(grid, key=cost)
+    return optimize.minimize_scalar(cost, bracket=(start - 0.1, start, start + 0.1), tol=1e-10).x, cost
 
 
 @given(st.integers(0, 10_000), st.floats(-1.5, 2), st.sampled_from([1, 2, 3, 10]))
 def test_the_temperature_is_the_brute_force_optimum(seed, log_factor, k):
     model, x, y = overconfident(k, 10**log_factor, seed)
-    expected, loss = brute_force(model, x, y)
+    expected, cost = brute_force(model, x, y)
     scaled = bb.TemperatureScaling(model).fit(reference.loader(x, y, 40))
     assert scaled.temperature > 0
-    # A minimiser sees the loss to 1e-14 and its bend of some 10: the minimum to √1e-15.
+    # A minimiser sees the cost to 1e-14 and its bend of 8 or more: the minimum to √1e-15 of its size.
     assert abs(math.log(scaled.temperature) - expected) < 1e-6
-    assert loss(math.log(scaled.temperature)) <= loss(expected) + 1e-10
+    assert cost(math.log(scaled.temperature)) <= cost(expected) * (1 + 1e-13) + 1e-10
 
 
 @pytest.mark.parametrize("k", [1, 3])
@@ -116,18 +125,42 @@ def test_modes_come_back_after_an_error():
     assert model.training and model[1].training and scaled.temperature == before
 
 
+@pytest.mark.parametrize("n", [1, 10, 150])
 @pytest.mark.parametrize("k", [1, 2, 3])
-def test_labels_that_the_network_always_gets_right_warn(k):
-    model, x, _ = overconfident(k, 1.0)
+def test_labels_that_are_all_right_or_all_wrong_do_not_decide_alone(k, n):
+    """The weak prior costs no more than the loss that it lowers: ½(log T/s)² ≤ loss at T = 1."""
+    model, x, _ = overconfident(k, 1.0, n=n)
     logits = model(x).detach()
     right = logits.argmax(1) if k > 1 else (logits[:, 0] > 0).long()
+    wrong = logits.argmin(1) if k > 1 else 1 - right
+    for labels, side in ((right, -1), (wrong, 1)):
+        log_t = math.log(bb.TemperatureScaling(model).fit([(x, labels)]).temperature)
+        assert side * log_t > 0 and weak_prior(log_t) < summed_loss(model, x, labels, 0.0)
+
+
+def test_the_weak_prior_hardly_matters_for_many_points():
+    """At 10,000 points the loss bends by some thousand: the best T moves by log T/0.35² of that."""
+    model, x, y = overconfident(3, 2.0, n=10_000)
+    log_t = math.log(bb.TemperatureScaling(model).fit([(x, y)]).temperature)
+    plain = optimize.minimize_scalar(lambda t: summed_loss(model, x, y, t), bracket=(0.3, 0.7, 1.1)).x
+    assert 0 < plain - log_t < 0.01
+
+
+@pytest.mark.parametrize("k", [1, 3])
+def test_a_temperature_beyond_what_is_searched_warns(k):
+    """Logits of 1e9 that are all wrong."""
+    model, x, _ = overconfident(k, 1e9)
+    wrong = model(x).argmin(1) if k > 1 else (model(x)[:, 0] < 0).long()
     with pytest.warns(EdgeWarning, match="edge"):
-        scaled = bb.TemperatureScaling(model).fit([(x, right)])
-    assert 0 < scaled.temperature < 0.01
-    assert bool(scaled.predict_proba(x).isfinite().all())
-    with pytest.warns(EdgeWarning, match="edge"):
-        scaled.fit([(x, (right + 1) % max(k, 2))])
-    assert scaled.temperature > 100
+        scaled = bb.TemperatureScaling(model).fit([(x, wrong)])
+    assert scaled.temperature == pytest.approx(1e3)
+
+
+@pytest.mark.parametrize("k", [1, 3])
+def test_logits_that_say_nothing_leave_the_temperature_at_one(k):
+    """150 of them, of 1e-9: the loss falls by less than 1e-6 with log T, and the prior bends by 8 or more."""
+    model, x, y = overconfident(k, 1e-9)
+    assert bb.TemperatureScaling(model).fit([(x, y)]).temperature == pytest.approx(1, abs=1e-6 / 8)
 
 
 @pytest.mark.parametrize("k", [1, 3])

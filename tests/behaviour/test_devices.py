@@ -17,6 +17,9 @@ def test_sums_follow_the_model_to_another_device(layers, structure):
     fitted = bayes.posterior.fitted
     meta = torch.device("meta")
     away = {name: each.to(meta) for name, each in fitted.curvature.items()}
-    both = fitted + replace(fitted, curvature=away, input_moments=fitted.input_moments.to(meta))
-    found = [tensor for each in both.curvature.values() for tensor in each.tensors().values()]
-    assert {value.device.type for value in (*found, both.input_moments.mean)} == {"meta"}
+    levels = {name: each.to(meta) for name, each in fitted.level_sums.items()}
+    assert [*levels] == ["input", "head"]
+    both = fitted + replace(fitted, curvature=away, level_sums=levels)
+    bundles = [*both.curvature.values(), *both.level_sums.values()]
+    found = [tensor for each in bundles for tensor in each.tensors().values()]
+    assert {value.device.type for value in found} == {"meta"}

@@ -230,27 +230,29 @@ def test_sentences_of_several_lengths(tmp_path):
 def test_a_residual_is_the_same_at_all_positions_of_an_image():
     model, x, y, _, _ = problem("pixels")
     bayes = bb.Laplace(model, prior_variance=1.0, residual=True).fit([(x, y)])
-    bayes.residual_variance, bayes.residual_threshold = 1.0, 0.0
     plain = copy.copy(bayes)
-    plain.residual_variance = 0.0
+    plain.near_variance = 0.0
     added = bayes.logits(x).covariance - plain.logits(x).covariance
-    root = bayes.known_residual.root_kernel(x)
-    expected = root.square().repeat_interleave(20)[:, None, None] * torch.eye(3, dtype=torch.float64)
+    variances = bayes.known_residual.distances(x).detach().pow(3).mean(1)
+    expected = variances.repeat_interleave(20)[:, None, None] * torch.eye(3, dtype=torch.float64)
+    torch.testing.assert_close(sum(bayes.explain(x).values()), variances)
     torch.testing.assert_close(added, expected, rtol=0, atol=1e-9 * float(expected.max()))
     torch.testing.assert_close(bayes(x).softmax(1), bayes.predict_proba(x), rtol=0, atol=1e-12)
     far = bayes.predict_proba(1e6 * x)
     torch.testing.assert_close(far, torch.full_like(far, 1 / 3), rtol=0, atol=1e-3)
 
 
-def test_an_exported_graph_has_the_models_shape(tmp_path):
+@pytest.mark.parametrize("residual", [False, True])
+@pytest.mark.parametrize("second", ["score", "confidence"])
+def test_an_exported_graph_has_the_models_shape(second, residual, tmp_path):
     model, x, y, _, _ = problem("pixels")
-    bayes = bb.Laplace(model, prior_variance=1.0, residual=False).fit([(x, y)])
-    bayes.export(tmp_path / "pixels.pt2", x, score=True)
+    bayes = bb.Laplace(model, prior_variance=1.0, residual=residual).fit([(x, y)])
+    bayes.export(tmp_path / "pixels.pt2", x, score=second)
     graph = torch.export.load(tmp_path / "pixels.pt2").module()
     many = torch.cat([x, 2 * x])
-    logits, score = graph(many)
+    logits, found = graph(many)
     torch.testing.assert_close(logits.softmax(1), bayes.predict_proba(many), rtol=0, atol=1e-12)
-    torch.testing.assert_close(score, bayes.score(many), rtol=0, atol=1e-12)
+    torch.testing.assert_close(found, getattr(bayes, second)(many), rtol=0, atol=1e-12)
 
 
 def test_a_batch_without_any_label_is_skipped():

@@ -1,23 +1,19 @@
-"""residual="auto": off until `tune` chooses its numbers, and where inputs have no distance from the data."""
+"""residual="auto": off until `tune` chooses its numbers, and without levels that have no distance."""
+
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import nn
 
 import bitbayes as bb
-from bitbayes.errors import ArgumentError, DataError
+from bitbayes.errors import DataError
 from classifiers import points, relu_mlp, trained
 
-NUMBERS = ("prior_variance", "temperature", "residual_variance", "residual_threshold")
 
-
-def numbers(bayes):
-    return {name: getattr(bayes, name) for name in NUMBERS}
-
-
-def knows(bayes):
-    """Whether the fit has learned what a residual needs."""
-    return bayes.posterior.fitted.input_moments is not None
+def levels(bayes):
+    """The levels at which the fit has learned what a residual needs."""
+    return tuple(bayes.posterior.fitted.level_sums)
 
 
 @pytest.mark.parametrize("layers", ["last", "all"])
@@ -28,13 +24,15 @@ def test_before_tuning_no_bit_differs_from_no_residual(k, layers):
         bb.Laplace(relu_mlp(k), layers=layers, residual=residual).fit([(x, y)])
         for residual in ("auto", False)
     )
-    assert auto.residual == "auto" and auto.residual_variance == 0.0 and knows(auto) and not knows(none)
+    assert auto.residual == "auto" and not auto.settings.has_residual
+    assert levels(auto) == ("input", "head") and levels(none) == ()
     far = 50 * x
     for ask in (
         lambda bayes: bayes.predict_proba(far),
         lambda bayes: bayes(far).detach(),
         lambda bayes: bayes.logits(far).covariance,
         lambda bayes: bayes.score(far),
+        lambda bayes: bayes.confidence(far),
         lambda bayes: bayes.uncertainty(far).entropy,
         lambda bayes: bayes.limit(far).confidence,
         lambda bayes: bayes.certify(far).confidence,
@@ -49,10 +47,9 @@ def test_before_tuning_no_bit_differs_from_no_residual(k, layers):
 def test_after_tuning_it_is_what_residual_true_is_with_the_same_numbers(k, layers):
     bayes, (x, y) = trained(k, layers=layers)
     bayes.tune([(x, y)])
-    assert bayes.residual_variance > 0 and "residual=on" in repr(bayes)
+    assert bayes.near_variance > 0 and bayes.beyond_variance > 0 and "residual=on" in repr(bayes)
     asked, _ = trained(k, layers=layers, residual=True)
-    for name, value in numbers(bayes).items():
-        setattr(asked, name, value)
+    asked.settings = bayes.settings
     for scale in (1, 30, 1e4):
         assert torch.equal(bayes.predict_proba(scale * x), asked.predict_proba(scale * x))
     near, far = bayes.predict_proba(x).amax(1).mean(), bayes.predict_proba(1e6 * x).amax(1)
@@ -60,10 +57,10 @@ def test_after_tuning_it_is_what_residual_true_is_with_the_same_numbers(k, layer
 
 
 @pytest.mark.parametrize("layers", ["last", "all"])
-def test_a_variance_of_zero_switches_it_off(layers):
+def test_variances_of_zero_switch_it_off(layers):
     bayes, (x, y) = trained(3, layers=layers)
     bayes.tune([(x, y)])
-    bayes.residual_variance = 0.0
+    bayes.near_variance = bayes.beyond_variance = 0.0
     none, _ = trained(3, layers=layers, residual=False)
     none.prior_variance, none.temperature = bayes.prior_variance, bayes.temperature
     assert torch.equal(bayes.predict_proba(40 * x), none.predict_proba(40 * x))
@@ -75,7 +72,7 @@ def test_without_it_limits_are_the_weights_own():
     x, y = points()
     bayes = bb.Laplace(relu_mlp()).fit([(x, y)]).tune([(x, y)])
     assert bool((bayes.limit(x).confidence == 1 / 3).all()) and float(bayes.bound(x)) == 1 / 3
-    bayes.residual_variance = 0
+    bayes.near_variance = bayes.beyond_variance = 0
     none = bb.Laplace(relu_mlp(), residual=False, prior_variance=bayes.prior_variance).fit([(x, y)])
     none.temperature = bayes.temperature
     assert torch.equal(bayes.limit(x).confidence, none.limit(x).confidence)
@@ -88,30 +85,10 @@ def test_without_it_limits_are_the_weights_own():
 def test_other_objectives_leave_temperature_and_residual_alone(objective):
     bayes, (x, y) = trained(3)
     bayes.tune([(x, y)], objective=objective)
-    assert bayes.temperature == 1.0 and bayes.residual_variance == 0.0
-    bayes.tune([(x, y)])
-    bayes.prior_variance = 123.0
-    before = numbers(bayes)
-    assert before["residual_variance"] > 0 and before["temperature"] != 1.0
-    bayes.tune([(x, y)], objective=objective)
-    after = numbers(bayes)
-    assert after.pop("prior_variance") != before.pop("prior_variance")
-    assert after == before
+    assert bayes.settings == bb.Settings(bayes.prior_variance)
 
 
-def test_other_objectives_see_the_temperature_and_the_residual_that_they_keep():
-    bayes, (x, y) = trained(3)
-    bayes.temperature, bayes.residual_variance, bayes.residual_threshold = 0.5, 0.3, 0.2
-    bayes.tune([(x, y)], objective="nll")
-    chosen, costs = bayes.prior_variance, {}
-    for value in bayes.posterior.candidates():
-        bayes.prior_variance = value
-        costs[value] = bb.metrics.nll(bayes.predict_proba(x), y)
-    # The search looks at a third of the candidates and then around the best of these.
-    assert costs[chosen] == pytest.approx(min(costs.values()), rel=1e-9)
-
-
-# ---- where it stays off
+# ---- where there is none at the input, or none at all
 
 
 class Words(nn.Module):
@@ -148,36 +125,47 @@ class Clipped(nn.Module):
 IDS, Y = torch.arange(120).reshape(24, 5) % 9, torch.arange(24) % 3
 ENORMOUS = torch.randn(24, 4, generator=torch.Generator().manual_seed(0)).double()
 ENORMOUS[::5, 1] = 1e90
+IMAGES = torch.rand(24, 1, 8, 8, generator=torch.Generator().manual_seed(0))
 UNMEASURED = {
-    "integers": (Words, [(IDS[:12], Y[:12]), (IDS[12:], Y[12:])]),
-    "a mapping of ids": (Words, [{"ids": IDS, "labels": Y}]),
-    "sizes that vary": (Pooled, [(torch.rand(12, 1, 8, 8), Y[:12]), (torch.rand(12, 1, 6, 6), Y[12:])]),
-    "numbers whose powers overflow": (Clipped, [(ENORMOUS, Y)]),
+    "integers": (Words, [(IDS[:12], Y[:12]), (IDS[12:], Y[12:])], ("head",)),
+    "a mapping of ids": (Words, [{"ids": IDS, "labels": Y}], ("head",)),
+    "sizes that vary": (Pooled, [(IMAGES[:12], Y[:12]), (IMAGES[12:, :, :6, :6], Y[12:])], ("head",)),
+    # The head's input is that of the network there, clipped.
+    "numbers whose powers overflow": (Clipped, [(ENORMOUS, Y)], ()),
 }
 
 
 @pytest.mark.parametrize("layers, structure", [("last", "kron"), ("all", "diag")])
 @pytest.mark.parametrize("case", UNMEASURED)
-def test_inputs_without_a_distance_have_no_residual_and_no_error(case, layers, structure):
-    make, loader = UNMEASURED[case]
+@pytest.mark.filterwarnings("ignore::bitbayes.errors.EdgeWarning")
+def test_inputs_without_a_distance_are_no_level_and_no_error(case, layers, structure):
+    make, loader, expected = UNMEASURED[case]
     options = {"layers": layers, "structure": structure}
     bayes = bb.Laplace(make(), **options).fit(loader)
-    assert not knows(bayes)
+    assert levels(bayes) == expected
     bayes.tune(loader)
-    assert bayes.residual_variance == 0.0 and bayes.residual_threshold == 0.0
+    assert tuple(bayes.settings.thresholds) == expected and bayes.settings.has_residual == bool(expected)
     none = bb.Laplace(bayes.model, residual=False, **options).fit(loader).tune(loader)
-    assert numbers(bayes) == numbers(none)
-    assert torch.equal(bayes.predict_proba(loader), none.predict_proba(loader))
-    bayes.residual_variance = 2.0  # nothing is known that it could be of
-    assert torch.equal(bayes.predict_proba(loader), none.predict_proba(loader))
+    if not expected:
+        assert bayes.settings == none.settings
+        bayes.near_variance = 2.0  # nothing is known that it could be of
+    else:  # with it the temperature is another
+        bayes.settings = replace(none.settings, levels={"head": 0.0}, near_variance=2.0)
+    found, plain = (torch.cat([each.predict_proba([part]) for part in loader]) for each in (bayes, none))
+    torch.testing.assert_close(found, plain)
     bayes.update(loader)
-    assert not knows(bayes)
+    assert levels(bayes) == expected
 
 
 def test_inputs_without_a_distance_are_refused_where_a_residual_was_asked_for():
-    for make, loader in UNMEASURED.values():
-        with pytest.raises((ArgumentError, DataError), match=r"residual=False|fourth powers"):
+    for name in ("sizes that vary", "numbers whose powers overflow"):
+        make, loader, _ = UNMEASURED[name]
+        with pytest.raises(DataError, match=r"residual=False|fourth powers"):
             bb.Laplace(make(), residual=True).fit(loader)
+    for name in ("integers", "a mapping of ids"):  # there it is at the head
+        make, loader, expected = UNMEASURED[name]
+        asked = bb.Laplace(make(), residual=True).fit(loader)
+        assert levels(asked) == expected and asked.near_variance == 1.0
 
 
 @pytest.mark.parametrize("inputs", [torch.uint8, torch.float16, torch.float64])
@@ -192,19 +180,20 @@ def test_images_of_bytes_and_numbers_of_any_precision_have_one(inputs):
 
     x = torch.randint(0, 256, (30, 4)).to(inputs)
     y = torch.arange(30) % 3
-    assert knows(bb.Laplace(Scaled()).fit([(x, y)]))
-    assert bb.Laplace(Scaled()).fit([(x, y)]).tune([(x, y)]).residual_variance > 0
+    bayes = bb.Laplace(Scaled()).fit([(x, y)])
+    assert levels(bayes) == ("input",) and not bayes.settings.has_residual
+    assert bayes.tune([(x, y)]).near_variance > 0 and bayes.beyond_variance > 0
 
 
 def test_drawn_networks_never_see_it():
     x, y = points()
     bayes = bb.Laplace(relu_mlp(), layers="all", predictive="sampled_networks").fit([(x, y)]).tune([(x, y)])
-    assert bayes.residual_variance == 0.0
+    assert not bayes.settings.has_residual
     other = bb.Laplace(relu_mlp(), layers="all").fit([(x, y)]).tune([(x, y)])
-    assert other.residual_variance > 0
+    assert other.settings.has_residual
     draw = {"method": "sampled_networks", "generator": torch.Generator().manual_seed(0)}
     found = other.predict_proba(1e3 * x, **draw)
-    other.residual_variance = 0.0
+    other.near_variance = other.beyond_variance = 0.0
     draw["generator"].manual_seed(0)
     assert torch.equal(other.predict_proba(1e3 * x, **draw), found)
 
@@ -218,11 +207,11 @@ def test_an_update_with_inputs_of_another_size_raises_and_changes_nothing(tuned)
     bayes = bb.Laplace(Pooled()).fit([(big, Y)])
     if tuned:
         bayes.tune([(big, Y)])
-    before = bayes.predict_proba(big), bayes.log_evidence(), numbers(bayes), repr(bayes)
+    before = bayes.predict_proba(big), bayes.log_evidence(), bayes.settings, repr(bayes)
     for loader in ([(small, Y)], [(big, Y), (small, Y)]):
         with pytest.raises(DataError, match=r"64 .*residual=False"):
             bayes.update(loader)
-        after = bayes.predict_proba(big), bayes.log_evidence(), numbers(bayes), repr(bayes)
+        after = bayes.predict_proba(big), bayes.log_evidence(), bayes.settings, repr(bayes)
         assert torch.equal(after[0], before[0]) and after[1:] == before[1:]
     bayes.update([(big, Y)])
     assert "48 points" in repr(bayes)
@@ -235,19 +224,18 @@ def test_predictions_at_another_size_work_until_the_residual_is_in_use():
     bayes.tune([(big, Y)])
     with pytest.raises(DataError, match=r"an input of 36 numbers.*64.*residual=False"):
         bayes.predict_proba(small)
-    bayes.residual_variance = 0
+    bayes.near_variance = bayes.beyond_variance = 0
     assert bayes.predict_proba(small).shape == (24, 3)
 
 
-def test_an_update_moves_the_means_and_deviations_of_the_kernel():
+def test_an_update_moves_the_means_and_deviations_of_the_levels():
     x, y = points(dtype=torch.float64)
     bayes = bb.Laplace(relu_mlp(dtype=torch.float64)).fit([(x, y)]).tune([(x, y)])
-    before = numbers(bayes)
+    before = bayes.settings
     bayes.update([(5 * x + 1, y)])
-    assert numbers(bayes) == before
+    assert bayes.settings == before
     whole = bb.Laplace(bayes.model).fit([(x, y), (5 * x + 1, y)])
-    for name, value in before.items():
-        setattr(whole, name, value)
+    whole.settings = before
     torch.testing.assert_close(bayes.predict_proba(9 * x), whole.predict_proba(9 * x), rtol=0, atol=1e-10)
 
 
@@ -255,12 +243,13 @@ def test_an_update_moves_the_means_and_deviations_of_the_kernel():
 def test_files_keep_all_numbers_and_the_residual(layers, tmp_path):
     bayes, (x, y) = trained(3, layers=layers)
     bayes.tune([(x, y)])
-    for number, change in enumerate((None, {"residual_variance": 0.0}, {"temperature": 0.125})):
+    off = {"near_variance": 0.0, "beyond_variance": 0.0}
+    for number, change in enumerate((None, {"near_variance": 0.0}, off, {"temperature": 0.125})):
         for name, value in (change or {}).items():
             setattr(bayes, name, value)
         bayes.save(tmp_path / f"{number}.safetensors")
         again = bb.Laplace.load(tmp_path / f"{number}.safetensors", bayes.model)
-        assert numbers(again) == numbers(bayes) and again.residual == "auto" and repr(again) == repr(bayes)
+        assert again.settings == bayes.settings and again.residual == "auto" and repr(again) == repr(bayes)
         for scale in (1, 100):
             assert torch.equal(again.predict_proba(scale * x), bayes.predict_proba(scale * x))
         assert torch.equal(again.tune([(x, y)]).predict_proba(x), trained_again(layers).predict_proba(x))

@@ -6,7 +6,7 @@ from torch import nn
 
 import bitbayes as bb
 import dense
-from bitbayes.errors import DataError, ModelError
+from bitbayes.errors import ArgumentError, DataError, ModelError
 from classifiers import points, relu_mlp
 from dense import autograd_jacobian, close, library_jacobian
 
@@ -25,7 +25,9 @@ class StringModel(nn.Module):
 def test_inputs_that_are_lists_of_strings():
     batch = {"texts": ["a", "bb", "ccc"], "labels": torch.tensor([0, 1, 2])}
     bayes = bb.Laplace(StringModel()).fit([batch])
-    assert bayes.predict_proba({"texts": ["dd"]}).shape == (1, 3)
+    assert bayes.predict_proba({"texts": ["dd"]}).shape == (1, 3) and bayes.known_residual is None
+    with pytest.raises(ArgumentError, match="residual=False"):
+        bb.Laplace(StringModel(), residual=True).fit([batch])
 
 
 def test_one_point_without_a_batch_dimension_raises():

@@ -1,15 +1,17 @@
-"""The explorer in a browser: its mathematics against the library, its steps, mouse, touch and keyboard."""
+"""The explorer in a browser: its steps, mouse, touch and keyboard.
+
+`tests/explorer/test_mathematics.py` compares its numbers with the library's.
+"""
 
 import math
 import re
 from itertools import pairwise
 
 import pytest
-import torch
 
 from bitbayes.explorer import render_explorer
-from bitbayes.explorer.toys import fit_toy, pack_toy
-from bitbayes.toys import TOY_PROBLEMS, train_toy
+from bitbayes.explorer.toys import pack_toys
+from bitbayes.toys import TOY_PROBLEMS
 from browser.page_checks import check_console, check_loads_nothing, check_page, check_width
 
 STEPS = (
@@ -23,16 +25,10 @@ NAMES = [make().name for make in TOY_PROBLEMS]
 
 
 @pytest.fixture(scope="module")
-def toys():
-    """Each toy with its network, by name: trained for a few steps, which is enough for all that is tested."""
-    every = [make() for make in TOY_PROBLEMS]
-    return {toy.name: (toy, train_toy(toy, quick=True)) for toy in every}
-
-
-@pytest.fixture(scope="module")
-def address(toys, tmp_path_factory):
+def address(tmp_path_factory):
+    """A page with networks that were trained for a few steps: enough for most of what is tested."""
     file = tmp_path_factory.mktemp("explorer") / "explorer.html"
-    file.write_text(render_explorer([pack_toy(*each) for each in toys.values()]), encoding="utf-8")
+    file.write_text(render_explorer(pack_toys(quick=True)), encoding="utf-8")
     return file.as_uri()
 
 
@@ -72,96 +68,6 @@ def test_the_explorer_opens(explorer):
     check_console(explorer)
     check_loads_nothing(explorer)
     check_width(explorer)
-
-
-# The mathematics ------------------------------------------------------------------------------------------
-
-# The first lies so far out that it alone would set the spread of the inputs: there the residual has a floor.
-MORE = [[40.0, 400.0], [3.0, -1.0], [-5.0, 9.0], [0.5, 0.25]]
-SETTINGS = [  # prior variance, temperature, residual variance, tolerance
-    (1.0, 1.0, 0.0, 1e-9),
-    (100.0, 0.3, 0.0, 1e-9),
-    (1e6, 2.0, 0.0, 1e-9),
-    (1e4, 0.5, 100.0, 1e-9),
-    # So wide a prior multiplies the rounding errors of the eigenvalues, in the page and in the library.
-    (1e10, 1.0, 0.0, 1e-8),
-]
-ASK = """([name, added, numbers, points, rays]) => {
-  const toy = TOYS.find((each) => each.name === name);
-  const posterior = fitPosterior(toy, Float64Array.from([...toy.points, ...added.flat()]));
-  const settings = { method: "bitbayes", ...numbers };
-  const prepared = prepare(toy, posterior, Float64Array.from(points.flat()));
-  const regions = rays.map((ray) => finalRegion(toy, ray));
-  return {
-    probabilities: [...predict(toy, posterior, settings, prepared)],
-    plain: [...predict(toy, posterior, { ...settings, method: "plain" }, prepared)],
-    temperature: [...predict(toy, posterior, { ...settings, method: "temperature" }, prepared)],
-    alpha: regions.map((region) => region.alpha),
-    limits: regions.flatMap((region) => [...limit(toy, posterior, settings, region)]),
-  };
-}"""
-
-
-def grid():
-    """Points from near the data to ×10,000."""
-    side = torch.linspace(-2.5, 2.5, 11, dtype=torch.float64)
-    return torch.cat([torch.cartesian_prod(side, side) * 10.0**power for power in range(5)])
-
-
-@pytest.mark.parametrize(
-    "name", [NAMES[0], *(pytest.param(each, marks=pytest.mark.slow) for each in NAMES[1:])]
-)
-def test_the_page_computes_what_the_library_does(explorer, toys, name):
-    """Probabilities, alpha and limits, before and after points were added."""
-    bayes = fit_toy(*toys[name])
-    network, points = toys[name][1], grid()
-    angles = torch.linspace(0.01, 6.2, 25, dtype=torch.float64)
-    rays = torch.stack([angles.cos(), angles.sin()], dim=1)
-    for added in ([], MORE):
-        if added:
-            bayes.update([(torch.tensor(added, dtype=torch.float64), torch.zeros(len(added)).long())])
-        for prior, temperature, residual, tolerance in SETTINGS:
-            bayes.prior_variance, bayes.temperature, bayes.residual_variance = prior, temperature, residual
-            numbers = {
-                "priorVariance": prior,
-                "temperature": temperature,
-                "residualVariance": residual,
-                "residualThreshold": bayes.residual_threshold,
-            }
-            found = explorer.evaluate(ASK, [name, added, numbers, points.tolist(), rays.tolist()])
-            found = {key: torch.tensor(each, dtype=torch.float64) for key, each in found.items()}
-            certificate, limits = bayes.certify(rays), bayes.limit(rays)
-            close(found["probabilities"], bayes.predict_proba(points).flatten(), tolerance)
-            close(found["alpha"], certificate.alpha)
-            found_limits = found["limits"].reshape(len(rays), -1)
-            close(found_limits.amax(1), certificate.limit, tolerance)
-            if not residual:
-                assert torch.equal(found_limits.argmax(1), limits.label)
-            with torch.no_grad():
-                logits = network(points)
-            close(found["plain"], probabilities(logits))
-            close(found["temperature"], probabilities(logits / temperature))
-
-
-def close(found, expected, tolerance=1e-9):
-    torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
-
-
-def probabilities(logits):
-    logits = torch.cat([torch.zeros_like(logits), logits], dim=1) if logits.shape[1] == 1 else logits
-    return logits.softmax(1).flatten()
-
-
-@pytest.mark.slow
-def test_eigenvectors_of_a_matrix_with_zero_eigenvalues(explorer):
-    root = torch.randn(12, 7, dtype=torch.float64)
-    matrix = root @ root.T
-    ask = "(rows) => Object.values(eigen(rows.flat(), 12)).map((each) => [...each])"
-    found = explorer.evaluate(ask, matrix.tolist())
-    values, vectors = (torch.tensor(each, dtype=torch.float64) for each in found)
-    vectors = vectors.reshape(12, 12)
-    close(vectors @ values.diag() @ vectors.T, matrix)
-    close(vectors @ vectors.T, torch.eye(12, dtype=torch.float64))
 
 
 @pytest.mark.slow
@@ -351,10 +257,15 @@ def test_sliders_say_their_value_in_words(explorer):
     click(explorer, "next", "next", "next", "show")
     spoken = {
         id: explorer.get_attribute(f"#{id}", "aria-valuetext")
-        for id in ("zoom", "prior", "temperature", "angle")
+        for id in ("zoom", "prior", "temperature", "residual", "angle")
     }
-    assert spoken == {"zoom": "×10", "prior": "10", "temperature": "1", "angle": "35°"}
-    assert state(explorer)["residual"] > -3
+    assert spoken == {
+        "zoom": "×10",
+        "prior": "10",
+        "temperature": "1",
+        "residual": "as tuned",
+        "angle": "35°",
+    }
     click(explorer, "tuned")
     tuned = explorer.evaluate("() => state.toy.tuned.priorVariance")
     assert math.isclose(10 ** state(explorer)["prior"], tuned, rel_tol=1e-9)

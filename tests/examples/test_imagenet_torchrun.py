@@ -72,8 +72,8 @@ def test_two_processes_save_what_one_would_fit(images, monkeypatch):
     data = imagenet_torchrun.ImageFolder(images / "train", 16)
     alone = bb.Laplace(model).fit(DataLoader(data, 4))
     x = torch.stack([data[i][0] for i in range(0, len(data), 5)])
-    alone.prior_variance, alone.temperature = saved.prior_variance, saved.temperature
-    alone.residual_variance, alone.residual_threshold = saved.residual_variance, saved.residual_threshold
+    alone.settings = saved.settings
+    assert saved.near_variance > 0 and saved.beyond_variance > 0
     # Features in float32, of other batches.
     torch.testing.assert_close(saved.predict_proba(x), alone.predict_proba(x), rtol=0, atol=1e-5)
     assert saved.posterior.fitted.count == 33

@@ -1,14 +1,18 @@
 """One pass over training data: the preview, the batches, and the sums on their way."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
-from bitbayes.errors import ArgumentError, DataError, EmptyLoaderError
+from bitbayes.errors import DataError, EmptyLoaderError
 from bitbayes.fitting import FitRequest, Totals
 from bitbayes.fitting.data import TrainingData
+from bitbayes.model import Level
 from bitbayes.options import Options
+from bitbayes.residual import LevelSums
 from bitbayes.structures import DiagCurvature
 
 X, Y = torch.arange(10.0).reshape(5, 2), torch.arange(5)
@@ -43,8 +47,6 @@ def test_what_cannot_be_read_raises_before_the_pass():
         training_data([(X[:0], Y[:0])])
     with pytest.raises(DataError, match="Tensor"):
         training_data(X)
-    with pytest.raises(ArgumentError, match="residual"):
-        training_data([(X.long(), Y)], residual=True)
 
 
 def test_points_that_a_sampler_repeats_are_read_but_not_given():
@@ -55,20 +57,33 @@ def test_points_that_a_sampler_repeats_are_read_but_not_given():
     assert (passed.totals.batches, passed.totals.rows) == (2, 3)
 
 
-def test_moments_of_all_inputs_are_summed_up():
-    batches = [(X[:2], Y[:2]), (X[2:], Y[2:])]
-    data = training_data(batches)
-    assert len(list(data)) == len(batches)  # none is summed up yet: the features of all may wait
-    torch.testing.assert_close(data.totals.input_moments.mean, X.double().mean(0))
+def test_a_model_that_changes_its_preview_does_not_change_the_batch():
+    data = training_data([(X.clone(), Y)])
+    data.preview.zero_()
+    assert [torch.equal(batch.inputs, X) for batch in data] == [True]
+    named = training_data([{"x": X.clone(), "size": 3, "labels": Y}])
+    assert named.preview["size"] == 3
+    named.preview["x"].zero_()
+    assert [torch.equal(batch.inputs["x"], X) for batch in named] == [True]
 
 
-@pytest.mark.parametrize("last", [X[:, :1], X.long()])
-def test_inputs_that_are_not_of_one_kind_end_all_residual(last):
-    batches = [(X, Y), (last, Y), (X, Y)]
-    data = training_data(batches)
-    assert len(list(data)) == len(batches)  # none is summed up yet: the features of all may wait
-    assert data.totals.input_moments is None
-    assert training_data([(X, Y)], residual=False).totals.input_moments is None
+def fitted_of(level_sums, **options):
+    """What the sums of a pass become, with a level '2' beside the input."""
+    run = SimpleNamespace(fingerprint=None, mutable_buffers=())
+    totals = Totals({}, 5, 0.0, level_sums)
+    request = FitRequest(nn.Linear(2, 5), [], Options(**options))
+    return totals.as_fitted(None, None, {}, request, run, (Level("2", "2", -1),))
+
+
+def test_levels_whose_sums_overflow_are_left_out_unless_they_were_asked_for():
+    near, far = (LevelSums.of(size * X.double(), correlated=True) for size in (1.0, 1e90))
+    assert [*fitted_of({"input": near, "2": near}).level_sums] == ["input", "2"]
+    left = fitted_of({"input": near, "2": far})
+    assert [*left.level_sums] == ["input"] and left.levels == ()
+    left = fitted_of({"input": far, "2": near})
+    assert [*left.level_sums] == ["2"] and [each.name for each in left.levels] == ["2"]
+    with pytest.raises(DataError, match="overflow float64: scale them down"):
+        fitted_of({"input": far, "2": near}, residual=True)
 
 
 def test_sums_of_points_are_in_float64():

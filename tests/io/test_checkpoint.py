@@ -18,6 +18,7 @@ from torch.utils.data import (
 )
 
 import bitbayes as bb
+import ray_cases
 from bitbayes.errors import ArgumentError, DataError, FileError
 from bitbayes.fitting import Totals, last_layer
 from bitbayes.fitting.data import TrainingData
@@ -69,11 +70,10 @@ def fit(loader, folder=None, **options):
 
 def sums(bayes):
     fitted = bayes.posterior.fitted
-    bundles = {**fitted.curvature, "inputs": fitted.input_moments}
+    bundles = {**fitted.curvature, **{f"level/{name}": each for name, each in fitted.level_sums.items()}}
     tensors = {
         f"{name}/{field}": tensor.clone()
         for name, each in bundles.items()
-        if each is not None
         for field, tensor in each.tensors().items()
     }
     return tensors | {"count": torch.tensor(fitted.count), "loss": torch.tensor(fitted.loss)}
@@ -103,6 +103,8 @@ def test_a_resumed_fit_is_the_uninterrupted_one_to_the_last_bit(options, tmp_pat
     assert data.read[:10] == list(range(10)) and data.read[10:] == list(range(first, 120))
     assert_equal(found, expected)
     assert list(tmp_path.iterdir()) == []
+    levels = () if options.get("residual") is False else ("input", "head")
+    assert tuple(found.posterior.fitted.level_sums) == levels
 
 
 def test_an_interruption_at_any_batch(tmp_path):
@@ -388,8 +390,8 @@ def test_a_batch_that_is_not_finite_is_not_kept(tmp_path):
     assert_equal(fit(DataLoader(data, 10), tmp_path), fit(DataLoader(Counted(), 10)))
 
 
-def test_inputs_without_a_residual_stay_so(tmp_path):
-    """One batch of another size before the interruption: no residual after it either."""
+def test_inputs_that_are_no_level_stay_so(tmp_path):
+    """One batch of another size before the interruption: their size is none after it either."""
     pool = torch.nn.Sequential(torch.nn.AdaptiveAvgPool1d(4), torch.nn.Flatten(), torch.nn.Linear(4, 3))
     batches = [(torch.randn(10, 1, 4 if i != 2 else 8), torch.arange(10) % 3) for i in range(BATCHES)]
 
@@ -402,7 +404,30 @@ def test_inputs_without_a_residual_stay_so(tmp_path):
         bb.Laplace(pool).fit(Stopping(batches), checkpoint=tmp_path)
     resumed = bb.Laplace(pool).fit(batches, checkpoint=tmp_path)
     assert_equal(resumed, bb.Laplace(pool).fit(batches))
-    assert resumed.posterior.fitted.input_moments is None
+    assert resumed.posterior.fitted.level_sums == {}  # the head's input is that of the network
+
+
+@pytest.mark.parametrize("layers", ["last", "all"])
+@pytest.mark.parametrize("residual", ["auto", ("2", "0")])
+def test_hidden_levels(residual, layers, tmp_path):
+    """Images at four levels: those of the resumed fit have the same sums, and give the same predictions."""
+    model, x = ray_cases.network("convnet", 3, 120)
+    x, y = x.float(), torch.arange(120) % 3
+    options = {"layers": layers, "residual": residual}
+
+    def made(stop=None, folder=None):
+        data = Counted(stop)
+        data.x, data.y = x, y
+        return bb.Laplace(model.float(), **options).fit(DataLoader(data, 10), checkpoint=folder)
+
+    with pytest.raises(Interrupted):
+        made(77, tmp_path)
+    resumed, expected = made(None, tmp_path), made()
+    assert len(expected.posterior.fitted.level_sums) == (3 if residual == "auto" else 4)
+    assert resumed.posterior.fitted.levels == expected.posterior.fitted.levels
+    assert_equal(resumed, expected)
+    resumed.near_variance = expected.near_variance = 0.3
+    assert torch.equal(resumed.predict_proba(3 * x), expected.predict_proba(3 * x))
 
 
 class Tokens(Counted):

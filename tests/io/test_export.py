@@ -2,6 +2,7 @@
 
 import copy
 import json
+import warnings
 
 import numpy
 import pytest
@@ -10,8 +11,9 @@ from torch import nn
 from torch.export import Dim
 
 import bitbayes as bb
+import ray_cases
 import reference
-from bitbayes.errors import ArgumentError, FileError, ModelError, NotFittedError
+from bitbayes.errors import ArgumentError, EdgeWarning, FileError, ModelError, NotFittedError
 from bitbayes.io import onnx_file
 from bitbayes.io.atomic_write import write_bytes
 
@@ -123,18 +125,29 @@ def test_graphs_hold_the_temperature_and_the_residual(kind, k, method, structure
     torch.manual_seed(0)
     model = reference.network(k, dtype=torch.float32)
     x, y = reference.data(k, dtype=torch.float32)
-    bayes = bb.Laplace(model, structure=structure, predictive=method).fit([(x, y)]).tune([(x, y)])
-    assert bayes.residual_variance > 0
+    bayes = bb.Laplace(model, structure=structure, predictive=method).fit([(x, y)])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", EdgeWarning)
+        bayes.tune([(x, y)])
+    assert bayes.near_variance > 0 and bayes.beyond_variance > 0
     bayes.prior_variance, bayes.temperature = 5.0, 0.4
     inputs = torch.cat([x[:4], 3 * x[:4], 20 * x[:4]])
     exact = copy.deepcopy(model).double()
     weights, inside = reference.head_weights(exact), reference.head_features(exact, x.double())
     features = reference.head_features(exact, inputs.double())
     sigma = reference.covariance(structure, weights, inside, y, 5.0)
-    beyond = (reference.residual_kernel(inputs, x) - bayes.residual_threshold).clamp_min(0)
-    assert 0 < int((beyond > 0).sum()) < len(inputs)
+    # The tanh of far inputs is like that of others: there the input alone is beyond the data.
+    seen = {"input": (inputs, x), "head": (features[:, :-1], inside[:, :-1])}
+    assert seen.keys() == bayes.settings.levels.keys() == bayes.settings.thresholds.keys()
+    added, far = 0.0, 0
+    for name, weight in bayes.settings.levels.items():
+        cubes = reference.residual_distances(*seen[name], correlated=True) ** 3
+        beyond = (cubes / bayes.settings.thresholds[name] ** 3 - 1).clamp_min(0)
+        added = added + bayes.near_variance * weight * cubes + bayes.beyond_variance * beyond
+        far += int((beyond > 0).sum())
+    assert 0 < far < len(inputs)
     covariances = reference.logits_covariance(sigma, features, k)
-    covariances += bayes.residual_variance * beyond[:, None, None] * torch.eye(k)
+    covariances += added[:, None, None] * torch.eye(k)
     loop = getattr(reference, method)
     means = features @ weights.T / 0.4
     expected = torch.stack([loop(m, c) for m, c in zip(means, covariances, strict=True)])
@@ -213,13 +226,23 @@ def test_inputs_that_have_no_row_for_each_point_are_exported(rows, tmp_path):
         assert_close(graph({"a": x[:7], **beside}), bayes({"a": x[:7], **beside}))
 
 
-def test_a_residual_at_hidden_layers_is_exported(tmp_path):
+@pytest.mark.filterwarnings("ignore::bitbayes.errors.EdgeWarning")
+@pytest.mark.parametrize("kind", ["onnx", "pt2"])
+@pytest.mark.parametrize("residual", ["auto", ("3", "2")])
+def test_the_levels_of_the_residual_are_exported(residual, kind, tmp_path):
+    """Pixels, averaged channels, and the head's features; each of them has its part in the variance."""
     pytest.importorskip("onnxscript")
-    bayes, x = fitted(3, {"residual": ("head",)})
-    bayes.export(tmp_path / "bayes.onnx", x[:2])
+    model, x = ray_cases.network("convnet", 3, 60)
+    model, x, y = model.float(), x.float(), torch.arange(60) % 3
+    bayes = bb.Laplace(model, residual=residual).fit([(x, y)]).tune([(x, y)])
+    inputs = torch.cat([x[:7], 3 * x[:5], x[:4] - 5])
+    parts = bayes.explain(inputs)
+    assert len(parts) == (3 if residual == "auto" else 4)
+    assert all(float(each.max()) > 0.01 for each in parts.values())
+    graph = graph_of(bayes, tmp_path / f"bayes.{kind}", x[:2])
     with torch.no_grad():
-        for inputs in (x[:7], 100 * x[:5]):
-            assert_close(onnx(tmp_path / "bayes.onnx")(x=inputs), bayes(inputs))
+        for some in (inputs, inputs[:1], 100 * x[:5]):
+            assert_close(graph(some), bayes(some))
 
 
 def test_an_autocast_around_the_export_is_not_in_the_graph(tmp_path):
@@ -473,19 +496,40 @@ def test_sizes_that_cannot_be_free_raise(tmp_path):
 # ---- what else is in the file
 
 
-@pytest.mark.parametrize("k", [1, 3])
-@pytest.mark.parametrize("predictive", ["auto", "probit"])
-def test_a_graph_can_have_the_score(k, predictive, tmp_path):
+@pytest.mark.filterwarnings("ignore::bitbayes.errors.EdgeWarning")
+@pytest.mark.parametrize(
+    "k, predictive, score, tuned",
+    [
+        (1, "probit", True, False),
+        (3, "auto", "score", True),
+        (1, "auto", "confidence", True),
+        (3, "auto", "confidence", True),
+    ],
+)
+def test_a_graph_can_have_the_score_or_the_confidence(k, predictive, score, tuned, tmp_path):
+    """The score has the distances in it once they are tuned."""
     runtime = pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
     bayes, x = fitted(k, {"predictive": predictive})
-    bayes.export(tmp_path / "bayes.onnx", x[:2], score=True)
+    if tuned:
+        bayes.tune([(x, torch.arange(140) % max(2, k))])
+    assert (bayes.settings.score_spread is not None) == tuned
+    bayes.export(tmp_path / "bayes.onnx", x[:2], score=score)
     session = runtime.InferenceSession(tmp_path / "bayes.onnx")
-    assert [each.name for each in session.get_outputs()] == ["logits", "score"]
+    name = "score" if score is True else score
+    assert [each.name for each in session.get_outputs()] == ["logits", name]
     for inputs in (x[:1], x[:9], 50 * x[:5]):
-        logits, score = map(torch.from_numpy, session.run(None, {"x": inputs.numpy()}))
+        logits, second = map(torch.from_numpy, session.run(None, {"x": inputs.numpy()}))
         assert_close(logits, bayes(inputs).detach())
-        assert_close(score, bayes.score(inputs))
+        assert_close(second, getattr(bayes, name)(inputs))
+
+
+@pytest.mark.parametrize("score", ["scores", 1, None])
+def test_another_second_output_is_refused(score, tmp_path):
+    bayes, x = fitted(3, {})
+    with pytest.raises(ArgumentError, match="score="):
+        bayes.export(tmp_path / "bayes.pt2", x[:2], score=score)
+    assert not list(tmp_path.iterdir())
 
 
 def test_files_tell_about_their_graph(tmp_path):

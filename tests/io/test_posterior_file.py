@@ -7,7 +7,9 @@ import os
 import struct
 import subprocess
 import sys
+import warnings
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -16,8 +18,9 @@ from torch import nn
 
 import bitbayes as bb
 import dense
+import ray_cases
 import reference
-from bitbayes.errors import FileError, ModelError, NotFittedError
+from bitbayes.errors import EdgeWarning, FileError, ModelError, NotFittedError
 from bitbayes.io import posterior_file
 from bitbayes.io.tensor_file import write_tensors
 from classifiers import points, relu_mlp
@@ -375,3 +378,116 @@ def test_a_posterior_over_all_layers_comes_back_bit_for_bit(structure, tmp_path)
     )
     with pytest.raises(FileError, match="other weights"):
         bb.Laplace.load(tmp_path / "all.safetensors", dense.case("residual")[0])
+
+
+# ---- files of format 5, which commit 8edae78 wrote: one kernel at the input
+
+FORMAT_5 = Path(__file__).parent / "format5"
+EXPECTED = json.loads((FORMAT_5 / "expected.json").read_text())
+# Far and near points; not those that were fitted.
+POINTS = torch.tensor([[0.25, -0.5], [4.0, 3.0], [-30.0, 11.0]], dtype=torch.float64)
+
+
+def network_of_format_5(k):
+    """The network of the files: its weights are exact in float64."""
+    model = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, k)).double()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_((torch.arange(parameter.numel()) * 5 % 7 - 3).reshape(parameter.shape) / 4)
+    return model
+
+
+def of_format_5(name):
+    model = network_of_format_5(1 if name == "one_logit" else 3)
+    return bb.Laplace.load(FORMAT_5 / f"{name}.safetensors", model)
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_a_file_of_format_5_predicts_what_it_did(name, tmp_path):
+    bayes = of_format_5(name)
+    bayes.save(tmp_path / "b")
+    for each in (bayes, bb.Laplace.load(tmp_path / "b", bayes.model)):
+        found = {
+            "probabilities": each.predict_proba(POINTS),
+            "scores": each.score(POINTS),
+            "limits": each.limit(POINTS).confidence,
+            "log_evidence": each.log_evidence(),
+        }
+        assert found.keys() == EXPECTED[name].keys()
+        for key, values in EXPECTED[name].items():
+            expected = torch.tensor(values, dtype=torch.float64)
+            torch.testing.assert_close(found[key], expected, rtol=1e-12, atol=1e-12)
+
+
+def test_the_residual_of_format_5_is_at_the_input_alone():
+    without = {"plain": (), "hidden": ()}
+    for name in EXPECTED:
+        residual = of_format_5(name).known_residual
+        assert (() if residual is None else residual.names) == without.get(name, ("input",))
+    used = {name: of_format_5(name).settings for name in EXPECTED}
+    assert [name for name, each in used.items() if each.near_variance] == ["asked"]
+    assert [name for name, each in used.items() if each.beyond_variance] == [
+        "tuned",
+        "one_logit",
+        "all_layers",
+    ]
+
+
+def test_a_file_of_format_5_with_hidden_levels_is_refused():
+    refuses(
+        FORMAT_5 / "hidden.safetensors", network_of_format_5(3), "hidden layers.*fit again and save again"
+    )
+
+
+@pytest.mark.filterwarnings("ignore::bitbayes.errors.EdgeWarning")
+def test_a_posterior_of_format_5_is_tuned_anew():
+    bayes = of_format_5("tuned")
+    x, y = torch.randn(60, 2, dtype=torch.float64), torch.arange(60) % 3
+    bayes.tune([(x, y)])
+    assert bayes.near_variance > 0 and [*bayes.settings.levels] == [*bayes.settings.thresholds] == ["input"]
+    assert bool(bayes.predict_proba(x).isfinite().all())
+
+
+# ---- hidden levels
+
+
+@pytest.mark.filterwarnings("ignore::bitbayes.errors.EdgeWarning")
+@pytest.mark.parametrize("layers", ["last", "all"])
+@pytest.mark.parametrize("residual", ["auto", True, ("0", "4")])
+def test_the_levels_of_the_residual_come_back_bit_for_bit(tmp_path, residual, layers):
+    bayes, x = ray_cases.laplace("convnet", 3, n=60, residual=residual, layers=layers)
+    bayes.tune([(2 * x, torch.arange(60) % 3)])
+    assert len(bayes.known_residual.names) >= 3
+    bayes.save(tmp_path / "b")
+    again = bb.Laplace.load(tmp_path / "b", copy.deepcopy(bayes.model))
+    assert again.settings == bayes.settings and again.residual == bayes.residual
+    assert again.posterior.fitted.levels == bayes.posterior.fitted.levels
+    assert torch.equal(again.predict_proba(x), bayes.predict_proba(x))
+    assert torch.equal(again.score(3 * x), bayes.score(3 * x))
+    assert again.explain(x).keys() == bayes.explain(x).keys()
+    assert all(torch.equal(again.explain(x)[name], part) for name, part in bayes.explain(x).items())
+    more = [(x, torch.arange(60) % 3)]
+    assert torch.equal(again.update(more).predict_proba(x), bayes.update(more).predict_proba(x))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda told, tensors: told["numbers"]["levels"].pop("head"),
+        lambda told, tensors: told["numbers"]["thresholds"].update(head=-1.0),
+        lambda told, tensors: told["numbers"].update(near_variance=-1.0),
+        lambda told, tensors: told["numbers"].update(residual_variance=1.0),
+        lambda told, tensors: told["measured"].remove("head"),
+        lambda told, tensors: told["levels"].append({"name": "x", "layer": "y", "axis": 1}),
+        lambda told, tensors: tensors.pop("level/head/products"),
+    ],
+)
+def test_levels_that_make_no_sense_are_refused(tmp_path, change):
+    bayes, x, y = fitted(n=60)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", EdgeWarning)
+        bayes.tune([(x, y)])
+    path = tmp_path / "bayes.safetensors"
+    bayes.save(path)
+    rewrite(path, change)
+    refuses(path, bayes.model, "bayes.safetensors")

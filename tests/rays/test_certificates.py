@@ -13,7 +13,7 @@ from bitbayes.logits import CovarianceFactors, LogitGaussian
 from bitbayes.rays import certificates, limit
 from bitbayes.rays.certificates import Ratio
 from bitbayes.rays.ray_gaussian import INFINITE_SCALE, RayGaussian
-from bitbayes.rays.ray_residual import RayResidual
+from bitbayes.rays.ray_residual import CubicLevel, EuclideanLevel, RayResidual
 from bitbayes.settings import Settings
 from ray_cases import CERTIFIED, NETWORKS, STRUCTURES, deltas, fine_grid, laplace, largest_beyond
 
@@ -125,8 +125,24 @@ RAYS, DIMENSIONS = 400, 3
 METHODS = [(1, "probit"), (1, "quadrature"), (3, "pairwise"), (3, "probit"), (3, "meanfield")]
 
 
-def settings(variance, threshold):
-    return Settings(residual_variance=variance, residual_threshold=threshold)
+# Two levels, both of which count near the data and beyond them.
+SETTINGS = Settings(
+    near_variance=0.7,
+    beyond_variance=0.4,
+    levels={"euclidean": 0.3, "cubic": 0.2},
+    thresholds={"euclidean": 1.1, "cubic": 2.0},
+)
+
+
+def residual_lines():
+    """Slopes and offsets (n, d) of the Euclidean level, and of the cubic one; not all of them move."""
+    torch.manual_seed(3)
+    found = torch.randn(2, 2, RAYS, DIMENSIONS, dtype=torch.float64)
+    found[:, 1] *= 2
+    found[:, 0, :, 0] = 0  # in one dimension
+    found[0, 0, ::5] = 0  # on one level
+    found[:, 0, ::20] = 0  # on both
+    return found
 
 
 def random_ray(k, residual, seed=0):
@@ -156,10 +172,8 @@ def random_ray(k, residual, seed=0):
     ray = RayGaussian(alpha, at, far, near, delta)
     if not residual:
         return ray
-    lines = normal(DIMENSIONS), 2 * normal(DIMENSIONS)
-    lines[0][:, 0] = 0
-    weights = torch.tensor([0.2, 0.5, 0.3], dtype=torch.float64)
-    return ray._replace(residual=RayResidual(*lines, weights, settings(0.7, 0.4)))
+    euclidean, cubic = residual_lines()
+    return ray._replace(residual=RayResidual((EuclideanLevel.of(*euclidean), CubicLevel(*cubic)), SETTINGS))
 
 
 def cells(seed=1):
@@ -174,12 +188,13 @@ def cells(seed=1):
 
 def added(ray, u):
     """What the residual adds to every variance at u (n,), in units of scale²: the plain formula."""
-    residual, row = ray.residual, torch.arange(RAYS)
-    values = residual.slope * ray.delta(row, u)[:, None] + residual.offset
-    kernel = (values.abs() ** 3 * residual.weights).sum(1) / 3
-    chosen = residual.settings
-    beyond = (kernel - chosen.residual_threshold).clamp_min(0)
-    return chosen.residual_variance * beyond / ray.at(u).scale ** 2
+    delta, total = ray.delta(torch.arange(RAYS), u)[:, None], 0.0
+    for (slope, offset), name, power in zip(residual_lines(), SETTINGS.levels, (2, 3), strict=True):
+        cubes = (slope * delta + offset).norm(power, dim=1) ** 3
+        total = total + SETTINGS.near_variance * SETTINGS.levels[name] * cubes
+        beyond = (cubes / SETTINGS.thresholds[name] ** 3 - 1).clamp_min(0)
+        total = total + SETTINGS.beyond_variance * beyond
+    return total / ray.at(u).scale ** 2
 
 
 def confidence(ray, method, u):
@@ -230,7 +245,8 @@ def uncertain_leader():
     mean = torch.tensor([[28.0, 20.0, 0.0]], dtype=torch.float64)
     variances = torch.tensor([[1599 / KAPPA, 0.0, 0.0]], dtype=torch.float64)
     gaussian = LogitGaussian(mean, CovarianceFactors(variances, None, 0 * one), one)
-    residual = RayResidual(one[:, None], 0 * one[:, None], one, settings(0.5, 1 / 3))
+    steep = Settings(beyond_variance=0.5, levels={"input": 0.0}, thresholds={"input": 1.0})
+    residual = RayResidual((CubicLevel(one[:, None], 0 * one[:, None]),), steep)
     return RayGaussian(one, lambda _: gaussian, one, one, lambda _, u: 1 / u, residual)
 
 
@@ -238,7 +254,7 @@ def test_the_surest_class_may_have_a_smaller_mean_than_another():
     """Its own z < 0 then grows with the residual, while all other |z| shrink."""
     ray, one = uncertain_leader(), torch.ones(1, dtype=torch.float64)
     bound = cell_bound(ray, "pairwise")(torch.zeros(1, dtype=torch.long), 0.5 * one, one)
-    extra = 0.5 * (2.0**3 - 1) / 3  # at u = 0.5; none at u = 1
+    extra = 0.5 * (2.0**3 - 1)  # at u = 0.5; none at u = 1
     predict = likelihood_for(3).predict
     logits = predict(ray.at(0.5).plus_independent((extra * one).sqrt()), "pairwise")
     assert int(logits.argmax()) == 1 and int(predict(ray.at(1.0), "pairwise").argmax()) == 1
@@ -273,6 +289,8 @@ def test_near_infinity_the_range_of_the_residual_stays_above_zero():
     grows = ray.far_scale >= INFINITE_SCALE
     low, high = torch.zeros(RAYS, dtype=torch.float64), torch.full((RAYS,), 1e-4, dtype=torch.float64)
     below, above = ray.residual.range(ray, torch.arange(RAYS), low, high)
+    grows &= ray.residual.moves
+    assert int(grows.sum()) > 200
     assert bool((below[grows] > 0.5 * added(ray, high)[grows]).all()) and bool((above >= below).all())
 
 

@@ -267,7 +267,7 @@ def test_no_matrix_of_classes_by_classes_is_ever_made(monkeypatch):
         bayes = bb.Laplace(model, structure="lowrank", prior_variance=2.0).fit(reference.loader(x, y))
         bayes.predict_proba(x), bayes.score(x), bayes(x), bayes.log_evidence()
         bayes.tune(reference.loader(x, y)), bayes.evaluate(reference.loader(x, y))
-        bayes.residual_variance = 0.0
+        bayes.near_variance = bayes.beyond_variance = 0.0
         bayes.bound(form="theorem"), bayes.limit(x[:3]), bayes.sample(2)
     assert seen.numbers < 400 * k  # the table; k² would be eight times that
 

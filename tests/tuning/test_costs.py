@@ -32,21 +32,30 @@ class Scaled:
 def points(k, residual=True, n=9):
     torch.manual_seed(k)
     by_prior = Scaled(3 * torch.randn(n, k).double(), torch.rand(n, k).double())
-    root = 2 * torch.rand(n).double() if residual else None
-    return Points(by_prior, torch.arange(n) % max(k, 2), root)
+    distances = 2 * torch.rand(n, 2).double() if residual else None
+    return Points(by_prior, torch.arange(n) % max(k, 2), distances)
 
 
 # More than are looked at together.
 PLAIN = [Settings(v, t) for v in (0.1, 1.0, 30.0) for t in (0.5, 2.0)]
-WITH_RESIDUAL = [Settings(v, t, r, 0.5) for v in (0.1, 30.0) for t in (0.5, 2.0) for r in (1.0, 7.0)]
+LEVELS, THRESHOLDS = {"input": 0.3, "head": 0.2}, {"input": 0.5, "head": 1.2}
+WITH_RESIDUAL = [
+    Settings(v, t, near, beyond, LEVELS, THRESHOLDS)
+    for v in (0.1, 30.0)
+    for t in (0.5, 2.0)
+    for near, beyond in ((0.0, 1.0), (7.0, 0.0), (0.4, 2.0))
+]
 
 
 def expected(likelihood, group, settings, method):
     """−log p of each label, from the candidate's own Gaussian."""
     variances = group.by_prior.variances * settings.prior_variance
-    if group.root_kernel is not None:
-        beyond = (group.root_kernel.square() - settings.residual_threshold).clamp_min(0)
-        variances = variances + settings.residual_variance * beyond[:, None]
+    if group.distances is not None:
+        for number, name in enumerate(LEVELS):
+            cubes = group.distances[:, number] ** 3
+            near = settings.near_variance * LEVELS[name] * cubes
+            beyond = settings.beyond_variance * (cubes / THRESHOLDS[name] ** 3 - 1).clamp_min(0)
+            variances = variances + (near + beyond)[:, None]
     mean = group.by_prior.mean / settings.temperature
     factors = CovarianceFactors(variances, None, torch.zeros(len(mean)))
     logits = likelihood.predict(LogitGaussian(mean, factors, group.by_prior.scale), method)

@@ -39,7 +39,8 @@ class Posterior(SimpleNamespace):
             chosen = None if choose is None else choose(len(numbers))
             numbers = numbers if chosen is None else numbers[chosen]
             self.asked += len(numbers)
-            yield SimpleNamespace(labels=numbers % 7, root_kernel=numbers.sqrt()), numbers
+            distances = numbers.sqrt()[:, None].expand(-1, 2)
+            yield SimpleNamespace(labels=numbers % 7, distances=distances), numbers
 
 
 def kept(most, batches=64, size=500, rows=700):
@@ -64,10 +65,9 @@ def test_no_batch_is_preferred(most):
     numbers = torch.cat([each.by_prior for each in found]).as_subclass(torch.Tensor)
     assert most / 3 < len(numbers) <= most and len(numbers.unique()) == len(numbers)
     assert all(len(each.by_prior) <= 700 for each in found)
-    for each in found:  # labels and kernels of the same points
-        assert torch.equal(each.labels, each.by_prior % 7) and torch.equal(
-            each.root_kernel, each.by_prior.sqrt()
-        )
+    for each in found:  # labels and distances of the same points
+        assert torch.equal(each.labels, each.by_prior % 7)
+        assert torch.equal(each.distances, each.by_prior.sqrt()[:, None].expand(-1, 2))
     # Sixteen parts of the data have as many each, up to five standard deviations of a binomial number.
     counts = torch.bincount(numbers // 2000, minlength=16)
     share = len(numbers) / 32_000
@@ -88,8 +88,8 @@ def test_batches_that_are_joined_have_all_points_in_their_order(batch, rows, mon
     assert torch.equal(torch.cat([each.labels for each in found]), y)
     means = torch.cat([each.by_prior.at(Prior(1.0)).mean for each in found])
     torch.testing.assert_close(means, bayes.model(x).detach(), rtol=1e-12, atol=1e-12)
-    kernel = bayes.known_residual.root_kernel(x)
-    torch.testing.assert_close(torch.cat([each.root_kernel for each in found]), kernel, rtol=1e-12, atol=0)
+    distances = torch.cat([each.distances for each in found])
+    torch.testing.assert_close(distances, bayes.known_residual.distances(x), rtol=1e-12, atol=0)
 
 
 @pytest.mark.parametrize("structure, k", [("full", 1), ("kron", 3), ("full", 3), ("diag", 3)])

@@ -6,6 +6,7 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 import reference
 from bitbayes.errors import DataError, EmptyLoaderError
+from bitbayes.model import run_levels
 from bitbayes.tuning import TuningRequest
 from classifiers import trained
 
@@ -16,17 +17,18 @@ def request(bayes, loader, residual=True):
 
 
 @pytest.mark.parametrize("residual", [False, True])
-def test_batches_have_the_residuals_kernel_of_their_inputs(residual):
+def test_batches_are_measured_at_the_levels_of_the_residual(residual):
     bayes, (x, y) = trained(3, residual=True)
     seen = []
     found = list(request(bayes, reference.loader(x, y, 25), residual).validation_batches(seen.append))
     assert [len(each) for each in found] == [25, 25, 10] and torch.equal(torch.cat(seen), x)
     assert torch.equal(torch.cat([each.labels for each in found]), y)
     if residual:
-        kernel = torch.cat([each.root_kernel for each in found])
-        torch.testing.assert_close(kernel, bayes.known_residual.root_kernel(x))
+        rows = [run_levels(bayes.model, each.observer.levels, each.inputs) for each in found]
+        measured = [each.observer.observe(row) for each, row in zip(found, rows, strict=True)]
+        torch.testing.assert_close(torch.cat(measured), bayes.known_residual.distances(x))
     else:
-        assert all(each.root_kernel is None for each in found)
+        assert all(each.observer is None for each in found)
 
 
 def test_points_that_a_sampler_repeats_are_left_out():

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from bitbayes.errors import DataError
 from bitbayes.prior import variance_grid
-from bitbayes.tuning.search import COARSE_NATS, search, search_pairs
+from bitbayes.tuning.search import COARSE_NATS, largest_within, search
 
 COUNTS = (25, 55, 100)
 # Costs of t = log σ₀² with one minimum, at t = 0: as steep on both sides, flat on one side, and narrow.
@@ -108,36 +108,33 @@ def test_candidates_without_a_finite_cost_are_passed_over(bad):
         search(grid, Asked(lambda value: bad))
 
 
-@pytest.mark.parametrize("first_count, second_count", [(100, 113), (55, 113), (25, 20)])
-@given(a=st.floats(math.log(1e-7), math.log(1e11)), b=st.floats(math.log(1e-7), math.log(1e11)))
-def test_pairs_of_independent_costs_have_both_minima(first_count, second_count, a, b):
-    first, second = variance_grid(first_count), variance_grid(second_count)
-
-    def cost(pair):
-        return (math.log(pair[0]) - a) ** 2 + math.cosh(0.3 * (math.log(pair[1]) - b))
-
-    found = search_pairs(first, second, Asked(cost))
-    assert found[0] in first and found[1] in second
-    assert cost(found) == pytest.approx(min(cost((x, found[1])) for x in first), rel=1e-12)
-    assert cost(found) == pytest.approx(min(cost((found[0], y)) for y in second), rel=1e-12)
-
-
 @given(
-    a=st.floats(math.log(1e-4), math.log(1e8)),
-    b=st.floats(math.log(1e-4), math.log(1e8)),
-    slope=st.floats(-0.5, 0.5),
+    centre=st.floats(math.log(1e-5), math.log(1e9)), equal=st.floats(1e-6, 3), count=st.sampled_from(COUNTS)
 )
-def test_pairs_of_dependent_costs_come_near_their_minimum(a, b, slope):
-    """The coarse look is a decade apart, and each number is then chosen with the other one fixed."""
-    first, second = variance_grid(100), variance_grid(113)
+def test_of_candidates_that_are_equal_the_middle_one_is_taken(centre, equal, count):
+    """Among those that were looked at: the coarse ones, and the neighbours of the best."""
+    asked = Asked(lambda value: (math.log(value) - centre) ** 2)
+    found = search(variance_grid(count), asked, equal=equal)
+    limit = min(map(asked.cost, asked.candidates)) + equal
+    within = sorted(math.log(each) for each in asked.candidates if asked.cost(each) <= limit)
+    middle = (within[0] + within[-1]) / 2
+    assert abs(math.log(found) - middle) <= min(abs(each - middle) for each in within) + 1e-9
 
-    def cost(pair):
-        x, y = math.log(pair[0]) - a, math.log(pair[1]) - b
-        return x * x + y * y + 2 * slope * x * y
 
-    asked = Asked(cost)
-    found = search_pairs(first, second, asked)
-    assert cost(found) == min(asked.cost(pair) for pair in asked.candidates)
-    # Each number is within a decade of the best, which has a cost of nearly 0.
-    assert abs(math.log(found[0]) - a) < math.log(10) and abs(math.log(found[1]) - b) < math.log(10)
-    assert len(asked.candidates) < 0.1 * len(first) * len(second)
+def test_the_largest_candidate_within_a_limit():
+    grid = [0.0, 1.0, 2.0, 3.0]
+    costs = torch.tensor([0.30, 0.31, 0.40, math.nan], dtype=torch.float64)
+    assert largest_within(grid, costs, 0.31) == 1.0
+    assert largest_within(grid, costs, 0.4) == 2.0  # NaN is within no limit
+    assert largest_within(grid, costs, 0.1) == 0.0
+    # Costs may rise and fall again: the largest that is within counts, not the last before the first beyond.
+    assert largest_within(grid, torch.tensor([0.3, 0.9, 0.2, 0.9]), 0.3) == 2.0
+
+
+@pytest.mark.parametrize("side", ["wide", "narrow"])
+def test_where_all_beyond_are_equal_the_choice_is_not_the_last(side):
+    """As where the data determine the weights: no wider prior changes anything, so that no warning is due."""
+    grid = variance_grid(100)
+    asked = Asked(lambda value: max(0.0, 3 - value) if side == "wide" else max(0.0, value - 3))
+    found = search(grid, asked, equal=1e-9)
+    assert grid[0] < found < grid[-1] and asked.cost(found) == 0

@@ -10,7 +10,6 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict
 from datetime import UTC, datetime
 from operator import length_hint
 from typing import Any, NamedTuple
@@ -290,8 +289,9 @@ def _tune_as_the_paper(
 
 
 def _chosen_numbers(bayes: Laplace) -> dict[str, float]:
-    """Return the chosen prior variance, temperature, and the residual's variance and threshold."""
-    return {name: float(value) for name, value in asdict(bayes.settings).items()}
+    """Return the chosen prior variance, temperature, and the residual's two variances."""
+    names = "prior_variance", "temperature", "near_variance", "beyond_variance"
+    return {name: float(getattr(bayes, name)) for name in names}
 
 
 def _generate_outliers(inputs: Tensor | None, seed: int, notes: list[str]) -> list[tuple[str, str, Any]]:

@@ -54,15 +54,10 @@ def write_chosen(chosen: dict[str, float]) -> str:
 
     >>> write_chosen({"prior_variance": 0.5, "temperature": 0.9375})
     'prior variance 0.5, temperature 0.938'
-    >>> write_chosen({"prior_variance": 0.5, "residual_variance": 0.0, "residual_threshold": 0.0})
+    >>> write_chosen({"prior_variance": 0.5, "near_variance": 0.0, "beyond_variance": 0.0})
     'prior variance 0.5'
     """
-    residual = chosen.get("residual_variance", 0) > 0
-    return ", ".join(
-        f"{name.replace('_', ' ')} {value:.3g}"
-        for name, value in chosen.items()
-        if residual or not name.startswith("residual")
-    )
+    return ", ".join(f"{name.replace('_', ' ')} {value:.3g}" for name, value in chosen.items() if value)
 
 
 def join_names(names: list[str]) -> str:

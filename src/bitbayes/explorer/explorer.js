@@ -2,7 +2,7 @@
 
 const TOYS = PACKED_TOYS.map(unpackToy);
 const METHODS = { plain: "the plain network", temperature: "temperature scaling", bitbayes: "bitbayes" };
-const NO_RESIDUAL = -3; // the left end of its slider
+const NO_RESIDUAL = -3; // the left end of its slider; 0, its middle, is as tuned
 const SIDE_MOVING = 100; // points along a side of the map while something moves, and when it rests
 const SIDE_AT_REST = 224;
 const FIRST_DELTA = -1; // of the chart, as powers of ten
@@ -35,8 +35,7 @@ function settings(method = state.method) {
     method,
     temperature: 10 ** state.temperature,
     priorVariance: 10 ** state.prior,
-    residualVariance: state.residual <= NO_RESIDUAL ? 0 : 10 ** state.residual,
-    residualThreshold: state.toy.tuned.residualThreshold,
+    residual: state.residual <= NO_RESIDUAL ? 0 : 10 ** state.residual,
   };
 }
 
@@ -421,12 +420,12 @@ function plainNumber(value) {
 }
 
 function describe(region, limits, data, border) {
-  const { method, temperature, priorVariance, residualVariance } = settings();
+  const { method, temperature, priorVariance, residual } = settings();
   const numbers = {
     plain: "",
     temperature: ` at temperature ${plainNumber(temperature)}`,
     bitbayes: ` with prior variance ${plainNumber(priorVariance)}, temperature ${plainNumber(temperature)} and ${
-      residualVariance ? `residual ${plainNumber(residualVariance)}` : "no residual"
+      residual ? `${residual === 1 ? "" : `${plainNumber(residual)} times `}the tuned residual` : "no residual"
     }`,
   };
   const count = state.added.length / 2;
@@ -493,12 +492,13 @@ function setSlider(id, value, text, used = true) {
 }
 
 function showSettings() {
-  const { method, temperature, priorVariance, residualVariance } = settings();
+  const { method, temperature, priorVariance, residual } = settings();
   const bayes = method === "bitbayes";
   setSlider("zoom", state.zoom, `×${plainNumber(10 ** state.zoom)}`);
   setSlider("temperature", state.temperature, plainNumber(temperature), method !== "plain");
   setSlider("prior", state.prior, plainNumber(priorVariance), bayes);
-  setSlider("residual", state.residual, residualVariance ? plainNumber(residualVariance) : "off", bayes);
+  const tuned = residual === 1 ? "as tuned" : `×${plainNumber(residual)}`;
+  setSlider("residual", state.residual, residual ? tuned : "off", bayes);
   setSlider("angle", state.angle, `${state.angle}°`);
   for (const [name, value] of [["method", method], ["mode", state.mode], ["toy", state.toy.name]])
     document.querySelector(`input[name=${name}][value="${value}"]`).checked = true;
@@ -510,12 +510,8 @@ function showSettings() {
 // ---- The five steps --------------------------------------------------------------------------------------
 
 function tunedPowers() {
-  const { priorVariance, temperature, residualVariance } = state.toy.tuned;
-  return {
-    prior: Math.log10(priorVariance),
-    temperature: Math.log10(temperature),
-    residual: residualVariance > 0 ? Math.log10(residualVariance) : NO_RESIDUAL,
-  };
+  const { priorVariance, temperature } = state.toy.tuned;
+  return { prior: Math.log10(priorVariance), temperature: Math.log10(temperature), residual: 0 };
 }
 
 // Each step: what it sets when it begins, what "Show me" moves, and the row of the control that does it.
@@ -543,7 +539,7 @@ const STEPS = [
   },
   {
     title: "Add the residual",
-    text: "The residual is a variance that grows with the distance from the data. Far away the confidence goes to that of a blind guess, in every direction. At the data it stays.",
+    text: "The residual is a variance that grows with the distance from the training data, near them and beyond. In every direction the confidence goes to that of a blind guess. At the data it hardly changes.",
     begin: () => ({ method: "bitbayes", temperature: 0, prior: 1, residual: NO_RESIDUAL, zoom: 1 }),
     show: () => ({ residual: tunedPowers().residual }),
     row: "residual-row",

@@ -44,13 +44,15 @@ function affine(inputs, weight, bias, outputs) {
   return result;
 }
 
-// The input of the last layer at some points, (n, D).
-function features(toy, points) {
-  return toy.hidden.reduce((values, { weight, bias }) => {
-    const next = affine(values, weight, bias, bias.length);
+// The inputs of all layers at some points: (n, 2), then those of the hidden layers, and last the features (n, D).
+function layerInputs(toy, points) {
+  const inputs = [points];
+  for (const { weight, bias } of toy.hidden) {
+    const next = affine(inputs.at(-1), weight, bias, bias.length);
     for (let i = 0; i < next.length; i++) if (next[i] < 0) next[i] = 0;
-    return next;
-  }, points);
+    inputs.push(next);
+  }
+  return inputs;
 }
 
 const logitsOf = (toy, phi) => affine(phi, toy.head, null, toy.classes);
@@ -90,7 +92,7 @@ function eigen(matrix, d) {
   return { values: Float64Array.from({ length: d }, (_, i) => Math.max(0, a[i * d + i])), vectors };
 }
 
-// What the points say about the last layer, with no prior in it, and where the points lie.
+// What the points say about the last layer, with no prior in it, and distances from them at the residual's levels.
 //
 // The precisions of the weights are outputValues[b]·inputValues[a] + 1/σ₀² in the basis of both eigenvectors.
 // One logit: the exact Hessian Σ p(1 − p)φφᵀ. K logits: Σ Λ ⊗ Σ φφᵀ / N, with Λ = diag(p) − ppᵀ.
@@ -98,7 +100,8 @@ function eigen(matrix, d) {
 function fitPosterior(toy, points) {
   const { width: d, classes: k, oneLogit } = toy;
   const n = points.length / 2;
-  const phi = features(toy, points);
+  const atLayers = layerInputs(toy, points);
+  const phi = atLayers.at(-1);
   const logits = logitsOf(toy, phi);
   const inputs = new Float64Array(d * d);
   const outputs = new Float64Array(k * k);
@@ -129,7 +132,7 @@ function fitPosterior(toy, points) {
     vectors: own.vectors,
     outputValues: oneLogit ? between.values : between.values.map((value) => value / n),
     pairs,
-    moments: inputMoments(points),
+    distances: toy.levels.map(({ layer }) => distanceMap(atLayers[layer], atLayers[layer].length / n)),
   };
 }
 
@@ -140,49 +143,91 @@ function softmax(logits) {
   return weights.map((value) => value / total);
 }
 
-// Means of both coordinates, and the numbers that distances from them are divided by: the fourth root of the
-// mean fourth power, or more where fewer than ten points determine it.
-function inputMoments(points) {
-  const n = points.length / 2;
-  const sums = [0, 1].map((axis) => {
-    let mean = 0;
-    for (let i = 0; i < n; i++) mean += points[2 * i + axis] / n;
-    let squares = 0;
-    let fourths = 0;
-    for (let i = 0; i < n; i++) {
-      const square = (points[2 * i + axis] - mean) ** 2;
+// From the features (n, d) of the points at a level: the affine map h ↦ h·matrix + bias whose norm is the distance
+// √((h − μ)ᵀ S⁻¹ (h − μ)/d). S are the second moments about the mean μ, in units of the deviations, shrunk.
+function distanceMap(values, d) {
+  const n = values.length / d;
+  const columns = columnMoments(values, d);
+  const moments = new Float64Array(d * d);
+  for (let point = 0; point < n; point++) {
+    const scaled = columns.map(({ mean, deviation }, i) => (values[point * d + i] - mean) / deviation);
+    for (let i = 0; i < d; i++)
+      for (let j = 0; j < d; j++) moments[i * d + j] += (scaled[i] * scaled[j]) / n;
+  }
+  columns.forEach(({ varies }, i) => {
+    if (!varies) moments[i * d + i] = 1;
+  });
+  const { values: sizes, vectors } = eigen(shrunk(moments, n, d), d);
+  const matrix = vectors.map((value, i) => value / Math.sqrt(sizes[i % d] * d) / columns[Math.floor(i / d)].deviation);
+  const means = columns.map(({ mean }) => mean);
+  return { matrix, bias: affine(means, matrix, null, d).map((value) => -value) };
+}
+
+// The mean of each column, whether it varies, and the number that gaps from the mean are divided by: the fourth
+// root of the mean fourth power, or more where fewer than ten points determine it. A column that is constant has
+// 1/64 of its value, and one that is 0 the median of those that vary.
+function columnMoments(values, d) {
+  const n = values.length / d;
+  const columns = Array.from({ length: d }, (_, axis) => {
+    let [mean, squares, fourths] = [0, 0, 0];
+    for (let i = axis; i < values.length; i += d) mean += values[i] / n;
+    for (let i = axis; i < values.length; i += d) {
+      const square = (values[i] - mean) ** 2;
       squares += square;
       fourths += square * square;
     }
-    return { mean, squares, fourths };
+    // A constant column has squares by rounding errors only.
+    return { mean, squares, fourths, varies: squares > n * (64 * Number.EPSILON * mean) ** 2 };
   });
-  const floor = Math.sqrt((sums[0].squares + sums[1].squares) / (2 * n)) || 1;
-  return sums.map(({ mean, squares, fourths }) => {
-    const deviation = (fourths / n) ** 0.25;
-    const determined = deviation > 0 && squares * squares >= 10 * fourths;
-    return { mean, deviation: determined ? deviation : Math.max(deviation, floor) };
-  });
+  const floor = Math.sqrt(columns.reduce((sum, { squares }) => sum + squares, 0) / (d * n));
+  for (const column of columns) {
+    const own = (column.fourths / n) ** 0.25;
+    column.deviation = column.squares ** 2 >= 10 * column.fourths ? own : Math.max(own, floor);
+  }
+  const varying = columns.filter(({ varies }) => varies).map(({ deviation }) => deviation);
+  const typical = varying.sort((a, b) => a - b)[(varying.length - 1) >> 1] ?? 1;
+  for (const column of columns)
+    if (!column.varies) column.deviation = Math.abs(column.mean) / 64 || typical;
+  return columns;
 }
 
-// k(x) = mean over both coordinates of |x̂|³/3, at some points, (n,).
-function kernel(moments, points) {
-  const result = new Float64Array(points.length / 2);
-  const [one, other] = moments;
-  for (let i = 0; i < result.length; i++) {
-    const a = Math.abs((points[2 * i] - one.mean) / one.deviation);
-    const b = Math.abs((points[2 * i + 1] - other.mean) / other.deviation);
-    result[i] = (a * a * a + b * b * b) / 6;
-  }
+// Second moments (d, d) of n points, shrunk towards their mean size (Chen et al., 2010). The smallest share of the
+// library, 1e-4, would take ten thousand points.
+function shrunk(moments, n, d) {
+  let [trace, squared] = [0, 0];
+  for (let i = 0; i < d * d; i++) squared += moments[i] ** 2;
+  for (let i = 0; i < d; i++) trace += moments[i * d + i];
+  const spread = (n + 1 - 2 / d) * (squared - trace ** 2 / d);
+  const share = spread > 0 ? Math.min(1, ((1 - 2 / d) * squared + trace ** 2) / spread) : 1;
+  return moments.map((value, i) => (1 - share) * value + (i % (d + 1) ? 0 : (share * trace) / d));
+}
+
+// The variance that the tuned residual adds to every logit, (n,), from the inputs of all layers at n points:
+// nearVariance·Σ weight·d³ + beyondVariance·Σ max(0, (d/threshold)³ − 1), with the distance d at each level.
+function residualVariances({ levels, tuned }, { distances }, inputs) {
+  const result = new Float64Array(inputs[0].length / 2);
+  levels.forEach(({ layer, weight, threshold }, level) => {
+    const { matrix, bias } = distances[level];
+    const coordinates = affine(inputs[layer], matrix, bias, bias.length);
+    for (let point = 0, i = 0; point < result.length; point++) {
+      let square = 0;
+      for (const end = i + bias.length; i < end; i++) square += coordinates[i] ** 2;
+      const cube = square * Math.sqrt(square);
+      const beyond = Math.max(0, cube / threshold ** 3 - 1);
+      result[point] += tuned.nearVariance * weight * cube + tuned.beyondVariance * beyond;
+    }
+  });
   return result;
 }
 
 // All that predictions at some points need and that no setting changes: computed once for a view.
 function prepare(toy, posterior, points) {
-  const phi = features(toy, points);
+  const inputs = layerInputs(toy, points);
+  const phi = inputs.at(-1);
   return {
     logits: logitsOf(toy, phi),
     squares: squaredComponents(posterior, phi),
-    kernel: kernel(posterior.moments, points),
+    residuals: residualVariances(toy, posterior, inputs),
   };
 }
 
@@ -193,14 +238,14 @@ function squaredComponents(posterior, phi) {
   return components;
 }
 
-// The settings that a method uses: a plain network is a Gaussian without a variance, at temperature 1.
-function effective({ method, priorVariance, temperature, residualVariance, residualThreshold }) {
+// The settings that a method uses: a plain network is a Gaussian without a variance, at temperature 1. `residual`
+// is a multiple of the tuned residual.
+function effective({ method, priorVariance, temperature, residual }) {
   const bayes = method === "bitbayes";
   return {
     temperature: method === "plain" ? 1 : temperature,
     priorVariance: bayes ? priorVariance : 0,
-    residualVariance: bayes ? residualVariance : 0,
-    residualThreshold,
+    residual: bayes ? residual : 0,
   };
 }
 
@@ -214,13 +259,13 @@ function variancesOfWeights(posterior, priorVariance) {
 }
 
 // Probabilities of all classes, (n, K), at prepared points.
-function predict(toy, posterior, settings, { logits, squares, kernel }) {
-  const { temperature, priorVariance, residualVariance, residualThreshold } = effective(settings);
+function predict(toy, posterior, settings, { logits, squares, residuals }) {
+  const { temperature, priorVariance, residual } = effective(settings);
   const { classes: k, width: d, oneLogit } = toy;
   const { pairs } = posterior;
   const variances = variancesOfWeights(posterior, priorVariance);
   const columns = posterior.outputValues.length;
-  const n = kernel.length;
+  const n = residuals.length;
   const result = new Float64Array(n * k);
   const w = new Float64Array(columns);
   // The residual is independent for each logit: a difference of two has it twice.
@@ -232,11 +277,10 @@ function predict(toy, posterior, settings, { logits, squares, kernel }) {
         for (let a = 0, s = point * d; a < d; a++, s++, v++) sum += squares[s] * variances[v];
         w[b] = sum;
       }
-    const residual = residualVariance * Math.max(0, kernel[point] - residualThreshold) * logitsWithResidual;
     const at = point * k;
     for (let i = 0; i < k; i++) result[at + i] = 1;
     for (const { i, j, gaps } of pairs) {
-      let variance = residual;
+      let variance = residual * residuals[point] * logitsWithResidual;
       for (let b = 0; b < columns; b++) variance += gaps[b] * w[b];
       const z = (logits[at + i] - logits[at + j]) / temperature / Math.sqrt(1 + KAPPA * variance);
       result[at + i] += Math.exp(-z);
@@ -272,9 +316,9 @@ function finalRegion(toy, x) {
 
 // What the probabilities at δ·x tend to as δ → ∞, (K,): computed, not taken at some large δ.
 function limit(toy, posterior, settings, { slope, intercept }) {
-  const { temperature, priorVariance, residualVariance } = effective(settings);
+  const { temperature, priorVariance, residual } = effective(settings);
   const { classes: k, width: d } = toy;
-  if (residualVariance > 0) return new Float64Array(k).fill(1 / k);
+  if (residual > 0) return new Float64Array(k).fill(1 / k);
   const grows = slope.some((value) => value !== 0);
   const direction = grows ? slope : intercept;
   const logits = logitsOf(toy, direction);

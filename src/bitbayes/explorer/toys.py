@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 import bitbayes as bb
-from bitbayes.errors import EdgeWarning
+from bitbayes.errors import FewPointsWarning
 from bitbayes.toys import TOY_PROBLEMS, Toy, train_toy
 
 
@@ -33,13 +33,34 @@ def pack_toy(toy: Toy, network: nn.Module) -> dict[str, Any]:
         "labels": toy.y.tolist(),
         "hidden": [{"weight": weight.tolist(), "bias": bias.tolist()} for weight, bias in hidden],
         "head": head[0].tolist(),
+        "levels": pack_levels(tuned, network),
         "tuned": {
             "priorVariance": tuned.prior_variance,
             "temperature": tuned.temperature,
-            "residualVariance": tuned.residual_variance,
-            "residualThreshold": tuned.residual_threshold,
+            "nearVariance": tuned.near_variance,
+            "beyondVariance": tuned.beyond_variance,
         },
     }
+
+
+def pack_levels(tuned: bb.Laplace, network: nn.Module) -> list[dict[str, Any]]:
+    """Return the levels of the residual: `layer` is the number of the linear layer whose input the level is.
+
+    Means and correlations are left out: the page computes them from the points, to which people add some.
+    """
+    residual, settings = tuned.known_residual, tuned.settings
+    assert residual is not None
+    linear = [name for name, module in network.named_children() if isinstance(module, nn.Linear)]
+    layers = {level.name: linear.index(level.layer) for level in residual.levels}
+    return [
+        {
+            "name": name,
+            "layer": layers.get(name, 0),  # the network's own input is that of the first layer
+            "weight": settings.levels[name],
+            "threshold": settings.thresholds[name],
+        }
+        for name in residual.names
+    ]
 
 
 def fit_toy(toy: Toy, network: nn.Module) -> bb.Laplace:
@@ -47,7 +68,7 @@ def fit_toy(toy: Toy, network: nn.Module) -> bb.Laplace:
     (x, y), (held_out, labels) = (toy.x, toy.y), toy.validation
     bayes = bb.Laplace(network.double()).fit([(x.double(), y)], progress=False)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", EdgeWarning)  # the widest prior is the best one for the moons
+        warnings.simplefilter("ignore", FewPointsWarning)  # the paper's toys have no more
         return bayes.tune([(held_out.double(), labels)], progress=False)
 
 

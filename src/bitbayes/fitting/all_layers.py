@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from bitbayes.errors import ModelError
 from bitbayes.fitted import Fitted
 from bitbayes.fitting.data import FitRequest, TrainingData
+from bitbayes.fitting.level_totals import LevelTotals
 from bitbayes.likelihoods import Likelihood, likelihood_for
 from bitbayes.model import (
     DeferredChecks,
@@ -57,6 +58,9 @@ def fit_all_layers(request: FitRequest) -> Fitted:
     with without_autocast(data.device), detect_changes(model) as run, DeferredChecks() as checks:
         with none_called(model):
             outputs, layers = _checked_layers(network, layers, data.preview, structure)
+            levels = LevelTotals.of(
+                options, network, data.preview, None, totals.level_sums, resumed=totals.batches > 0
+            )
         likelihood = likelihood_for(outputs, options.likelihood)
         if options.predictive != SAMPLED_NETWORKS:
             likelihood.predictive_name(options.predictive, outputs)  # raises now, not after the pass
@@ -68,6 +72,8 @@ def fit_all_layers(request: FitRequest) -> Fitted:
             assert batch.labels is not None
             labels = likelihood.check_labels(batch.labels, (len(batch), outputs), batch.name, checks)
             checks.settle()  # waiting costs little beside the derivatives
+            levels.add_run(batch, model)  # a pass costs little beside them, too
+            totals.level_sums = levels.sums
             for part in batch.split(rows) if isinstance(batch.inputs, Tensor) else [batch]:
                 logits, records = differentiate(network, layers, part.inputs, directions)
                 check_finite(part, logits, logits, network)
@@ -80,7 +86,9 @@ def fit_all_layers(request: FitRequest) -> Fitted:
     parameters = {layer.name: [model.get_parameter(name) for name in layer.names] for layer in layers}
     if issubclass(CURVATURES[structure], FullCurvature):
         parameters = {WHOLE_NETWORK: [each for own in parameters.values() for each in own]}
-    return totals.as_fitted(TrainableLayers(outputs, layers), likelihood, parameters, request, run)
+    return totals.as_fitted(
+        TrainableLayers(outputs, layers), likelihood, parameters, request, run, levels.levels
+    )
 
 
 def _directions(data: TrainingData, likelihood: Likelihood) -> Callable[[Tensor], Tensor]:

@@ -18,6 +18,7 @@ from bitbayes.model import (
     Batch,
     Head,
     Inputs,
+    Level,
     Run,
     TrainableLayers,
     Unpadded,
@@ -28,7 +29,7 @@ from bitbayes.model import (
 from bitbayes.model.loaders.batches import EMPTY
 from bitbayes.options import Options
 from bitbayes.progress import Progress
-from bitbayes.residual import InputMoments, as_rows, measurable, moments_of
+from bitbayes.residual import LevelSums, is_finite
 from bitbayes.structures import WHOLE_NETWORK, Curvature
 
 PREVIEW_ROWS = 2
@@ -73,7 +74,7 @@ class Totals:
     curvature: dict[str, Curvature] = field(default_factory=dict)
     count: int = 0
     loss: Tensor | float = 0.0
-    input_moments: InputMoments | None = None
+    level_sums: dict[str, LevelSums] = field(default_factory=dict)
     batches: int = 0
     rows: int = 0
     generator: torch.Generator | None = None
@@ -95,6 +96,7 @@ class Totals:
         parameters: Mapping[str, Sequence[Tensor]],
         request: FitRequest,
         run: Run,
+        levels: tuple[Level, ...],
     ) -> Fitted:
         """What was learned. Call it after the last batch.
 
@@ -104,14 +106,13 @@ class Totals:
             parameters: these weights, by the names of the curvatures.
             request: what was asked for.
             run: what is known of the model after the pass.
+            levels: those of the residual inside the network.
         """
         if not self.count:  # all points of this process are repeats of other processes' points
             raise EmptyLoaderError("the loader has no points but those that other processes have")
-        moments = self.input_moments
-        if moments is not None and not bool(moments.fourths.isfinite().all()):  # inputs of 1e90, say
-            if request.options.residual_asked:
-                raise DataError("the fourth powers of the training inputs overflow float64: scale them down")
-            moments = None
+        sums = {name: each for name, each in self.level_sums.items() if is_finite(each)}
+        if len(sums) < len(self.level_sums) and request.options.residual_asked:  # inputs of 1e90, say
+            raise DataError("the fourth powers of the training inputs overflow float64: scale them down")
         norms = {name: _squared_norm(tensors) for name, tensors in parameters.items()}
         return Fitted(
             weights=weights,
@@ -121,7 +122,8 @@ class Totals:
             count=self.count,
             loss=float(self.loss),
             fingerprint=run.fingerprint,
-            input_moments=moments,
+            levels=tuple(each for each in levels if each.name in sums),
+            level_sums=sums,
             mutable_buffers=run.mutable_buffers,
         )
 
@@ -158,14 +160,10 @@ class TrainingData:
             raise EmptyLoaderError(EMPTY) from None
         inputs = labelled_batch(self.first, 0, self.device).inputs
         # The shapes of a mapping's tensors depend on each other: only a plain tensor is cut.
-        self.preview = inputs[:PREVIEW_ROWS] if isinstance(inputs, Tensor) else inputs
-        options = request.options
-        self.residual_asked, self.residual_layers = options.residual_asked, options.residual_layers
-        if self.residual_asked:
-            as_rows(self.preview)  # raises, before the pass, if a distance means nothing for such inputs
+        self.preview = _copied(inputs[:PREVIEW_ROWS] if isinstance(inputs, Tensor) else inputs)
 
     def __iter__(self) -> Iterator[Batch]:
-        """The batches. Their inputs are summed before the model runs, which may change them in place."""
+        """The batches."""
         totals = self.totals
         self.unpadded.skip(totals.rows)
         # The first batch of a resumed pass was summed up before.
@@ -178,27 +176,15 @@ class TrainingData:
                 totals.rows += len(batch.labels)  # not those of the inputs, which may be texts in a list
                 own = self.unpadded(batch)
                 if own is not None:
-                    self._add_inputs(own.inputs)
                     yield own
                 progress.advance()
 
-    def _add_inputs(self, inputs: Inputs) -> None:
-        """Add the moments of inputs, if a residual needs them.
 
-        With residual="auto", inputs that cannot be measured, or are not of one size, switch the residual off.
-        """
-        before = self.totals.input_moments
-        switched_off = before is None and self.totals.batches > 1  # this batch is counted already
-        wanted = bool(self.request.options.residual) and not switched_off
-        if wanted and not self.residual_asked:
-            wanted = measurable(inputs)
-            if wanted and before is not None:
-                wanted = as_rows(inputs).shape[1] == len(before.mean)
-        if not wanted:
-            self.totals.input_moments = None
-            return
-        more = moments_of(self.request.model, self.residual_layers, inputs)
-        self.totals.input_moments = more if before is None else before + more
+def _copied(inputs: Inputs) -> Inputs:
+    """A copy, because the model may change its inputs in place."""
+    if isinstance(inputs, Tensor):
+        return inputs.clone()
+    return {name: each.clone() if isinstance(each, Tensor) else each for name, each in inputs.items()}
 
 
 def _squared_norm(tensors: Sequence[Tensor]) -> float:

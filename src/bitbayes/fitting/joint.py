@@ -1,6 +1,6 @@
 """One fit by several processes: each sums up its own share of the data, and the sums are added at the end.
 
-Sums that add number by number are added by one `all_reduce` each. Others (`InputMoments`, "lowrank") are
+Sums that add number by number are added by one `all_reduce` each. Others (`LevelSums`, "lowrank") are
 broadcast by each process in turn, and added in that order. All processes end with the same numbers.
 """
 
@@ -63,8 +63,8 @@ def _outline(fitted: Fitted | None) -> Fitted | None:
     if fitted is None:
         return None
     curvature = {name: each.to(META) for name, each in fitted.curvature.items()}
-    moments = None if fitted.input_moments is None else fitted.input_moments.to(META)
-    return replace(fitted, curvature=curvature, input_moments=moments)
+    sums = {name: each.to(META) for name, each in fitted.level_sums.items()}
+    return replace(fitted, curvature=curvature, level_sums=sums)
 
 
 def _check_same_model(outlines: list[Fitted | None]) -> None:
@@ -115,19 +115,20 @@ def _summed(
         own = None if mine is None else mine.curvature[name]
         theirs = [None if each is None else each.curvature[name] for each in outlines]
         curvature[name] = _total(processes, own, theirs, sum_device)
-    sizes = {None if each.input_moments is None else each.input_moments.mean.shape for each in known}
-    moments = None
-    # As within one process: inputs of several sizes have no residual, unless it was asked for.
-    if None not in sizes and (len(sizes) == 1 or options.residual_asked):
-        all_moments = [None if each is None else each.input_moments for each in outlines]
-        own_moments = None if mine is None else mine.input_moments
-        moments = _total(processes, own_moments, all_moments, sum_device)
+    sums = {}
+    for name in first.level_sums:
+        every = [None if each is None else each.level_sums.get(name) for each in outlines]
+        shapes = {each.level_sums[name].mean.shape if name in each.level_sums else None for each in known}
+        # As within one process: inputs of several sizes have no level, unless the residual was asked for.
+        if None not in shapes and (len(shapes) == 1 or options.residual_asked):
+            sums[name] = _total(processes, None if mine is None else mine.level_sums[name], every, sum_device)
     return replace(
         first,
         curvature=curvature,
         count=sum(each.count for each in known),
         loss=sum(each.loss for each in known),
-        input_moments=moments,
+        levels=tuple(each for each in first.levels if each.name in sums),
+        level_sums=sums,
         mutable_buffers=tuple(sorted({name for each in known for name in each.mutable_buffers})),
     )
 

@@ -8,6 +8,7 @@ from torch import Tensor
 from bitbayes.fitted import Fitted
 from bitbayes.fitting.affordable import affordable_structure
 from bitbayes.fitting.data import FitRequest, TrainingData
+from bitbayes.fitting.level_totals import LevelTotals
 from bitbayes.likelihoods import likelihood_for
 from bitbayes.model import (
     DeferredChecks,
@@ -38,6 +39,10 @@ def fit_last_layer(request: FitRequest) -> Fitted:
     with none_called(model):
         network = private_copy(model)
         head = find_head(network, data.preview, options.head)
+        first, *_ = head.parts or (head.name,)
+        levels = LevelTotals.of(
+            options, network, data.preview, first, data.totals.level_sums, resumed=data.totals.batches > 0
+        )
     # Not its parameters: a weight norm or an adapter computes the weight from others.
     weights = head.parts_of_weights(network)
     budget = GPU_FIT_BYTES if data.device.type == "cuda" else FIT_BYTES
@@ -56,11 +61,13 @@ def fit_last_layer(request: FitRequest) -> Fitted:
                 logits = to_float64(logits)
                 curvature = kind.of_features(_with_bias(features, head), logits, likelihood)
                 totals.add_points(likelihood.losses(logits, labels), {head.name: curvature})
+            levels.add_waiting()
+            totals.level_sums = levels.sums
             if request.checkpointer is not None:  # here the sums hold every batch that was read
                 request.checkpointer.write_if_due(totals, checks.settle)
 
         for batch in data:
-            points = passes.run(batch)
+            points = passes.run(levels.attach(batch))
             if points is not None:
                 assert points.labels is not None
                 shape = len(points.logits), head.outputs
@@ -75,7 +82,7 @@ def fit_last_layer(request: FitRequest) -> Fitted:
             passes.refuse_no_points()
         add_waiting()
     totals.check_overflow(prediction_dtype(weights[0].dtype))
-    return totals.as_fitted(head, likelihood, {head.name: weights}, request, run)
+    return totals.as_fitted(head, likelihood, {head.name: weights}, request, run, levels.levels)
 
 
 def _with_bias(features: Tensor, head: Head) -> Tensor:

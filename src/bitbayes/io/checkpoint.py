@@ -26,7 +26,7 @@ from bitbayes.model import OrderedLoader, fingerprint
 from bitbayes.options import Options
 from bitbayes.processes import Processes, current_processes
 
-FORMAT = 2
+FORMAT = 3
 SECONDS = 30.0
 # A pause is at least this many times as long as writing takes, so that little time is spent on it.
 PAUSE = 20
@@ -86,7 +86,7 @@ class Checkpoint:
 
     def _write(self, totals: Totals) -> None:
         assert self.loader is not None
-        tensors, described = sums.to_tensors(totals.curvature, totals.input_moments)
+        tensors, described = sums.to_tensors(totals.curvature, totals.level_sums)
         if totals.generator is not None:
             tensors["generator"] = totals.generator.get_state()
         header = {
@@ -116,13 +116,13 @@ class Checkpoint:
                 raise FileError(f"{self.path} is the checkpoint of a fit with {other}; {REMOVE}")
         target = torch.device("cpu") if device.type == "mps" else device  # MPS has no float64
         tensors = {name: tensor.to(target) for name, tensor in file.tensors.items() if name != "generator"}
-        curvature, moments = sums.from_tensors(tensors, header)
+        curvature, levels = sums.from_tensors(tensors, header)
         generator = None
         if header["generator"]:
             generator = torch.Generator(device)
             generator.set_state(file.tensors["generator"])
         numbers = {name: header[name] for name in ("count", "loss", "batches", "rows")}
-        return header, Totals(curvature, input_moments=moments, generator=generator, **numbers)
+        return header, Totals(curvature, level_sums=levels, generator=generator, **numbers)
 
 
 @contextmanager

@@ -26,7 +26,7 @@ from bitbayes.model.loaders.batches import LABELS, describe
 from bitbayes.precision import without_autocast
 
 EXPORT_SUFFIXES = (".onnx", ".pt2")
-LOGITS, SCORE = "logits", "score"
+LOGITS = "logits"
 ROWS = "rows"
 # Where a .pt2 file has its metadata.
 METADATA_FILE = "metadata.json"
@@ -53,12 +53,12 @@ class Graph(NamedTuple):
     """What becomes a graph.
 
     module: its forward pass takes inputs like the example.
-    score: whether it returns a score beside the logits.
+    second: the name of what it returns beside the logits, or None.
     differentiates: whether the forward pass calls autograd.
     """
 
     module: nn.Module
-    score: bool = False
+    second: str | None = None
     differentiates: bool = False
 
 
@@ -79,7 +79,7 @@ def write(
         dynamic_shapes: names of other sizes that are free, {axis: name}; by input, if these are a mapping.
         metadata: what the file says about the graph, beside the versions that made it.
     """
-    module, outputs = graph.module, (LOGITS, SCORE) if graph.score else (LOGITS,)
+    module, outputs = graph.module, (LOGITS, graph.second) if graph.second else (LOGITS,)
     example = _with_two_rows(example)
     shapes, texts = _shapes(example, dynamic_shapes), _texts(metadata)
     with EXPORT_LOCK, torch.no_grad(), without_autocast(next(module.parameters()).device):

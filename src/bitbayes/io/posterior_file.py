@@ -19,10 +19,13 @@ from bitbayes.io import sums
 from bitbayes.io.strict_json import parse_json
 from bitbayes.io.tensor_file import SAVE_AGAIN, TensorFile, read_tensors, write_tensors
 from bitbayes.likelihoods import likelihood_for
-from bitbayes.model import Fingerprint, Head, TrainableLayers
+from bitbayes.model import Fingerprint, Head, Level, TrainableLayers
+from bitbayes.residual import INPUT
 from bitbayes.structures import CURVATURES
 
-FORMAT = 5
+FORMAT = 6
+# The format before, with one kernel at the input, is read, too.
+MARGINAL_FORMAT = 5
 
 
 def write(
@@ -36,19 +39,20 @@ def write(
         settings: those of the `Laplace`.
         fitted: what was learned.
     """
-    tensors, described = sums.to_tensors(fitted.curvature, fitted.input_moments)
+    tensors, described = sums.to_tensors(fitted.curvature, fitted.level_sums)
     header = {
         "format": FORMAT,
         "options": options,
         "numbers": settings,
         **described,
         "likelihood": fitted.likelihood.name,
-        "head" if isinstance(fitted.weights, Head) else "layers": asdict(fitted.weights),
+        "head" if isinstance(fitted.weights, Head) else "all_layers": asdict(fitted.weights),
         "squared_norms": fitted.squared_norms,
         "count": fitted.count,
         "loss": fitted.loss,
         "fingerprint": asdict(fitted.fingerprint),
-        "living": fitted.mutable_buffers,  # their name in format 5
+        "levels": [asdict(each) for each in fitted.levels],
+        "mutable_buffers": fitted.mutable_buffers,
     }
     try:
         text = json.dumps(header, allow_nan=False)
@@ -66,6 +70,8 @@ def read(
         raise FileError(f"{path} is a safetensors file, but was not written by bitbayes (`Laplace.save`)")
     try:
         header = parse_json(file.metadata["bitbayes"])
+        if header["format"] == MARGINAL_FORMAT:
+            header, file = _from_marginal_format(path, header, file)
         _check_header(path, header, file, model)
         if device.type == "mps":  # which has no float64: the curvature stays on the CPU
             device = torch.device("cpu")
@@ -99,14 +105,45 @@ def _check_header(
         )
     if saved.weights != model.weights:
         raise FileError(f"{path} was fitted on a model with other weights: load those, or fit again")
-    if sorted(sums.names(header)) != sorted(file.tensors):
+    hidden = [name for name in header["measured"] if name != INPUT]
+    if sorted(sums.names(header)) != sorted(file.tensors) or hidden != [e["name"] for e in header["levels"]]:
         raise FileError(f"{path} does not hold the tensors its header promises; {SAVE_AGAIN}")
 
 
+def _from_marginal_format(
+    path: str | PathLike[str], header: dict[str, Any], file: TensorFile
+) -> tuple[dict[str, Any], TensorFile]:
+    """A file of the format before as one of this format. Its residual keeps its kernel and its numbers.
+
+    σ²·max(0, k − threshold) with k = d³ is the steep term, or for a threshold of 0 that near the data.
+    """
+    header, tensors = dict(header), dict(file.tensors)
+    if isinstance(header["options"]["residual"], list) and header["inputs"]:
+        raise FileError(
+            f"{path} has a residual at hidden layers, of an earlier version: fit again and save again, which "
+            "takes one pass"
+        )
+    numbers = dict(header["numbers"])
+    variance, threshold = numbers.pop("residual_variance"), numbers.pop("residual_threshold")
+    if header["inputs"]:
+        tensors = {name.replace("inputs/", "level/input/", 1): each for name, each in tensors.items()}
+        tensors["level/input/products"] = torch.zeros(0, 0, dtype=torch.float64)
+        if threshold:
+            numbers |= {"beyond_variance": variance * threshold, "thresholds": {INPUT: threshold ** (1 / 3)}}
+            numbers |= {"levels": {INPUT: 0.0}}
+        else:
+            numbers |= {"near_variance": variance, "levels": {INPUT: 1.0}}
+    header |= {"format": FORMAT, "numbers": numbers, "measured": [INPUT] if header["inputs"] else []}
+    header |= {"levels": [], "mutable_buffers": header["living"]}
+    if "layers" in header:
+        header["all_layers"] = header.pop("layers")
+    return header, file._replace(tensors=tensors)
+
+
 def _fitted(header: dict[str, Any], tensors: dict[str, Tensor]) -> Fitted:
-    weights = Head.read(header["head"]) if "head" in header else TrainableLayers.read(header["layers"])
+    weights = Head.read(header["head"]) if "head" in header else TrainableLayers.read(header["all_layers"])
     likelihood = likelihood_for(weights.outputs, header["likelihood"])
-    curvature, moments = sums.from_tensors(tensors, header)
+    curvature, measured = sums.from_tensors(tensors, header)
     norms = {layer: float(norm) for layer, norm in header["squared_norms"].items()}
     return Fitted(
         weights,
@@ -116,6 +153,7 @@ def _fitted(header: dict[str, Any], tensors: dict[str, Tensor]) -> Fitted:
         int(header["count"]),
         float(header["loss"]),
         Fingerprint(**header["fingerprint"]),
-        moments,
-        tuple(header["living"]),
+        tuple(Level(**each) for each in header["levels"]),
+        measured,
+        tuple(header["mutable_buffers"]),
     )

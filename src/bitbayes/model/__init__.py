@@ -3,6 +3,7 @@
 from bitbayes.model.head.features import FeatureBatch, FeaturePasses, forward
 from bitbayes.model.head.head import Head, find_head
 from bitbayes.model.head.layout import IGNORED, Layout
+from bitbayes.model.head.levels import Level, Observer, find_levels, named_levels, recorded_levels, run_levels
 from bitbayes.model.jacobians.derivatives import LayerRecord, differentiate
 from bitbayes.model.jacobians.layer_jacobians import DenseJacobian, LayerJacobian, MatrixJacobian, from_pairs
 from bitbayes.model.jacobians.layers import Layer, TrainableLayers, find_layers, tied_to
@@ -57,9 +58,11 @@ __all__ = [
     "LayerJacobian",
     "LayerRecord",
     "Layout",
+    "Level",
     "Loader",
     "MatrixJacobian",
     "NamedInputs",
+    "Observer",
     "OrderedLoader",
     "Run",
     "Selector",
@@ -75,6 +78,7 @@ __all__ = [
     "differentiate",
     "find_head",
     "find_layers",
+    "find_levels",
     "fingerprint",
     "finite",
     "forward",
@@ -84,10 +88,13 @@ __all__ = [
     "labelled_batches",
     "model_device",
     "move",
+    "named_levels",
     "none_called",
     "points_at_once",
     "private_copy",
+    "recorded_levels",
     "row_count",
+    "run_levels",
     "selected",
     "split_batch",
     "tied_to",

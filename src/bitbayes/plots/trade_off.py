@@ -10,6 +10,7 @@ from bitbayes.errors import ArgumentError
 from bitbayes.laplace import Laplace
 from bitbayes.model import Data
 from bitbayes.plots.style import COLOURS, FAINT_COLOUR, TEXT_COLOUR, axes_or_new
+from bitbayes.settings import Settings
 
 PRIOR_VARIANCES = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 1e1, 1e2, 1e3)
 LEAST_ECE = 0.01  # in %, because a logarithmic axis has no 0
@@ -54,7 +55,7 @@ def trade_off(
     if len(prior_variances) == 0:  # an array has no truth value
         raise ArgumentError("prior_variances is empty: give at least one number")
     other = copy.copy(bayes)  # it has its own settings, and shares the fitted posterior
-    other.temperature, other.residual_variance = 1.0, 0.0
+    other.settings = Settings(other.settings.prior_variance)
     curve = []
     for variance in prior_variances:
         other.prior_variance = variance

@@ -17,21 +17,22 @@ from bitbayes.logits import CovarianceFactors, LogitGaussian
 from bitbayes.model import (
     Batch,
     DeferredChecks,
-    Inputs,
     LayerRecord,
+    Observer,
     TrainableLayers,
     as_logits,
     call,
     check_finite,
     differentiate,
-    input_batches,
     model_device,
     points_at_once,
     private_copy,
+    recorded_levels,
     row_count,
+    run_levels,
     working_dtype,
 )
-from bitbayes.posteriors.base import BatchGaussians, Choice, LogitsByPrior, WeightPosterior
+from bitbayes.posteriors.base import BatchGaussians, Choice, LogitsByPrior, Passed, WeightPosterior
 from bitbayes.precision import without_autocast
 from bitbayes.prior import Prior, variance_grid
 from bitbayes.rays import BoundRequest, ExactNetwork, RayGaussian
@@ -93,18 +94,21 @@ class AllLayers(WeightPosterior):
 
     # ---- predicting
 
-    def forward(self, x: Any, prior: Prior) -> tuple[LogitGaussian, tuple[int, ...]]:
+    def forward(self, x: Any, prior: Prior, observer: Observer | None) -> Passed:
         """The mean is differentiable in x, its covariance is not."""
-        output = call(private_copy(self.model), x)
+        network, levels = private_copy(self.model), () if observer is None else observer.levels
+        with recorded_levels(network, levels, x) as recorded:
+            output = call(network, x)
         with torch.no_grad():
             gaussian = self._gaussian(Batch(x, None, "the input"), prior, self.differences)
         mean = as_logits(output, row_count(x)).to(gaussian.scale.dtype) / gaussian.scale[:, None]
-        return replace(gaussian, scaled_mean=mean), tuple(output.shape)
+        distances = None if observer is None else observer.observe(recorded())
+        return Passed(replace(gaussian, scaled_mean=mean), tuple(output.shape), distances)
 
-    def logits(self, x: Inputs, prior: Prior) -> LogitGaussian:
-        every = torch.eye(self.outputs, dtype=torch.float64)
-        batches = input_batches(x, model_device(self.model))
-        return LogitGaussian.stacked([self._gaussian(part, prior, every) for part in self._parts(batches)])
+    def logits(self, batch: Batch, prior: Prior) -> tuple[Batch, LogitGaussian]:
+        every, batch = torch.eye(self.outputs, dtype=torch.float64), self._observed(batch)
+        parts = [self._gaussian(part, prior, every) for part in self._parts([batch])]
+        return batch, LogitGaussian.stacked(parts)
 
     def gaussians(self, batches: Iterable[Batch], prior: Prior, rows: int) -> BatchGaussians:
         for part in self._parts(self._checked(batches), rows):
@@ -168,7 +172,16 @@ class AllLayers(WeightPosterior):
                     shape = len(batch), self.outputs
                     labels = self.likelihood.check_labels(batch.labels, shape, batch.name, checks)
                 batch = replace(batch, labels=labels)
-            yield batch
+            yield self._observed(batch)
+
+    def _observed(self, batch: Batch) -> Batch:
+        """The batch with its distances, by a pass of its own, which costs little beside the derivatives."""
+        observer = batch.observer
+        if observer is None:
+            return batch
+        with torch.no_grad():
+            rows = run_levels(private_copy(self.model), observer.levels, batch.inputs)
+            return replace(batch, observer=None, distances=observer.observe(rows))
 
     def _parts(self, batches: Iterable[Batch], most: int | None = None) -> Iterator[Batch]:
         """Batches cut to what memory allows, but not mappings, whose tensors may depend on each other."""

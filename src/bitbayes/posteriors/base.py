@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, ClassVar, Protocol, Self
+from typing import Any, ClassVar, NamedTuple, Protocol, Self
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +14,7 @@ from bitbayes.model import (
     Batch,
     ChangeDetector,
     DeferredChecks,
-    Inputs,
+    Observer,
     as_logits,
     call,
     check_finite,
@@ -30,6 +30,19 @@ from bitbayes.structures import Curvature, WeightGaussian
 BatchGaussians = Iterator[tuple[Batch, LogitGaussian]]
 # n → indices to keep (None: all).
 Choice = Callable[[int], Tensor | None]
+
+
+class Passed(NamedTuple):
+    """What comes out of a pass.
+
+    gaussian: over the logits at N points.
+    shape: of the model's own output.
+    distances: (n, levels), which an observer has found, or None.
+    """
+
+    gaussian: LogitGaussian
+    shape: tuple[int, ...]
+    distances: Tensor | None
 
 
 class LogitsByPrior(Protocol):
@@ -103,12 +116,12 @@ class WeightPosterior(ABC):
     # ---- predicting
 
     @abstractmethod
-    def forward(self, x: Any, prior: Prior) -> tuple[LogitGaussian, tuple[int, ...]]:
-        """The Gaussian over logits at x, differentiable, and the shape of the model's own output."""
+    def forward(self, x: Any, prior: Prior, observer: Observer | None) -> Passed:
+        """One differentiable pass of x; `observer` looks at its levels."""
 
     @abstractmethod
-    def logits(self, x: Inputs, prior: Prior) -> LogitGaussian:
-        """The Gaussian over logits at x, the common shift of all logits included."""
+    def logits(self, batch: Batch, prior: Prior) -> tuple[Batch, LogitGaussian]:
+        """The points of a batch, and the Gaussian over their logits, their common shift included."""
 
     @abstractmethod
     def gaussians(self, batches: Iterable[Batch], prior: Prior, rows: int) -> BatchGaussians:

@@ -17,13 +17,12 @@ from bitbayes.model import (
     FeatureBatch,
     FeaturePasses,
     Head,
-    Inputs,
+    Observer,
     forward,
-    input_batches,
-    model_device,
     private_copy,
+    recorded_levels,
 )
-from bitbayes.posteriors.base import BatchGaussians, Choice, LogitsByPrior, WeightPosterior
+from bitbayes.posteriors.base import BatchGaussians, Choice, LogitsByPrior, Passed, WeightPosterior
 from bitbayes.precision import float64_or, prediction_dtype, without_autocast
 from bitbayes.prior import Prior, variance_grid
 from bitbayes.rays import BoundRequest, ExactHead, RayGaussian
@@ -102,16 +101,18 @@ class LastLayer(WeightPosterior):
 
     # ---- predicting
 
-    def forward(self, x: Any, prior: Prior) -> tuple[LogitGaussian, tuple[int, ...]]:
-        features, logits, shape = forward(private_copy(self.model), self.head, x)
-        return self._by_prior(features, logits, wide=self._is_wide(prior)).at(prior), shape
+    def forward(self, x: Any, prior: Prior, observer: Observer | None) -> Passed:
+        network, levels = private_copy(self.model), () if observer is None else observer.levels
+        with recorded_levels(network, levels, x) as recorded:
+            features, logits, shape = forward(network, self.head, x)
+        gaussian = self._by_prior(features, logits, wide=self._is_wide(prior)).at(prior)
+        return Passed(gaussian, shape, None if observer is None else observer.observe(recorded()))
 
-    def logits(self, x: Inputs, prior: Prior) -> LogitGaussian:
+    def logits(self, batch: Batch, prior: Prior) -> tuple[Batch, LogitGaussian]:
         with DeferredChecks() as checks:
-            (batch,) = input_batches(x, model_device(self.model))
             points = FeaturePasses(private_copy(self.model), self.head, checks).run(batch)
         assert points is not None  # it has no labels
-        return self._by_prior(points.features, points.logits, wide=self._is_wide(prior)).at(prior)
+        return points, self._by_prior(points.features, points.logits, wide=self._is_wide(prior)).at(prior)
 
     def gaussians(self, batches: Iterable[Batch], prior: Prior, rows: int) -> BatchGaussians:
         wide = self._is_wide(prior)

@@ -197,7 +197,7 @@ def _if_between(value: Tensor, low: Tensor, high: Tensor) -> Tensor:
 
 def _in_batches(bound: CellBound, ray: RayGaussian, ratios: int) -> CellBound:
     """Return the same bound, computed for some cells at a time; `ratios`: how many ratios a cell has."""
-    dimensions = 0 if ray.residual is None else ray.residual.slope.shape[1]
+    dimensions = 0 if ray.residual is None else ray.residual.width
     size = max(1, RATIO_NUMBERS_PER_BATCH // max(ratios, dimensions))
     return lambda *cells: torch.cat(
         [bound(*part) for part in zip(*(torch.split(each, size) for each in cells), strict=True)]

@@ -30,15 +30,16 @@ def limit(rays: Iterable[RayGaussian], likelihood: Likelihood, method: str) -> L
     """Return the prediction at u = 0: z = μᵀs/√(κ·sᵀΣs) takes the place of μᵀφ̃/√(1 + κ·φ̃ᵀΣφ̃) at a finite δ.
 
     s is the slope of the features along the ray. Where s = 0 the features stop growing, and the limit is the
-    prediction at the point where they stop. With the residual the limit is 1/k, and the class is that of the
-    largest mean. The ray of x = 0 is a point, so its limit is the prediction there.
+    prediction at the point where they stop. With the residual the limit is 1/k if a level that counts moves
+    along the ray, as the input does for x ≠ 0, and the class is that of the largest mean. Otherwise it is the
+    prediction with the variance that the residual has there.
     """
     require_closed_form(method, tuple(likelihood.closed_forms), "limit")
     confidences, labels = [], []
     for ray in rays:
         gaussian = ray.at(0)
         if ray.residual is not None:
-            gaussian = ray.residual.at_zero(gaussian)
+            gaussian = ray.residual.at_rest(gaussian)
         best = likelihood.log_probabilities(likelihood.predict(gaussian, method)).max(1)
         confidence, label = best.values.exp(), best.indices
         if ray.residual is not None:

@@ -1,4 +1,11 @@
-"""The residual along rays: what it adds to the variance of every logit, on cells of a ray."""
+"""The residual along rays: what it adds to the variance of every logit, on cells of a ray.
+
+For δ ≥ alpha the features of each level are affine in δ, and so are their coordinates, whose norm is the
+distance: d(δ) = ‖slope·δ + offset‖. d³ is convex in δ. So on a cell it is largest at an end, and smallest at
+the vertex or at the end that is next to it.
+"""
+
+from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
@@ -7,67 +14,154 @@ import torch
 from torch import Tensor
 
 from bitbayes.logits import LogitGaussian
-from bitbayes.model import model_device
+from bitbayes.model import model_device, private_copy, run_levels
 from bitbayes.precision import to_float64
 from bitbayes.rays.ray_gaussian import INFINITE_SCALE, RayGaussian
 from bitbayes.rays.ray_tensor import RayTensor
-from bitbayes.residual import Residual, as_rows, levels
+from bitbayes.residual import INPUT, LevelSums, Residual, as_rows, coordinates
 from bitbayes.settings import Settings
 
-# The largest variance that is added. It is finite, and every mean is negligible beside it.
-MAX_VARIANCE = 1e250
+# The largest variance that is added, and the largest cube of a distance. They are finite, and every mean is
+# negligible beside them.
+MAX_VARIANCE = MAX_CUBE = 1e250
+# The largest δ. It is finite, so that 0·δ is 0.
+MAX_DELTA = 1e300
 
 
-class RayResidual(NamedTuple):
-    """σ²·max(0, k(δ·x) − threshold) for n rays: x̂ = slope·δ + offset (n, D), k = Σ weights |x̂|³/3."""
+class EuclideanLevel(NamedTuple):
+    """d² = (speed·δ − start)² + rest for n rays, (n,) each; where nothing moves, speed = start = 0.
 
-    slope: Tensor
-    offset: Tensor
-    weights: Tensor
-    settings: Settings
+    speed: the size of the slope of the coordinates.
+    start: minus their offset along the slope.
+    rest: the square of their offset across the slope.
+    """
+
+    speed: Tensor
+    start: Tensor
+    rest: Tensor
+
+    @classmethod
+    def of(cls, slope: Tensor, offset: Tensor) -> EuclideanLevel:
+        """From the coordinates slope·δ + offset, (n, d)."""
+        # No square of a slope, which may underflow, and no vertex −start/speed, which may overflow.
+        largest = slope.abs().amax(1, keepdim=True)  # (n, 1)
+        unit = slope / torch.where(largest > 0, largest, 1.0)
+        size = unit.norm(dim=1, keepdim=True)
+        unit = unit / torch.where(size > 0, size, 1.0)
+        along = (unit * offset).sum(1, keepdim=True)
+        # The offset projected off the slope: ‖offset‖² − along² would lose all digits far from the data.
+        rest = (offset - along * unit).square().sum(1)
+        return cls((largest * size)[:, 0], -along[:, 0], rest)
 
     @property
     def moves(self) -> Tensor:
-        """Whether δ·x moves with δ, (n,): it does except at x = 0."""
+        """Whether the features move with δ, (n,)."""
+        return self.speed > 0
+
+    def cubes(self, row: Tensor, delta: Tensor) -> Tensor:
+        """d³ (c,) at δ (c,), on the rays with the numbers `row` (c,)."""
+        return ((self.speed[row] * delta - self.start[row]).square() + self.rest[row]).pow(1.5)
+
+    def smallest(self, row: Tensor, low: Tensor, high: Tensor) -> Tensor:
+        """The smallest d³ (c,) for low ≤ δ ≤ high."""
+        speed, start, rest = (each[row] for each in self)
+        return (_smallest_size(speed * low - start, speed * high - start).square() + rest).pow(1.5)
+
+    def smallest_relative(self, row: Tensor, low: Tensor, high: Tensor) -> Tensor:
+        """The smallest (d/δ)³ (c,) for low ≤ δ ≤ high, low > 0.
+
+        (d/δ)² = (speed − start·t)² + rest·t² at t = 1/δ is least at t = speed·start/(start² + rest).
+        """
+        speed, start, rest = (each[row] for each in self)
+        squared = start.square() + rest
+        least = speed * start / torch.where(squared > 0, squared, 1.0)
+        t = least.clamp(high.reciprocal(), low.reciprocal())
+        return ((speed - start * t).square() + rest * t.square()).pow(1.5)
+
+
+class CubicLevel(NamedTuple):
+    """d³ = Σ |slope·δ + offset|³ for n rays, (n, D) each."""
+
+    slope: Tensor
+    offset: Tensor
+
+    @property
+    def moves(self) -> Tensor:
+        """Whether the features move with δ, (n,)."""
         return self.slope.abs().amax(1) > 0
 
-    def at_zero(self, gaussian: LogitGaussian) -> LogitGaussian:
-        """Return the Gaussian with the residual at δ = 0, the only point of a ray that does not move."""
-        root = self._cubes(self.offset).sqrt()
-        return gaussian.plus_independent(self.settings.residual_deviations(root))
+    def cubes(self, row: Tensor, delta: Tensor) -> Tensor:
+        """d³ (c,) at δ (c,), on the rays with the numbers `row` (c,)."""
+        return _cubes(self.slope[row] * delta[:, None] + self.offset[row])
+
+    def smallest(self, row: Tensor, low: Tensor, high: Tensor) -> Tensor:
+        """At most the smallest d³ (c,) for low ≤ δ ≤ high: each dimension at its own smallest size."""
+        slope, offset = self.slope[row], self.offset[row]
+        return _cubes(_smallest_size(*(slope * each[:, None] + offset for each in (low, high))))
+
+    def smallest_relative(self, row: Tensor, low: Tensor, high: Tensor) -> Tensor:
+        """At most the smallest (d/δ)³ (c,) for low ≤ δ ≤ high, low > 0."""
+        slope, offset = self.slope[row], self.offset[row]
+        return _cubes(_smallest_size(*(slope + offset / each[:, None] for each in (low, high))))
+
+
+RayLevel = EuclideanLevel | CubicLevel
+
+
+class RayResidual(NamedTuple):
+    """v(δ·x) for n rays, from the distances at all levels."""
+
+    levels: tuple[RayLevel, ...]
+    settings: Settings
+
+    @property
+    def width(self) -> int:
+        """How many numbers one cell takes."""
+        return max(each.slope.shape[1] if isinstance(each, CubicLevel) else 1 for each in self.levels)
+
+    @property
+    def moves(self) -> Tensor:
+        """Whether v grows beyond all bounds along the ray, (n,): a level that counts moves with δ."""
+        counts = self.settings.counting(len(self.levels))
+        return torch.stack([each.moves & used for each, used in zip(self.levels, counts, strict=True)]).any(0)
+
+    def at_rest(self, gaussian: LogitGaussian) -> LogitGaussian:
+        """Return the Gaussian with the residual at δ = 0, all there is of a ray along which nothing moves.
+
+        `gaussian`: at the temperature already, like all of a `RayGaussian`.
+        """
+        zeros = gaussian.scale.new_zeros(len(gaussian.scale))
+        row = torch.arange(len(zeros), device=zeros.device)
+        cubes = torch.stack([each.cubes(row, zeros) for each in self.levels], dim=1)
+        return gaussian.plus_independent(self.settings.variances_of_cubes(cubes).sqrt())
 
     def range(self, ray: RayGaussian, row: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
         """Return lower and upper bounds (c,) on the added variance, in units of scale², for low ≤ u ≤ high.
 
-        `row` (c,) are the numbers of the rays. k is convex in δ, so it is largest at an end of the cell, and
-        at least its value at the smallest |x̂| of each dimension. Near infinity 1/scale² goes to 0, and so
-        does this lower bound. There the smallest |x̂|/δ is used, with (δ/scale)² in place of 1/scale².
+        `row` (c,) are the numbers of the rays. Near infinity 1/scale² goes to 0, and so does the lower bound
+        by the smallest d³. There the smallest (d/δ)³ is used, with (δ/scale)² in place of 1/scale².
         """
-        threshold = self.settings.residual_threshold
-        nearest, furthest = ray.delta(row, high), ray.delta(row, low)  # (c,)
+        nearest, furthest = (ray.delta(row, u).clamp_max(MAX_DELTA) for u in (high, low))  # (c,)
         sizes = [_inverse_scale(ray, row, u) for u in (high, low)]
         smallest, largest = torch.minimum(*sizes), torch.maximum(*sizes)
-        slope, offset = self.slope[row], self.offset[row]
-        ends = [slope * delta[:, None] + offset for delta in (nearest, furthest)]  # (c, D)
-        above = torch.maximum(self._cubes(ends[0]), self._cubes(ends[1])) - threshold
-        below = self._cubes(_smallest_size(*ends)) - threshold
-        below = below.clamp_min(0) * smallest.square()
-        # The bound by |x̂|/δ holds for δ > 0 and rays on which δ/scale is affine in u.
-        inverse = [delta.reciprocal()[:, None] for delta in (nearest, furthest)]
-        shape = self._cubes(_smallest_size(*(slope + offset * each for each in inverse)))
-        reach = torch.minimum(nearest * sizes[0], furthest * sizes[1]).square()
-        far = (nearest * shape - threshold * inverse[0][:, 0].square()) * reach
+        ends = [torch.stack([each.cubes(row, end) for each in self.levels], 1) for end in (nearest, furthest)]
+        most = torch.maximum(*ends)
+        above = self.settings.variances_of_cubes(most.clamp_max(MAX_CUBE)) * _squares(largest)
+        counts = torch.tensor(self.settings.counting(len(self.levels)), device=most.device)
+        above = torch.where(((most > MAX_CUBE) & counts).any(1), MAX_VARIANCE, above)
+        below = torch.stack([each.smallest(row, nearest, furthest) for each in self.levels], 1)
+        below = self.settings.variances_of_cubes(below.clamp_max(MAX_CUBE)) * _squares(smallest)
+        # The bound by d/δ holds for δ > 0 and rays on which δ/scale is affine in u.
         affine = (ray.far_scale[row] >= INFINITE_SCALE) & (nearest > 0)
-        below = torch.maximum(below, torch.where(affine, far, 0))
-        above = above.clamp_min(0) * largest.square()
-        low_end, high_end = (
-            (self.settings.residual_variance * each).clamp_max(MAX_VARIANCE) for each in (below, above)
+        start = torch.where(affine, nearest, 1.0)
+        relative = torch.stack(
+            [each.smallest_relative(row, start, torch.maximum(start, furthest)) for each in self.levels], 1
         )
-        return low_end, high_end
-
-    def _cubes(self, values: Tensor) -> Tensor:
-        """Return k (c,) at x̂ (c, D)."""
-        return values.abs().pow(3) @ self.weights / 3
+        reach = _squares(torch.minimum(nearest * sizes[0], furthest * sizes[1]))
+        relative = (start[:, None] * relative).clamp_max(MAX_CUBE)
+        far = self.settings.variances_of_cubes(relative, start.pow(-2)) * reach
+        below = torch.maximum(below, torch.where(affine, far, 0))
+        return below.clamp_max(MAX_VARIANCE), above.clamp_max(MAX_VARIANCE)
 
 
 def with_residual(
@@ -79,37 +173,49 @@ def with_residual(
         rays: the Gaussians without it.
         x: one ray for each row.
         residual: the residual.
-        settings: its two numbers.
+        settings: its numbers.
     """
-    slope, offset, weights = _along(residual, x.detach())
+    along = _along(residual, x.detach())
     start = 0
     for ray in rays:
         rows = slice(start, start + len(ray.alpha))
         start = rows.stop
-        a, b, c = (each.to(ray.alpha) for each in (slope[rows], offset[rows], weights))
-        yield ray._replace(residual=RayResidual(a, b, c, settings))
+        levels = tuple(_level(sums, *(each[rows].to(ray.alpha) for each in parts)) for sums, *parts in along)
+        yield ray._replace(residual=RayResidual(levels, settings))
+
+
+def _level(sums: LevelSums, slope: Tensor, intercept: Tensor) -> RayLevel:
+    slope, offset = coordinates(sums, slope, centred=False), coordinates(sums, intercept, centred=True)
+    return EuclideanLevel.of(slope, offset) if sums.correlated else CubicLevel(slope, offset)
 
 
 @torch.no_grad()
-def _along(residual: Residual, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return slope and offset (n, D) of x̂ at all levels for δ ≥ alpha, and the weights (D,) of |x̂_d|³."""
+def _along(residual: Residual, x: Tensor) -> list[tuple[LevelSums, Tensor, Tensor]]:
+    """Return for each level its sums, and slope and intercept (n, d) of its features for δ ≥ alpha."""
     ray = RayTensor.along(x.to(model_device(residual.model)))
-    found: list[Tensor] = levels(residual.model, residual.layers, ray) if residual.layers else [ray]
-    slopes, offsets, weights = [], [], []
-    for own, level in zip(residual.split(found), found, strict=True):
+    found: list[Tensor] = [ray] if INPUT in residual.sums else []
+    if residual.levels:
+        found += run_levels(private_copy(residual.model), residual.levels, ray)
+    parts = []
+    for sums, level in zip(residual.sums.values(), found, strict=True):
         slope, intercept = torch.zeros_like(level), level
         if isinstance(level, RayTensor):  # a plain tensor does not depend on the input
             slope, intercept = level.slope, level.intercept
-        slope, intercept = to_float64(as_rows(slope)), to_float64(as_rows(intercept))
-        scale = own.deviations().to(slope)
-        slopes.append(slope / scale)
-        offsets.append((intercept - own.mean.to(scale)) / scale)
-        weights.append(torch.full_like(scale, 1 / len(scale)))
-    return torch.cat(slopes, dim=1), torch.cat(offsets, dim=1), torch.cat(weights)
+        parts.append((sums, to_float64(as_rows(slope)), to_float64(as_rows(intercept))))
+    return parts
 
 
 def _inverse_scale(ray: RayGaussian, row: Tensor, u: Tensor) -> Tensor:
     return (1 - u) / ray.far_scale[row] + u / ray.near_scale[row]
+
+
+def _squares(values: Tensor) -> Tensor:
+    """Return finite squares, so that 0 times them is 0."""
+    return values.square().clamp_max(MAX_VARIANCE)
+
+
+def _cubes(values: Tensor) -> Tensor:
+    return values.abs().pow(3).sum(1)
 
 
 def _smallest_size(one: Tensor, other: Tensor) -> Tensor:

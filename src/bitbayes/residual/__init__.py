@@ -1,14 +1,20 @@
-"""The ReLU-GP residual: a variance that grows with the distance from the data."""
+"""The residual: a variance that grows with the distance from the training data."""
 
-from bitbayes.residual.kernel import InputMoments, Kernel
-from bitbayes.residual.levels import Residual, as_rows, levels, measurable, moments_of
+from bitbayes.model.head.levels import INPUT
+from bitbayes.residual.distances import Distance, coordinates, is_finite, norm_power
+from bitbayes.residual.residual import Residual, are_vectors, as_rows, measurable
+from bitbayes.residual.sums import LARGEST_WIDTH, LevelSums
 
 __all__ = [
-    "InputMoments",
-    "Kernel",
+    "INPUT",
+    "LARGEST_WIDTH",
+    "Distance",
+    "LevelSums",
     "Residual",
+    "are_vectors",
     "as_rows",
-    "levels",
+    "coordinates",
+    "is_finite",
     "measurable",
-    "moments_of",
+    "norm_power",
 ]

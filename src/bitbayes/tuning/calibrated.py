@@ -1,163 +1,287 @@
-"""The objective "calibrated": temperature, prior variance and residual together, by validation data alone.
+"""The objective "calibrated": prior variance, temperature and residual, by validation data alone.
 
-A wide prior shrinks every confidence. A temperature T below 1 makes up for it at the data, and keeps the
-differences between points. So each prior variance has a best temperature. The chosen pair minimises the
-negative log-likelihood of the validation data plus a weak prior.
+Three steps, each by the negative log-likelihood (NLL) of the validation data:
 
-The residual is not chosen by the likelihood, because the few validation points beyond its threshold would
-decide it. Its threshold lies beyond almost all of the data, and its variance is measured against the
-differences of the mean logits, divided by T.
+1. The prior variance, with its best temperature. A wide prior shrinks every confidence, and a temperature
+   below 1 makes up for it at the data.
+2. The variance near the data: the widest one, again with its best temperature, that raises the NLL by at most
+   `PRICE`. Clean data hardly tell one from another, and everything off the data depends on it. So the data
+   decide what it may cost, and within that the most cautious one is taken.
+3. What begins beyond the data follows from the distances of the validation data, and not from the NLL, which
+   the few points out there would decide.
+
+Weak priors decide where the data cannot. With no information the prediction is the plain network's.
 """
 
 import math
+import warnings
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from bitbayes.closed_forms import KAPPA
-from bitbayes.likelihoods import Likelihood
+from bitbayes.errors import FewPointsWarning, level_of_the_caller
 from bitbayes.precision import to_float64, without_autocast
 from bitbayes.prior import Prior
+from bitbayes.residual import Residual
 from bitbayes.settings import Settings
 from bitbayes.tuning.costs import Costs, all_points
 from bitbayes.tuning.noise import NoiseLike
-from bitbayes.tuning.points import INSIDE, Points, kept_points, shared_points
+from bitbayes.tuning.points import Points, kept_points, shared_points
 from bitbayes.tuning.request import TuningRequest
-from bitbayes.tuning.search import least, search
+from bitbayes.tuning.search import largest_within, least, search
 
 # Steps in the logarithm of the temperature; a parabola through three costs gives the last one.
 STEP, SMALLEST_STEP = 0.25, 0.02
 MAX_STEPS = 30
 FIRST_LOOK = [2.0 * i for i in range(-6, 7)]
+# The weak prior on log T/T₀ is normal, with these deviations below and above 0. It is narrow below: data that
+# are all predicted right would make every prediction certain.
+COLDER, WARMER = 0.15, 0.35
 # The weak prior on the shrinkage r: log r is normal around the logarithm of this, with this deviation.
-TYPICAL_SHRINKAGE, SHRINKAGE_WIDTH = 3.0, 0.5
-# The residual begins at this multiple of the quantile `INSIDE` of its kernel on the validation data.
-BEYOND = 4.0
-# At twice the threshold, the deviation of a difference of two logits is this many times the typical
+TYPICAL_SHRINKAGE, SHRINKAGE_WIDTH = 1.2, 0.2
+# In nats: prior variances that the validation data and the weak prior tell apart by less are equal.
+EQUAL_NATS = 0.01
+# The edge of the data: the quantile of the distances on the validation data.
+EDGE = 0.99
+# By what share the variance near the data may raise the NLL.
+PRICE = 0.01
+# At the edge of the data the logits are shrunk by at most this factor, and less for few validation points.
+LARGEST_SHRINKAGE, MANY_POINTS = 2.0, 500
+# The candidates for the variance near the data, relative to the largest.
+NEAR = [0.0, *(math.exp(-4 + 0.5 * i) for i in range(9))]
+# The steep term begins at this multiple of the edge, and further out if few points determine the edge.
+BEYOND, FEW_POINTS = 2.0, 4.0
+# Where its kernel has doubled, the deviation of a difference of two logits is this many times the typical
 # difference of the two largest means.
-DEVIATIONS = 4.0
-SMALLEST_THRESHOLD, SMALLEST_DEVIATION = 1e-3, 1.0
+DEVIATIONS, SMALLEST_DEVIATION = 4.0, 1.0
+SMALLEST_DISTANCE = 1e-6
+# With fewer points than this, a warning says so.
+ENOUGH_POINTS = 50
 
 
 @torch.no_grad()
 def tune_calibrated(request: TuningRequest) -> Settings:
-    """The prior variance, the temperature and, if there is a residual, its two numbers; in one pass."""
+    """The prior variance, the temperature and, if there is a residual, its numbers; in one pass."""
     posterior = request.posterior
     points, _ = shared_points(
         lambda: f"tune('calibrated', {request.method!r}) of {posterior.fitted.summary()}",
         lambda: kept_points(posterior, request.validation_batches()),
         NoiseLike,
     )
-    return calibrate(
-        Costs(points, request.posterior.likelihood, request.method), posterior.candidates(), request.settings
+    costs = Costs(points, request.posterior.likelihood, request.method)
+    found = calibrate(costs, posterior.candidates(), request.residual, request.settings)
+    _warn_if_few(costs, found)
+    return found
+
+
+def _warn_if_few(costs: Costs, settings: Settings) -> None:
+    if costs.count >= ENOUGH_POINTS:
+        return
+
+    def wrong(logits: Tensor, labels: Tensor) -> Tensor:
+        return (costs.likelihood.log_probabilities(logits).argmax(1) != labels).double()
+
+    errors = round(float(costs.mean([settings], wrong)[0]) * costs.count)
+    warnings.warn(
+        f"there are {costs.count} validation points, of which {errors} are predicted wrong: they cannot "
+        "choose a temperature, and the prediction stays near the plain network's. Give some hundred",
+        FewPointsWarning,
+        stacklevel=level_of_the_caller(),
     )
 
 
-def calibrate(costs: Costs, grid: list[float], now: Settings) -> Settings:
+def calibrate(costs: Costs, grid: list[float], residual: Residual | None, now: Settings) -> Settings:
     """The best settings for validation points that were run through the model.
 
     Args:
-        costs: on points with labels and, if there is a residual, with its kernel.
+        costs: on points with labels and, if there is a residual, with their distances.
         grid: the prior variances to try, in ascending order.
+        residual: the residual, or None.
         now: the current settings; those that are not chosen here stay.
     """
-    points, likelihood = costs.groups, costs.likelihood
-    curve = _Curve(costs)
-    prior_variance = search(grid, curve.least_costs)
-    found = replace(
-        now,
-        prior_variance=prior_variance,
-        temperature=math.exp(curve.log_temperatures[prior_variance]),
-        residual_variance=0.0,
+    plain, best = Settings(temperature=now.temperature), BestTemperatures(costs)
+    prior_variance = search(
+        grid,
+        lambda some: best.costs([replace(plain, prior_variance=each) for each in some]),
+        equal=EQUAL_NATS / costs.count,
     )
-    roots = all_points([each.root_kernel for each in points if each.root_kernel is not None])
-    if not len(roots):
+    found = best.settings(replace(plain, prior_variance=prior_variance))
+    if residual is None:
         return found
-    deviation = _wanted_deviation(points, found, likelihood)
-    threshold = max(BEYOND * float(roots.square().quantile(INSIDE)), SMALLEST_THRESHOLD)
-    variance = deviation**2 / (likelihood.logits_in_a_margin * threshold)
-    return replace(found, residual_variance=variance, residual_threshold=threshold)
+    distances = all_points(
+        [each.distances for each in costs.groups if each.distances is not None], len(residual.names)
+    )
+    edges = distances.quantile(EDGE, dim=0).clamp_min(SMALLEST_DISTANCE)
+    found = _widest_near(best, replace(found, levels=_weights(distances, edges, residual)))
+    further = BEYOND * (1 + FEW_POINTS / math.sqrt(costs.count))
+    found = replace(
+        found,
+        beyond_variance=_wanted_deviation(costs, found) ** 2 / costs.likelihood.logits_in_a_margin,
+        thresholds=dict(zip(residual.names, (further * edges).tolist(), strict=True)),
+    )
+    return _with_score(costs, found)
 
 
-class _Curve:
-    """Finds the best temperature for each prior variance (`least_costs`), and stores it.
+def _weights(distances: Tensor, edges: Tensor, residual: Residual) -> dict[str, float]:
+    """The weights of the levels in K: equal in units of their edges, and K is 1 at the edge of the data.
 
-    A prior variance shrinks the logits of the median point by r = √(1 + κ·Var(fᵢ − fⱼ)). The temperature
-    T₀ = 1/r makes up for it. The cost is the mean negative log-likelihood and a weak prior, which is worth
-    about one of the n points: [½log²(T/T₀) + ½(log(r/3)/0.5)²]/n. It decides where the validation data
-    cannot. If all of them are right, they favour predictions that are certain. And if there are few,
-    almost any prior variance fits them.
+    Args:
+        distances: (n, levels), of all validation points.
+        edges: (levels,), the edge of the data at each level.
+        residual: which levels count near the data.
+    """
+    weights = edges.new_tensor([name in residual.near_names for name in residual.names]) / edges.pow(3)
+    edge = float((distances.pow(3) @ weights).quantile(EDGE))
+    return dict(zip(residual.names, (weights / max(edge, SMALLEST_DISTANCE**3)).tolist(), strict=True))
+
+
+def _widest_near(best: "BestTemperatures", found: Settings) -> Settings:
+    """The settings with the widest variance near the data that raises the NLL by at most `PRICE`."""
+    costs = best.validation
+    shrinkage = (LARGEST_SHRINKAGE**2 - 1) / KAPPA / costs.likelihood.logits_in_a_margin
+    largest = shrinkage * min(1.0, costs.count / MANY_POINTS)
+    candidates = [replace(found, near_variance=largest * share) for share in NEAR]
+    best.costs(candidates)
+    losses = torch.tensor([best.loss(each) for each in candidates], dtype=torch.float64)
+    limit = float(losses[least(losses)]) * (1 + PRICE)
+    widest = largest_within([each.near_variance for each in candidates], losses, limit)
+    return best.settings(replace(found, near_variance=widest))
+
+
+def _wanted_deviation(costs: Costs, settings: Settings) -> float:
+    """The deviation of a margin where the steep kernel has doubled: `DEVIATIONS` times the median margin."""
+    means = [
+        to_float64(each.by_prior.at(Prior(settings.prior_variance)).mean) / settings.temperature
+        for each in costs.groups
+    ]
+    margins = all_points([costs.likelihood.margins(mean) for mean in means])
+    return max(DEVIATIONS * float(margins.median()), SMALLEST_DEVIATION)
+
+
+def _with_score(costs: Costs, settings: Settings) -> Settings:
+    """The settings with the median and the deviation of the energy on the validation data."""
+    energies = all_points([costs.likelihood.score(each.gaussians([settings])[0]) for each in costs.groups])
+    # Where all energies are the same, the score is that of the distance.
+    rounding = torch.finfo(torch.float32).eps * (1 + float(energies.abs().amax()))
+    spread = max(float(energies.std(correction=0)), rounding)
+    return replace(settings, score_centre=float(energies.median()), score_spread=spread)
+
+
+# The prior variance and the variance near the data: by these a candidate is known.
+Key = tuple[Any, float]
+
+
+class BestTemperatures:
+    """Finds the best temperature for each candidate, and stores it with its loss.
+
+    Prior and residual shrink the logits of the median point by r = √(1 + κ·Var(fᵢ − fⱼ)). The temperature
+    T₀ = 1/r makes up for it. The cost is the mean NLL and a weak prior, divided by the number of points n:
+    [½(log(T/T₀)/s)² + ½(log(r₀/1.2)/0.2)²]/n, with s = 0.15 for T < T₀ and 0.35 above. r₀ is the r of the
+    prior alone.
     """
 
     def __init__(self, costs: Costs) -> None:
         self.validation, self.count = costs, costs.count
-        self.log_neutral: dict[float, float] = {}  # log T₀ of each prior variance
-        self.log_temperatures: dict[float, float] = {}
+        self.log_neutral: dict[Key, float] = {}  # log T₀
+        self.log_temperatures: dict[Key, float] = {}
+        self.losses: dict[Key, float] = {}  # NLL at the best temperature
 
-    def least_costs(self, variances: list[float]) -> Tensor:
-        """The cost of each prior variance at its best temperature, (c,); all are searched at once."""
-        log_shrinkages = self._log_shrinkages(variances)
-        self.log_neutral |= {each: -found for each, found in zip(variances, log_shrinkages, strict=True)}
-        if not self.validation.likelihood.has_temperature:
-            self.log_temperatures |= dict.fromkeys(variances, 0.0)
-            return torch.tensor(self._pair_costs([(each, 0.0) for each in variances]), dtype=torch.float64)
-        known = {each: t - self.log_neutral[each] for each, t in self.log_temperatures.items()}
-        # The temperature relative to T₀ hardly depends on the prior variance.
-        start = known[min(known)] if known else self._coarse_offset(min(variances))
-        found = {each: _Descent(self.log_neutral[each] + start) for each in variances}
+    def settings(self, candidate: Settings) -> Settings:
+        """The candidate with its best temperature."""
+        return replace(candidate, temperature=math.exp(self.log_temperatures[_key(candidate)]))
+
+    def loss(self, candidate: Settings) -> float:
+        """The mean NLL of a candidate at its best temperature, without the weak prior."""
+        return self.losses[_key(candidate)]
+
+    def costs(self, candidates: list[Settings]) -> Tensor:
+        """The cost of each candidate at its best temperature, (c,); all are searched at once."""
+        for each, shrinkage in zip(candidates, self._log_shrinkages(candidates), strict=True):
+            self.log_neutral[_key(each)] = -shrinkage
+        descents = self._descents(candidates)
+        losses: dict[tuple[int, float], float] = {}
         for _ in range(MAX_STEPS):
-            wanted = [(each, t) for each, descent in found.items() for t in descent.wanted()]
+            wanted = [(i, t) for i, descent in enumerate(descents) for t in descent.wanted()]
             if not wanted:
                 break
-            for (each, t), cost in zip(wanted, self._pair_costs(wanted), strict=True):
-                found[each].seen[t] = cost
-        self.log_temperatures |= {each: descent.best() for each, descent in found.items()}
-        return torch.tensor([descent.seen[descent.best()] for descent in found.values()], dtype=torch.float64)
+            found = self._losses([(candidates[i], t) for i, t in wanted])
+            for (i, t), loss in zip(wanted, found, strict=True):
+                losses[i, t] = loss
+                descents[i].seen[t] = loss + self._weak_prior(candidates[i], t)
+        for i, each in enumerate(candidates):
+            t = descents[i].best()
+            self.log_temperatures[_key(each)], self.losses[_key(each)] = t, losses[i, t]
+        return torch.tensor([each.seen[each.best()] for each in descents], dtype=torch.float64)
 
-    def _coarse_offset(self, variance: float) -> float:
+    def _descents(self, candidates: list[Settings]) -> "list[_Descent]":
+        if not self.validation.likelihood.has_temperature:
+            return [_Descent(0.0, fixed=True) for _ in candidates]
+        known = [t - self.log_neutral[key] for key, t in self.log_temperatures.items()]
+        # The temperature relative to T₀ hardly depends on the candidate.
+        start = known[0] if known else self._coarse_offset(candidates[0])
+        return [_Descent(self.log_neutral[_key(each)] + start) for each in candidates]
+
+    def _coarse_offset(self, candidate: Settings) -> float:
         """Roughly the best log T − log T₀: the cost may be flat if the logits are far from 1."""
-        pairs = [(variance, self.log_neutral[variance] + offset) for offset in FIRST_LOOK]
-        costs = torch.tensor(self._pair_costs(pairs))
-        return FIRST_LOOK[least(costs)]
+        places = [self.log_neutral[_key(candidate)] + offset for offset in FIRST_LOOK]
+        losses = torch.tensor(self._losses([(candidate, t) for t in places]))
+        return FIRST_LOOK[least(losses + torch.tensor([self._weak_prior(candidate, t) for t in places]))]
 
-    def _pair_costs(self, pairs: list[tuple[float, float]]) -> list[float]:
-        weak = [self._weak_prior(variance, t) for variance, t in pairs]
-        candidates = [Settings(variance, math.exp(t)) for variance, t in pairs]
-        losses = self.validation.mean(candidates, self.validation.likelihood.prediction_losses).tolist()
-        return [loss + extra for loss, extra in zip(losses, weak, strict=True)]
+    def _losses(self, pairs: list[tuple[Settings, float]]) -> list[float]:
+        """The mean NLL of candidates at logarithms of temperatures."""
+        candidates = [replace(each, temperature=math.exp(t)) for each, t in pairs]
+        losses = self.validation.mean(candidates, self.validation.likelihood.prediction_losses)
+        found: list[float] = losses.tolist()
+        return found
 
-    def _weak_prior(self, variance: float, log_temperature: float) -> float:
-        """−log p(T, r)/n, up to a constant."""
-        log_neutral = self.log_neutral[variance]
-        # log T/T₀, and log r in deviations from the typical one.
-        log_ratio = log_temperature - log_neutral if self.validation.likelihood.has_temperature else 0.0
-        shrinkage = (-log_neutral - math.log(TYPICAL_SHRINKAGE)) / SHRINKAGE_WIDTH
-        return (log_ratio**2 + shrinkage**2) / (2 * self.count)
+    def _weak_prior(self, candidate: Settings, log_temperature: float) -> float:
+        """−log p(T, r₀)/n, up to a constant."""
+        total = 0.0
+        if self.validation.likelihood.has_temperature:
+            ratio = log_temperature - self.log_neutral[_key(candidate)]
+            total += (ratio / (COLDER if ratio < 0 else WARMER)) ** 2
+        if not candidate.near_variance:
+            log_shrinkage = -self.log_neutral[_key(candidate)]
+            total += ((log_shrinkage - math.log(TYPICAL_SHRINKAGE)) / SHRINKAGE_WIDTH) ** 2
+        return total / (2 * self.count)
 
-    def _log_shrinkages(self, variances: list[float]) -> list[float]:
-        """log √(1 + κ·Var(fᵢ − fⱼ)) of the median point, for each prior variance."""
+    def _log_shrinkages(self, candidates: list[Settings]) -> list[float]:
+        """log √(1 + κ·Var(fᵢ − fⱼ)) of the median point, for each candidate."""
         spreads = [
-            torch.stack(
-                [_spreads(points, variance, self.validation.likelihood) for variance in variances], dim=1
-            )
+            torch.stack([self._spreads(points, each) for each in candidates], dim=1)
             for points in self.validation.groups
         ]
-        medians = all_points(spreads, len(variances)).median(0).values  # (c,)
+        medians = all_points(spreads, len(candidates)).median(0).values  # (c,)
         found: list[float] = (medians.log() / 2).tolist()
         return found
+
+    def _spreads(self, points: Points, candidate: Settings) -> Tensor:
+        """1 + κ·Var(fᵢ − fⱼ) of each point, (n,)."""
+        (gaussian,) = points.gaussians([candidate])
+        with without_autocast(gaussian.scale.device):
+            spread = to_float64(self.validation.likelihood.scaled_margin_variance(gaussian))
+        return 1 + KAPPA * spread * to_float64(gaussian.scale).square()
+
+
+def _key(candidate: Settings) -> Key:
+    return candidate.prior_variance, candidate.near_variance
 
 
 class _Descent:
     """The search for the least cost in log T: steps downhill, then the vertex of a parabola."""
 
-    def __init__(self, start: float) -> None:
-        self.start = start
+    def __init__(self, start: float, *, fixed: bool = False) -> None:
+        self.start, self.fixed = start, fixed
         self.seen: dict[float, float] = {}
         self.vertex: float | None = None
 
     def wanted(self) -> list[float]:
         """The values of log T to evaluate next; empty when the search is over."""
+        if self.fixed:
+            return [] if self.seen else [self.start]
         if not self.seen:
             return [self.start - STEP, self.start, self.start + STEP]
         if self.vertex is not None:
@@ -181,21 +305,3 @@ class _Descent:
     def best(self) -> float:
         """The log T with the least cost so far."""
         return min(self.seen, key=lambda t: self.seen[t] if math.isfinite(self.seen[t]) else math.inf)
-
-
-def _spreads(points: Points, variance: float, likelihood: Likelihood) -> Tensor:
-    """1 + κ·Var(fᵢ − fⱼ) of each point, (n,)."""
-    gaussian = points.by_prior.at(Prior(variance))
-    with without_autocast(gaussian.scale.device):
-        spread = to_float64(likelihood.scaled_margin_variance(gaussian))
-    return 1 + KAPPA * spread * to_float64(gaussian.scale).square()
-
-
-def _wanted_deviation(points: list[Points], settings: Settings, likelihood: Likelihood) -> float:
-    """The deviation of a margin at twice the threshold: `DEVIATIONS` times the median margin."""
-    means = [
-        to_float64(each.by_prior.at(Prior(settings.prior_variance)).mean) / settings.temperature
-        for each in points
-    ]
-    margins = all_points([likelihood.margins(mean) for mean in means])
-    return max(DEVIATIONS * float(margins.median()), SMALLEST_DEVIATION)

@@ -25,10 +25,6 @@ class Objective(Protocol):
     def outlier_weight(self) -> float:
         """0 if outliers are not used."""
 
-    @property
-    def joint(self) -> bool:
-        """Whether a residual's variance is chosen jointly with the prior's, or so that it costs little."""
-
     def data_cost(self, logits: Tensor, labels: Tensor) -> Tensor:
         """The cost of each labelled point, (n,), from drop-in logits (n, k)."""
 
@@ -42,7 +38,6 @@ class ValidationLikelihood:
 
     likelihood: Likelihood
     outlier_weight: float = 0.0
-    joint = False
 
     def data_cost(self, logits: Tensor, labels: Tensor) -> Tensor:
         return self.likelihood.prediction_losses(logits, labels)
@@ -60,7 +55,6 @@ class PaperObjective(ValidationLikelihood):
     """
 
     penalty: str = "entropy"
-    joint = True
 
     def outlier_cost(self, logits: Tensor) -> Tensor:
         log_p = self.likelihood.log_probabilities(logits)

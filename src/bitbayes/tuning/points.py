@@ -18,43 +18,41 @@ from bitbayes.settings import Settings
 from bitbayes.tuning.noise import NoiseLike
 
 SEED = 0
-# The share of the validation inputs to which the residual adds nothing.
-INSIDE = 0.99
 
 
 class Points(NamedTuple):
-    """Some points: Gaussians over their logits, labels (n,) or None, the residual's √k(x) (n,) or None.
+    """Some points: Gaussians over their logits, labels (n,) or None, distances (n, levels) or None.
 
     `share`: the share of the data that was kept, if the points were drawn from more.
     """
 
     by_prior: LogitsByPrior
     labels: Tensor | None
-    root_kernel: Tensor | None
+    distances: Tensor | None
     share: float = 1.0
 
     def gaussians(self, candidates: list[Settings]) -> list[LogitGaussian]:
         """The Gaussian over their logits for each candidate."""
         variances = {each.prior_variance for each in candidates}
         gaussians = {variance: self.by_prior.at(Prior(variance)) for variance in variances}
-        return [each.complete(gaussians[each.prior_variance], self.root_kernel) for each in candidates]
+        return [each.complete(gaussians[each.prior_variance], self.distances) for each in candidates]
 
     def select(self, indices: Tensor) -> Points:
         """Some of the points."""
         labels = None if self.labels is None else self.labels[indices]
-        root = None if self.root_kernel is None else self.root_kernel[indices]
-        return Points(self.by_prior.select(indices), labels, root, self.share)
+        distances = None if self.distances is None else self.distances[indices]
+        return Points(self.by_prior.select(indices), labels, distances, self.share)
 
     @staticmethod
     def joined(parts: list[Points]) -> Points:
         """All points of the parts."""
         if len(parts) == 1:
             return parts[0]
-        logits, labels, roots, shares = zip(*parts, strict=True)
+        logits, labels, distances, shares = zip(*parts, strict=True)
         return Points(
             logits[0].joined(list(logits)),
             None if labels[0] is None else torch.cat(labels),
-            None if roots[0] is None else torch.cat(roots),
+            None if distances[0] is None else torch.cat(distances),
             shares[0],
         )
 
@@ -70,7 +68,7 @@ def kept_points(posterior: WeightPosterior, batches: Iterable[Batch]) -> list[Po
     groups: list[Points] = []
     waiting: list[Points] = []
     for batch, by_prior in posterior.logits_by_prior(batches):
-        points = Points(by_prior, batch.labels, batch.root_kernel)
+        points = Points(by_prior, batch.labels, batch.distances)
         if waiting and count + len(by_prior.scale) > rows:
             groups.append(Points.joined(waiting))
             waiting, count = [], 0
@@ -141,7 +139,7 @@ class Thinning:
         count = 0
         for batch, by_prior in posterior.logits_by_prior(batches, self._chosen):
             if len(by_prior.scale):
-                found.append(Points(by_prior, batch.labels, batch.root_kernel))
+                found.append(Points(by_prior, batch.labels, batch.distances))
                 count += len(by_prior.scale)
             while count > self.most:
                 self.share /= 2

@@ -34,7 +34,7 @@ class TuningRequest:
     progress: bool | None = None
 
     def validation_batches(self, look: Callable[[Inputs], None] | None = None) -> Iterator[Batch]:
-        """The batches of the loader, without points that a sampler repeats, with the residual's kernel.
+        """The batches of the loader, without points that a sampler repeats, that the residual measures.
 
         `look`: called with the inputs of each batch.
         """
@@ -46,11 +46,11 @@ class TuningRequest:
                 if batch is not None:
                     if look is not None:
                         look(batch.inputs)
-                    yield self.with_kernel(batch)
+                    yield self.observed(batch)
                 progress.advance()
         if number < 0:
             raise EmptyLoaderError(EMPTY)
 
-    def with_kernel(self, batch: Batch) -> Batch:
-        """The batch with its √k(x). Call it before the model, which may change inputs in place."""
+    def observed(self, batch: Batch) -> Batch:
+        """The batch, to be measured. Call it before the model runs, which may change inputs in place."""
         return batch if self.residual is None else self.residual.attach(batch)

@@ -13,17 +13,17 @@ from bitbayes.errors import DataError, EdgeWarning
 # logit is a sum of logistic functions of log σ₀², a nat and more wide. So the cost can hardly
 # have another minimum between two candidates that are this far apart.
 COARSE_NATS = 1.5
-# For two variances at once: about one candidate a decade.
-COARSE_PAIR_NATS = math.log(10)
 
 
-def search(grid: list[float], costs: Callable[[list[float]], Tensor]) -> float:
+def search(grid: list[float], costs: Callable[[list[float]], Tensor], *, equal: float = 0.0) -> float:
     """The candidate with the least cost; on a fine grid only about a third are evaluated.
 
     Args:
         grid: the candidates, in ascending order.
         costs: returns the costs (c,) of some of them. It is called with a coarse part of the grid, and then
             with the neighbours of its best.
+        equal: costs that differ from the least by at most this are equal, and of the candidates with equal
+            costs the one in the middle is taken.
     """
     step = stride(grid, COARSE_NATS)
     coarse = sorted({*range(0, len(grid), step), len(grid) - 1})
@@ -34,26 +34,12 @@ def search(grid: list[float], costs: Callable[[list[float]], Tensor]) -> float:
     fine = [i for i in around if i not in coarse]
     if fine:
         known[fine] = costs([grid[i] for i in fine])
-    return grid[least(known)]
-
-
-def search_pairs(
-    first: list[float], second: list[float], costs: Callable[[list[tuple[float, float]]], Tensor]
-) -> tuple[float, float]:
-    """The pair with the least cost: first on a coarse grid of pairs, then each on its own grid in turn.
-
-    Args:
-        first, second: the candidates for either number, in ascending order.
-        costs: returns the costs (c,) of some pairs.
-    """
-    coarse = [
-        (a, b)
-        for a in first[:: stride(first, COARSE_PAIR_NATS)]
-        for b in second[:: stride(second, COARSE_PAIR_NATS)]
-    ]
-    _, b = coarse[least(costs(coarse))]
-    a = first[least(costs([(each, b) for each in first]))]
-    return a, second[least(costs([(a, each) for each in second]))]
+    if not equal:
+        return grid[least(known)]
+    best = float(known[least(known)])
+    within = [value for value, cost in zip(grid, known.tolist(), strict=True) if cost <= best + equal]
+    middle = math.sqrt(within[0] * within[-1])
+    return min(within, key=lambda value: abs(math.log(value / middle)))
 
 
 def stride(grid: list[float], nats: float) -> int:

@@ -1,4 +1,4 @@
-"""Tuning by the evidence, and by "ood" and "nll": the prior variance and the residual's two numbers."""
+"""Tuning by the evidence, and by "ood" and "nll": the prior variance."""
 
 from __future__ import annotations
 
@@ -19,21 +19,16 @@ from bitbayes.model import (
     model_device,
 )
 from bitbayes.posteriors.base import WeightPosterior
-from bitbayes.prior import Prior, variance_grid
+from bitbayes.prior import Prior
 from bitbayes.processes import current_processes
 from bitbayes.progress import track
 from bitbayes.settings import Settings
-from bitbayes.tuning.costs import Costs, all_points
+from bitbayes.tuning.costs import Costs
 from bitbayes.tuning.noise import NoiseLike
 from bitbayes.tuning.objectives import Objective
-from bitbayes.tuning.points import INSIDE, Points, kept_points, shared_points
+from bitbayes.tuning.points import Points, kept_points, shared_points
 from bitbayes.tuning.request import TuningRequest
-from bitbayes.tuning.search import largest_within, least, search, search_pairs
-
-# By what share the residual may raise the negative log-likelihood on validation data.
-RESIDUAL_PRICE = 0.005
-# Seven in each decade.
-RESIDUAL_VARIANCES = variance_grid(113)
+from bitbayes.tuning.search import least, search
 
 
 def tune_by_evidence(posterior: WeightPosterior, *, each_layer: bool) -> float | dict[str, float]:
@@ -48,16 +43,13 @@ def tune_by_evidence(posterior: WeightPosterior, *, each_layer: bool) -> float |
 
 
 @torch.no_grad()
-def tune_on_data(
-    request: TuningRequest, objective: Objective, outliers: Data | None, *, choose_residual: bool
-) -> Settings:
-    """The settings with the least cost, in one pass over validation data and outliers.
+def tune_on_data(request: TuningRequest, objective: Objective, outliers: Data | None) -> Settings:
+    """The settings with the prior variance of least cost, in one pass over validation data and outliers.
 
     Args:
-        request: what is tuned; its temperature is kept.
+        request: what is tuned; all its other settings are kept.
         objective: what a candidate costs.
         outliers: a tensor or a loader; None is uniform noise like the validation data.
-        choose_residual: whether the residual's numbers are chosen as well, and not kept.
     """
     now = request.settings
     inside, outside = (
@@ -65,32 +57,14 @@ def tune_on_data(
         for points in _one_pass(request, objective, outliers)
     )
 
-    def costs(candidates: list[Settings]) -> Tensor:
+    def costs(some: list[float]) -> Tensor:
+        candidates = [replace(now, prior_variance=each) for each in some]
         total = inside.mean(candidates, objective.data_cost)
         if objective.outlier_weight:
             total += objective.outlier_weight * outside.mean(candidates, objective.outlier_cost)
         return total
 
-    grid = request.posterior.candidates()
-    if not choose_residual:
-        best = search(grid, lambda some: costs([replace(now, prior_variance=each) for each in some]))
-        return replace(now, prior_variance=best)
-    roots = [points.root_kernel for points in inside.groups if points.root_kernel is not None]
-    threshold = float(all_points(roots).square().quantile(INSIDE))
-    found = replace(now, residual_variance=0.0, residual_threshold=threshold)
-    if objective.joint:
-        prior_variance, variance = search_pairs(
-            grid,
-            RESIDUAL_VARIANCES,
-            lambda some: costs([replace(found, prior_variance=a, residual_variance=b) for a, b in some]),
-        )
-        return replace(found, prior_variance=prior_variance, residual_variance=variance)
-    plain = costs([replace(found, prior_variance=each) for each in grid])
-    place = least(plain)
-    found = replace(found, prior_variance=grid[place])
-    wide = costs([replace(found, residual_variance=each) for each in RESIDUAL_VARIANCES])
-    limit = float(plain[place]) * (1 + RESIDUAL_PRICE)
-    return replace(found, residual_variance=largest_within(RESIDUAL_VARIANCES, wide, limit))
+    return replace(now, prior_variance=search(request.posterior.candidates(), costs))
 
 
 def _one_pass(
@@ -125,7 +99,7 @@ def _one_pass(
 
 
 def _outlier_batches(request: TuningRequest, data: Any) -> Iterator[Batch]:
-    """The batches of outliers, without points that a sampler repeats, with the residual's kernel."""
+    """The batches of outliers, without points that a sampler repeats, to be measured."""
     unpadded = Unpadded(data)
     if not isinstance(data, (Tensor, Mapping)):
         data = track(data, "tuning: outliers", request.progress)
@@ -134,4 +108,4 @@ def _outlier_batches(request: TuningRequest, data: Any) -> Iterator[Batch]:
     ):
         own = unpadded(batch)
         if own is not None:
-            yield request.with_kernel(own)
+            yield request.observed(own)

@@ -10,8 +10,11 @@ from bitbayes.model import (
     DeferredChecks,
     FeatureBatch,
     FeaturePasses,
+    Level,
+    Observer,
     find_head,
     forward,
+    private_copy,
 )
 
 X, Y = torch.arange(10.0).reshape(5, 2), torch.arange(5)
@@ -67,14 +70,57 @@ def test_users_own_hooks_keep_working():
     torch.testing.assert_close(logits, features @ model[2].weight.T + model[2].bias)
 
 
-def test_some_points_keep_their_labels_features_and_kernel():
-    features, logits, root = torch.randn(5, 7), torch.randn(5, 3), torch.rand(5)
-    whole = FeatureBatch(X, Y, "batch 3", features, logits, root_kernel=root)
+def test_some_points_keep_their_labels_features_and_distances():
+    features, logits, distances = torch.randn(5, 7), torch.randn(5, 3), torch.rand(5, 2)
+    whole = FeatureBatch(X, Y, "batch 3", features, logits, distances=distances)
     some = whole.select(torch.tensor([3, 1]))
-    assert some.labels.tolist() == [3, 1] and torch.equal(some.root_kernel, root[[3, 1]])
+    assert some.labels.tolist() == [3, 1] and torch.equal(some.distances, distances[[3, 1]])
     assert torch.equal(some.features, features[[3, 1]]) and torch.equal(some.logits, logits[[3, 1]])
     plain = FeatureBatch(X, None, "the input", features, logits).select(Y > 1)
-    assert plain.labels is None and plain.root_kernel is None and len(plain) == 3
+    assert plain.labels is None and plain.distances is None and len(plain) == 3
+    parts = list(whole.split(2))
+    assert torch.equal(torch.cat([part.distances for part in parts]), distances)
+
+
+def test_an_observer_sees_the_levels_of_the_same_pass():
+    model = nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 3))
+    calls, seen = [], []
+    model.register_forward_hook(lambda *_: calls.append(1))
+
+    def observe(rows):
+        seen.extend(rows)
+        return torch.stack([each.sum(1) for each in rows], 1)
+
+    observer = Observer((Level("0", "0", -1), Level("head", "2", -1)), observe)
+    with DeferredChecks() as checks:
+        passes = FeaturePasses(private_copy(model), find_head(private_copy(model), X), checks)
+        calls.clear()
+        found = passes.run(Batch(X, Y, "batch 0", observer=observer))
+    assert len(calls) == 1 and torch.equal(seen[0], X) and torch.equal(seen[1], found.features)
+    assert found.observer is None and not seen[1].requires_grad
+    assert torch.equal(found.distances, torch.stack([X.sum(1), found.features.sum(1)], 1))
+
+
+def test_an_observer_that_keeps_nothing_leaves_no_distances():
+    model = nn.Linear(2, 3)
+    with DeferredChecks() as checks:
+        passes = FeaturePasses(model, find_head(model, X), checks)
+        found = passes.run(Batch(X, Y, "batch 0", observer=Observer((), lambda rows: None)))
+    assert found.distances is None and found.observer is None
+
+
+@torch.no_grad()
+def test_all_positions_of_an_input_share_its_distances():
+    model, tokens = nn.Linear(2, 3), torch.randn(4, 5, 2)
+    labels, distances = torch.full((4, 5), -100), torch.rand(4, 2)
+    labels[1, 2], labels[1, 3], labels[3, 0] = 2, 0, 1
+    observer = Observer((), lambda rows: distances)
+    with DeferredChecks() as checks:
+        passes = FeaturePasses(model, find_head(model, tokens), checks)
+        some = passes.run(Batch(tokens, labels, "batch 0", observer=observer))
+        every = passes.run(Batch(tokens, None, "batch 0", observer=observer))
+    assert torch.equal(some.distances, distances[[1, 1, 3]])
+    assert torch.equal(every.distances, distances.repeat_interleave(5, 0))
 
 
 def test_a_batch_that_is_not_finite_is_refused_by_its_name():

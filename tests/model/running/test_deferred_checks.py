@@ -44,7 +44,7 @@ class Counted:
 
 def fitted(model=None):
     bayes = bb.Laplace(model or relu_mlp(), prior_variance=1.0).fit(batches())
-    bayes.residual_variance = 1.0
+    bayes.near_variance = 1.0
     return bayes
 
 

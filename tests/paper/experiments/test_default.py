@@ -13,7 +13,7 @@ from paper.options import Options
 from paper.report import Report
 
 TABLE = default
-NUMBERS = ("prior_variance", "temperature", "residual_variance", "residual_threshold")
+NUMBERS = ("prior_variance", "temperature", "near_variance", "beyond_variance")
 
 
 def by_hand(values, session, key, **options):
@@ -29,7 +29,7 @@ def by_hand(values, session, key, **options):
         # Sums of float32 in another order: the grid's value is the same, a vertex moves by 1e-4 at most.
         assert chosen["prior_variance"] == bayes.prior_variance
         for name in NUMBERS[1:]:
-            assert chosen[name] == pytest.approx(getattr(bayes, name), rel=1e-3), name
+            assert chosen[name] == pytest.approx(getattr(bayes.settings, name), rel=1e-3), name
         row, labels = found["methods"][key], problem.test.labels[test]
         probabilities, inside = bayes.predict_proba(test_images[test]), bayes.score(test_images[test])
         assert row["accuracy"] == metrics.accuracy(probabilities, labels)

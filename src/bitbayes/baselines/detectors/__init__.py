@@ -17,6 +17,7 @@ from bitbayes.baselines.detectors.base import Detector
 from bitbayes.baselines.detectors.by_logits import GEN, Energy, MaxLogit
 from bitbayes.baselines.detectors.knn import KNN
 from bitbayes.baselines.detectors.mahalanobis import Mahalanobis
+from bitbayes.baselines.detectors.relative_mahalanobis import RelativeMahalanobis
 from bitbayes.baselines.detectors.vim import ViM
 
 DETECTORS: dict[str, type[Detector]] = {
@@ -24,8 +25,19 @@ DETECTORS: dict[str, type[Detector]] = {
     "energy": Energy,
     "gen": GEN,
     "mahalanobis": Mahalanobis,
+    "relative-mahalanobis": RelativeMahalanobis,
     "knn": KNN,
     "vim": ViM,
 }
 
-__all__ = ["DETECTORS", "GEN", "KNN", "Detector", "Energy", "Mahalanobis", "MaxLogit", "ViM"]
+__all__ = [
+    "DETECTORS",
+    "GEN",
+    "KNN",
+    "Detector",
+    "Energy",
+    "Mahalanobis",
+    "MaxLogit",
+    "RelativeMahalanobis",
+    "ViM",
+]

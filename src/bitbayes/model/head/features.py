@@ -12,6 +12,7 @@ from bitbayes.errors import EmptyLoaderError, ModelError
 from bitbayes.model.head.composite import composite_output
 from bitbayes.model.head.head import Head
 from bitbayes.model.head.layout import IGNORED, Layout, position_labels, refuse_copied_labels
+from bitbayes.model.head.levels import recorded_levels
 from bitbayes.model.head.linear_maps import (
     CHECKED_ROWS,
     computes,
@@ -41,13 +42,13 @@ class FeatureBatch(Batch):
 
     def select(self, which: Tensor) -> Self:
         """Some of the points, by a mask or by their indices; the inputs stay as they are."""
-        labels, root = self.labels, self.root_kernel
+        labels, distances = self.labels, self.distances
         return replace(
             self,
             labels=None if labels is None else labels[which],
             features=self.features[which],
             logits=self.logits[which],
-            root_kernel=None if root is None else root[which.to(root.device)],
+            distances=None if distances is None else distances[which.to(distances.device)],
         )
 
 
@@ -71,7 +72,12 @@ class FeaturePasses:
     @torch.no_grad()
     def run(self, batch: Batch) -> FeatureBatch | None:
         """The batch with its features and logits; None if all labels of its positions are -100."""
-        features, logits, shape = forward(self.network, self.head, batch.inputs, self.checks)
+        observer = batch.observer
+        levels = observer.levels if observer is not None else ()
+        with recorded_levels(self.network, levels, batch.inputs) as recorded:
+            features, logits, shape = forward(self.network, self.head, batch.inputs, self.checks)
+        if observer is not None:
+            batch = replace(batch, observer=None, distances=observer.observe(recorded()))
         points = FeatureBatch(**vars(batch), features=features, logits=logits)
         if self.head.layout.positions:
             if not self.some and not self.skipped:
@@ -94,10 +100,10 @@ class FeaturePasses:
 def _by_position(points: FeatureBatch, layout: Layout, shape: tuple[int, ...]) -> FeatureBatch:
     """The batch with one row for each position that counts; `shape`: of the model's output."""
     sizes = layout.position_sizes(shape)
-    root, labels = points.root_kernel, points.labels
-    if root is not None:
-        root = root.repeat_interleave(math.prod(sizes))
-    points = replace(points, root_kernel=root, positions=sizes)
+    distances, labels = points.distances, points.labels
+    if distances is not None:
+        distances = distances.repeat_interleave(math.prod(sizes), dim=0)
+    points = replace(points, distances=distances, positions=sizes)
     if labels is None:
         return points
     labels = position_labels(labels, shape[0], sizes, points.name)

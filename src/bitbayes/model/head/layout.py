@@ -61,10 +61,10 @@ class Layout:
         return values[..., 0] if self.squeezed else values.movedim(-1, self.axis)
 
     def for_points(self, values: Tensor, points: int) -> Tensor:
-        """Values (n,) of inputs, repeated for each of their points, (N,); values (N,) are not changed."""
+        """Values (n, …) of inputs, repeated for each of their points, (N, …); (N, …) are not changed."""
         if not self.positions or values.shape[0] == points:
             return values
-        return values.repeat_interleave(points // values.shape[0])
+        return values.repeat_interleave(points // values.shape[0], dim=0)
 
     def assemble(self, parts: Iterable[tuple[tuple[int, ...], Tensor]]) -> Tensor:
         """The results (N, c) or (N,) of all points as (n, …), with the columns on the axis of the classes.

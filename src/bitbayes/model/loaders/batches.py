@@ -35,14 +35,16 @@ class Batch:
     inputs: as the model takes them, on its device.
     labels: (n,) as they were given, or None.
     name: for messages: "batch 3", or "the input".
-    root_kernel: √k(x) (n,) of the residual, or None; computed before the model runs.
+    observer: looks at the levels of the network while it runs (`model/head/levels.py`), or None.
+    distances: (n, levels), how far each point is from the data, or None; what the observer found.
     positions: the sizes of the axes of positions in the model's output, (t,) or (h, w); () without any.
     """
 
     inputs: Inputs
     labels: Tensor | None
     name: str
-    root_kernel: Tensor | None = field(default=None, kw_only=True)
+    observer: Any = field(default=None, kw_only=True)
+    distances: Tensor | None = field(default=None, kw_only=True)
     positions: tuple[int, ...] = field(default=(), kw_only=True)
 
     def __len__(self) -> int:

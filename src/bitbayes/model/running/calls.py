@@ -115,14 +115,14 @@ def replaced_outputs(
 
 @contextmanager
 def input_hooks(modules: Mapping[str, nn.Module], on_input: Callable[[str, Any], None]) -> Iterator[None]:
-    """Before every call of one of the modules, call `on_input(name, input)`.
+    """Before every call of one of the modules, call `on_input(name, input)`; input is as in `call_hooks`.
 
     A module that works in place overwrites its input: these hooks are called before that.
     """
 
     def hook(name: str) -> Callable[..., None]:
         def before_call(_: nn.Module, args: tuple[Any, ...], keywords: dict[str, Any]) -> None:
-            on_input(name, args[0] if args else keywords["input"])
+            on_input(name, args[0] if args else keywords.get("input"))
 
         return before_call
 

@@ -1,0 +1,121 @@
+"""The sums over the training data at the levels of the residual, added up while the model runs."""
+
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor, nn
+
+from bitbayes.model import (
+    Batch,
+    Inputs,
+    Level,
+    Observer,
+    find_levels,
+    named_levels,
+    private_copy,
+    run_levels,
+)
+from bitbayes.model.head.levels import HEAD
+from bitbayes.options import Options
+from bitbayes.residual import INPUT, LARGEST_WIDTH, LevelSums, are_vectors, as_rows, measurable
+
+
+@dataclass
+class LevelTotals:
+    """Adds up the features of each batch, at the input and at the levels.
+
+    Features of hidden levels wait until `add_waiting`, so that one product serves many batches.
+
+    asked: whether the residual was asked for, and not only allowed. If not, inputs that cannot be measured,
+        or are not of one size, have no level of their own, and features that are not of one size have none.
+    sums: so far, by the name of the level.
+    """
+
+    levels: tuple[Level, ...] = ()
+    asked: bool = False
+    input_is_level: bool = False
+    sums: dict[str, LevelSums] = field(default_factory=dict)
+    waiting: list[list[Tensor]] = field(default_factory=list)
+
+    @classmethod
+    def of(
+        cls,
+        options: Options,
+        network: nn.Module,
+        preview: Inputs,
+        head: str | None,
+        sums: dict[str, LevelSums],
+        *,
+        resumed: bool = False,
+    ) -> "LevelTotals":
+        """The levels of a network.
+
+        Args:
+            options: say whether there is a residual, and where.
+            network: a private copy of the model.
+            preview: a few inputs.
+            head: the name of the last layer; None is the last one that the network calls.
+            sums: of an earlier pass that is resumed.
+            resumed: whether there is one; it may have left out all levels.
+        """
+        if not options.residual:
+            return cls()
+        asked, able = options.residual_asked, measurable(preview)
+        levels = find_levels(network, preview, head, input_is_level=able)
+        if names := options.residual_layers:
+            last = [each for each in levels if each.name == HEAD and each.layer not in names]
+            levels = [*named_levels(network, names, preview), *last]
+        if asked and not able and not levels:
+            as_rows(preview)  # raises, and says why there is no residual
+        # What an earlier pass has left out stays so.
+        new = not sums and not resumed
+        levels = [each for each in levels if new or each.name in sums]
+        return cls(tuple(levels), asked, able and (new or INPUT in sums), dict(sums))
+
+    def attach(self, batch: Batch) -> Batch:
+        """The batch with an observer of its levels. Its input is added now: the model may change it."""
+        self._add_input(batch.inputs)
+        return replace(batch, observer=Observer(self.levels, self._wait)) if self.levels else batch
+
+    def add_run(self, batch: Batch, model: nn.Module) -> None:
+        """Add the batch by a run of its own, without gradients."""
+        with torch.no_grad():
+            self._add_input(batch.inputs)
+            if self.levels:
+                self._wait(run_levels(private_copy(model), self.levels, batch.inputs))
+        self.add_waiting()
+
+    def add_waiting(self) -> None:
+        """Add what waits to the sums."""
+        for level, parts in zip(self.levels, zip(*self.waiting, strict=True), strict=False):
+            widths = {each.shape[1] for each in parts}
+            if level.name in self.sums:
+                widths.add(len(self.sums[level.name].mean))
+            if len(widths) > 1 and not self.asked:
+                self.levels = tuple(each for each in self.levels if each != level)
+                self.sums.pop(level.name, None)
+                continue
+            if len(widths) == 1 < len(parts):
+                parts = (torch.cat(parts),)
+            for rows in parts:  # it raises if they are not of one size
+                self._add(level.name, rows, correlated=rows.shape[1] <= LARGEST_WIDTH)
+        self.waiting = []
+
+    def _wait(self, rows: list[Tensor]) -> None:
+        self.waiting.append([each.detach() for each in rows])
+
+    def _add_input(self, inputs: Inputs) -> None:
+        if not self.input_is_level:
+            return
+        before = self.sums.get(INPUT)
+        fits = measurable(inputs) and (before is None or as_rows(inputs).shape[1] == len(before.mean))
+        if not fits and not self.asked:
+            self.input_is_level = False
+            self.sums.pop(INPUT, None)
+            return
+        correlated = are_vectors(inputs) if before is None else before.correlated
+        self._add(INPUT, as_rows(inputs), correlated=correlated)
+
+    def _add(self, name: str, rows: Tensor, *, correlated: bool) -> None:
+        more = LevelSums.of(rows, correlated=correlated)
+        self.sums[name] = self.sums[name] + more if name in self.sums else more

@@ -1,0 +1,153 @@
+"""The residual of a fitted model: the distances of inputs from the training data, at all levels."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bitbayes.errors import ArgumentError, DataError
+from bitbayes.model import Batch, Inputs, Level, Observer, private_copy, row_count, run_levels
+from bitbayes.model.head.levels import INPUT
+from bitbayes.model.loaders.batches import LABELS
+from bitbayes.precision import prediction_dtype
+from bitbayes.residual.distances import Distance
+from bitbayes.residual.sums import LARGEST_WIDTH, LevelSums
+
+
+@dataclass
+class Residual:
+    """Distances from the training data at the input, if it can be measured, and at the `levels`.
+
+    sums: of the training data, by the name of the level; the input's is called "input" and comes first.
+    """
+
+    model: nn.Module
+    levels: tuple[Level, ...]
+    sums: dict[str, LevelSums]
+    # By device and dtype.
+    _distances: dict[tuple[torch.device, torch.dtype], dict[str, Distance]] = field(
+        default_factory=dict, init=False, repr=False
+    )
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of all levels, in the order of the columns of the distances."""
+        return tuple(self.sums)
+
+    @property
+    def measures_input(self) -> bool:
+        """Whether the input itself is a level: it moves along every ray δ·x with x ≠ 0."""
+        return INPUT in self.sums
+
+    @property
+    def near_names(self) -> tuple[str, ...]:
+        """The levels that count near the data: all but the pixels of an image, if there are others.
+
+        The distance of pixels says little of what an image shows. It counts beyond the data.
+        """
+        pixels = INPUT in self.sums and not self.sums[INPUT].correlated
+        return self.names[1:] if pixels and len(self.names) > 1 else self.names
+
+    def observer(self, inputs: Inputs) -> Observer:
+        """What measures the levels of these inputs. Call it before the model runs, which may change them."""
+        first = [self._measure(INPUT, as_rows(inputs))] if INPUT in self.sums else []
+
+        def observe(rows: list[Tensor]) -> Tensor:
+            hidden = [self._measure(level.name, each) for level, each in zip(self.levels, rows, strict=True)]
+            return torch.stack([*first, *(each.to(first[0].device) if first else each for each in hidden)], 1)
+
+        return Observer(self.levels, observe)
+
+    def attach(self, batch: Batch) -> Batch:
+        """The batch with an observer that measures its distances."""
+        return replace(batch, observer=self.observer(batch.inputs))
+
+    def distances(self, inputs: Inputs) -> Tensor:
+        """The distances (n, levels) of inputs, by a run of the model."""
+        observer = self.observer(inputs)
+        rows = run_levels(private_copy(self.model), self.levels, inputs)
+        found = observer.observe(rows)
+        assert found is not None
+        return found
+
+    def _measure(self, name: str, rows: Tensor) -> Tensor:
+        sums = self.sums[name]
+        if rows.shape[1] != len(sums.mean):
+            what = "an input" if name == INPUT else f"an input of the layer {name!r}"
+            raise DataError(
+                f"{what} of {rows.shape[1]} numbers, but the training data's have {len(sums.mean)}: the "
+                "residual needs all of one size. Use residual=False"
+            )
+        if rows.device.type == "mps":  # which has no float64
+            rows = rows.cpu()
+        return self._distance(name, rows.device, prediction_dtype(rows.dtype))(rows)
+
+    def _distance(self, name: str, device: torch.device, dtype: torch.dtype) -> Distance:
+        key = device, dtype
+        made = self._distances.get(key, {})
+        if name not in made:
+            with torch.inference_mode(False):  # what is cached may be differentiated through later
+                new = Distance.of(self.sums[name], device, dtype).refuse_traced()
+            # Another thread may do this at the same time, so the cache is replaced, not changed.
+            kept = {each: value for each, value in self._distances.items() if each[0] == device}
+            self._distances = {**kept, key: {**self._distances.get(key, {}), name: new}}
+            return new
+        return made[name]
+
+
+def measurable(inputs: Any) -> bool:
+    """Whether inputs have a distance: floating-point numbers or uint8, in a tensor or in a mapping.
+
+    >>> tokens, pixels = torch.ones(2, 5, dtype=torch.int64), torch.rand(2, 3, 8, 8)
+    >>> measurable(pixels), measurable({"pixel_values": pixels, "ids": tokens}), measurable(tokens)
+    (True, True, False)
+    """
+    return bool(_measured(inputs))
+
+
+def are_vectors(inputs: Inputs) -> bool:
+    """Whether the inputs are rows of a table, and not images or sequences, whose columns are too many.
+
+    >>> are_vectors(torch.zeros(2, 30)), are_vectors(torch.zeros(2, 1, 8, 8))
+    (True, False)
+    """
+    parts = _measured(inputs)
+    return all(each.dim() <= 2 for each in parts) and as_rows(inputs).shape[1] <= LARGEST_WIDTH
+
+
+def as_rows(inputs: Inputs) -> Tensor:
+    """(n, D): a tensor, or all that is measurable in a mapping side by side, in the order of its names.
+
+    Raises on inputs for which a distance from the data means nothing, such as token ids.
+    """
+    parts = _measured(inputs)
+    if not parts:
+        kind = (
+            f"of {inputs.dtype}"
+            if isinstance(inputs, Tensor)
+            else "in a mapping without floating-point numbers and without uint8"
+            if isinstance(inputs, Mapping)
+            else f"of type {type(inputs).__name__}"
+        )
+        raise ArgumentError(
+            f"the residual measures how far an input lies from the data, which means nothing for inputs "
+            f"{kind}: use residual=False"
+        )
+    flat = [each.flatten(1) if each.dim() > 1 else each[:, None] for each in parts]
+    return flat[0] if len(flat) == 1 else torch.cat(flat, dim=1)
+
+
+def _measured(inputs: Any) -> list[Tensor]:
+    """The tensors that the residual uses: floating-point or uint8, with one row for each point."""
+    if isinstance(inputs, Mapping):
+        values = [inputs[name] for name in sorted(inputs, key=str) if name not in LABELS]
+    else:
+        values = [inputs]
+    found = [each for each in values if isinstance(each, Tensor) and each.dim()]
+    found = [each for each in found if each.is_floating_point() or each.dtype == torch.uint8]
+    if isinstance(inputs, Mapping) and found:  # a tensor without a row for each point is the same for all
+        # Not `len`, which a trace would take as fixed.
+        found = [each for each in found if each.shape[0] == row_count(inputs)]
+    return found

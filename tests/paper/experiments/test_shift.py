@@ -1,0 +1,56 @@
+"""The table of corrupted and other images, and the corruptions themselves."""
+
+import pytest
+import torch
+
+from bitbayes import metrics
+from paper.corruptions import CORRUPTIONS, SEVERITIES, corrupt
+from paper.experiments import shift
+from paper.report import Report
+
+
+@pytest.mark.parametrize("name", CORRUPTIONS)
+def test_a_corruption_is_reproducible_and_stays_in_the_range_of_pixels(name):
+    images = torch.rand(3, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    for severity in SEVERITIES:
+        made = corrupt(images, name, severity)
+        assert made.shape == images.shape and float(made.min()) >= 0 and float(made.max()) <= 1
+        assert torch.equal(made, corrupt(images, name, severity))
+        assert not torch.equal(made, images)
+
+
+@pytest.mark.parametrize("name", CORRUPTIONS)
+def test_the_last_severity_changes_more_than_the_first(name):
+    images = torch.rand(8, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    first, last = ((corrupt(images, name, each) - images).abs().mean() for each in (1, 5))
+    assert last > first
+
+
+def test_gaussian_noise_and_contrast_have_their_parameters():
+    gray = torch.full((4, 3, 32, 32), 0.5)
+    assert float(corrupt(gray, "gaussian noise", 5).std()) == pytest.approx(0.1, rel=0.05)
+    ramp = torch.linspace(0, 1, 32).expand(1, 3, 32, 32)
+    torch.testing.assert_close(corrupt(ramp, "contrast", 4), (ramp - 0.5) * 0.3 + 0.5)
+
+
+def test_the_table_of_a_tiny_problem(session, options):
+    values = shift.measure(session)
+    assert len(values["methods"]["default"]) == options.trials and len(values["methods"]["ensemble"]) == 1
+    for each in values["methods"]["temperature"]:
+        assert each["corrupted"]["nll"] > 0 and set(each["severities"]) == {"1", "2", "3", "4", "5"}
+    every = [each["severities"][str(s)]["nll"] for each in values["methods"]["plain"] for s in SEVERITIES]
+    whole = [each["corrupted"]["nll"] for each in values["methods"]["plain"]]
+    assert sum(whole) / len(whole) == pytest.approx(sum(every) / len(every), rel=1e-6)
+    report = Report("shift", "tiny", options)
+    shift.show(report.write_numbers(values), report)
+    text = (options.output / "shift/tiny.md").read_text()
+    assert "Ensemble, with temperature" in text and "AUROC of detectors" in text
+    assert (options.output / "shift/tiny.png").stat().st_size > 5_000
+
+
+def test_the_ensemble_averages_probabilities():
+    logits = [torch.tensor([[2.0, 0.0]]), torch.tensor([[0.0, 4.0]])]
+    found = shift._ensemble(logits, 2.0)
+    expected = (torch.tensor([[1.0, 0.0]]).softmax(1) + torch.tensor([[0.0, 2.0]]).softmax(1)) / 2
+    torch.testing.assert_close(found.probs, expected)
+    assert metrics.mmc(found.probs) == pytest.approx(float(expected.max()))

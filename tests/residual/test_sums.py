@@ -1,0 +1,261 @@
+"""The sums of a level: against plain sums over all rows; and the deviations and correlations they give."""
+
+import math
+from dataclasses import replace
+
+import numpy
+import pytest
+import sklearn.covariance
+import torch
+
+from bitbayes.errors import DataError
+from bitbayes.residual import LevelSums, is_finite, sums
+from reference import residual_correlations, residual_deviations
+
+CONSTANTS = [0.0, 0.1, 0.3, -7.3, 1 / 3, 1e6 + 0.1]
+DTYPES = [torch.float64, torch.float32, torch.bfloat16]
+
+
+def exact(rows):
+    """A mean and central sums of all rows, by numpy, of numbers that are no larger than their spread."""
+    rows = rows.numpy()
+    gaps = rows - rows.mean(0)
+    powers = [(gaps**power).sum(0) for power in (2, 3, 4)]
+    return [rows.mean(0), *powers, gaps.T @ gaps]
+
+
+def eighths(n, d=3, size=1.0):
+    """Numbers that a mean of 1e9 can be added to, and taken off, without rounding."""
+    return (8 * size * torch.randn(n, d, dtype=torch.float64)).round() / 8
+
+
+def assert_sums(found, rows, centre=0.0):
+    """The sums are those of rows + centre, up to the rounding of a mean of that size."""
+    names, largest = ("mean", "squares", "cubes", "fourths", "products"), float(rows.abs().max())
+    assert float(found.count) == len(rows)
+    # Sums of n numbers of rounding 1.1e-16 each; and means of two parts, each known to half of its last bit.
+    rounding = 2e-16 * (len(rows) + 10)
+    shift = 4 * numpy.spacing(centre) if centre else 0.0
+    sizes = {"mean": largest} | {
+        name: len(rows) * (2 * largest) ** power for name, power in zip(names[1:], (2, 3, 4, 2), strict=True)
+    }
+    for name, wanted in zip(names, exact(rows), strict=True):
+        value = getattr(found, name) - (centre if name == "mean" else 0)
+        assert value.dtype == torch.float64
+        gap = float((value - torch.from_numpy(wanted)).abs().max())
+        # Each power of a gap changes by power·shift/largest of its size.
+        assert gap <= sizes[name] * (rounding + 4 * shift / largest), name
+
+
+@pytest.mark.parametrize("centre", [0.0, 3.0, 1e9])
+def test_they_are_those_of_all_rows(centre):
+    rows = eighths(40)
+    assert_sums(LevelSums.of(rows + centre, correlated=True), rows, centre)
+
+
+@pytest.mark.parametrize("sizes", [(20, 5), (1, 24), (24, 1), (1, 1, 1), (3, 1, 9, 2)], ids=str)
+@pytest.mark.parametrize("centre", [0.0, 3.0, 1e9])
+def test_they_add(centre, sizes):
+    parts = [eighths(n, size=1.0 + i) for i, n in enumerate(sizes)]
+    first, *rest = (LevelSums.of(part + centre, correlated=True) for part in parts)
+    assert_sums(sum(rest, start=first), torch.cat(parts), centre)
+
+
+@pytest.mark.parametrize("centre", [0.0, 3.0, 1e9])
+def test_a_part_is_taken_out(centre):
+    rows = eighths(60)
+    whole, part = (LevelSums.of(each + centre, correlated=True) for each in (rows, rows[:25]))
+    assert_sums(whole.without(part, max_ratio=1e6), rows[25:], centre)
+
+
+def test_without_correlations_there_are_no_products():
+    rows = eighths(30)
+    with_them, without = (LevelSums.of(rows, correlated=each) for each in (True, False))
+    assert with_them.correlated and not without.correlated and without.products.shape == (0, 0)
+    for name in ("count", "mean", "squares", "cubes", "fourths"):
+        assert torch.equal(getattr(with_them, name), getattr(without, name))
+    both = without + without
+    assert both.products.shape == (0, 0) and float(both.count) == 60
+    assert both.without(without, 10.0).products.shape == (0, 0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.uint8])
+def test_rows_of_few_bits_are_summed_up_in_float64(dtype):
+    rows = torch.randint(0, 256, (300, 4)).to(dtype)
+    found, wanted = (LevelSums.of(each, correlated=True) for each in (rows, rows.double()))
+    assert all(torch.equal(found.tensors()[name], each) for name, each in wanted.tensors().items())
+
+
+def test_few_rows_at_a_time_give_the_same(monkeypatch):
+    rows = eighths(37, 4)
+    monkeypatch.setattr(sums, "STEP_NUMBERS", 20)  # five rows
+    taken, plain = [], LevelSums._of.__func__
+    count = classmethod(lambda cls, part, correlated: taken.append(len(part)) or plain(cls, part, correlated))
+    monkeypatch.setattr(LevelSums, "_of", count)
+    assert_sums(LevelSums.of(rows, correlated=True), rows)
+    assert taken == [5] * 7 + [2]
+
+
+def test_rows_of_other_widths_do_not_add():
+    with pytest.raises(DataError, match=r"inputs of 2 and of 4 numbers.*residual=False"):
+        LevelSums.of(torch.ones(3, 2), correlated=True) + LevelSums.of(torch.ones(3, 4), correlated=True)
+
+
+def test_what_is_not_part_of_it_is_not_taken_out():
+    rows = torch.randn(60, 4).double()
+    whole = LevelSums.of(rows, correlated=True)
+    for other, ratio in ((2 * rows[:25], 1e6), (rows[:59], 10)):
+        with pytest.raises(DataError, match="cannot be taken out"):
+            whole.without(LevelSums.of(other, correlated=True), max_ratio=ratio)
+
+
+def signs(n, size):
+    return size * torch.tensor([1.0, -1.0], dtype=torch.float64).repeat(n // 2)[:, None]
+
+
+@pytest.mark.parametrize(
+    "left",
+    [
+        signs(2, 100.0),  # two of 1002 points
+        torch.cat([signs(2, 3.0), torch.zeros(40, 1, dtype=torch.float64)]),  # 18 of 1018 squares
+        signs(200, 0.35),  # 3 of 1003 fourth powers
+    ],
+    ids=["points", "squares", "fourth powers"],
+)
+def test_no_sum_is_taken_out_of_but_a_rest(left):
+    part = signs(1000, 1.0)
+    whole, theirs = (LevelSums.of(each, correlated=False) for each in (torch.cat([part, left]), part))
+    whole.without(theirs, max_ratio=1000)
+    with pytest.raises(DataError, match="cannot be taken out"):
+        whole.without(theirs, max_ratio=50)
+
+
+@pytest.mark.parametrize("value", CONSTANTS)
+@pytest.mark.parametrize("size", [7, 13, 27])
+def test_what_is_left_of_a_column_of_one_number_does_not_vary(size, value):
+    """Nor does it go with another column, where means are off by a rounding, as on another machine."""
+    rows = 1e6 * torch.randn(40, 2, dtype=torch.float64)
+    rows[:, 1] = value
+    parts = [LevelSums.of(each, correlated=True) for each in rows.split(size)]
+    first = parts[0].mean + torch.tensor([0.0, numpy.spacing(value)])
+    left = sum(parts[1:], parts[0]).without(replace(parts[0], mean=first), 1e6)
+    assert left.varies().tolist() == [True, False]
+    assert [float(left.squares[1]), float(left.fourths[1]), *left.products[1].tolist()] == [0.0] * 4
+
+
+def test_numbers_whose_fourth_powers_overflow_are_found():
+    rows = torch.randn(9, 2).double()
+    assert is_finite(LevelSums.of(1e70 * rows, correlated=True))
+    assert not is_finite(LevelSums.of(1e80 * rows, correlated=True))
+
+
+# ---- columns that never vary
+
+
+@pytest.mark.parametrize("n", [3, 1000, 10_000, 300_000])
+@pytest.mark.parametrize("value", CONSTANTS)
+def test_a_column_of_one_number_does_not_vary(value, n):
+    """Their plain mean is off by some hundred roundings from 10,000 rows on."""
+    rows = torch.randn(n, 2, dtype=torch.float64)
+    rows[:, 1] = value
+    found = LevelSums.of(rows, correlated=False)
+    assert found.varies().tolist() == [True, False]
+    parts = [LevelSums.of(part, correlated=False) for part in rows.split(max(1, n // 100))]
+    assert sum(parts[1:], parts[0]).varies().tolist() == [True, False]
+
+
+@pytest.mark.parametrize("value", CONSTANTS)
+def test_a_column_that_moves_in_its_last_digits_varies(value):
+    """By 1e-12 of it: more than the rounding of a mean, and all that float64 data may differ by."""
+    rows = torch.full((50, 1), value, dtype=torch.float64)
+    rows[:25] += 1e-12 * (abs(value) or 1.0)
+    assert LevelSums.of(rows, correlated=False).varies().tolist() == [True]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("value", CONSTANTS)
+def test_a_column_of_one_number_has_its_64th_as_deviation(value, dtype):
+    rows = torch.randn(500, 4, dtype=torch.float64).to(dtype)
+    rows[:, 2] = value
+    found = LevelSums.of(rows, correlated=False).deviations()
+    others = found[[0, 1, 3]].median()
+    expected = abs(float(rows[0, 2])) / 64 or float(others)
+    assert float(found[2]) == pytest.approx(expected, rel=1e-14)
+    torch.testing.assert_close(found, residual_deviations(rows), rtol=1e-13, atol=0)
+
+
+def test_where_nothing_varies_every_deviation_is_known():
+    found = LevelSums.of(torch.tensor([[0.0, -3.2]], dtype=torch.float64).repeat(4, 1), correlated=True)
+    assert found.deviations().tolist() == [1.0, 3.2 / 64]
+    torch.testing.assert_close(found.correlations(), torch.eye(2, dtype=torch.float64), rtol=0, atol=0)
+
+
+# ---- deviations and correlations
+
+
+def test_deviations_do_not_depend_on_units():
+    """Each column times its own factor; one of them is not 0 in 12 of 600 points."""
+    train = torch.randn(600, 5, dtype=torch.float64)
+    train[:, 4] = 0
+    train[:12, 4] = torch.tensor([1.0, -1.0], dtype=torch.float64).repeat(6)
+    units = torch.tensor([1e-8, 1.0, 1e3, 1e9, 1e-5], dtype=torch.float64)
+    found = LevelSums.of(train * units, correlated=False).deviations()
+    plain = LevelSums.of(train, correlated=False).deviations()
+    torch.testing.assert_close(found, plain * units, rtol=1e-12, atol=0)
+    torch.testing.assert_close(found, residual_deviations(train * units), rtol=1e-12, atol=0)
+
+
+def test_columns_that_vary_in_few_points_have_the_floor_of_all():
+    train = torch.randn(600, 3, dtype=torch.float64)
+    train[:, 1:] = 0
+    train[:3, 1], train[:3, 2] = 1e-3, 1e3  # three points are too few to know
+    found = LevelSums.of(train, correlated=False).deviations()
+    floor = float(train.var(0, correction=0).mean().sqrt())
+    own = (1e12 * 3 * (1 - 3 / 600) ** 4 / 600 + 1e12 * 597 * (3 / 600) ** 4 / 600) ** 0.25
+    assert float(found[1]) == pytest.approx(floor, rel=1e-12)
+    assert float(found[2]) == pytest.approx(max(own, floor), rel=1e-12) and own > floor
+
+
+def mixed(n, d):
+    """Correlated columns in units of their own, one of which never varies."""
+    rows = torch.randn(n, d, dtype=torch.float64) @ torch.randn(d, d, dtype=torch.float64)
+    rows = rows * torch.logspace(-3, 3, d, dtype=torch.float64) + 5
+    rows[:, d // 2] = 0.3
+    return rows
+
+
+@pytest.mark.parametrize("n, d", [(5, 1), (4, 3), (200, 3), (8, 20), (400, 20)])
+def test_correlations_are_those_of_a_plain_loop(n, d):
+    rows = mixed(n, d)
+    found = LevelSums.of(rows, correlated=True).correlations()
+    torch.testing.assert_close(found, residual_correlations(rows), rtol=1e-11, atol=1e-13)
+
+
+def test_they_are_shrunk_as_by_scikit_learn():
+    """It leaves out 2/d of the formula, so that the shares differ by as much, relative to themselves."""
+    n, d = 300, 100
+    rows = torch.randn(n, d, dtype=torch.float64) @ torch.randn(d, d, dtype=torch.float64)
+    found = LevelSums.of(rows, correlated=True)
+    standard = ((rows - rows.mean(0)) / found.deviations()).numpy()
+    _, share = sklearn.covariance.oas(standard, assume_centered=True)
+    moments = torch.from_numpy(standard.T @ standard / n)
+    away = (moments - torch.eye(d) * moments.trace() / d).norm()
+    left = (found.correlations() - torch.eye(d) * moments.trace() / d).norm()
+    ours = float(1 - left / away)
+    assert 0.05 < share < 0.95
+    assert ours == pytest.approx(share, rel=2 / d + 2 / (d * n)) and ours != share
+
+
+def test_columns_in_other_units_have_the_same_correlations():
+    rows = mixed(100, 6)
+    units = torch.logspace(-6, 6, 6, dtype=torch.float64)
+    one, other = (LevelSums.of(each, correlated=True).correlations() for each in (rows, rows * units))
+    torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-12)
+
+
+def test_independent_columns_of_many_points_are_hardly_shrunk_and_never_less_than_a_bit():
+    """Two columns of one number each time: their directions would have no length at all."""
+    rows = torch.randn(200_000, 1, dtype=torch.float64).repeat(1, 2)
+    values = torch.linalg.eigvalsh(LevelSums.of(rows, correlated=True).correlations())
+    assert float(values[0]) == pytest.approx(1e-4 * float(values.mean()), rel=1e-6)
+    assert math.isclose(float(values.mean()), 1 / math.sqrt(3), rel_tol=0.02)  # of normal numbers
