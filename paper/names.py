@@ -6,6 +6,7 @@ NAMES = (
     "linear-regions",
     "bounded-logit",
     "default",
+    "shift",
     "trade-off",
     "table2",
     "openood",

@@ -31,7 +31,7 @@ class Session:
     def binary_study(self) -> Study:
         """The study of the two classes that the plain network confuses most."""
         problem = self.problem.binary(*most_confused_classes(self.study("plain")))
-        network = self._load_or_train(problem, "plain")
+        network = self.load_or_train(problem, "plain")
         return Study(problem, network, self.options.trials, self.options.progress)
 
     def network_name(self, problem: Problem, objective: str, epochs: int) -> str:
@@ -44,7 +44,7 @@ class Session:
         network = (
             Network(digits_lenet().to(self.options.device))
             if embedded
-            else self._load_or_train(self.problem, objective)
+            else self.load_or_train(self.problem, objective)
         )
         # Outlier exposure makes a network unsure of plain noise. The paper's code tunes it on noise up to 10.
         scale = 10.0 if objective == "oe" else 1.0
@@ -54,7 +54,8 @@ class Session:
             study.entries = {key: each for key, each in study.entries.items() if key not in LINEARISED}
         return study
 
-    def _load_or_train(self, problem: Problem, objective: str) -> Network:
+    def load_or_train(self, problem: Problem, objective: str) -> Network:
+        """Return the network that was trained on a problem with this objective."""
         further = problem.fine_tuning.get(objective)
         recipe = further or problem.recipe
         whole = trained(

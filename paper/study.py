@@ -148,6 +148,15 @@ class Study:
         return kept[points]
 
 
+def is_number(name: str, value: object) -> bool:
+    """Return whether a choice is a number that a note can show: not one for each level, and not the score's.
+
+    >>> is_number("temperature", 0.9), is_number("levels", {"head": 1.0}), is_number("score_centre", 3.0)
+    (True, False, False)
+    """
+    return isinstance(value, (int, float)) and not name.startswith("score")
+
+
 def choice_notes(description: dict[str, Any]) -> list[str]:
     """Return notes for below a table: what the methods chose, and why some were not run.
 
@@ -160,7 +169,7 @@ def choice_notes(description: dict[str, Any]) -> list[str]:
         ranges = [
             f"{name.replace('_', ' ')} {_format_range([each[name] for each in trials])}"
             for name, value in trials[0].items()
-            if value is not None
+            if is_number(name, value)
         ]
         choices += [f"{title[key]}: {', '.join(ranges)}"] if ranges else []
     when = " over the trials" if len(description["chosen"]) > 1 else ""

@@ -36,10 +36,10 @@ def fit_laplace(toy: Toy, network: nn.Module, **options: object) -> bb.Laplace:
 
 
 def fit_laplace_with_residual(toy: Toy, network: nn.Module) -> bb.Laplace:
-    """Return a Laplace approximation with the ReLU-GP residual, tuned by the validation NLL alone."""
-    bayes = bb.Laplace(network, structure="full", residual=True).fit([(toy.x, toy.y)], progress=False)
+    """Return a Laplace approximation with the residual, tuned by the validation NLL alone."""
+    bayes = bb.Laplace(network, structure="full").fit([(toy.x, toy.y)], progress=False)
     with ignore_edge_warnings():
-        return bayes.tune([toy.validation], objective="nll", progress=False)
+        return bayes.tune([toy.validation], progress=False)
 
 
 def fit_methods(toy: Toy, network: nn.Module) -> dict[str, FittedMethod]:
@@ -64,6 +64,7 @@ def fit_methods(toy: Toy, network: nn.Module) -> dict[str, FittedMethod]:
 
 
 def _chosen(bayes: bb.Laplace) -> Hyperparameters:
-    """Return the prior variance and, with a residual, its two hyperparameters."""
-    names = ("residual_variance", "residual_threshold") if bayes.residual is True else ()
-    return {name: getattr(bayes, name) for name in ("prior_variance", *names)}
+    """Return the numbers that were tuned."""
+    if not bayes.settings.has_residual:
+        return {"prior_variance": bayes.prior_variance}
+    return bayes.settings.as_json()

@@ -25,7 +25,7 @@ from paper.methods import Rated
 from paper.progress import track
 from paper.report import Report, format_mean_std, format_range
 from paper.session import Session
-from paper.study import Study
+from paper.study import Study, is_number
 
 FAR = 2000
 # Over all layers: the most classes, and the most points of each set of outliers. The work for a point grows
@@ -285,7 +285,7 @@ def _choices(values: dict[str, Any]) -> str:
     for key in values["trials"][0]["chosen"]:
         trials = [trial["chosen"][key] for trial in values["trials"]]
         ranges = []
-        for name in (name for name, value in trials[0].items() if value is not None):
+        for name in (name for name, value in trials[0].items() if is_number(name, value)):
             ranges.append(f"{name.replace('_', ' ')} {format_range([each[name] for each in trials])}")
         texts.append(f"{TITLES[key]}: {', '.join(ranges)}")
     return f"Chosen over the trials: {'; '.join(texts)}."

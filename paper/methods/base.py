@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import bitbayes as bb
-from bitbayes.errors import EdgeWarning
+from bitbayes.errors import EdgeWarning, FewPointsWarning
 from bitbayes.toys import scale_pixels
 
 IMAGES_PER_BATCH = 1000
@@ -154,7 +154,8 @@ def set_numbers(bayes: bb.Laplace, chosen: Hyperparameters) -> bb.Laplace:
 
 @contextmanager
 def ignore_edge_warnings() -> Iterator[None]:
-    """Suppress the warning that a choice lies on the edge of the range. The tables show that themselves."""
+    """Suppress warnings of choices on the edge of the range, and by few points. The tables show both."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", EdgeWarning)
+        warnings.simplefilter("ignore", FewPointsWarning)
         yield
