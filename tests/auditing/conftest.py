@@ -31,6 +31,7 @@ def without_paper(audit: AuditReport) -> AuditReport:
         outliers=[of(each, "scores", "passing") for each in audit.outliers],
         groups={name: of(each, "scores") for name, each in audit.groups.items()},
         examples=[of(each, "predicted", "confidence", "kept_from") for each in audit.examples],
+        scaled=[of(each, "accuracy", "confidence") for each in audit.scaled],
         ray=of(audit.ray, "mean", "low", "high"),
         chosen=rest(audit.chosen),
     )
@@ -39,4 +40,6 @@ def without_paper(audit: AuditReport) -> AuditReport:
 @pytest.fixture
 def bare(audit: AuditReport) -> AuditReport:
     """The audit of inputs that cannot be scaled, without outliers."""
-    return replace(audit, outliers=[], groups={}, prior_curve=None, ray=None, infinity=[], notes=[])
+    return replace(
+        audit, outliers=[], groups={}, prior_curve=None, scaled=[], ray=None, infinity=[], notes=[]
+    )

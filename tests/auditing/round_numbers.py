@@ -18,6 +18,7 @@ from bitbayes.auditing.findings import (
     Ranking,
     RayConfidence,
     ReliabilityDiagram,
+    ScaledTest,
     TestScores,
 )
 from bitbayes.auditing.report import AuditReport
@@ -134,6 +135,10 @@ def make_audit() -> AuditReport:
             example("Test data", 1),
             example("cars", None),
             example("<ships>", None, image=None, values=[0.5, -2.0], size=12),
+        ],
+        scaled=[
+            ScaledTest(delta, 400, dict.fromkeys(AUDITED_METHODS, 0.875), dict.fromkeys(AUDITED_METHODS, 0.5))
+            for delta in (1.5, 2.0)
         ],
         ray=RayConfidence([1.0, 10000.0], 200, mean=line, low=line, high=line),
         infinity=[ClassLimits(label, 50, 0.625, 0.725, 30.0 + label, 0.75) for label in range(4)],

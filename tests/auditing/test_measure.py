@@ -127,6 +127,12 @@ def test_every_score_is_what_the_parts_give_by_hand(k: int, outputs: int) -> Non
         at_95 = found.outliers[0].passing[method].share[KEPT_SHARES.index(0.95)]
         assert at_95 == pytest.approx(ring_scores[method].fpr95)
         assert found.groups["unfamiliar"].scores[method].auroc == ring_scores[method].auroc
+        for each in found.scaled:
+            assert each.accuracy[method] == pytest.approx(
+                metrics.accuracy(predict(each.delta * x), y), **near
+            )
+            assert each.confidence[method] == pytest.approx(metrics.mmc(predict(each.delta * x)), **near)
+        assert [each.delta for each in found.scaled] == [1.5, 2.0]
         assert found.ray is not None
         confidence = predict(found.ray.delta[-1] * x).max(1).values.double()
         assert found.ray.mean[method][-1] == pytest.approx(confidence.mean().item(), **near)

@@ -15,7 +15,7 @@ def printed(audit: Audit) -> list[str]:
 
 
 def test_the_best_of_each_row_is_marked_as_shown(audit: Audit) -> None:
-    test, auroc, fpr95, confidence = table_sections(audit)
+    test, scaled, auroc, fpr95, confidence = table_sections(audit)
     assert test.rows[0] == TableRow(
         "Accuracy, %",
         ["90.0", "90.0", "89.5", "89.0"],
@@ -29,6 +29,9 @@ def test_the_best_of_each_row_is_marked_as_shown(audit: Audit) -> None:
     assert test.rows[2].best == [False, False, True, False]
     assert test.rows[2].changes == ["", "better", "better", "worse"]
     assert test.rows[3].best == [False] * 4  # all alike
+    accuracy, share = scaled.rows[:2]
+    assert accuracy == TableRow("× 1.5: accuracy, %", ["87.5"] * 4, [False] * 4, [""] * 4, [""] * 4)
+    assert (share.label, share.values) == ("× 1.5: confidence, %", ["50.0"] * 4)
     assert auroc.rows[0].values == ["80.0", "80.0", "90.0", "85.0"]
     assert auroc.rows[0].changes == ["", "worse", "better", "better"]
     assert (auroc.better, fpr95.better, confidence.better) == ("higher", "lower", "lower")

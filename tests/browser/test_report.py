@@ -164,7 +164,15 @@ def test_lines_can_be_copied(chromium, address):
 @pytest.mark.slow
 def test_a_report_without_outliers_keeps_it_too(page, tmp_path):
     bare = replace(
-        make_audit(), outliers=[], groups={}, prior_curve=None, ray=None, infinity=[], notes=[], examples=[]
+        make_audit(),
+        outliers=[],
+        groups={},
+        prior_curve=None,
+        scaled=[],
+        ray=None,
+        infinity=[],
+        notes=[],
+        examples=[],
     )
     path = tmp_path / "report.html"
     path.write_text(render_page(bare), encoding="utf-8")

@@ -3,7 +3,7 @@
 from dataclasses import asdict, dataclass
 from typing import Any
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 # The last is left out if uniform noise makes no sense for the inputs, or the network fails on it.
 AUDITED_METHODS = ("plain", "temperature", "bitbayes", "paper")
 # The shares of the test data that a threshold may keep: 50 %, 50.5 %, …, 100 %.
@@ -179,6 +179,16 @@ class RayConfidence:
 
 
 @dataclass(frozen=True)
+class ScaledTest:
+    """The accuracy and the mean confidence of each method at δ·x, over `size` test inputs x."""
+
+    delta: float
+    size: int
+    accuracy: dict[str, float]
+    confidence: dict[str, float]
+
+
+@dataclass(frozen=True)
 class ClassLimits:
     """The exact limits of bitbayes' confidence at δ·x as δ → ∞, for `size` test inputs x of one class.
 
@@ -230,6 +240,7 @@ class Audit:
     groups: dict[str, OutlierGroup]
     prior_curve: PriorCurve | None
     examples: list[Example]
+    scaled: list[ScaledTest]  # empty if the inputs cannot be scaled
     ray: RayConfidence | None
     infinity: list[ClassLimits]  # empty if the limits are not known
     changed_labels: int  # by bitbayes

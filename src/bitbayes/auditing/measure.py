@@ -34,7 +34,14 @@ from bitbayes.auditing.prior_curve import measure_prior_curve
 from bitbayes.auditing.progress import ReportProgress, say_nothing, shown
 from bitbayes.auditing.rankings import rank_test
 from bitbayes.auditing.report import AuditReport
-from bitbayes.auditing.scores import predict_sets, score_limits, score_outliers, score_rays, score_test
+from bitbayes.auditing.scores import (
+    predict_sets,
+    score_limits,
+    score_outliers,
+    score_rays,
+    score_scaled,
+    score_test,
+)
 from bitbayes.auditing.words import METHOD_TITLES, printable
 from bitbayes.baselines import TemperatureScaling
 from bitbayes.errors import BitbayesError, DataError, EdgeWarning
@@ -162,6 +169,7 @@ def _measure(model: nn.Module, request: AuditRequest, report: ReportProgress) ->
     if "unfamiliar" in groups:
         members = [(n, data) for n, _, data in given + generated if n in groups["unfamiliar"].sets]
         curve = measure_prior_curve(bayes, test, members, report)
+    slightly = score_scaled(methods, inputs, labels, device, notes) if inputs is not None and generated else []
     ray = score_rays(methods, inputs, device, report, notes) if inputs is not None and generated else None
     limits = score_limits(bayes, inputs, labels, report, notes) if inputs is not None and ray else []
     changed = predicted["plain"].probs.argmax(1) != predicted["bitbayes"].probs.argmax(1)  # (n,)
@@ -175,6 +183,7 @@ def _measure(model: nn.Module, request: AuditRequest, report: ReportProgress) ->
         groups=groups,
         prior_curve=curve,
         examples=choose_examples(test_examples, [(s.name, s.kind, s.examples) for s in sets], rankings),
+        scaled=slightly,
         ray=ray,
         infinity=limits,
         changed_labels=int(changed.sum()),

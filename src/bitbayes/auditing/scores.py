@@ -17,6 +17,7 @@ from bitbayes.auditing.findings import (
     Ranking,
     RayConfidence,
     ReliabilityDiagram,
+    ScaledTest,
     TestScores,
 )
 from bitbayes.auditing.predictions import Methods, Predictions, Ranked, predict_outliers
@@ -24,8 +25,11 @@ from bitbayes.auditing.progress import ReportProgress
 from bitbayes.auditing.rankings import rank_outliers
 from bitbayes.errors import BitbayesError, DataError
 from bitbayes.laplace import Laplace
+from bitbayes.model import Inputs
 from bitbayes.outliers import far_away
 
+# How much brighter an image may be and still show the same.
+SMALL_SCALES = (1.5, 2.0)
 RAY_DELTAS = torch.logspace(0, 4, 13, dtype=torch.float64).tolist()
 MOST_INPUTS_ALONG_RAYS = 200  # each of them is predicted once for every δ
 MOST_LIMITS_PER_CLASS = 50
@@ -198,6 +202,38 @@ def _outlier_scores(
         intervals=bootstrap.intervals(draws),
         against_plain=bootstrap.compare(draws, plain, outliers=True),
     )
+
+
+def score_scaled(
+    methods: Methods, inputs: Tensor, labels: Tensor, device: torch.device, notes: list[str]
+) -> list[ScaledTest]:
+    """Measure accuracy and confidence at δ·x for small δ, where the network may well be right.
+
+    Shapes: inputs x (n, …), and labels of them and more.
+    """
+    found = []
+    for delta in SMALL_SCALES:
+        chosen: dict[str, list[Tensor]] = {method: [] for method in methods}
+
+        def note(x: Inputs, y: Tensor | None, predicted: Predictions, chosen: Any = chosen) -> None:
+            for method, rated in predicted.items():
+                chosen[method].append(rated.probs.argmax(1))
+
+        try:
+            ranked = predict_outliers(methods, far_away(inputs, delta), device, note)
+        except BitbayesError as error:
+            notes.append(f"Scaled test inputs stop before × {delta:g}: {error}")
+            break
+        right = {m: (torch.cat(each) == labels[: len(inputs)]).double().mean() for m, each in chosen.items()}
+        found.append(
+            ScaledTest(
+                delta,
+                len(inputs),
+                {method: float(share) for method, share in right.items()},
+                {method: float(each.confidence.double().mean()) for method, each in ranked.items()},
+            )
+        )
+    return found
 
 
 def score_rays(

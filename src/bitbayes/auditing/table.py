@@ -35,7 +35,7 @@ class TableSection:
 
 
 def table_sections(audit: Audit) -> list[TableSection]:
-    """Return the scores on the test data, then AUROC, FPR95 and the confidence on each set of outliers."""
+    """Return the scores on the test data, as they are and scaled, and those on each set of outliers."""
     test = [audit.test[method] for method in audit.methods]
     on_test = [
         _make_row("Accuracy, %", test, "accuracy", percent, max),
@@ -45,6 +45,8 @@ def table_sections(audit: Audit) -> list[TableSection]:
         _make_row("Brier score", test, "brier", _three_digits, min),
     ]
     sections = [TableSection("Test data", "", on_test)]
+    if audit.scaled:
+        sections.append(TableSection("Scaled test inputs", "", _make_scaled_rows(audit)))
     if audit.outliers:
         sections += [
             _make_outlier_section(audit, "AUROC on outliers, %", "higher", "auroc"),
@@ -61,6 +63,17 @@ def _make_outlier_section(audit: Audit, title: str, better: str, score: str) -> 
         for outlier in audit.outliers
     ]
     return TableSection(title, better, rows)
+
+
+def _make_scaled_rows(audit: Audit) -> list[TableRow]:
+    """Return accuracy beside confidence: a low confidence is no merit where the network is right."""
+    rows = []
+    for each in audit.scaled:
+        for name, numbers in (("accuracy", each.accuracy), ("confidence", each.confidence)):
+            values = [percent(numbers[method]) for method in audit.methods]
+            blank = [""] * len(values)
+            rows.append(TableRow(f"× {each.delta:g}: {name}, %", values, [False] * len(values), blank, blank))
+    return rows
 
 
 def _make_row(
