@@ -167,7 +167,7 @@ def test_the_score_is_its_formula(dtype, tolerance):
     expected = []
     for energy, row in zip(energies.tolist(), DISTANCES.tolist(), strict=True):
         a = (energy + 1.5) / 0.7
-        kernel = min(0.25 * row[0] ** 3 + 0.5 * row[1] ** 3, torch.finfo(dtype).max)
+        kernel = 0.25 * row[0] ** 3 + 0.5 * row[1] ** 3
         expected.append(-math.log(1 + math.exp(-2 * a)) / 2 - 1.75 * math.log(1 + kernel))
     assert found.dtype == dtype
     torch.testing.assert_close(found, torch.tensor(expected, dtype=dtype), rtol=tolerance, atol=tolerance)
@@ -180,8 +180,22 @@ def test_the_score_falls_with_the_distance_and_does_not_rise_with_more_energy_th
     assert found.tolist() == pytest.approx([-math.log(2) / 2, 0, 0, 0], abs=1e-6)
     assert bool((CHOSEN.score(energies, far) < found).all())
     assert bool(CHOSEN.score(-energies, 1e36 * far).isfinite().all())
-    # Cubes beyond float32.
-    assert float(CHOSEN.score(energies, 1e36 * far)[0]) == pytest.approx(-1.75 * math.log(3.4e38), rel=0.01)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_score_falls_with_every_distance_up_to_1e250(dtype):
+    """Also where the cube of the distance is beyond float32, from 1e12 on, or float64, from 1e102 on."""
+    sizes = torch.logspace(-3, 250, 507, dtype=torch.float64)
+    for level in (0, 1):
+        distances = torch.zeros(len(sizes), 3, dtype=torch.float64)
+        distances[:, level] = sizes
+        found = CHOSEN.score(torch.zeros(len(sizes), dtype=dtype), distances)
+        assert bool(found.isfinite().all()) and bool((found.diff() <= 0).all())
+        assert bool((found.diff()[sizes[1:] > 0.1] < 0).all())
+        expected = -1.75 * (3 * math.log(1e200) + math.log((0.25, 0.5)[level]))
+        assert float(found[sizes > 0.99e200][0]) == pytest.approx(expected, rel=1e-3)
+    infinite = torch.full((1, 3), torch.inf, dtype=torch.float64)
+    assert bool(CHOSEN.score(torch.zeros(1, dtype=dtype), infinite).isfinite().all())
 
 
 def test_without_chosen_numbers_the_score_is_the_energy():

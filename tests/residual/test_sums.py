@@ -83,7 +83,8 @@ def test_without_correlations_there_are_no_products():
 def test_rows_of_few_bits_are_summed_up_in_float64(dtype):
     rows = torch.randint(0, 256, (300, 4)).to(dtype)
     found, wanted = (LevelSums.of(each, correlated=True) for each in (rows, rows.double()))
-    assert all(torch.equal(found.tensors()[name], each) for name, each in wanted.tensors().items())
+    del (same := wanted.tensors())["rounding"]
+    assert all(torch.equal(found.tensors()[name], each) for name, each in same.items())
 
 
 def test_few_rows_at_a_time_give_the_same(monkeypatch):
@@ -170,6 +171,36 @@ def test_a_column_that_moves_in_its_last_digits_varies(value):
     rows = torch.full((50, 1), value, dtype=torch.float64)
     rows[:25] += 1e-12 * (abs(value) or 1.0)
     assert LevelSums.of(rows, correlated=False).varies().tolist() == [True]
+
+
+@pytest.mark.parametrize("way", ["one batch", "batches", "without a part"])
+@pytest.mark.parametrize("dtype", [*DTYPES, torch.float16], ids=str)
+@pytest.mark.parametrize("value", [each for each in CONSTANTS if each < 6e4])
+def test_features_that_are_rounded_in_another_way_in_each_batch_do_not_vary(value, dtype, way):
+    """A network multiplies batches of other sizes in other orders: by a rounding or two from each other."""
+    rows = torch.randn(400, 3, dtype=torch.float64).to(dtype)
+    rows[:, 1] = value
+    rows[:150, 1] *= 1 + torch.finfo(dtype).eps
+    rows[250:, 1] *= 1 - torch.finfo(dtype).eps
+    sums = [LevelSums.of(part, correlated=True) for part in rows.split([400] if way == "one batch" else 50)]
+    found = sum(sums[1:], sums[0])
+    if way == "without a part":
+        found = found.without(sums[-1], max_ratio=100)
+    assert len({*rows[:, 1].tolist()}) == (3 if value else 1)
+    assert found.varies().tolist() == [True, False, True]
+    expected = abs(float(rows[200, 1])) / 64 or float(found.deviations()[[0, 2]].min())
+    # The mean of what is left has other roundings than the constant.
+    assert float(found.deviations()[1]) == pytest.approx(expected, rel=2 * torch.finfo(dtype).eps)
+
+
+def test_the_rounding_of_a_sum_is_the_largest_of_its_parts():
+    kinds = torch.float64, torch.float32, torch.bfloat16, torch.uint8
+    precise, single, brain, whole = (
+        LevelSums.of(torch.ones(3, 2).to(each), correlated=False) for each in kinds
+    )
+    assert float(precise.rounding) == float(whole.rounding) == 2.0**-52
+    assert float((precise + single).rounding) == float((single + whole).rounding) == 2.0**-23
+    assert float((single + brain + precise).without(precise, 100).rounding) == 2.0**-7
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -128,6 +128,7 @@ def _from_marginal_format(
     if header["inputs"]:
         tensors = {name.replace("inputs/", "level/input/", 1): each for name, each in tensors.items()}
         tensors["level/input/products"] = torch.zeros(0, 0, dtype=torch.float64)
+        tensors["level/input/rounding"] = torch.tensor(torch.finfo(torch.float64).eps, dtype=torch.float64)
         if threshold:
             numbers |= {"beyond_variance": variance * threshold, "thresholds": {INPUT: threshold ** (1 / 3)}}
             numbers |= {"levels": {INPUT: 0.0}}

@@ -16,7 +16,8 @@ from bitbayes.tensors import TensorBundle, check_cancellation, second_moments
 
 # A deviation that fewer points determine gets a floor. For a pixel that is lit in m images, m points do.
 LEAST_POINTS = 10
-# Rounding errors of its mean up to which a column counts as constant.
+# Rounding errors up to which a column counts as constant: those of its mean, and of features that a network
+# computes, which rounds them in another way in a batch of another size.
 ROUNDINGS = 64
 # The deviation of a column that is constant, relative to its value: the precision of bfloat16, and some.
 CONSTANT = 2.0**-6
@@ -31,7 +32,8 @@ class LevelSums(TensorBundle):
     """Sums over the rows of features, in float64: `count` (), `mean` (d,), and central powers, (d,) each.
 
     `squares`, `cubes` and `fourths` are the sums of (x − mean)², ³ and ⁴. `products` (d, d) are the sums of
-    (x − mean)(x − mean)ᵀ, or (0, 0) if the correlations are not kept. All of them add.
+    (x − mean)(x − mean)ᵀ, or (0, 0) if the correlations are not kept. All of them add. `rounding` () is that
+    of the rows, relative to their size; of a sum it is the largest.
 
     >>> a, b = torch.randn(5, 3).double(), torch.randn(9, 3).double()
     >>> both = LevelSums.of(a, correlated=True) + LevelSums.of(b, correlated=True)
@@ -45,6 +47,7 @@ class LevelSums(TensorBundle):
     cubes: Tensor
     fourths: Tensor
     products: Tensor
+    rounding: Tensor
 
     @classmethod
     def of(cls, rows: Tensor, *, correlated: bool) -> LevelSums:
@@ -52,11 +55,13 @@ class LevelSums(TensorBundle):
         numbers = GPU_STEP_NUMBERS if rows.device.type == "cuda" else STEP_NUMBERS
         # A few rows at a time: the sums take some copies of them in float64.
         parts = torch.split(rows, max(1, numbers // max(1, rows.shape[1])))
-        first, *others = (cls._of(to_float64(part), correlated) for part in parts)
+        first, *others = (cls._of(part, correlated) for part in parts)
         return sum(others, first)
 
     @classmethod
     def _of(cls, rows: Tensor, correlated: bool) -> LevelSums:
+        precision = rows.dtype if rows.is_floating_point() else torch.float64
+        rows = to_float64(rows)
         # Sums over rows as products with ones: a GPU takes half the time of `sum(0)`.
         ones = rows.new_ones(len(rows))
         mean = (ones @ rows) / len(rows)
@@ -68,7 +73,8 @@ class LevelSums(TensorBundle):
         powers = squares, squares * gaps, squares.square()
         products = second_moments(gaps) if correlated else rows.new_zeros(0, 0)
         squares, cubes, fourths = (ones @ each for each in powers)
-        return cls(rows.new_full((), len(rows)), mean, squares, cubes, fourths, products)
+        count, rounding = (rows.new_full((), each) for each in (len(rows), torch.finfo(precision).eps))
+        return cls(count, mean, squares, cubes, fourths, products, rounding)
 
     @property
     def correlated(self) -> bool:
@@ -99,7 +105,8 @@ class LevelSums(TensorBundle):
         products = self.products + other.products
         if self.correlated:
             products = torch.addmm(products, gap[:, None] * (self.count * b), gap[None])
-        return LevelSums(count, self.mean + gap * b, squares, cubes, fourths, products)
+        rounding = torch.maximum(self.rounding, other.rounding)
+        return LevelSums(count, self.mean + gap * b, squares, cubes, fourths, products, rounding)
 
     def without(self, part: LevelSums, max_ratio: float) -> LevelSums:
         """The sums of the rows that are left when a part of them is taken out.
@@ -110,7 +117,7 @@ class LevelSums(TensorBundle):
         check_cancellation(self.count, count, max_ratio)
         mean = self.mean + (self.mean - part.mean) * (part.count / count)
         whole, theirs = self._powers_about(mean), part._powers_about(mean)
-        varies = self.count * self._rounding(mean) < whole[0]
+        varies = self.count * self._rounding_variance(mean) < whole[0]
         squares, cubes, fourths = (
             torch.where(varies, a - b, 0.0) for a, b in zip(whole[:3], theirs[:3], strict=True)
         )
@@ -119,7 +126,7 @@ class LevelSums(TensorBundle):
         products = whole[3] - theirs[3]
         if self.correlated:
             products = products * (varies[:, None] & varies)
-        return LevelSums(count, mean, squares, cubes, fourths, products)
+        return LevelSums(count, mean, squares, cubes, fourths, products, self.rounding)
 
     def _powers_about(self, centre: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """The sums of (x − centre)², ³ and ⁴, and of the products."""
@@ -132,14 +139,13 @@ class LevelSums(TensorBundle):
             products = products + self.count * gap[:, None] * gap
         return squares, cubes, fourths, products
 
-    @staticmethod
-    def _rounding(mean: Tensor) -> Tensor:
-        """The variance that a constant column has from the rounding of its mean."""
-        return (ROUNDINGS * torch.finfo(mean.dtype).eps * mean).square()
+    def _rounding_variance(self, mean: Tensor) -> Tensor:
+        """The variance (d,) that a constant column of this mean may have from rounding."""
+        return ((ROUNDINGS * self.rounding).clamp_max(CONSTANT) * mean).square()
 
     def varies(self) -> Tensor:
         """Which columns vary, (d,)."""
-        return self.squares > self.count * self._rounding(self.mean)
+        return self.squares > self.count * self._rounding_variance(self.mean)
 
     def deviations(self) -> Tensor:
         """The deviation (d,) that each column is divided by: (mean of (x − mean)⁴)^¼, in the column's unit.
