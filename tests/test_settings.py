@@ -161,14 +161,14 @@ def test_the_derivative_at_the_data_and_at_the_threshold_is_finite():
 
 @pytest.mark.parametrize("dtype, tolerance", [(torch.float64, 1e-12), (torch.float32, 1e-5)])
 def test_the_score_is_its_formula(dtype, tolerance):
-    """−½ log(1 + e^(−2a)) − 1.75 log(1 + K)."""
+    """−½ log(1 + e^(−2a)) − 1.75 log(1 + K²)."""
     energies = torch.tensor([-9.0, -2.0, -1.5, -1.0, 0.5, 30.0], dtype=dtype)
     found = CHOSEN.score(energies, DISTANCES)
     expected = []
     for energy, row in zip(energies.tolist(), DISTANCES.tolist(), strict=True):
         a = (energy + 1.5) / 0.7
         kernel = 0.25 * row[0] ** 3 + 0.5 * row[1] ** 3
-        expected.append(-math.log(1 + math.exp(-2 * a)) / 2 - 1.75 * math.log(1 + kernel))
+        expected.append(-math.log(1 + math.exp(-2 * a)) / 2 - 1.75 * math.log(1 + kernel**2))
     assert found.dtype == dtype
     torch.testing.assert_close(found, torch.tensor(expected, dtype=dtype), rtol=tolerance, atol=tolerance)
 
@@ -192,7 +192,7 @@ def test_the_score_falls_with_every_distance_up_to_1e250(dtype):
         found = CHOSEN.score(torch.zeros(len(sizes), dtype=dtype), distances)
         assert bool(found.isfinite().all()) and bool((found.diff() <= 0).all())
         assert bool((found.diff()[sizes[1:] > 0.1] < 0).all())
-        expected = -1.75 * (3 * math.log(1e200) + math.log((0.25, 0.5)[level]))
+        expected = -3.5 * (3 * math.log(1e200) + math.log((0.25, 0.5)[level]))
         assert float(found[sizes > 0.99e200][0]) == pytest.approx(expected, rel=1e-3)
     infinite = torch.full((1, 3), torch.inf, dtype=torch.float64)
     assert bool(CHOSEN.score(torch.zeros(1, dtype=dtype), infinite).isfinite().all())

@@ -484,7 +484,7 @@ class Laplace(nn.Module):
 
         The energy is log Σᵢ exp(m̃ᵢ/√(1 + π/8·c̃ᵢᵢ)), where m̃ and c̃ are the means and variances of the centred
         logits. For one logit z = m/√(1 + π/8·v) it is that of the two logits ±z/2. The score is
-        −½ log(1 + e^(−2a)) − 1.75 log(1 + K(x)), where a is the energy in deviations from the median of the
+        −½ log(1 + e^(−2a)) − 1.75 log(1 + K(x)²), where a is the energy in deviations from the median of the
         validation data, and K(x) the residual's kernel, which is 1 at the edge of the data (`Settings`).
         Without a residual that was tuned, it is the energy. It does not depend on the predictive.
 

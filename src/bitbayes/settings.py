@@ -124,10 +124,12 @@ class Settings:
         return [beyond or (self.near_variance > 0 and each > 0) for each in weights]
 
     def score(self, energy: Tensor, distances: Tensor | None) -> Tensor:
-        """−½ log(1 + e^(−2a)) − 1.75 log(1 + K(x)), with a = (energy − centre)/spread.
+        """−½ log(1 + e^(−2a)) − 1.75 log(1 + K(x)²), with a = (energy − centre)/spread.
 
         More energy than that of a typical point does not count: a stranger has it, too, if its logits are
-        large. What counts is less of it, and more distance. Without chosen numbers it is the energy itself.
+        large. What counts is less of it, and more distance. K is squared, because within the data (K < 1) the
+        distance says little: there are strangers that are nearer than most of the data. Without chosen numbers
+        the score is the energy itself.
 
         Args:
             energy: log Σ exp of the logits of "probit", (n,).
@@ -136,12 +138,12 @@ class Settings:
         if self.score_spread is None or self.score_centre is None or distances is None:
             return energy
         typical = SATURATION * (energy - self.score_centre) / self.score_spread
-        # log(1 + K) in units of the largest distance, and in float64: no cube overflows, so that what is
+        # log(1 + K²) in units of the largest distance, and in float64: no power overflows, so that what is
         # further away always has the smaller score.
         weighted = distances.clamp_max(LARGEST_DISTANCE) * self.weights(distances).pow(1 / 3)
         unit = weighted.detach().amax(1).clamp_min(1)  # (n,)
-        cubes = (weighted / unit[:, None]).pow(3).sum(1)
-        penalty = DISTANCE_WEIGHT * ((unit.pow(-3) + cubes).log() + 3 * unit.log())
+        kernel = (weighted / unit[:, None]).pow(3).sum(1)
+        penalty = DISTANCE_WEIGHT * ((unit.pow(-6) + kernel.square()).log() + 6 * unit.log())
         return functional.logsigmoid(typical) / SATURATION - penalty.to(energy)
 
     def in_order_of(self, names: tuple[str, ...]) -> Settings:
