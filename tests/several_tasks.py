@@ -71,6 +71,7 @@ def described(bayes, x=None):
     return {
         "tensors": tensors,
         "sums": torch.tensor([fitted.count, fitted.loss], dtype=torch.float64),
+        "entries": fitted.entries,
         "numbers": torch.tensor(numbers, dtype=torch.float64),
         "probabilities": bayes.predict_proba(x),
     }

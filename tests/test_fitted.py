@@ -8,6 +8,7 @@ import torch
 
 import bitbayes as bb
 from bitbayes.errors import DataError, ModelError
+from bitbayes.fitted import DataEntry, remaining
 from classifiers import points, relu_mlp
 
 
@@ -36,7 +37,7 @@ def test_sums_add_and_can_be_taken_apart(options):
         sums(model, x[part], y[part], **options) for part in (slice(25), slice(25, None), slice(None))
     )
     assert_close(first + second, whole)
-    assert_close(whole.without(second, 1e6), first)
+    assert_close((second + first).without(second, 1e6), first)
     assert first.count == 25  # what was added is as it was
 
 
@@ -54,7 +55,8 @@ def test_a_laplace_predicts_with_sums_that_are_set():
 
 def test_sums_of_other_levels_are_neither_added_nor_taken_out():
     model, (x, y) = relu_mlp(), points()
-    whole, part = sums(model, x, y), sums(model, x[:20], y[:20])
+    part = sums(model, x[:20], y[:20])
+    whole = sums(model, x[20:], y[20:]) + part
     fewer, less = (replace(each, level_sums={"head": each.level_sums["head"]}) for each in (whole, part))
     with pytest.raises(DataError, match="not all of 4 finite numbers, as those of `fit` are"):
         whole + less
@@ -79,8 +81,22 @@ def test_sums_of_other_weights_are_refused():
 def test_as_many_points_as_there_are_cannot_be_taken_out():
     model, (x, y) = relu_mlp(), points()
     ours = sums(model, x, y)
-    with pytest.raises(DataError, match="none would be left"):
+    with pytest.raises(DataError, match=f"all {len(x)} points are to be taken out: none is left"):
         ours.without(ours, 1e6)
+
+
+def test_entries_say_which_data_were_added():
+    model, (x, y) = relu_mlp(), points()
+    first, second, whole = (
+        sums(model, x[rows], y[rows]) for rows in (slice(20), slice(20, None), slice(None))
+    )
+    both = first + second
+    assert both.entries == (*first.entries, *second.entries) and both.count == whole.count == len(x)
+    assert whole.entries == (DataEntry.joined(both.entries),)
+    assert remaining(both.entries, first.entries) == second.entries
+    for part in (whole.entries, first.entries * 2, (replace(*first.entries, count=21),)):
+        with pytest.raises(DataError, match="taken out that no `fit` or `update` here has added"):
+            remaining(both.entries, part)
 
 
 def test_the_summary_tells_fits_apart():

@@ -8,6 +8,7 @@ from torch import nn
 
 import bitbayes as bb
 from bitbayes.errors import ArgumentError, DataError, FileError, ModelError
+from bitbayes.fitted import Fitted
 from bitbayes.residual import LevelSums
 from bitbayes.structures import DiagCurvature
 from classifiers import points, relu_mlp
@@ -56,8 +57,10 @@ def test_parts_that_are_merged_and_taken_out(options, k):
     fitted = lambda *rows: bb.Laplace(model, **options).fit([(x[cut], y[cut]) for cut in rows])  # noqa: E731
     assert_same(whole, fitted(slice(0, 90)))
     assert_same(bb.merge(whole, without=b), fitted(slice(0, 20), slice(75, 90)))
-    # Taken out of one fit on everything, whose sums were made in another order.
-    assert_same(bb.merge(fitted(slice(0, 90)), without=[a, c]), fitted(slice(20, 75)))
+    # Added by `update`, and taken out by fits that have read their points in other batches and another order.
+    whole = fitted(slice(20, 75)).update([(x[:20], y[:20])]).update([(x[75:], y[75:])])
+    others = [fitted(slice(10, 20), slice(0, 3), slice(3, 10)), fitted(slice(80, 90), slice(75, 80))]
+    assert_same(bb.merge(whole, without=others), fitted(slice(20, 75)))
     torch.testing.assert_close(
         bb.merge(whole, without=[a, c]).predict_proba(x), b.predict_proba(x), rtol=0, atol=CLOSE
     )
@@ -107,19 +110,65 @@ def test_what_cannot_be_merged(tmp_path):
         bb.merge([a, bb.Laplace(other).fit([(x, y)])])
     with pytest.raises(FileError, match="other weights"):
         bb.merge([tmp_path / "a"], model=other)
-    with pytest.raises(DataError, match="20 points are to be taken out, of 20"):
+    with pytest.raises(DataError, match="all 20 points are to be taken out"):
         bb.merge(a, without=a)
-    with pytest.raises(DataError, match="20 points are to be taken out, of 20"):
-        bb.merge([a, b], without=[b, a])
+    with pytest.raises(DataError, match="all 75 points are to be taken out"):
+        bb.merge([a, b], without=[bb.merge([b, a])])
     merged = bb.merge([a, b])
     assert merged.posterior.fitted.count == 75
 
 
-def test_data_that_are_not_part_of_it_cannot_be_taken_out():
-    model, x, y, (_, b, _) = parts({})
-    stranger = bb.Laplace(model).fit([(100 * x[:10], y[:10])])
-    with pytest.raises(DataError, match="not part of what was fitted"):
-        bb.merge(b, without=stranger)
+def test_unlike_curvatures_are_refused():
+    model, x, y, (exact, *_) = parts({"layers": "all"})
+    drawn, seeded, twice = (
+        bb.Laplace(model, layers="all", curvature=each).fit([(x[20:], y[20:])])
+        for each in ("fisher", bb.Fisher(seed=1), bb.Fisher(draws=2))
+    )
+    for pair in ([exact, drawn], [drawn, exact], [drawn, twice]):
+        with pytest.raises(ArgumentError, match="their options differ"):
+            bb.merge(pair)
+        with pytest.raises(ArgumentError, match="their options differ"):
+            bb.merge(pair[0], without=pair[1])
+    more = bb.Laplace(model, layers="all", curvature="fisher").fit([(x[:20], y[:20])])
+    assert bb.merge([more, seeded]).posterior.fitted.count == 90
+
+
+@pytest.fixture
+def _nothing_is_added(monkeypatch):
+    """What is refused is refused before anything is computed."""
+    monkeypatch.delattr(Fitted, "__add__")
+    monkeypatch.delattr(Fitted, "without")
+
+
+@pytest.mark.usefixtures("_nothing_is_added")
+@pytest.mark.parametrize("options", CASES, ids=str)
+def test_no_data_count_twice(options, tmp_path):
+    model, x, y, (a, b, c) = parts(options)
+    a.save(tmp_path / "a")
+    order = torch.randperm(20)
+    again = bb.Laplace(model, **options).fit([(x[part], y[part]) for part in order.split(3)])
+    for other in (a, tmp_path / "a", again):
+        with pytest.raises(DataError, match="same 20 points are in part 1 and again in part 3"):
+            bb.merge([a, b, other])
+    assert bb.merge(a).posterior.fitted.count == 20
+    with pytest.raises(DataError, match="15 points are to be taken out that no `fit` or `update`"):
+        bb.merge([a, b, c], without=[c, c])
+
+
+@pytest.mark.usefixtures("_nothing_is_added")
+@pytest.mark.parametrize("options", CASES, ids=str)
+def test_data_that_are_not_part_of_it_cannot_be_taken_out(options):
+    model, x, y, (_, b, _) = parts(options)
+    strangers = (x[20:30].flip(1), y[20:30]), (x[20:30], (y[20:30] + 1) % 3), (x[20:30], y[20:30])
+    for stranger in strangers:  # other inputs, other labels, and a part of what was added as a whole
+        with pytest.raises(DataError, match="10 points are to be taken out that no `fit` or `update`"):
+            bb.merge(b, without=bb.Laplace(model, **options).fit([stranger]))
+
+
+def test_what_was_updated_with_the_same_data_is_not_merged():
+    _, x, y, (a, b, _) = parts({})
+    with pytest.raises(DataError, match="same 20 points are in part 2 and again in part 2"):
+        bb.merge([b, a.update([(x[:20], y[:20])])])
 
 
 @pytest.mark.parametrize("options", [{}, {"residual": False}, {"structure": "full"}], ids=str)
@@ -130,7 +179,7 @@ def test_it_is_refused_where_digits_are_gone(options):
     large = torch.cat([x[:30] * 1e6, x[30:]])
     with torch.no_grad():
         model.weight *= 1e-6
-    whole = bb.Laplace(model, **options).fit([(large, y)])
+    whole = bb.Laplace(model, **options).fit([(large[:30], y[:30])]).update([(large[30:], y[30:])])
     with pytest.raises(DataError, match="only rounding errors would be left"):
         bb.merge(whole, without=bb.Laplace(model, **options).fit([(large[:30], y[:30])]))
     # The small ones can be taken out.
@@ -176,6 +225,12 @@ def test_a_column_that_varies_only_in_what_is_taken_out_is_refused():
 
 def test_a_float32_model():
     """Its features are rounded to 24 bits, other ones in each batch, so less is asked for."""
-    model, x, y, (a, b, c) = parts({}, dtype=torch.float32)
-    whole = bb.Laplace(model).fit([(x, y)])
-    assert_same(bb.merge(whole, without=[a, c]), b, close=1e-3)
+    model, x, y, (_, b, _) = parts({}, dtype=torch.float32)
+    whole = (
+        bb.Laplace(model).fit([(x[75:], y[75:])]).update([(x[:20], y[:20])]).update([(x[20:75], y[20:75])])
+    )
+    others = [
+        bb.Laplace(model).fit([*zip(x[cut].split(7), y[cut].split(7), strict=True)])
+        for cut in (slice(20), slice(75, 90))
+    ]
+    assert_same(bb.merge(whole, without=others), b, close=1e-3)

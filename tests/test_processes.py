@@ -8,6 +8,7 @@ import several
 import several_tasks
 from bitbayes import processes
 from bitbayes.errors import ArgumentError
+from bitbayes.fitted import DataEntry
 from bitbayes.tuning.noise import NoiseLike
 
 pytestmark = pytest.mark.skipif(
@@ -29,6 +30,7 @@ MORE = [
 def assert_same(found, expected, close):
     """To `close`, relative to the largest number of each tensor; 0: to the last bit."""
     assert found["tensors"].keys() == expected["tensors"].keys()
+    assert DataEntry.joined(found["entries"]) == DataEntry.joined(expected["entries"])
     pairs = [(found["tensors"][name], each) for name, each in expected["tensors"].items()]
     pairs += [(found[name], expected[name]) for name in ("sums", "probabilities")]
     pairs += list(zip(found["numbers"], expected["numbers"], strict=True))
@@ -41,6 +43,8 @@ def check(size, cases):
     answers = several.run(size, several_tasks.fit_update_tune, cases)
     for case, alone in enumerate(expected):
         assert alone["sums"][0] == several_tasks.POINTS + 50
+        # One entry for `fit` and one for `update`, by however many processes.
+        assert answers[0][case]["entries"] == alone["entries"] and len(alone["entries"]) == 2
         assert_same(answers[0][case], alone, CLOSE)
         for other in answers[1:]:
             assert_same(other[case], answers[0][case], 0)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Self
 
 import torch
 
@@ -14,12 +17,52 @@ from bitbayes.structures import Curvature
 
 
 @dataclass(frozen=True)
+class DataEntry:
+    """The data of one `fit` or `update`: the number of points, and their digest (`model/loaders/digests.py`).
+
+    Two entries are equal if the data are the same, in whatever order and batches they were read.
+    """
+
+    count: int
+    digest: int
+
+    @classmethod
+    def of(cls, count: int, digest: int) -> Self:
+        """An entry with a digest between 0 and 2⁶⁴."""
+        return cls(count, digest % 2**64)
+
+    @classmethod
+    def joined(cls, parts: Iterable[DataEntry]) -> Self:
+        """The entry of all data, from those of their parts."""
+        parts = tuple(parts)
+        return cls.of(sum(each.count for each in parts), sum(each.digest for each in parts))
+
+
+def remaining(entries: Sequence[DataEntry], part: Sequence[DataEntry]) -> tuple[DataEntry, ...]:
+    """The entries that are left when a part is taken out; raises if the part is not in, or if none are."""
+    here, out = Counter(entries), Counter(part)
+    if missing := out - here:
+        count = sum(each.count for each in missing.elements())
+        raise DataError(
+            f"{count:,} points are to be taken out that no `fit` or `update` here has added as a whole, or "
+            "that are out already: only what was added can be taken out. Fit parts that may have to go by "
+            "themselves and merge them, or fit again without these data"
+        )
+    if here == out:
+        raise DataError(
+            f"all {sum(each.count for each in entries):,} points are to be taken out: none is left"
+        )
+    return tuple((here - out).elements())
+
+
+@dataclass(frozen=True)
 class Fitted:
     """All that `fit` learns: sums over data, with no prior in them, and the weights they belong to.
 
     curvature: by the name of the layer, or one for all layers (`structures.WHOLE_NETWORK`).
     squared_norms: ‖θ*‖² of the weights, by the same names.
     loss: −Σ log p(y | x) of the data.
+    entries: the data, one entry for each `fit` or `update`.
     levels: the levels of the residual inside the network.
     level_sums: of the training data, by the name of the level, the input's first; none without a residual.
     mutable_buffers: the names of buffers that running the model changes.
@@ -29,12 +72,17 @@ class Fitted:
     likelihood: Likelihood
     curvature: dict[str, Curvature]
     squared_norms: dict[str, float]
-    count: int
     loss: float
     fingerprint: Fingerprint
+    entries: tuple[DataEntry, ...]
     levels: tuple[Level, ...] = ()
     level_sums: dict[str, LevelSums] = field(default_factory=dict)
     mutable_buffers: tuple[str, ...] = ()
+
+    @property
+    def count(self) -> int:
+        """The number of points."""
+        return sum(each.count for each in self.entries)
 
     def summary(self) -> str:
         """Count and loss as text. Processes compare it to check that they hold the same fit."""
@@ -62,22 +110,19 @@ class Fitted:
         return replace(
             self,
             curvature=curvature,
-            count=self.count + more.count,
             loss=self.loss + more.loss,
+            entries=self.entries + more.entries,
             level_sums=sums,
         )
 
     def without(self, part: Fitted, max_ratio: float) -> Fitted:
         """The sums over the data that remain when a part of them is taken out.
 
-        Raises a `DataError` if that part is all but 1/`max_ratio` of a sum: see `check_cancellation`.
+        Raises a `DataError` as `remaining` does, and if that part is all but 1/`max_ratio` of a sum: see
+        `check_cancellation`.
         """
         self._check_same_model(part)
-        if part.count >= self.count:
-            raise DataError(
-                f"{part.count:,} points are to be taken out, of {self.count:,} that were fitted: none would "
-                "be left"
-            )
+        entries = remaining(self.entries, part.entries)
         curvature = {
             name: each.without(part.curvature[name].to(_device(each)), max_ratio)
             for name, each in self.curvature.items()
@@ -94,8 +139,8 @@ class Fitted:
         return replace(
             self,
             curvature=curvature,
-            count=self.count - part.count,
             loss=max(0.0, self.loss - part.loss),
+            entries=entries,
             level_sums=sums,
         )
 

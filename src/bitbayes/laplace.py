@@ -460,8 +460,16 @@ class Laplace(nn.Module):
         """Draw n networks: weights of the head, or of all layers, stacked, under the model's own names.
 
         They are in the form that `torch.func.functional_call` takes under `torch.vmap`. Use
-        `tie_weights=False` if the head shares its weight with another layer, which is not drawn. The residual
-        is not part of them.
+        `tie_weights=False` if the head shares its weight with another layer, which is not drawn.
+
+        The mean of the head's weights is W*/T, where T is the temperature. So the average over many draws is
+        `predict_proba(method="mc")` if there is no residual. The residual is a variance of the logits that
+        grows with the distance from the data: no draw of weights has it, and averages over draws are more
+        confident far away.
+
+        With `layers="all"` the mean is θ* at any temperature, because no other weights give f*/T, the model's
+        own logits f* divided by T. From a drawn network's logits f compute f*/T + (f − f*), as
+        `predict_proba(method="sampled_networks")` does.
 
         Args:
             n: the number of draws.
@@ -470,7 +478,8 @@ class Laplace(nn.Module):
         posterior = self.posterior
         if not isinstance(n, int) or n < 1:
             raise ArgumentError(f"n={n!r}: expected a positive number of draws")
-        return posterior.sample(n, Prior(self.settings.prior_variance), generator)
+        prior = Prior(self.settings.prior_variance)
+        return posterior.sample(n, prior, generator, self.settings.temperature)
 
     # ---- deciding
 

@@ -76,7 +76,9 @@ def sums(bayes):
         for name, each in bundles.items()
         for field, tensor in each.tensors().items()
     }
-    return tensors | {"count": torch.tensor(fitted.count), "loss": torch.tensor(fitted.loss)}
+    (entry,) = fitted.entries
+    numbers = {"count": entry.count, "digest": entry.digest - 2**63, "loss": fitted.loss}
+    return tensors | {name: torch.tensor(each) for name, each in numbers.items()}
 
 
 def assert_equal(found, expected):

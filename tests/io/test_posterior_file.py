@@ -20,7 +20,7 @@ import bitbayes as bb
 import dense
 import ray_cases
 import reference
-from bitbayes.errors import EdgeWarning, FileError, ModelError, NotFittedError
+from bitbayes.errors import DataError, EdgeWarning, FileError, ModelError, NotFittedError
 from bitbayes.io import posterior_file
 from bitbayes.io.tensor_file import write_tensors
 from classifiers import points, relu_mlp
@@ -158,7 +158,8 @@ def without_digest(path, tensors, metadata):
         lambda told, tensors: told["numbers"].update(prior_variance=float("nan")),
         lambda told, tensors: told["numbers"].update(temperature=float("inf")),
         lambda told, tensors: told.update(loss=float("inf")),
-        lambda told, tensors: told.update(count=float("inf")),
+        lambda told, tensors: told.pop("entries"),
+        lambda told, tensors: told["entries"][0].update(digest="some"),
         lambda told, tensors: told.update(loss=10**400),
         lambda told, tensors: tensors.pop("curvature/head/inputs"),
         lambda told, tensors: tensors.update(extra=torch.zeros(2)),
@@ -417,6 +418,22 @@ def test_a_file_of_format_5_predicts_what_it_did(name, tmp_path):
         for key, values in EXPECTED[name].items():
             expected = torch.tensor(values, dtype=torch.float64)
             torch.testing.assert_close(found[key], expected, rtol=1e-12, atol=1e-12)
+
+
+def test_a_file_of_format_5_has_all_its_data_in_one_entry(tmp_path):
+    """It holds no digest of its data. So the same file is refused twice, and can be taken out again."""
+    one = of_format_5("untuned")
+    (entry,) = one.posterior.fitted.entries
+    assert entry.count == one.posterior.fitted.count > 0
+    one.save(tmp_path / "b")
+    files = FORMAT_5 / "untuned.safetensors", tmp_path / "b"
+    for other in files:
+        with pytest.raises(DataError, match="are in part 1 and again in part 2"):
+            bb.merge([one, other])
+    plain = of_format_5("plain")
+    more = bb.Laplace(plain.model, structure="diag", residual=False).fit([(POINTS, torch.arange(3))])
+    left = bb.merge(bb.merge([more, plain]), without=FORMAT_5 / "plain.safetensors")
+    assert left.posterior.fitted.entries == more.posterior.fitted.entries
 
 
 def test_the_residual_of_format_5_is_at_the_input_alone():

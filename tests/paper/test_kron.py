@@ -172,8 +172,9 @@ def test_a_file_comes_back(options, tmp_path):
     again = bb.Laplace.load(tmp_path / "b", bayes.model)
     assert again.structure == PAPER and again.prior_variance == 0.1
     assert torch.equal(again.predict_proba(x), bayes.predict_proba(x))
-    both = bb.merge([bayes, tmp_path / "b"])
-    assert torch.equal(both.predict_proba(x), bb.merge([bayes, again]).predict_proba(x))
+    more = bb.Laplace(bayes.model, **options).fit([(2 * x, y)])
+    both = bb.merge([tmp_path / "b", more])
+    assert torch.equal(both.predict_proba(x), bb.merge([bayes, more]).predict_proba(x))
     assert torch.equal(again.update([(x, y)]).predict_proba(x), bayes.update([(x, y)]).predict_proba(x))
 
 

@@ -7,7 +7,9 @@ from torch import nn
 import bitbayes as bb
 import dense
 from bitbayes.likelihoods import likelihood_for
+from bitbayes.model import DenseJacobian
 from bitbayes.structures import DiagCurvature
+from bitbayes.structures.kron import KronGaussian
 from curvatures import points, sums
 from dense import close, fitted, loader
 from reference import logit_hessians
@@ -167,6 +169,20 @@ def test_inputs_of_zeros_have_no_rounding_noise_to_flush():
     covariance = bayes.logits(torch.zeros(2, 3)).covariance
     # The Gram matrix is lifted by the smallest number, so that it has a root.
     assert float(covariance.abs().max()) < 1e-30
+
+
+@pytest.mark.parametrize("second", [None, 1e-20])
+def test_rounding_noise_of_a_dense_jacobian_is_flushed_by_the_size_of_its_groups(second):
+    """Below eps² = 5e-32 of the smallest group's largest number, of both of its axes together."""
+    groups = torch.tensor([[[1.0, 1e-30], [1e-33, 0.0]]], dtype=torch.float64)
+    if second is not None:
+        groups = torch.cat([groups, torch.full((1, 2, 2), second, dtype=torch.float64)])
+    same = torch.eye(2, dtype=torch.float64).expand(len(groups), 2, 2)  # rotates nothing
+    values = torch.ones(len(groups), 2, dtype=torch.float64)
+    rotated = KronGaussian(values, same, values, same, False).rotate(DenseJacobian(groups.reshape(1, 1, -1)))
+    expected = groups.clone()
+    expected[0, 1, 0] = 0.0 if second is None else 1e-33
+    assert torch.equal(rotated.dense().reshape(groups.shape), expected)
 
 
 class TwoGroups(nn.Module):

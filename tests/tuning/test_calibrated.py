@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy.optimize import minimize_scalar
 from torch import nn
@@ -17,7 +17,7 @@ import bitbayes as bb
 import dense
 import reference
 from bitbayes.errors import ArgumentError, FewPointsWarning
-from bitbayes.likelihoods import likelihood_for
+from bitbayes.likelihoods import Categorical, likelihood_for
 from bitbayes.toys import digits, digits_lenet, two_moons, validation_split
 from bitbayes.tuning import calibrated
 from bitbayes.tuning.search import COARSE_NATS, stride
@@ -236,11 +236,11 @@ def test_tuning_is_one_pass_over_the_data(k, layers, residual):
 
 
 def numbers(settings):
-    """All numbers of the settings, by name."""
+    """All numbers of the settings that there are, by name."""
     found = {}
     for name, value in settings.as_json().items():
         parts = value if isinstance(value, dict) else {"": value}
-        found |= {f"{name}/{key}".rstrip("/"): each for key, each in parts.items()}
+        found |= {f"{name}/{key}".rstrip("/"): each for key, each in parts.items() if each is not None}
     return found
 
 
@@ -263,6 +263,67 @@ def test_the_order_of_the_points_does_not_change_the_choice(k, layers, seed):
     here = numbers(bayes.tune([(x, y)]).settings)
     order = torch.randperm(53, generator=torch.Generator().manual_seed(seed))
     assert numbers(bayes.tune([(x[order], y[order])]).settings) == pytest.approx(here, rel=ROUNDED)
+
+
+INPUTS = {
+    "any": lambda x, rows: x,
+    "a constant column": lambda x, rows: x.index_fill(1, torch.tensor(1), 0.1),
+    "one input": lambda x, rows: x[:1].expand_as(x),
+    "duplicates": lambda x, rows: x[rows % 3],
+    "zeros": lambda x, rows: torch.zeros_like(x),
+}
+LABELS = {
+    "right": lambda best, rows: best,
+    "wrong": lambda best, rows: best + 1,
+    "one wrong": lambda best, rows: best + (rows == 0),
+    "any": lambda best, rows: rows * 7 // 2,
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+@example(seed=0, n=23, k=1, size=1e-3, inputs="duplicates", labels="any", residual=False)
+@given(
+    seed=st.integers(0, 10**6),
+    n=st.integers(2, 30),
+    k=st.sampled_from([1, 2, 3, 5]),
+    size=st.sampled_from([1e-3, 1.0, 30.0, 1e3, 1e6]),
+    inputs=st.sampled_from(sorted(INPUTS)),
+    labels=st.sampled_from(sorted(LABELS)),
+    residual=st.booleans(),
+)
+def test_the_order_of_a_few_strange_points_does_not_change_the_choice(
+    dtype, seed, n, k, size, inputs, labels, residual
+):
+    """All right, all wrong, the same again and again, logits of any size: rounding must decide nothing."""
+    torch.manual_seed(seed)
+    model, rows = relu_mlp(k, dtype), torch.arange(n)
+    with torch.no_grad():
+        model[-1].weight *= size
+    bayes = bb.Laplace(model, residual=residual).fit(
+        [(torch.randn(60, 4, dtype=dtype), torch.arange(60) % max(2, k))]
+    )
+    x = INPUTS[inputs](torch.randn(n, 4, dtype=dtype), rows)
+    logits = model(x).detach()
+    best = logits.argmax(1) if k > 1 else (logits[:, 0] > 0).long()
+    y, order = LABELS[labels](best, rows) % max(2, k), torch.randperm(n)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FewPointsWarning)
+        here, there = (numbers(bayes.tune([(x[each], y[each])]).settings) for each in (rows, order))
+    # The features of float32 may be rounded in another way in another row.
+    assert there == pytest.approx(here, rel=1e-6 if dtype == torch.float64 else 1e-3)
+
+
+def test_energies_that_only_rounding_tells_apart_have_the_same_spread(monkeypatch):
+    """One input again and again: in another batch a network of float32 may round it otherwise."""
+    bayes, (x, y) = trained(3, n=20, dtype=torch.float32)
+    score, eps = Categorical.score, torch.finfo(torch.float32).eps
+
+    def spread(noise):
+        errors = 1 + noise * eps * (torch.arange(60) % 5 - 2)
+        monkeypatch.setattr(Categorical, "score", lambda self, gaussian: score(self, gaussian) * errors)
+        return bayes.tune([(x[:1].expand(60, -1), y[:1].expand(60))]).settings.score_spread
+
+    assert spread(2) == pytest.approx(spread(0), rel=1e-4) and 0 < spread(0) < 1e-4
 
 
 @pytest.mark.parametrize("k, layers", [(1, "last"), (3, "last"), (70, "last"), (1, "all"), (3, "all")])

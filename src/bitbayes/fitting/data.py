@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from bitbayes.errors import DataError, EmptyLoaderError
-from bitbayes.fitted import Fitted
+from bitbayes.fitted import DataEntry, Fitted
 from bitbayes.likelihoods import Likelihood
 from bitbayes.model import (
     Batch,
@@ -23,6 +23,7 @@ from bitbayes.model import (
     TrainableLayers,
     Unpadded,
     check_loader,
+    data_digest,
     labelled_batch,
     model_device,
 )
@@ -68,6 +69,7 @@ class Totals:
     """The running sums of a pass.
 
     batches, rows: the number of batches that were read, and of inputs in them.
+    digest: of the data that were read, modulo 2⁶⁴.
     generator: of the labels that are drawn; None if none are.
     """
 
@@ -77,6 +79,7 @@ class Totals:
     level_sums: dict[str, LevelSums] = field(default_factory=dict)
     batches: int = 0
     rows: int = 0
+    digest: Tensor | int = 0
     generator: torch.Generator | None = None
 
     def add_points(self, losses: Tensor, curvature: dict[str, Curvature]) -> None:
@@ -119,9 +122,9 @@ class Totals:
             likelihood=likelihood,
             curvature=self.curvature,
             squared_norms=norms,
-            count=self.count,
             loss=float(self.loss),
             fingerprint=run.fingerprint,
+            entries=(DataEntry.of(self.count, int(self.digest)),),
             levels=tuple(each for each in levels if each.name in sums),
             level_sums=sums,
             mutable_buffers=run.mutable_buffers,
@@ -176,6 +179,7 @@ class TrainingData:
                 totals.rows += len(batch.labels)  # not those of the inputs, which may be texts in a list
                 own = self.unpadded(batch)
                 if own is not None:
+                    totals.digest = totals.digest + data_digest(own)  # now: the model may change its inputs
                     yield own
                 progress.advance()
 

@@ -14,7 +14,7 @@ from typing import TypeVar
 import torch
 
 from bitbayes.errors import DataError, EmptyLoaderError, ProcessError
-from bitbayes.fitted import Fitted
+from bitbayes.fitted import DataEntry, Fitted
 from bitbayes.fitting.all_layers import fit_all_layers
 from bitbayes.fitting.data import FitRequest
 from bitbayes.fitting.last_layer import fit_last_layer
@@ -125,8 +125,8 @@ def _summed(
     return replace(
         first,
         curvature=curvature,
-        count=sum(each.count for each in known),
         loss=sum(each.loss for each in known),
+        entries=(DataEntry.joined(entry for each in known for entry in each.entries),),
         levels=tuple(each for each in first.levels if each.name in sums),
         level_sums=sums,
         mutable_buffers=tuple(sorted({name for each in known for name in each.mutable_buffers})),

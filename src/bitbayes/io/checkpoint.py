@@ -26,7 +26,7 @@ from bitbayes.model import OrderedLoader, fingerprint
 from bitbayes.options import Options
 from bitbayes.processes import Processes, current_processes
 
-FORMAT = 3
+FORMAT = 4
 SECONDS = 30.0
 # A pause is at least this many times as long as writing takes, so that little time is spent on it.
 PAUSE = 20
@@ -55,9 +55,9 @@ class Checkpoint:
         # What must be the same when the fit is resumed.
         options, model = _plain(self.options.as_json()), asdict(fingerprint(self.model))
         self.belongs_to = {"options": options, "fingerprint": model}
-        none = {"digest": "", "data": ""}, Totals()
+        none = {"order": "", "data": ""}, Totals()
         header, totals = self._read(device) if self.path.exists() else none
-        self.loader = OrderedLoader(loader, totals.batches, header["digest"], header["data"])
+        self.loader = OrderedLoader(loader, totals.batches, header["order"], header["data"])
         self._next = time.monotonic() + SECONDS
         return self.loader, totals
 
@@ -97,7 +97,8 @@ class Checkpoint:
             "loss": float(totals.loss),
             "batches": totals.batches,
             "rows": totals.rows,
-            "digest": self.loader.digest_after(totals.batches),
+            "digest": int(totals.digest),
+            "order": self.loader.digest_after(totals.batches),
             "data": self.loader.data,
             "generator": totals.generator is not None,
         }
@@ -121,7 +122,7 @@ class Checkpoint:
         if header["generator"]:
             generator = torch.Generator(device)
             generator.set_state(file.tensors["generator"])
-        numbers = {name: header[name] for name in ("count", "loss", "batches", "rows")}
+        numbers = {name: header[name] for name in ("count", "loss", "batches", "rows", "digest")}
         return header, Totals(curvature, level_sums=levels, generator=generator, **numbers)
 
 

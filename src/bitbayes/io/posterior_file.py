@@ -4,6 +4,7 @@ The tensors have the names of `io/sums.py`. The header has a format number: a re
 does not know. A digest covers the whole file.
 """
 
+import hashlib
 import json
 from dataclasses import asdict
 from os import PathLike
@@ -14,12 +15,13 @@ import torch
 from torch import Tensor
 
 from bitbayes.errors import FileError
-from bitbayes.fitted import Fitted
+from bitbayes.fitted import DataEntry, Fitted
 from bitbayes.io import sums
 from bitbayes.io.strict_json import parse_json
 from bitbayes.io.tensor_file import SAVE_AGAIN, TensorFile, read_tensors, write_tensors
 from bitbayes.likelihoods import likelihood_for
 from bitbayes.model import Fingerprint, Head, Level, TrainableLayers
+from bitbayes.model.running.change_detector import tensor_bytes
 from bitbayes.residual import INPUT
 from bitbayes.structures import CURVATURES
 
@@ -48,7 +50,7 @@ def write(
         "likelihood": fitted.likelihood.name,
         "head" if isinstance(fitted.weights, Head) else "all_layers": asdict(fitted.weights),
         "squared_norms": fitted.squared_norms,
-        "count": fitted.count,
+        "entries": [asdict(each) for each in fitted.entries],
         "loss": fitted.loss,
         "fingerprint": asdict(fitted.fingerprint),
         "levels": [asdict(each) for each in fitted.levels],
@@ -116,8 +118,10 @@ def _from_marginal_format(
     """A file of the format before as one of this format. Its residual keeps its kernel and its numbers.
 
     σ²·max(0, k − threshold) with k = d³ is the steep term, or for a threshold of 0 that near the data.
+    Such a file knows nothing of its data. All of them are one entry, with a digest of the sums.
     """
     header, tensors = dict(header), dict(file.tensors)
+    digest = hashlib.sha256(b"".join(bytes(tensor_bytes(tensors[name])) for name in sorted(tensors)))
     if isinstance(header["options"]["residual"], list) and header["inputs"]:
         raise FileError(
             f"{path} has a residual at hidden layers, of an earlier version: fit again and save again, which "
@@ -136,6 +140,7 @@ def _from_marginal_format(
             numbers |= {"near_variance": variance, "levels": {INPUT: 1.0}}
     header |= {"format": FORMAT, "numbers": numbers, "measured": [INPUT] if header["inputs"] else []}
     header |= {"levels": [], "mutable_buffers": header["living"]}
+    header["entries"] = [{"count": header["count"], "digest": int(digest.hexdigest()[:16], 16)}]
     if "layers" in header:
         header["all_layers"] = header.pop("layers")
     return header, file._replace(tensors=tensors)
@@ -151,9 +156,9 @@ def _fitted(header: dict[str, Any], tensors: dict[str, Tensor]) -> Fitted:
         likelihood,
         curvature,
         norms,
-        int(header["count"]),
         float(header["loss"]),
         Fingerprint(**header["fingerprint"]),
+        tuple(DataEntry.of(int(each["count"]), int(each["digest"])) for each in header["entries"]),
         tuple(Level(**each) for each in header["levels"]),
         measured,
         tuple(header["mutable_buffers"]),

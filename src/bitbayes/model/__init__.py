@@ -27,6 +27,7 @@ from bitbayes.model.loaders.batches import (
     split_batch,
     without_labels,
 )
+from bitbayes.model.loaders.digests import data_digest
 from bitbayes.model.loaders.ordered import OrderedLoader
 from bitbayes.model.loaders.padding import Unpadded, count_unpadded
 from bitbayes.model.running.calls import as_logits, call
@@ -74,6 +75,7 @@ __all__ = [
     "check_finite",
     "check_loader",
     "count_unpadded",
+    "data_digest",
     "detect_changes",
     "differentiate",
     "find_head",

@@ -114,7 +114,9 @@ class AllLayers(WeightPosterior):
         for part in self._parts(self._checked(batches), rows):
             yield part, self._gaussian(part, prior, self.differences)
 
-    def sample(self, n: int, prior: Prior, generator: torch.Generator | None) -> dict[str, Tensor]:
+    def sample(
+        self, n: int, prior: Prior, generator: torch.Generator | None, temperature: float = 1.0
+    ) -> dict[str, Tensor]:
         gaussian = self._network(model_device(self.model), working_dtype(self.model))
         draws = gaussian.draw(n, prior, generator)
         means = {name: self.model.get_parameter(name).detach() for name in draws}

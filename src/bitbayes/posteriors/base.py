@@ -131,8 +131,14 @@ class WeightPosterior(ABC):
         """
 
     @abstractmethod
-    def sample(self, n: int, prior: Prior, generator: torch.Generator | None) -> dict[str, Tensor]:
-        """n draws of the weights, stacked, by their names in the model."""
+    def sample(
+        self, n: int, prior: Prior, generator: torch.Generator | None, temperature: float = 1.0
+    ) -> dict[str, Tensor]:
+        """n draws of the weights, stacked, by their names in the model.
+
+        `temperature`: what the mean of the last layer's weights is divided by. No weights of all layers have
+        such logits, so draws of these do not depend on it: see `network_logits`.
+        """
 
     def network_logits(
         self, batch: Batch, draws: dict[str, Tensor], temperature: float

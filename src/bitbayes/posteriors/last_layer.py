@@ -119,11 +119,17 @@ class LastLayer(WeightPosterior):
         for batch, by_prior in self._logits_by_prior(batches, self._affordable(rows), wide=wide):
             yield batch, by_prior.at(prior)
 
-    def sample(self, n: int, prior: Prior, generator: torch.Generator | None) -> dict[str, Tensor]:
+    def sample(
+        self, n: int, prior: Prior, generator: torch.Generator | None, temperature: float = 1.0
+    ) -> dict[str, Tensor]:
         weight = next(self._head_tensors())
         dtype = prediction_dtype(weight.dtype)
         gaussian = self.moved(weight.device, dtype)[self.head.name]
         noise = gaussian.draw(n, prior.precision(self.head.name, dtype), generator)  # (n, k, D)
+        if (
+            temperature != 1
+        ):  # W*/T + noise is W* and more noise; an adapter adds to W*, so it is not replaced
+            noise = noise + (1 / temperature - 1) * self.head.weights(private_copy(self.model)).to(noise)
         return self.head.draws(self.model, noise)
 
     # ---- choosing the prior

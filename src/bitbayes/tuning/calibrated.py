@@ -58,6 +58,8 @@ BEYOND, FEW_POINTS = 2.0, 4.0
 # difference of the two largest means.
 DEVIATIONS, SMALLEST_DEVIATION = 4.0, 1.0
 SMALLEST_DISTANCE = 1e-6
+# Energies whose deviation is so many rounding errors are the same.
+ROUNDINGS = 16
 # With fewer points than this, a warning says so.
 ENOUGH_POINTS = 50
 
@@ -164,8 +166,9 @@ def _wanted_deviation(costs: Costs, settings: Settings) -> float:
 def _with_score(costs: Costs, settings: Settings) -> Settings:
     """The settings with the median and the deviation of the energy on the validation data."""
     energies = all_points([costs.likelihood.score(each.gaussians([settings])[0]) for each in costs.groups])
-    # Where all energies are the same, the score is that of the distance.
-    rounding = torch.finfo(torch.float32).eps * (1 + float(energies.abs().amax()))
+    # Where all energies are the same (but for roundings of float32, which another batch may change), the
+    # score is that of the distance.
+    rounding = ROUNDINGS * torch.finfo(torch.float32).eps * (1 + float(energies.abs().amax()))
     spread = max(float(energies.std(correction=0)), rounding)
     return replace(settings, score_centre=float(energies.median()), score_spread=spread)
 

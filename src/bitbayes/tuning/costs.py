@@ -44,8 +44,9 @@ class Costs:
                 else:
                     logits = self.likelihood.predict(LogitGaussian.stacked(gaussians), self.method)
                 labels = () if points.labels is None else (points.labels.repeat(len(some)),)
-                sums.append(cost(logits, *labels).reshape(len(some), -1).sum(1))
-            totals.append(to_float64(torch.cat(sums)))
+                # In float64: of float32 the rounding would depend on the order of the points.
+                sums.append(to_float64(cost(logits, *labels)).reshape(len(some), -1).sum(1))
+            totals.append(torch.cat(sums))
         # Read back from the device once, at the end.
         none = torch.zeros(len(candidates), dtype=torch.float64)
         total = torch.stack(totals).sum(0).cpu() if totals else none

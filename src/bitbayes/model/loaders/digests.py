@@ -1,0 +1,79 @@
+"""A digest of data that depends neither on the order of the points nor on how they are batched.
+
+Each point has a number of 64 bits, a mixture of all bits of its inputs and its label. The digest is the sum
+of these numbers modulo 2⁶⁴. So digests of parts add up to the digest of the whole, as the sums of a fit do.
+It is computed on the device of the data, and nothing waits for it.
+"""
+
+import hashlib
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bitbayes.model.head.layout import IGNORED
+from bitbayes.model.loaders.batches import Batch
+
+# The odd factors of SplitMix64 (Steele, Lea and Flood, 2014) as signed integers.
+FACTORS = (0xBF58476D1CE4E5B9 - 2**64, 0x94D049BB133111EB - 2**64)
+HALF = 2**32 - 1
+# Tensors are read as integers of their own size, or as pairs of 32 bits: a number that is exact in fewer
+# digits than its dtype has ends with zero bits, which a product with 64 bits would keep.
+INTEGERS = {1: torch.int8, 2: torch.int16}
+# How many products are computed at once: so many that they stay in a CPU's cache, or keep a GPU busy.
+NUMBERS_AT_ONCE, GPU_NUMBERS_AT_ONCE = 2**16, 2**24
+
+
+def data_digest(batch: Batch) -> Tensor:
+    """The digest of a labelled batch, an int64 of shape ().
+
+    What has no row for each point (a scalar, say, or the nodes of several graphs) is taken as a part of
+    every point. Points of which no position has a label do not count.
+
+    >>> x, y = torch.randn(5, 3), torch.arange(5)
+    >>> parts = [data_digest(Batch(x[rows], y[rows], "batch")) for rows in ([4, 2], [0, 1, 3])]
+    >>> bool(sum(parts) == data_digest(Batch(x, y, "batch")))
+    True
+    """
+    assert batch.labels is not None
+    labels, inputs = batch.labels, batch.inputs
+    parts = [inputs] if isinstance(inputs, Tensor) else [inputs[name] for name in sorted(inputs, key=str)]
+    hashed, start = labels.new_zeros(len(labels), dtype=torch.int64), 1
+    for part in (labels, *parts):
+        numbers = _as_integers(part, len(labels)).to(labels.device)  # (n or 1, m)
+        hashed = hashed + _products(numbers, start)
+        start += numbers.shape[1]
+    counts = (labels.reshape(len(labels), -1) != IGNORED).any(1)
+    return (_mixed(hashed) * counts).sum()
+
+
+def _as_integers(part: Any, n: int) -> Tensor:
+    """All bits of some values as integers: (n, m) if there is one value for each point, else (1, m)."""
+    if isinstance(part, Tensor):
+        part = part.detach() if part.layout == torch.strided else part.detach().to_dense()
+        part = torch.view_as_real(part) if part.is_complex() else part
+        rows = n if part.dim() and len(part) == n else 1
+        flat = part.reshape(rows, -1).contiguous()
+        integers: Tensor = flat.view(INTEGERS.get(flat.element_size(), torch.int32))
+        return integers
+    texts = part if isinstance(part, (list, tuple)) and len(part) == n else [part]
+    # Of an object only its type is known: its text may hold its address.
+    known = [repr(each if isinstance(each, (str, bytes, int, float)) else type(each)) for each in texts]
+    digests = [hashlib.sha256(each.encode()).digest() for each in known]
+    return torch.tensor([list(each) for each in digests], dtype=torch.uint8)
+
+
+def _products(numbers: Tensor, start: int) -> Tensor:
+    """Σⱼ wⱼ xⱼ modulo 2⁶⁴ for each row x, (n,) or (1,); w are 64 random bits for each place."""
+    places = torch.arange(start, start + numbers.shape[1], device=numbers.device)
+    factors = _mixed(places)
+    at_once = GPU_NUMBERS_AT_ONCE if numbers.is_cuda else NUMBERS_AT_ONCE
+    rows = max(1, at_once // max(1, len(places)))
+    return torch.cat([(part * factors).sum(1) for part in torch.split(numbers, rows)])
+
+
+def _mixed(numbers: Tensor) -> Tensor:
+    """A permutation of the integers of 64 bits that looks random."""
+    for factor in FACTORS:
+        numbers = (numbers ^ ((numbers >> 32) & HALF)) * factor
+    return numbers ^ ((numbers >> 32) & HALF)

@@ -1,0 +1,126 @@
+"""The digest of data: of every bit of them, and of no order."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bitbayes.model import Batch, data_digest
+from bitbayes.model.loaders import digests
+
+DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.int64, torch.uint8, torch.bool, torch.complex64]
+
+
+def digest(*batches):
+    """Of several batches, (inputs, labels) each."""
+    return sum(int(data_digest(Batch(x, y, "batch"))) for x, y in batches) % 2**64
+
+
+def cut(x, rows):
+    """Some rows of inputs; what has no rows stays."""
+    if isinstance(x, dict):
+        return {name: cut(each, rows) for name, each in x.items()}
+    if isinstance(x, list):
+        return [x[row] for row in rows]
+    return x[rows] if x.dim() else x
+
+
+def kinds_of_inputs(n):
+    numbers = torch.arange(6.0 * n).reshape(n, 2, 3).sin()
+    ids = torch.arange(5 * n).reshape(n, 5) % 7
+    return {
+        "a tensor": numbers,
+        "not contiguous": numbers.mT,
+        "sparse": numbers.flatten(1).round().to_sparse(),
+        "ids": {"input_ids": ids, "attention_mask": ids > 2},
+        "by place": {0: numbers, 1: ids},
+        "with a scalar": {"x": numbers, "scale": torch.tensor(2.0)},
+        "texts": {"texts": [f"text {row}" for row in range(n)]},
+    }
+
+
+@pytest.mark.parametrize("name", kinds_of_inputs(1))
+@pytest.mark.parametrize("positions", [(), (1,), (4,)])
+def test_batches_in_any_order_have_the_digest_of_all_points(name, positions):
+    n = 11
+    x, y = kinds_of_inputs(n)[name], torch.arange(n) % 3
+    y = y.reshape(n, *[1] * len(positions)).expand(n, *positions)
+    if name == "sparse":
+        assert digest((x, y)) == digest((x.to_dense(), y))
+        return
+    order = [3, 1, 4, 0, 5, 9, 2, 6, 10, 8, 7]
+    for parts in ([order[:4], order[4:10], order[10:]], [[row] for row in order]):
+        assert digest(*((cut(x, rows), y[rows]) for rows in parts)) == digest((x, y))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_every_entry_counts(dtype):
+    torch.manual_seed(0)
+    x, y = torch.randint(0, 2, (6, 5)).to(dtype), torch.arange(6) % 3
+    found = {digest((x, y))}
+    for row in range(6):
+        for column in range(5):
+            other = x.clone()
+            other[row, column] = 1 - other[row, column] if dtype != torch.bool else ~other[row, column]
+            found.add(digest((other, y)))
+        other = y.clone()
+        other[row] += 1
+        found.add(digest((x, other)))
+    # Labels of other points, a point twice, one fewer, other places.
+    found |= {digest((x, y.flip(0))), digest((x, y), (x[:1], y[:1])), digest((x[1:], y[1:]))}
+    found |= {digest((x.flip(1), y)), digest((torch.cat([x, x], 1), y))}
+    assert len(found) == 1 + 6 * 5 + 6 + 5
+
+
+@given(st.sets(st.tuples(*[st.integers(0, 3)] * 4), min_size=2, max_size=30))
+def test_points_of_few_values_have_digests_of_their_own(rows):
+    """Round numbers end with many zero bits, in float64 most of all."""
+    rows, labels = torch.tensor(sorted(rows)), torch.zeros(1, dtype=torch.int64)
+    for dtype in (torch.float64, torch.float32, torch.int64):
+        assert len({digest((row[None].to(dtype), labels)) for row in rows}) == len(rows)
+
+
+def test_what_differs_beside_the_rows_counts():
+    y = torch.arange(4) % 2
+    x = torch.ones(4, 2)
+    several = [{"x": x, "scale": torch.tensor(each)} for each in (1.0, 2.0)]
+    several += [{"x": x, "nodes": each} for each in (torch.zeros(9, 2), torch.ones(9, 2))]
+    several += [{"x": x, "texts": [*each]} for each in ("abcd", "abce")]
+    several += [{"x": x, "mode": each} for each in ("a", "b", None)]
+    assert len({digest((each, y)) for each in several}) == len(several)
+
+
+def test_objects_without_a_text_of_their_own_do_not_change_it():
+    y = torch.arange(4)
+    first, second = ({"x": torch.ones(4, 2), "what": object()} for _ in range(2))
+    assert digest((first, y)) == digest((second, y))
+
+
+def test_points_without_a_label_do_not_count():
+    x, y = torch.randn(5, 3), torch.arange(15).reshape(5, 3)
+    y[:2, 1:] = -100
+    whole = digest((x[1:], y[1:]))
+    y[0] = -100
+    assert digest((x, y)) == whole
+
+
+def test_it_does_not_depend_on_how_much_is_computed_at_once(monkeypatch):
+    x, y = torch.randn(20, 7), torch.arange(20)
+    whole = digest((x, y))
+    for numbers in (1, 15, 2**30):
+        monkeypatch.setattr(digests, "NUMBERS_AT_ONCE", numbers)
+        assert digest((x, y)) == whole
+
+
+def test_it_is_what_it_was():
+    """Files hold it: another version must find the same. By plain integers, as the module says."""
+
+    def mixed(number):
+        for factor in (0xBF58476D1CE4E5B9, 0x94D049BB133111EB):
+            number = (number ^ number >> 32) * factor % 2**64
+        return number ^ number >> 32
+
+    x, y = torch.tensor([[3, 5], [2, 7]], dtype=torch.int32), torch.tensor([1, 0], dtype=torch.int32)
+    numbers = torch.cat([y[:, None], x], 1).tolist()
+    points = [sum(mixed(place) * each for place, each in enumerate(row, 1)) for row in numbers]
+    assert digest((x, y)) == sum(mixed(each % 2**64) for each in points) % 2**64
