@@ -25,6 +25,7 @@ __all__ = [
     "SketchWarning",
     "UncheckedWarning",
     "UntunedWarning",
+    "UnusedDataWarning",
 ]
 
 
@@ -90,6 +91,10 @@ class SketchWarning(UserWarning):
 
 class UncheckedWarning(UserWarning):
     """A file of an older version has no digest, so damage to it cannot be noticed."""
+
+
+class UnusedDataWarning(UserWarning):
+    """Parts of a loader's batches are left out, because the model does not take them."""
 
 
 @contextmanager

@@ -8,7 +8,7 @@ import torch
 
 from bitbayes.errors import DataError, ModelError
 from bitbayes.likelihoods import Likelihood
-from bitbayes.model import Fingerprint, Head, Level, TrainableLayers
+from bitbayes.model import Fingerprint, Head, InputForm, Level, TrainableLayers
 from bitbayes.residual import INPUT, LevelSums
 from bitbayes.structures import Curvature
 
@@ -23,6 +23,7 @@ class Fitted:
     levels: the levels of the residual inside the network.
     level_sums: of the training data, by the name of the level, the input's first; none without a residual.
     mutable_buffers: the names of buffers that running the model changes.
+    inputs: what the inputs are like.
     """
 
     weights: Head | TrainableLayers
@@ -35,6 +36,7 @@ class Fitted:
     levels: tuple[Level, ...] = ()
     level_sums: dict[str, LevelSums] = field(default_factory=dict)
     mutable_buffers: tuple[str, ...] = ()
+    inputs: InputForm = field(default_factory=InputForm)
 
     def summary(self) -> str:
         """Count and loss as text. Processes compare it to check that they hold the same fit."""

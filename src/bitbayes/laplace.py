@@ -29,6 +29,7 @@ from bitbayes.io.checkpoint import checkpointing
 from bitbayes.likelihoods import LIKELIHOODS, Likelihood, closed_form_names
 from bitbayes.logits import LogitGaussian
 from bitbayes.model import (
+    Adapter,
     Data,
     DeferredChecks,
     Loader,
@@ -130,6 +131,8 @@ class Laplace(nn.Module):
             its numbers. Names of layers choose the levels before the head; True uses it before `tune`, too.
         output: where the logits are in what the model returns: a key, an attribute, or a function. It is not
             needed if the model returns a tensor, or something with `logits`.
+        adapt: a function of a loader's batch that returns (inputs, labels), for loaders whose batches have
+            another form than `fit` takes.
 
     Note:
         p(y | x) = ∫ softmax(W φ̃(x)) N(W | W*, Σ) dW, with Σ = (H + I/σ₀²)⁻¹. W* are the trained weights, φ̃ is
@@ -144,6 +147,7 @@ class Laplace(nn.Module):
     curvature = FrozenOption[CurvatureName | Fisher]("How the curvature is computed.")
     residual = FrozenOption[ResidualOption]("The residual, as it was asked for.")
     output = FrozenOption[Selector | None]("Where the logits are in what the model returns.")
+    adapt = FrozenOption[Adapter | None]("What makes (inputs, labels) of a loader's batch.")
     likelihood = FrozenOption[str]("The likelihood of the labels, as it was asked for.")
     temperature = SettingAttribute(
         "The mean logits are divided by it before the average is taken. Their variance is not."
@@ -168,15 +172,16 @@ class Laplace(nn.Module):
         curvature: CurvatureName | Fisher = "exact",
         residual: ResidualOption = AUTO,
         output: Selector | None = None,
+        adapt: Adapter | None = None,
         **unknown: Never,  # a misspelt name gets a helpful error, and type checkers accept none
     ) -> None:
         super().__init__()
         refuse_unknown(unknown, LaplaceOptions.__annotations__)
         if not isinstance(model, nn.Module):
             raise ArgumentError(f"model is a {type(model).__name__}: expected a torch.nn.Module")
-        self.model = selected(unwrapped(model), output)
+        self.model = selected(unwrapped(model), output, adapt)
         given: dict[str, Any] = {"layers": layers, "structure": structure, "predictive": predictive}
-        given |= {"likelihood": likelihood, "head": head, "output": output}
+        given |= {"likelihood": likelihood, "head": head, "output": output, "adapt": adapt}
         self.options = Options.checked(self.model, curvature, residual, **given)
         self._posterior: WeightPosterior | None = None
         self._residual: Residual | None = None
@@ -247,7 +252,8 @@ class Laplace(nn.Module):
 
         Args:
             loader: yields (x, y), ((x1, x2), y), or mappings of tensors with a key "labels". If the output
-                has positions, the labels have them too, and those with the label -100 do not count.
+                has positions, the labels have them too, and those with the label -100 do not count. What the
+                model does not take, such as the paths of files, is left out, with an `UnusedDataWarning`.
             checkpoint: a folder. What was summed up is written there twice a minute, and a fit that was
                 interrupted continues from it. The loader must then give the same batches in the same order.
             progress: True or False to show a progress bar or not. None shows one on terminals and in
@@ -627,7 +633,7 @@ class Laplace(nn.Module):
                 check_data(data)
         predictive = predictor.predictive(self.predictive)
         steps = track(check_loader(loader), "evaluating", progress)
-        rated = predictor.rate(labelled_batches(steps, model_device(self.model)), predictive)
+        rated = predictor.rate(labelled_batches(steps, self.model), predictive)
         inside = Rated.joined(rated)
         assert inside.labels is not None
         found = metrics.of_predictions(inside.probabilities, inside.labels, inside.by("confidence"))
@@ -776,7 +782,12 @@ class Laplace(nn.Module):
 
     @classmethod
     def load(
-        cls, path: str | PathLike[str], model: nn.Module, *, output: Callable[..., Tensor] | None = None
+        cls,
+        path: str | PathLike[str],
+        model: nn.Module,
+        *,
+        output: Callable[..., Tensor] | None = None,
+        adapt: Adapter | None = None,
     ) -> Self:
         """Read what `save` wrote. The result is on the model's device.
 
@@ -784,11 +795,12 @@ class Laplace(nn.Module):
             path: the file.
             model: the network that was fitted, with the weights it had then.
             output: the function that picks the logits, if there was one.
+            adapt: the function that makes (inputs, labels) of a loader's batch, if there was one.
         """
         model = unwrapped(model)
         options, numbers, fitted = posterior_file.read(path, fingerprint(model), model_device(model))
         try:
-            bayes = cls(model, **Options.from_json(options, output))
+            bayes = cls(model, **Options.from_json(options, output, adapt))
             bayes.set_fitted(fitted)
             bayes.settings = Settings(**numbers)
         except (ArgumentError, TypeError, KeyError) as error:

@@ -79,6 +79,7 @@ class LaplaceOptions(TypedDict, total=False):
     curvature: CurvatureName | Fisher
     residual: ResidualOption
     output: str | Callable[..., Tensor] | None
+    adapt: Callable[[Any], Any] | None
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,7 @@ class Options:
     residual: whether there is one, "auto" (where the inputs allow it), or the layers whose inputs enter the
         kernel.
     output: where the logits are in what the model returns.
+    adapt: what makes (inputs, labels) of a loader's batch.
     """
 
     layers: Layers = "last"
@@ -99,6 +101,7 @@ class Options:
     curvature: CurvatureName | Fisher = "exact"
     residual: bool | Literal["auto"] | tuple[str, ...] = AUTO
     output: str | Callable[..., Tensor] | None = None
+    adapt: Callable[[Any], Any] | None = None
 
     @classmethod
     def checked(cls, model: nn.Module, curvature: Any, residual: object, **given: Any) -> Options:
@@ -149,13 +152,14 @@ class Options:
         return self.residual if isinstance(self.residual, tuple) else ()
 
     def as_json(self) -> dict[str, Any]:
-        """The options for a JSON file. A function `output` is saved only as a flag."""
+        """The options for a JSON file. A function, `output` or `adapt`, is saved only as a flag."""
         function = callable(self.output)
-        return {**asdict(replace(self, output=None if function else self.output)), "function": function}
+        plain = asdict(replace(self, output=None if function else self.output, adapt=None))
+        return {**plain, "function": function, "adapt": self.adapt is not None}
 
     @staticmethod
-    def from_json(saved: dict[str, Any], output: Any = None) -> dict[str, Any]:
-        """The arguments of `Laplace`, from `as_json`; `output` must be given again if it was a function."""
+    def from_json(saved: dict[str, Any], output: Any = None, adapt: Any = None) -> dict[str, Any]:
+        """The arguments of `Laplace`, from `as_json`; functions must be given again."""
         saved = dict(saved)
         if saved["curvature"] == "paper":
             raise FileError(
@@ -173,7 +177,12 @@ class Options:
             saved["output"] = output
         elif output not in (None, saved["output"]):
             raise FileError(f"it was fitted with output={saved['output']!r}, and not {output!r}")
-        curvature = saved["curvature"]
+        if saved.pop("adapt", False) and adapt is None:
+            raise FileError(
+                "it was fitted with adapt=, a function, which no file holds: give it again, "
+                "Laplace.load(path, model, adapt=…)"
+            )
+        saved["adapt"], curvature = adapt, saved["curvature"]
         return {**saved, "curvature": Fisher(**curvature) if isinstance(curvature, dict) else curvature}
 
 
