@@ -24,6 +24,7 @@ __all__ = [
     "ProcessError",
     "SketchWarning",
     "UncheckedWarning",
+    "UnknownAttributeError",
     "UntunedWarning",
     "UnusedDataWarning",
 ]
@@ -63,6 +64,10 @@ class FileError(BitbayesError):
 
 class MissingFileError(FileError):
     """There is no such file. The message says where to get it."""
+
+
+class UnknownAttributeError(BitbayesError, AttributeError):
+    """There is no such attribute to set. The message names the nearest one."""
 
 
 class MissingPackageError(BitbayesError, ImportError):

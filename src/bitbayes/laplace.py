@@ -6,6 +6,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from os import PathLike
+from pathlib import Path
 from typing import Any, Never, Self
 
 import torch
@@ -25,6 +26,7 @@ from bitbayes.errors import (
 from bitbayes.fitted import Fitted
 from bitbayes.fitting import FitRequest, fit_jointly
 from bitbayes.io import export, posterior_file
+from bitbayes.io.atomic_write import check_writable
 from bitbayes.io.checkpoint import checkpointing
 from bitbayes.likelihoods import LIKELIHOODS, Likelihood, closed_form_names
 from bitbayes.logits import LogitGaussian
@@ -61,6 +63,7 @@ from bitbayes.options import (
     PredictiveName,
     ResidualOption,
     Structure,
+    refuse_attribute,
     refuse_unknown,
 )
 from bitbayes.posteriors import POSTERIORS, WeightPosterior
@@ -86,6 +89,9 @@ from bitbayes.tuning import (
 from bitbayes.uncertainty import Uncertainty
 
 UNCERTAINTY_SEED = 0
+# What a user may set, and the public attributes that `__init__` sets.
+SETTABLE = ("settings", "temperature", "prior_variance", "near_variance", "beyond_variance", "predictive")
+ATTRIBUTES = ("model", "options")
 
 
 class Laplace(nn.Module):
@@ -190,6 +196,16 @@ class Laplace(nn.Module):
             None if prior_variance is None else check_variance(prior_variance, self._layer_names),
             **self._untuned_residual,
         )
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set an attribute. An unknown public name raises: `bayes.tempature = 3` would change nothing.
+
+        Frameworks set names with an underscore. A subclass may have attributes of its own.
+        """
+        known = name.startswith("_") or name in ATTRIBUTES or name in dir(self)
+        if not known and type(self) is Laplace:
+            refuse_attribute(name, value, SETTABLE)
+        super().__setattr__(name, value)
 
     # ---- numbers that can be set at any time; no data pass follows
 
@@ -610,8 +626,8 @@ class Laplace(nn.Module):
         The result has the keys "accuracy", "nll", "ece", "brier", "mmc" and "aurc" (in the order of the
         confidence). For each set of outliers it has "NAME/auroc" and "NAME/fpr95", which compare the scores
         with those of the test data, and "NAME/mmc". `bb.metrics` defines them. All values are floats. MLflow
-        and Weights & Biases take the keys as they are: in NAME, everything but letters, digits and
-        underscores becomes an underscore (`metrics.log_names`).
+        and Weights & Biases take the keys as they are, if the names are made of letters, digits and
+        underscores (`metrics.log_names`).
 
         Args:
             loader: test data, as for `fit`.
@@ -637,13 +653,13 @@ class Laplace(nn.Module):
         inside = Rated.joined(rated)
         assert inside.labels is not None
         found = metrics.of_predictions(inside.probabilities, inside.labels, inside.by("confidence"))
-        for (name, data), key in zip(sets.items(), metrics.log_names(sets), strict=True):
+        for name, data in sets.items():
             with naming(f"outliers {name!r}"):
                 if not isinstance(data, (Tensor, Mapping)):
                     data = track(data, f"evaluating: {name}", progress)
                 outside = Rated.joined(predictor.rate(predictor.batches(data), predictive))
                 measured = metrics.of_outliers(outside.probabilities, outside.by(by), inside.by(by))
-                found |= {f"{key}/{measure}": value for measure, value in measured.items()}
+                found |= {f"{name}/{measure}": value for measure, value in measured.items()}
         return found
 
     def log_evidence(
@@ -773,6 +789,7 @@ class Laplace(nn.Module):
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write what was fitted and chosen to a safetensors file. The model itself is not part of it."""
+        check_writable(Path(path))
         fitted = self._fitted_posterior().fitted
         if fingerprint(self.model) != fitted.fingerprint:
             raise ModelError(

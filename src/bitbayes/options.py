@@ -9,7 +9,7 @@ from typing import Any, Generic, Literal, Never, Protocol, Self, TypedDict, Type
 
 from torch import Tensor, nn
 
-from bitbayes.errors import ArgumentError, FileError, one_of
+from bitbayes.errors import ArgumentError, FileError, UnknownAttributeError, one_of
 from bitbayes.likelihoods import LIKELIHOODS, SAMPLED_LOGITS, closed_form_names
 from bitbayes.structures import CURVATURES
 
@@ -42,6 +42,12 @@ LAPLACE_TORCH = {
     "last_layer_name": "head='NAME'",
     "enable_backprop": "leave it out: bayes(x) is differentiable",
     "dict_key_y": "leave it out: mappings have a key 'labels'",
+}
+
+# Attributes of earlier versions, and what there is in their place.
+EARLIER = {
+    "residual_variance": "'near_variance', and 'beyond_variance'",
+    "residual_threshold": "'settings', with `thresholds`",
 }
 
 
@@ -233,6 +239,23 @@ def refuse_unknown(given: Mapping[str, object], known: Iterable[str]) -> None:
         near = difflib.get_close_matches(name, known, n=1)
         hint = f", did you mean {near[0]!r}?" if near else ""
         raise TypeError(f"unexpected argument {name}={value!r}{hint}")
+
+
+def refuse_attribute(name: str, value: object, known: Iterable[str]) -> Never:
+    """Raise that there is no attribute of this name to set.
+
+    Args:
+        name: of the attribute.
+        value: that it was to get.
+        known: the names of all attributes that can be set.
+    """
+    near = difflib.get_close_matches(name, known, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(map(repr, known))}"
+    hint = f"in this version there is {EARLIER[name]}" if name in EARLIER else hint
+    raise UnknownAttributeError(
+        f"a Laplace has no attribute {name!r} to set to {value!r}: {hint} (Names of your own begin with an "
+        "underscore.)"
+    )
 
 
 def _residual_layers(model: nn.Module, residual: object) -> bool | Literal["auto"] | tuple[str, ...]:

@@ -287,6 +287,18 @@ def test_masks_as_files_have_them_are_labels():
     assert torch.equal(bayes.predict_proba(x), other.predict_proba(x))
 
 
+@pytest.mark.parametrize("dtype", [torch.int64, torch.uint8])
+def test_a_label_of_255_is_refused_with_what_to_write_for_it(dtype):
+    model, x, y, _, _ = problem("pixels")
+    masked = y.clamp_min(0).to(dtype)
+    masked[:, 0] = 255
+    with pytest.raises(DataError, match=r"255\]; .*from 0 to 2\. If 255 marks pixels to ignore") as error:
+        bb.Laplace(model).fit([(x, masked)])
+    names = {"torch": torch, "labels": masked}
+    exec(str(error.value).partition("give ")[2], names)  # what the message says to write
+    assert bb.Laplace(model).fit([(x, names["labels"])]).posterior.fitted.count == int((masked != 255).sum())
+
+
 def test_bytes_have_no_label_that_does_not_count():
     """In uint8 -100 would be 156, which is a class."""
     y = torch.full((3, 4, 5), 156, dtype=torch.uint8)
