@@ -370,9 +370,15 @@ def evaluated(names):
     return bayes.evaluate([(x, y)], outliers={name: (i + 2) * x for i, name in enumerate(names)})
 
 
-def test_keys_are_those_that_loggers_take():
+def test_keys_have_the_names_as_they_were_given():
+    names = ["2x", *NAMES]
+    measures = "auroc", "fpr95", "mmc"
+    assert [*evaluated(names)][6:] == [f"{name}/{each}" for name in names for each in measures]
+
+
+def test_log_names_make_keys_that_loggers_take():
     """By the rules that MLflow and Weights & Biases publish."""
-    found = evaluated(NAMES)
+    found = evaluated(bb.metrics.log_names(NAMES))
     assert len(found) == 6 + 3 * len(NAMES) and {type(value) for value in found.values()} == {float}
     for key in found:
         assert len(key) <= 250 and posixpath.normpath(key) == key and not key.startswith(("/", ".."))
@@ -384,9 +390,9 @@ def test_keys_are_those_that_loggers_take():
     ]
 
 
-def test_mlflow_logs_an_evaluation_as_it_is():
+def test_mlflow_logs_an_evaluation_with_such_names():
     validation = pytest.importorskip("mlflow.utils.validation", reason="MLflow is not installed")
-    for number, (key, value) in enumerate(evaluated(NAMES).items()):
+    for number, (key, value) in enumerate(evaluated(bb.metrics.log_names(NAMES)).items()):
         validation._validate_metric(key, value, 0, number)
 
 

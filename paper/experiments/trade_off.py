@@ -167,14 +167,13 @@ def _measure_choices(
 def _rate(bayes: bb.Laplace, test: Any, outliers: Mapping[str, Any]) -> Quantities:
     """The quantities of a tuned Laplace, which tells outliers from data by `score`."""
     found = bayes.evaluate(test, outliers=outliers, progress=False)
-    keys = dict(zip(outliers, metrics.log_names(outliers), strict=True))
     return {
         "prior_variance": bayes.prior_variance,
         "temperature": bayes.temperature,
         "nll": found["nll"],
         "ece": found["ece"],
-        "far": found[f"{keys[FAR_NAME]}/mmc"],
-        "auroc": {name: found[f"{key}/auroc"] for name, key in keys.items() if name != FAR_NAME},
+        "far": found[f"{FAR_NAME}/mmc"],
+        "auroc": {name: found[f"{name}/auroc"] for name in outliers if name != FAR_NAME},
     }
 
 

@@ -136,6 +136,9 @@ def bridge(gaussian: LogitGaussian) -> Tensor:
     k = mean.shape[1]
     excess = variances.mean(1) / math.sqrt(k / 2)  # v̄/√(k/2), in units of scale²
     mean = mean * torch.maximum(gaussian.floor, excess).rsqrt()[:, None]
+    # Where it overflows (a temperature of 1e-30), the ratio would be inf − inf.
+    largest = torch.finfo(mean.dtype).max / 4
+    mean = mean.clamp(-largest, largest)
     ratio = mean + torch.logsumexp(-mean, dim=1, keepdim=True) - 2 * math.log(k)
     if k > 2:
         ratio = torch.logaddexp(ratio, ratio.new_full((), math.log(1 - 2 / k)))

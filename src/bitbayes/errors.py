@@ -24,7 +24,9 @@ __all__ = [
     "ProcessError",
     "SketchWarning",
     "UncheckedWarning",
+    "UnknownAttributeError",
     "UntunedWarning",
+    "UnusedDataWarning",
 ]
 
 
@@ -64,6 +66,10 @@ class MissingFileError(FileError):
     """There is no such file. The message says where to get it."""
 
 
+class UnknownAttributeError(BitbayesError, AttributeError):
+    """There is no such attribute to set. The message names the nearest one."""
+
+
 class MissingPackageError(BitbayesError, ImportError):
     """An optional package is not installed. The message names it."""
 
@@ -90,6 +96,10 @@ class SketchWarning(UserWarning):
 
 class UncheckedWarning(UserWarning):
     """A file of an older version has no digest, so damage to it cannot be noticed."""
+
+
+class UnusedDataWarning(UserWarning):
+    """Parts of a loader's batches are left out, because the model does not take them."""
 
 
 @contextmanager

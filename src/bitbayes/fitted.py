@@ -11,7 +11,7 @@ import torch
 
 from bitbayes.errors import DataError, ModelError
 from bitbayes.likelihoods import Likelihood
-from bitbayes.model import Fingerprint, Head, Level, TrainableLayers
+from bitbayes.model import Fingerprint, Head, InputForm, Level, TrainableLayers
 from bitbayes.residual import INPUT, LevelSums
 from bitbayes.structures import Curvature
 
@@ -66,6 +66,7 @@ class Fitted:
     levels: the levels of the residual inside the network.
     level_sums: of the training data, by the name of the level, the input's first; none without a residual.
     mutable_buffers: the names of buffers that running the model changes.
+    inputs: what the inputs are like.
     """
 
     weights: Head | TrainableLayers
@@ -78,6 +79,7 @@ class Fitted:
     levels: tuple[Level, ...] = ()
     level_sums: dict[str, LevelSums] = field(default_factory=dict)
     mutable_buffers: tuple[str, ...] = ()
+    inputs: InputForm = field(default_factory=InputForm)
 
     @property
     def count(self) -> int:

@@ -6,6 +6,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from os import PathLike
+from pathlib import Path
 from typing import Any, Never, Self
 
 import torch
@@ -25,10 +26,12 @@ from bitbayes.errors import (
 from bitbayes.fitted import Fitted
 from bitbayes.fitting import FitRequest, fit_jointly
 from bitbayes.io import export, posterior_file
+from bitbayes.io.atomic_write import check_writable
 from bitbayes.io.checkpoint import checkpointing
 from bitbayes.likelihoods import LIKELIHOODS, Likelihood, closed_form_names
 from bitbayes.logits import LogitGaussian
 from bitbayes.model import (
+    Adapter,
     Data,
     DeferredChecks,
     Loader,
@@ -60,6 +63,7 @@ from bitbayes.options import (
     PredictiveName,
     ResidualOption,
     Structure,
+    refuse_attribute,
     refuse_unknown,
 )
 from bitbayes.posteriors import POSTERIORS, WeightPosterior
@@ -85,6 +89,9 @@ from bitbayes.tuning import (
 from bitbayes.uncertainty import Uncertainty
 
 UNCERTAINTY_SEED = 0
+# What a user may set, and the public attributes that `__init__` sets.
+SETTABLE = ("settings", "temperature", "prior_variance", "near_variance", "beyond_variance", "predictive")
+ATTRIBUTES = ("model", "options")
 
 
 class Laplace(nn.Module):
@@ -130,6 +137,8 @@ class Laplace(nn.Module):
             its numbers. Names of layers choose the levels before the head; True uses it before `tune`, too.
         output: where the logits are in what the model returns: a key, an attribute, or a function. It is not
             needed if the model returns a tensor, or something with `logits`.
+        adapt: a function of a loader's batch that returns (inputs, labels), for loaders whose batches have
+            another form than `fit` takes.
 
     Note:
         p(y | x) = ∫ softmax(W φ̃(x)) N(W | W*, Σ) dW, with Σ = (H + I/σ₀²)⁻¹. W* are the trained weights, φ̃ is
@@ -144,6 +153,7 @@ class Laplace(nn.Module):
     curvature = FrozenOption[CurvatureName | Fisher]("How the curvature is computed.")
     residual = FrozenOption[ResidualOption]("The residual, as it was asked for.")
     output = FrozenOption[Selector | None]("Where the logits are in what the model returns.")
+    adapt = FrozenOption[Adapter | None]("What makes (inputs, labels) of a loader's batch.")
     likelihood = FrozenOption[str]("The likelihood of the labels, as it was asked for.")
     temperature = SettingAttribute(
         "The mean logits are divided by it before the average is taken. Their variance is not."
@@ -168,15 +178,16 @@ class Laplace(nn.Module):
         curvature: CurvatureName | Fisher = "exact",
         residual: ResidualOption = AUTO,
         output: Selector | None = None,
+        adapt: Adapter | None = None,
         **unknown: Never,  # a misspelt name gets a helpful error, and type checkers accept none
     ) -> None:
         super().__init__()
         refuse_unknown(unknown, LaplaceOptions.__annotations__)
         if not isinstance(model, nn.Module):
             raise ArgumentError(f"model is a {type(model).__name__}: expected a torch.nn.Module")
-        self.model = selected(unwrapped(model), output)
+        self.model = selected(unwrapped(model), output, adapt)
         given: dict[str, Any] = {"layers": layers, "structure": structure, "predictive": predictive}
-        given |= {"likelihood": likelihood, "head": head, "output": output}
+        given |= {"likelihood": likelihood, "head": head, "output": output, "adapt": adapt}
         self.options = Options.checked(self.model, curvature, residual, **given)
         self._posterior: WeightPosterior | None = None
         self._residual: Residual | None = None
@@ -185,6 +196,16 @@ class Laplace(nn.Module):
             None if prior_variance is None else check_variance(prior_variance, self._layer_names),
             **self._untuned_residual,
         )
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set an attribute. An unknown public name raises: `bayes.tempature = 3` would change nothing.
+
+        Frameworks set names with an underscore. A subclass may have attributes of its own.
+        """
+        known = name.startswith("_") or name in ATTRIBUTES or name in dir(self)
+        if not known and type(self) is Laplace:
+            refuse_attribute(name, value, SETTABLE)
+        super().__setattr__(name, value)
 
     # ---- numbers that can be set at any time; no data pass follows
 
@@ -247,7 +268,8 @@ class Laplace(nn.Module):
 
         Args:
             loader: yields (x, y), ((x1, x2), y), or mappings of tensors with a key "labels". If the output
-                has positions, the labels have them too, and those with the label -100 do not count.
+                has positions, the labels have them too, and those with the label -100 do not count. What the
+                model does not take, such as the paths of files, is left out, with an `UnusedDataWarning`.
             checkpoint: a folder. What was summed up is written there twice a minute, and a fit that was
                 interrupted continues from it. The loader must then give the same batches in the same order.
             progress: True or False to show a progress bar or not. None shows one on terminals and in
@@ -613,8 +635,8 @@ class Laplace(nn.Module):
         The result has the keys "accuracy", "nll", "ece", "brier", "mmc" and "aurc" (in the order of the
         confidence). For each set of outliers it has "NAME/auroc" and "NAME/fpr95", which compare the scores
         with those of the test data, and "NAME/mmc". `bb.metrics` defines them. All values are floats. MLflow
-        and Weights & Biases take the keys as they are: in NAME, everything but letters, digits and
-        underscores becomes an underscore (`metrics.log_names`).
+        and Weights & Biases take the keys as they are, if the names are made of letters, digits and
+        underscores (`metrics.log_names`).
 
         Args:
             loader: test data, as for `fit`.
@@ -636,17 +658,17 @@ class Laplace(nn.Module):
                 check_data(data)
         predictive = predictor.predictive(self.predictive)
         steps = track(check_loader(loader), "evaluating", progress)
-        rated = predictor.rate(labelled_batches(steps, model_device(self.model)), predictive)
+        rated = predictor.rate(labelled_batches(steps, self.model), predictive)
         inside = Rated.joined(rated)
         assert inside.labels is not None
         found = metrics.of_predictions(inside.probabilities, inside.labels, inside.by("confidence"))
-        for (name, data), key in zip(sets.items(), metrics.log_names(sets), strict=True):
+        for name, data in sets.items():
             with naming(f"outliers {name!r}"):
                 if not isinstance(data, (Tensor, Mapping)):
                     data = track(data, f"evaluating: {name}", progress)
                 outside = Rated.joined(predictor.rate(predictor.batches(data), predictive))
                 measured = metrics.of_outliers(outside.probabilities, outside.by(by), inside.by(by))
-                found |= {f"{key}/{measure}": value for measure, value in measured.items()}
+                found |= {f"{name}/{measure}": value for measure, value in measured.items()}
         return found
 
     def log_evidence(
@@ -776,6 +798,7 @@ class Laplace(nn.Module):
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write what was fitted and chosen to a safetensors file. The model itself is not part of it."""
+        check_writable(Path(path))
         fitted = self._fitted_posterior().fitted
         if fingerprint(self.model) != fitted.fingerprint:
             raise ModelError(
@@ -785,7 +808,12 @@ class Laplace(nn.Module):
 
     @classmethod
     def load(
-        cls, path: str | PathLike[str], model: nn.Module, *, output: Callable[..., Tensor] | None = None
+        cls,
+        path: str | PathLike[str],
+        model: nn.Module,
+        *,
+        output: Callable[..., Tensor] | None = None,
+        adapt: Adapter | None = None,
     ) -> Self:
         """Read what `save` wrote. The result is on the model's device.
 
@@ -793,11 +821,12 @@ class Laplace(nn.Module):
             path: the file.
             model: the network that was fitted, with the weights it had then.
             output: the function that picks the logits, if there was one.
+            adapt: the function that makes (inputs, labels) of a loader's batch, if there was one.
         """
         model = unwrapped(model)
         options, numbers, fitted = posterior_file.read(path, fingerprint(model), model_device(model))
         try:
-            bayes = cls(model, **Options.from_json(options, output))
+            bayes = cls(model, **Options.from_json(options, output, adapt))
             bayes.set_fitted(fitted)
             bayes.settings = Settings(**numbers)
         except (ArgumentError, TypeError, KeyError) as error:

@@ -9,7 +9,7 @@ from typing import Any, Generic, Literal, Never, Protocol, Self, TypedDict, Type
 
 from torch import Tensor, nn
 
-from bitbayes.errors import ArgumentError, FileError, one_of
+from bitbayes.errors import ArgumentError, FileError, UnknownAttributeError, one_of
 from bitbayes.likelihoods import LIKELIHOODS, SAMPLED_LOGITS, closed_form_names
 from bitbayes.structures import CURVATURES
 
@@ -42,6 +42,12 @@ LAPLACE_TORCH = {
     "last_layer_name": "head='NAME'",
     "enable_backprop": "leave it out: bayes(x) is differentiable",
     "dict_key_y": "leave it out: mappings have a key 'labels'",
+}
+
+# Attributes of earlier versions, and what there is in their place.
+EARLIER = {
+    "residual_variance": "'near_variance', and 'beyond_variance'",
+    "residual_threshold": "'settings', with `thresholds`",
 }
 
 
@@ -79,6 +85,7 @@ class LaplaceOptions(TypedDict, total=False):
     curvature: CurvatureName | Fisher
     residual: ResidualOption
     output: str | Callable[..., Tensor] | None
+    adapt: Callable[[Any], Any] | None
 
 
 @dataclass(frozen=True)
@@ -89,6 +96,7 @@ class Options:
     residual: whether there is one, "auto" (where the inputs allow it), or the layers whose inputs enter the
         kernel.
     output: where the logits are in what the model returns.
+    adapt: what makes (inputs, labels) of a loader's batch.
     """
 
     layers: Layers = "last"
@@ -99,6 +107,7 @@ class Options:
     curvature: CurvatureName | Fisher = "exact"
     residual: bool | Literal["auto"] | tuple[str, ...] = AUTO
     output: str | Callable[..., Tensor] | None = None
+    adapt: Callable[[Any], Any] | None = None
 
     @classmethod
     def checked(cls, model: nn.Module, curvature: Any, residual: object, **given: Any) -> Options:
@@ -149,13 +158,14 @@ class Options:
         return self.residual if isinstance(self.residual, tuple) else ()
 
     def as_json(self) -> dict[str, Any]:
-        """The options for a JSON file. A function `output` is saved only as a flag."""
+        """The options for a JSON file. A function, `output` or `adapt`, is saved only as a flag."""
         function = callable(self.output)
-        return {**asdict(replace(self, output=None if function else self.output)), "function": function}
+        plain = asdict(replace(self, output=None if function else self.output, adapt=None))
+        return {**plain, "function": function, "adapt": self.adapt is not None}
 
     @staticmethod
-    def from_json(saved: dict[str, Any], output: Any = None) -> dict[str, Any]:
-        """The arguments of `Laplace`, from `as_json`; `output` must be given again if it was a function."""
+    def from_json(saved: dict[str, Any], output: Any = None, adapt: Any = None) -> dict[str, Any]:
+        """The arguments of `Laplace`, from `as_json`; functions must be given again."""
         saved = dict(saved)
         if saved["curvature"] == "paper":
             raise FileError(
@@ -173,7 +183,12 @@ class Options:
             saved["output"] = output
         elif output not in (None, saved["output"]):
             raise FileError(f"it was fitted with output={saved['output']!r}, and not {output!r}")
-        curvature = saved["curvature"]
+        if saved.pop("adapt", False) and adapt is None:
+            raise FileError(
+                "it was fitted with adapt=, a function, which no file holds: give it again, "
+                "Laplace.load(path, model, adapt=…)"
+            )
+        saved["adapt"], curvature = adapt, saved["curvature"]
         return {**saved, "curvature": Fisher(**curvature) if isinstance(curvature, dict) else curvature}
 
 
@@ -224,6 +239,23 @@ def refuse_unknown(given: Mapping[str, object], known: Iterable[str]) -> None:
         near = difflib.get_close_matches(name, known, n=1)
         hint = f", did you mean {near[0]!r}?" if near else ""
         raise TypeError(f"unexpected argument {name}={value!r}{hint}")
+
+
+def refuse_attribute(name: str, value: object, known: Iterable[str]) -> Never:
+    """Raise that there is no attribute of this name to set.
+
+    Args:
+        name: of the attribute.
+        value: that it was to get.
+        known: the names of all attributes that can be set.
+    """
+    near = difflib.get_close_matches(name, known, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(map(repr, known))}"
+    hint = f"in this version there is {EARLIER[name]}" if name in EARLIER else hint
+    raise UnknownAttributeError(
+        f"a Laplace has no attribute {name!r} to set to {value!r}: {hint} (Names of your own begin with an "
+        "underscore.)"
+    )
 
 
 def _residual_layers(model: nn.Module, residual: object) -> bool | Literal["auto"] | tuple[str, ...]:

@@ -19,7 +19,7 @@ from bitbayes.closed_forms import FEW_CLASSES
 from bitbayes.errors import ArgumentError
 from bitbayes.likelihoods import SAMPLED_LOGITS, SAMPLES, Likelihood
 from bitbayes.logits import LogitGaussian
-from bitbayes.model import Batch, Data, input_batches, model_device
+from bitbayes.model import Batch, Data, input_batches
 from bitbayes.options import SAMPLED_NETWORKS
 from bitbayes.posteriors.base import Passed, WeightPosterior
 from bitbayes.prior import Prior
@@ -193,10 +193,11 @@ class Predictor:
 
         `keep_labels`: keep labels if the output has positions, because they say which positions count.
         """
-        positions = self.posterior.layout.positions
-        yield from input_batches(
-            x, model_device(self.posterior.model), positions=positions, keep_labels=keep_labels and positions
-        )
+        posterior, positions = self.posterior, self.posterior.layout.positions
+        form, keep = posterior.fitted.inputs, keep_labels and positions
+        for batch in input_batches(x, posterior.model, form=form, positions=positions, keep_labels=keep):
+            form.refuse_one_row(batch.inputs)
+            yield batch
 
     def gaussians(
         self, batches: Iterator[Batch], samples: int = SAMPLES

@@ -128,8 +128,8 @@ class Settings:
 
         More energy than that of a typical point does not count: a stranger has it, too, if its logits are
         large. What counts is less of it, and more distance. K is squared, because within the data (K < 1) the
-        distance says little: there are strangers that are nearer than most of the data. Without chosen numbers
-        the score is the energy itself.
+        distance says little: some strangers are nearer than most of the data. Without chosen numbers the
+        score is the energy itself.
 
         Args:
             energy: log Σ exp of the logits of "probit", (n,).

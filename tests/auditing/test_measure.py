@@ -256,8 +256,17 @@ def test_mappings_work_as_far_as_they_can() -> None:
     x, y = blobs(90, 3, 1)
     data = [{"points": x[:60], "labels": y[:60]}, {"points": x[60:], "labels": y[60:]}]
     found = audit(Named(), data, data, data, {"far": [{"points": 50 * x}]})
-    assert [(outlier.name, outlier.size) for outlier in found.outliers] == [("far", 90)]
     assert found.sizes == {"train": 90, "validation": 90, "test": 90}
+    plain = [(x[:60], y[:60]), (x[60:], y[60:])]
+    same = audit(Named(), plain, plain, plain, {"far": 50 * x})
+    for ours, theirs in zip(found.outliers, same.outliers, strict=True):
+        assert (ours.name, ours.size) == (theirs.name, theirs.size)
+        for method in found.methods:
+            assert ours.scores[method].auroc == pytest.approx(theirs.scores[method].auroc, abs=1e-6)
+    assert found.ray is not None and same.ray is not None
+    assert found.ray.mean["bitbayes"] == pytest.approx(same.ray.mean["bitbayes"], abs=1e-6)
+    assert any("one floating-point tensor, and the inputs are a mapping" in note for note in found.notes)
+    assert any("at infinity were skipped: they need inputs in one tensor" in note for note in found.notes)
 
 
 def test_a_network_that_overflows_far_away_is_audited_up_to_there() -> None:

@@ -1,5 +1,6 @@
 """Bad inputs raise the library's own errors, which say what was given and what to do, and change nothing."""
 
+import copy
 import math
 from contextlib import contextmanager
 
@@ -110,10 +111,10 @@ def test_a_loader_of_empty_batches_raises(three):
         ([torch.zeros(4, 3)], r"batch 0 is a Tensor.*\(inputs, labels\)"),
         ((torch.zeros(4, 3), torch.zeros(4)), r"batch 0 is a Tensor.*one batch\? Then give \[\(inputs"),
         ([(torch.zeros(4, 3),)], r"batch 0 is a tuple of \(Tensor [^)]*\) float32\).*\(inputs, labels\)"),
-        ([(torch.zeros(4, 3), [0, 1, 2, 0])], r"batch 0 is a tuple of \(Tensor .*, list\)"),
-        ([(torch.zeros(4, 3), torch.zeros(4), torch.zeros(4))], r"batch 0.*\((Tensor .*, ){2}Tensor .*\)"),
+        ([(torch.zeros(4, 3), ["a", "b", "c", "a"])], r"batch 0 is a tuple of \(Tensor .*, list\)"),
+        ([(torch.zeros(4, 3), None, torch.zeros(4))], r"batch 0.*NoneType, Tensor .*\(x1, x2\).*adapt="),
         ([(np.zeros((4, 3)), np.zeros(4))], r"batch 0.*\(ndarray, ndarray\)"),
-        ([{"x": torch.zeros(4, 3)}], r"batch 0.*\['x'\].*'labels' is missing"),
+        ([{"x": torch.zeros(4, 3)}], r"batch 0.*\['x'\].*'labels' is missing.*adapt="),
     ],
 )
 def test_loaders_that_do_not_yield_pairs_raise(three, loader, says):
@@ -378,6 +379,42 @@ def test_options_that_a_fit_depends_on_cannot_be_changed(fitted, option, value):
     with refused(bayes, x, ArgumentError, rf"{option}=.*cannot be changed.*Laplace\(model, {option}="):
         setattr(bayes, option, value)
     assert (getattr(bayes, option), repr(bayes)) == before
+
+
+@pytest.mark.parametrize(
+    "name, says",
+    [
+        ("tempature", "did you mean 'temperature'"),
+        ("prior_varience", "did you mean 'prior_variance'"),
+        ("Settings", "did you mean 'settings'"),
+        ("residual_variance", "in this version there is 'near_variance', and 'beyond_variance'"),
+        ("residual_threshold", "in this version there is 'settings'"),
+        ("colour", "there are 'settings', 'temperature', .*begin with an underscore"),
+    ],
+)
+def test_an_attribute_that_is_not_there_cannot_be_set(fitted, name, says):
+    bayes, x, _ = fitted
+    for value in (3.0, nn.Linear(1, 1), torch.ones(1)):
+        with refused(bayes, x, AttributeError, f"no attribute '{name}'.*{says}"):
+            setattr(bayes, name, value)
+    assert not hasattr(bayes, name)
+
+
+def test_modules_go_on_working_and_subclasses_have_attributes_of_their_own(fitted):
+    bayes, _, _ = fitted
+    bayes._of_a_framework = 3
+    bayes.train().requires_grad_(False).register_buffer("mean", torch.ones(1))
+    bayes.mean = torch.zeros(1)
+    bayes.forward = bayes.forward  # as Accelerate does
+    copied = copy.deepcopy(bayes)
+    assert copied._of_a_framework == 3 and float(copied.mean) == 0
+
+    class Named(bb.Laplace):
+        def __init__(self, model, name):
+            super().__init__(model)
+            self.name = name
+
+    assert Named(bayes.model, "network").name == "network"
 
 
 def test_the_predictive_can_be_changed_after_fitting(fitted):

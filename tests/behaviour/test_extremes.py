@@ -103,6 +103,16 @@ def test_probabilities_are_finite_and_normalised_anywhere(
 
 
 @pytest.mark.parametrize("structure, k", EVERY)
+def test_small_temperatures_and_priors_give_finite_predictions(structure, k):
+    """Here a mean, divided by the temperature and by its deviation, exceeds the largest float."""
+    bayes, (x, _) = fitted(structure, k), training(k)
+    bayes.prior_variance = bayes.temperature = 1e-30
+    for scale in (1.0, 1e10, 1e20):
+        for method in METHODS[k]:
+            check(bayes, scale * x, method, k)
+
+
+@pytest.mark.parametrize("structure, k", EVERY)
 def test_logits_near_the_largest_float_give_finite_predictions(structure, k):
     # The sum of two of them overflows, though none of them does.
     bayes = fitted(structure, k, True, False)

@@ -2,6 +2,7 @@
 
 import copy
 import math
+import re
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from torch.nn import functional
 
 import bitbayes as bb
 import head_reference
-from bitbayes.errors import ModelError
+from bitbayes.errors import DataError, ModelError
 from bitbayes.model import find_head
 from classifiers import points, relu_mlp
 
@@ -231,11 +232,40 @@ def test_what_hardly_changes_the_logits_of_many_features_is_not_linear_either(af
         bb.Laplace(model, residual=False).fit([(x, torch.arange(8) % max(k, 2))])
 
 
-def test_the_way_out_works():
-    model = Averaged(lambda a, b: a * b)
+class OwnWeight(nn.Module):
+    """Its head is a parameter: cosine similarities, or `functional.linear`; or a layer that is not called."""
+
+    def __init__(self, kind):
+        super().__init__()
+        self.body, self.kind = nn.Linear(4, 5), kind
+        if kind == "layer":
+            self.head = nn.Linear(5, 3, bias=False)
+        else:
+            self.weight = nn.Parameter(torch.randn(3, 5))
+
+    def forward(self, x):
+        features, weight = self.body(x).tanh(), self.head.weight if self.kind == "layer" else self.weight
+        if self.kind == "linear":
+            return functional.linear(features, weight)
+        return 5 * functional.normalize(features) @ functional.normalize(weight).T
+
+
+@pytest.mark.parametrize(
+    "model",
+    [Averaged(lambda a, b: a * b), *(OwnWeight(kind) for kind in ("cosine", "linear", "layer"))],
+    ids=["product", "cosine", "linear", "layer"],
+)
+def test_the_way_out_works(model):
+    """Every structure that the message names."""
+    data = [(X, torch.arange(16) % 3)]
+    with pytest.raises(ModelError, match="freeze all but the head") as error:
+        bb.Laplace(model).fit(data)
     model.body.requires_grad_(False)
-    bayes = bb.Laplace(model, layers="all", prior_variance=1.0).fit([(X, torch.arange(16) % 3)])
-    assert bayes.predict_proba(X).shape == (16, 3)
+    ways = re.findall(r"(layers|structure)='(\w+)'", str(error.value))
+    assert ways == [("layers", "all"), ("structure", "full")] and "or 'diag'" in str(error.value)
+    for structure in ("full", "diag"):
+        bayes = bb.Laplace(model, layers="all", structure=structure, prior_variance=1.0).fit(data)
+        assert bayes.predict_proba(X).shape == (16, 3)
 
 
 class Choices(nn.Module):
@@ -259,6 +289,32 @@ def test_choices_that_share_the_heads_weights_are_refused_with_a_way_out_that_is
     mean, covariance = head_reference.logit_gaussian(model, HEAD, x, as_rows)
     expected = head_reference.probabilities(mean, covariance)
     torch.testing.assert_close(bayes.predict_proba(x), expected, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("squeezed", [True, False])
+def test_choices_by_a_layer_that_sees_all_of_them_get_the_same_way_out(squeezed):
+    """The layer returns (n, c, 1): logits of positions, if there is a label for each, or of a choice."""
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.head = nn.Linear(4, 1)
+
+        def forward(self, x):  # (n, c, 4)
+            return self.head(x).squeeze(-1) if squeezed else self.head(x)
+
+    x, y = points(48)[0].view(16, 3, 4), torch.arange(16) % 3
+    says = (
+        r"shape \(16,\); expected \(16, 3\).*a choice, let the model return them as \(n, 3\), freeze.*'full'"
+    )
+    with pytest.raises(DataError, match=says):
+        bb.Laplace(Model()).fit([(x, y)])
+    if squeezed:
+        bayes = bb.Laplace(Model(), layers="all", structure="full", prior_variance=1.0).fit([(x, y)])
+        assert bayes.predict_proba(x).shape == (16, 3)
+    each = torch.randint(2, (16, 3))
+    for labels in (each, each[..., None], each[..., None].float()):
+        assert bb.Laplace(Model()).fit([(x, labels)]).posterior.fitted.count == 48
 
 
 def test_a_clamp_that_comes_late_is_noticed():

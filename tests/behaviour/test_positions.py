@@ -166,9 +166,8 @@ def test_every_position_is_a_point(both):
     assert bayes.prior_variance == pytest.approx(plain.prior_variance, rel=1e-6)
     assert bayes.temperature == pytest.approx(plain.temperature, rel=1e-6)
     assert bayes.evaluate([(x, y)]) == pytest.approx(plain.evaluate([(rows, labels)]), abs=1e-6)
-    assert bayes.threshold(
-        [(x[:2], y[:2]), (x[2:], y[2:])] if x.is_floating_point() else {0: x, "labels": y}
-    ) == pytest.approx(plain.threshold(rows), abs=1e-6)
+    for data in ([(x[:2], y[:2]), (x[2:], y[2:])], {0: x, "labels": y}):
+        assert bayes.threshold(data) == pytest.approx(plain.threshold(rows), abs=1e-6)
 
 
 def test_an_update_is_one_fit_on_both(both):
@@ -288,6 +287,18 @@ def test_masks_as_files_have_them_are_labels():
     assert torch.equal(bayes.predict_proba(x), other.predict_proba(x))
 
 
+@pytest.mark.parametrize("dtype", [torch.int64, torch.uint8])
+def test_a_label_of_255_is_refused_with_what_to_write_for_it(dtype):
+    model, x, y, _, _ = problem("pixels")
+    masked = y.clamp_min(0).to(dtype)
+    masked[:, 0] = 255
+    with pytest.raises(DataError, match=r"255\]; .*from 0 to 2\. If 255 marks pixels to ignore") as error:
+        bb.Laplace(model).fit([(x, masked)])
+    names = {"torch": torch, "labels": masked}
+    exec(str(error.value).partition("give ")[2], names)  # what the message says to write
+    assert bb.Laplace(model).fit([(x, names["labels"])]).posterior.fitted.count == int((masked != 255).sum())
+
+
 def test_bytes_have_no_label_that_does_not_count():
     """In uint8 -100 would be 156, which is a class."""
     y = torch.full((3, 4, 5), 156, dtype=torch.uint8)
@@ -295,11 +306,44 @@ def test_bytes_have_no_label_that_does_not_count():
     assert bayes.posterior.fitted.count == y.numel()
 
 
+@pytest.mark.filterwarnings("ignore::bitbayes.errors.EdgeWarning")
+def test_predictions_take_the_loader_of_token_ids_and_labels_that_fit_takes(tmp_path):
+    model, x, y, _, _ = problem("tokens")
+    assert x.shape == y.shape and not x.is_floating_point()
+    pairs, inputs = [(x[:2], y[:2]), (x[2:], y[2:])], [x[:2], x[2:]]
+    bayes = bb.Laplace(model, prior_variance=1.0).fit(pairs).tune(pairs)
+    bayes.save(tmp_path / "tokens.safetensors")
+    for each in (bayes, bb.Laplace.load(tmp_path / "tokens.safetensors", model)):
+        for name in ("predict_proba", "score", "confidence"):
+            assert torch.equal(getattr(each, name)(pairs), getattr(each, name)(inputs))
+        assert torch.equal(each.logits(pairs).mean, each.logits(inputs).mean)
+        assert torch.equal(each.uncertainty(pairs).entropy, each.uncertainty(inputs).entropy)
+        assert torch.equal(each.predict_and_score(pairs)[1], each.predict_and_score(inputs)[1])
+        # Positions with the label -100 do not count.
+        scores = each.score(x)[y != -100].sort().values
+        assert each.threshold(pairs, accept=1.0) == pytest.approx(float(scores[0]))
+        outside = each.evaluate(pairs, outliers={"same": pairs})
+        assert outside == each.evaluate(pairs, outliers={"same": inputs})
+    bayes.tune(pairs, objective="ood", outliers=pairs)
+
+
+class MaskedTokens(Tokens):
+    """A mask beside the ids."""
+
+    def forward(self, ids, mask=None):
+        return self.head(self.features(ids) * (1 if mask is None else mask[..., None]))
+
+
 def test_a_mask_of_tokens_is_never_taken_for_labels():
-    bayes = bb.Laplace(Tokens(), prior_variance=1.0).fit([(IDS, torch.randint(3, (4, 6)))])
-    for use in (bayes.predict_proba, bayes.score, bayes.threshold):
-        with pytest.raises(DataError, match="the second cannot be labels"):
-            use([(IDS, torch.ones_like(IDS))])
+    """After a fit with a mask, (ids, mask) lacks nothing but the labels; ((ids, mask), labels) has them."""
+    y, mask = torch.randint(3, (4, 6)), torch.ones_like(IDS)
+    for inputs in ({"ids": IDS, "mask": mask}, (IDS, mask)):
+        bayes = bb.Laplace(MaskedTokens(), prior_variance=1.0).fit([(inputs, y)])
+        for use in (bayes.predict_proba, bayes.score, bayes.threshold):
+            with pytest.raises(DataError, match="the second cannot be labels"):
+                use([(IDS, mask)])
+        alone = {0: IDS, 1: mask} if isinstance(inputs, tuple) else inputs
+        assert torch.equal(bayes.predict_proba([(inputs, y)]), bayes.predict_proba(alone))
 
 
 def test_what_needs_one_output_for_each_input_says_so():
@@ -310,5 +354,5 @@ def test_what_needs_one_output_for_each_input_says_so():
             use(x)
     with pytest.raises(ModelError, match=r"expected \(n, k\); outputs with positions need layers='last'"):
         bb.Laplace(model, layers="all", structure="diag").fit([(x, y)])
-    with pytest.raises(ModelError, match=r"sees features of shape \(4, 4, 5\).*x\[None\]"):
+    with pytest.raises(DataError, match=r"shape \(2, 4, 5\), which is one row: use x\[None\]"):
         bayes.predict_proba(x[0])

@@ -9,7 +9,6 @@ import bitbayes as bb
 from bitbayes.errors import DataError
 from bitbayes.model import input_batches, labelled_batches
 
-CPU = torch.device("cpu")
 # The same whatever other tests have drawn: for some data the best prior variance is a matter of rounding.
 GENERATOR = torch.Generator().manual_seed(0)
 A, B = torch.randn(12, 3, generator=GENERATOR), torch.randn(12, 2, generator=GENERATOR)
@@ -112,9 +111,9 @@ def test_inputs_by_place_are_exported(tmp_path):
 
 
 def test_a_pair_of_inputs_becomes_places():
-    (batch,) = labelled_batches([((A, B), Y)], CPU)
+    (batch,) = labelled_batches([((A, B), Y)], nn.Identity())
     assert list(batch.inputs) == [0, 1] and torch.equal(batch.labels, Y)
-    (batch,) = input_batches([((A, B), Y)], CPU)
+    (batch,) = input_batches([((A, B), Y)], nn.Identity())
     assert list(batch.inputs) == [0, 1] and batch.labels is None
 
 

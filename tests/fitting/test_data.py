@@ -18,8 +18,15 @@ from bitbayes.structures import DiagCurvature
 X, Y = torch.arange(10.0).reshape(5, 2), torch.arange(5)
 
 
+class Named(nn.Linear):
+    """Its input is called x."""
+
+    def forward(self, x, size=None):
+        return super().forward(x)
+
+
 def training_data(loader, **options):
-    return TrainingData(FitRequest(nn.Linear(2, 5), loader, Options(**options)))
+    return TrainingData(FitRequest(Named(2, 5), loader, Options(**options)))
 
 
 def test_a_preview_reads_one_batch_and_leaves_all_of_them_to_the_pass():

@@ -325,3 +325,21 @@ def test_a_full_disk_raises_and_leaves_the_old_files(tmp_path):
         for name in names
     ]
     assert {path.name: path.read_text() for path in Path(tmp_path).iterdir()} == dict.fromkeys(names, "old")
+
+
+def test_a_folder_that_takes_no_files_is_noticed_before_the_work(tmp_path, monkeypatch):
+    """The modes allow it, as those of /proc and of some network drives do."""
+    monkeypatch.setattr(atomic_write.os, "open", raises(PermissionError(errno.EACCES, "Permission denied")))
+    for use in (check_writable, lambda path: write_text(path, "text")):
+        with pytest.raises(FileError, match="Permission denied; choose a file and a folder"):
+            use(tmp_path / "page.html")
+    monkeypatch.undo()
+    assert check_writable(tmp_path / "page.html") == tmp_path / "page.html"
+    assert not list(tmp_path.iterdir())
+
+
+def test_save_looks_at_the_path_before_it_hashes_the_model(tmp_path, monkeypatch):
+    bayes, _, _ = reference.fitted()
+    monkeypatch.setattr("bitbayes.laplace.fingerprint", raises(AssertionError("the model was hashed")))
+    with pytest.raises(FileError, match="there is no folder"):
+        bayes.save(tmp_path / "nowhere" / "bayes.safetensors")

@@ -21,12 +21,12 @@ from bitbayes._version import __version__
 from bitbayes.auditing.costs import Duration, duration_of, durations_in_turns, median_duration, now
 from bitbayes.auditing.examples import TestExamples, choose_examples
 from bitbayes.auditing.findings import Cost
+from bitbayes.auditing.generated import is_scalable, noise_like, scaled
 from bitbayes.auditing.predictions import (
     Methods,
     SharedPass,
     by_confidence,
     by_score,
-    is_scalable,
     plain_logits,
     predict_test,
 )
@@ -47,7 +47,7 @@ from bitbayes.baselines import TemperatureScaling
 from bitbayes.errors import BitbayesError, DataError, EdgeWarning
 from bitbayes.laplace import Laplace
 from bitbayes.model import Inputs, Loader, check_loader, labelled_batches, model_device, row_count
-from bitbayes.outliers import far_away, uniform_noise
+from bitbayes.model.loaders.batches import by_place
 
 # The mean of this many confidences is known to about two percentage points.
 MOST_GENERATED_OUTLIERS = 1000
@@ -74,8 +74,9 @@ def audit(
     "paper" is left out, and a note says so.
 
     All scores are on the test data and on outliers. In addition to the given outliers the audit generates
-    uniform noise over the range of the test inputs, δ·noise and δ·test inputs. It cannot generate them if
-    the inputs are integers or mappings; then it adds a note.
+    uniform noise over the range of the test inputs, δ·noise and δ·test inputs. In mappings, the
+    floating-point tensors are replaced or scaled. It cannot generate them if the inputs are integers; then it
+    adds a note.
 
     Args:
         model: a trained network whose output is one linear layer. It is not changed.
@@ -131,7 +132,7 @@ def _measure(model: nn.Module, request: AuditRequest, report: ReportProgress) ->
     device, seed = model_device(model), request.seed
     notes: list[str] = []
     train, validation, test = request.loaders.values()
-    first = {name: _first_inputs(name, loader, device) for name, loader in request.loaders.items()}
+    first = {name: _first_inputs(name, loader, model) for name, loader in request.loaders.items()}
     given = _check_outliers(request.outliers)
 
     bayes, scaled = Laplace(model), TemperatureScaling(model)
@@ -159,18 +160,18 @@ def _measure(model: nn.Module, request: AuditRequest, report: ReportProgress) ->
         chosen["paper"] = {"prior_variance": _chosen_numbers(paper)["prior_variance"]}
     test_examples = TestExamples()
     testing = TimedLoader(test, "Test data", report, device)
-    predicted, labels, inputs = predict_test(methods, testing, device, MOST_GENERATED_OUTLIERS, test_examples)
+    predicted, labels, inputs = predict_test(methods, testing, model, MOST_GENERATED_OUTLIERS, test_examples)
 
     generated = _generate_outliers(inputs, seed, notes)
-    sets = predict_sets(methods, given + generated, device, report, notes)
+    sets = predict_sets(methods, given + generated, model, report, notes)
     rankings = rank_test(predicted, [each.ranked for each in sets])
     scored, groups = score_outliers(predicted, rankings, sets)
     curve = None
     if "unfamiliar" in groups:
         members = [(n, data) for n, _, data in given + generated if n in groups["unfamiliar"].sets]
         curve = measure_prior_curve(bayes, test, members, report)
-    slightly = score_scaled(methods, inputs, labels, device, notes) if inputs is not None and generated else []
-    ray = score_rays(methods, inputs, device, report, notes) if inputs is not None and generated else None
+    slightly = score_scaled(methods, inputs, labels, model, notes) if inputs is not None and generated else []
+    ray = score_rays(methods, inputs, model, report, notes) if inputs is not None and generated else None
     limits = score_limits(bayes, inputs, labels, report, notes) if inputs is not None and ray else []
     changed = predicted["plain"].probs.argmax(1) != predicted["bitbayes"].probs.argmax(1)  # (n,)
     return AuditReport(
@@ -231,12 +232,12 @@ class TimedLoader:
             self.waiting = Duration(self.waiting.seconds + waited.seconds, self.waiting.work + waited.work)
             self.report(self.stage, done, total)
             yield batch
-            self.rows += row_count(batch if isinstance(batch, Mapping) else batch[0])
+            self.rows += row_count(batch if isinstance(batch, Mapping) else by_place(batch[0]))
             self.report(self.stage, done + 1, total)
             requested = now(self.device)
 
 
-def _first_inputs(name: str, loader: Iterable[Any], device: torch.device) -> Inputs:
+def _first_inputs(name: str, loader: Iterable[Any], model: nn.Module) -> Inputs:
     """Return the inputs of the first batch. This finds an unsuitable loader before any work is done."""
     if isinstance(loader, Iterator):
         raise DataError(
@@ -244,7 +245,7 @@ def _first_inputs(name: str, loader: Iterable[Any], device: torch.device) -> Inp
             "give a DataLoader, or a list of batches"
         )
     try:
-        return next(labelled_batches(check_loader(loader), device)).inputs
+        return next(labelled_batches(check_loader(loader), model)).inputs
     except DataError as error:
         raise DataError(f"{name!r}: {error}") from error
 
@@ -283,8 +284,9 @@ def _tune_as_the_paper(
     device = model_device(bayes.model)
     tuning = TimedLoader(validation, METHOD_TITLES["paper"], report, device, extra_steps=1)  # for the noise
     left_out = f"The column “{tuning.stage}” is left out:"
-    if not is_scalable(first):
-        notes.append(f"{left_out} it needs noise, and the inputs are no floating-point tensors.")
+    if not isinstance(first, Tensor) or not is_scalable(first):
+        kind = "are integers" if isinstance(first, Tensor) else "are a mapping"
+        notes.append(f"{left_out} it needs noise in one floating-point tensor, and the inputs {kind}.")
         return False
     try:
         with _edge_warnings_as_notes(tuning.stage, notes):
@@ -303,26 +305,23 @@ def _chosen_numbers(bayes: Laplace) -> dict[str, float]:
     return {name: float(getattr(bayes, name)) for name in names}
 
 
-def _generate_outliers(inputs: Tensor | None, seed: int, notes: list[str]) -> list[tuple[str, str, Any]]:
+def _generate_outliers(inputs: Inputs | None, seed: int, notes: list[str]) -> list[tuple[str, str, Any]]:
     """Return noise, scaled noise and scaled test inputs; or nothing, and a note that says why.
 
-    Each set is a name, a kind and a tensor of inputs.
+    Each set is a name, a kind and its inputs.
     """
     if inputs is None:
-        notes.append("The inputs are no floating-point tensors: noise and far-away inputs were skipped.")
+        notes.append("The inputs hold no floating-point numbers: noise and far-away inputs were skipped.")
         return []
     # `tune` draws noise from small seeds. A distant seed makes sure that the scored noise is different.
     generator = torch.Generator().manual_seed(seed + 1_000_003)
     try:
-        noise = uniform_noise(inputs, MOST_GENERATED_OUTLIERS, generator=generator)
+        noise = noise_like(inputs, MOST_GENERATED_OUTLIERS, generator)
     except DataError as error:
         notes.append(f"Noise and far-away inputs were skipped: {error}")
         return []
-    by_100, by_2000 = (
-        far_away(noise, 100),
-        far_away(noise, 2000),
-    )  # the paper's δ for two classes, and for more
-    inputs_of = noise, by_100, by_2000, far_away(inputs, 2000)
+    # 100 and 2,000 are the paper's δ for two classes, and for more.
+    inputs_of = noise, scaled(noise, 100), scaled(noise, 2000), scaled(inputs, 2000)
     return list(zip(GENERATED, ("noise", "far", "far", "far"), inputs_of, strict=True))
 
 

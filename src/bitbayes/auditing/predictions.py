@@ -1,11 +1,12 @@
 """Run the audited methods on inputs."""
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple, TypeGuard
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from bitbayes.auditing.generated import first_rows, is_scalable, pieces
 from bitbayes.laplace import Laplace
 from bitbayes.likelihoods import likelihood_for
 from bitbayes.model import Inputs, call, input_batches, labelled_batches, private_copy, row_count
@@ -32,11 +33,6 @@ Methods = dict[str, Callable[[Inputs], Rated]]  # by name
 Predictions = dict[str, Rated]  # by method
 # Called with the inputs of a batch, its labels if there are any, and the predictions of all methods.
 BatchCallback = Callable[[Inputs, Tensor | None, Predictions], None]
-
-
-def is_scalable(x: Inputs) -> TypeGuard[Tensor]:
-    """Return whether δ·x is a valid input. Token ids and mappings cannot be scaled."""
-    return isinstance(x, Tensor) and x.is_floating_point()
 
 
 def plain_logits(model: nn.Module, x: Inputs) -> Tensor:
@@ -88,16 +84,20 @@ def predict(methods: Methods, x: Inputs) -> Predictions:
     return {name: Rated(*(part.cpu() for part in rate(x))) for name, rate in methods.items()}
 
 
+def in_parts(data: Iterable[Any] | Inputs) -> Iterable[Any]:
+    """Return inputs in parts that are small enough to predict at once, and a loader unchanged."""
+    return pieces(data, ROWS_PER_PREDICTION) if isinstance(data, (Tensor, Mapping)) else data
+
+
 def predict_outliers(
     methods: Methods,
-    data: Iterable[Any] | Tensor,
-    device: torch.device,
+    data: Iterable[Any] | Inputs,
+    model: nn.Module,
     on_batch: BatchCallback | None = None,
 ) -> dict[str, Ranked]:
-    """Return the confidences and scores of a tensor, or of the inputs of a loader, by method."""
-    pieces = list(torch.split(data, ROWS_PER_PREDICTION)) if isinstance(data, Tensor) else data
+    """Return the confidences and scores of a tensor, a mapping, or the inputs of a loader, by method."""
     parts: dict[str, list[Ranked]] = {name: [] for name in methods}
-    for batch in input_batches(pieces, device):
+    for batch in input_batches(in_parts(data), model):
         predicted = predict(methods, batch.inputs)
         if on_batch:
             on_batch(batch.inputs, None, predicted)
@@ -107,29 +107,35 @@ def predict_outliers(
 
 
 def predict_test(
-    methods: Methods, loader: Iterable[Any], device: torch.device, most_inputs: int, on_batch: BatchCallback
-) -> tuple[Predictions, Tensor, Tensor | None]:
+    methods: Methods, loader: Iterable[Any], model: nn.Module, most_inputs: int, on_batch: BatchCallback
+) -> tuple[Predictions, Tensor, Inputs | None]:
     """Run every method on the test data.
 
     Returns the predictions, the labels (n,), and the first `most_inputs` inputs (None if these cannot be
     scaled).
     """
     labels: list[Tensor] = []
-    first_inputs: list[Tensor] = []
+    first_inputs: list[Inputs] = []
     parts: dict[str, list[Rated]] = {name: [] for name in methods}
-    for inputs, batch_labels in _labelled(loader, device):
+    for inputs, batch_labels in _labelled(loader, model):
         labels.append(batch_labels)
-        if is_scalable(inputs) and sum(map(len, first_inputs)) < most_inputs:
-            first_inputs.append(inputs.cpu())
+        if is_scalable(inputs) and sum(map(row_count, first_inputs)) < most_inputs:
+            first_inputs.append(_on_cpu(inputs))
         predicted = predict(methods, inputs)
         on_batch(inputs, batch_labels, predicted)
         for name, rated in predicted.items():
             parts[name].append(rated)
     predictions = {name: Rated(*map(torch.cat, zip(*part, strict=True))) for name, part in parts.items()}
-    return predictions, torch.cat(labels), torch.cat(first_inputs)[:most_inputs] if first_inputs else None
+    return predictions, torch.cat(labels), first_rows(first_inputs, most_inputs) if first_inputs else None
 
 
-def _labelled(loader: Iterable[Any], device: torch.device) -> Iterator[tuple[Inputs, Tensor]]:
-    for batch in labelled_batches(loader, device):
+def _on_cpu(inputs: Inputs) -> Inputs:
+    if isinstance(inputs, Tensor):
+        return inputs.cpu()
+    return {name: each.cpu() if isinstance(each, Tensor) else each for name, each in inputs.items()}
+
+
+def _labelled(loader: Iterable[Any], model: nn.Module) -> Iterator[tuple[Inputs, Tensor]]:
+    for batch in labelled_batches(loader, model):
         assert batch.labels is not None
         yield batch.inputs, batch.labels.reshape(-1).long().cpu()

@@ -8,10 +8,10 @@ from torch import Tensor
 
 from bitbayes import metrics
 from bitbayes.auditing.findings import PriorCurve
-from bitbayes.auditing.predictions import ROWS_PER_PREDICTION, Rated
+from bitbayes.auditing.predictions import Rated, in_parts
 from bitbayes.auditing.progress import ReportProgress
 from bitbayes.laplace import Laplace
-from bitbayes.model import Batch, input_batches, labelled_batches, model_device
+from bitbayes.model import Batch, Inputs, input_batches, labelled_batches
 from bitbayes.predicting import Predictor
 from bitbayes.prior import Prior
 
@@ -24,7 +24,7 @@ MOST_INPUTS = 2000
 def measure_prior_curve(
     bayes: Laplace,
     test: Iterable[Any],
-    sets: list[tuple[str, Iterable[Any] | Tensor]],
+    sets: list[tuple[str, Iterable[Any] | Inputs]],
     report: ReportProgress,
 ) -> PriorCurve:
     """Score every prior variance on the first inputs of the test data and of each set, in one pass.
@@ -37,11 +37,10 @@ def measure_prior_curve(
     """
     stage, steps = "Settings", 1 + len(sets)
     report(stage, 0, steps)
-    device = model_device(bayes.model)
     labels: list[Tensor] = []
 
     def test_batches() -> Iterator[Batch]:
-        for batch in _first(labelled_batches(test, device)):
+        for batch in _first(labelled_batches(test, bayes.model)):
             assert batch.labels is not None
             labels.append(batch.labels.reshape(-1).long().cpu())
             yield batch
@@ -51,8 +50,7 @@ def measure_prior_curve(
     auroc, fpr95 = [], []  # of each set, by prior variance
     for number, (_, data) in enumerate(sets):
         report(stage, 1 + number, steps)
-        pieces = list(torch.split(data, ROWS_PER_PREDICTION)) if isinstance(data, Tensor) else data
-        outside = _rate(bayes, _first(input_batches(pieces, device)))
+        outside = _rate(bayes, _first(input_batches(in_parts(data), bayes.model)))
         pairs = [(of_data.scores, of_set.scores) for of_data, of_set in zip(inside, outside, strict=True)]
         auroc.append([metrics.auroc(*pair) for pair in pairs])
         fpr95.append([metrics.fpr95(*pair) for pair in pairs])

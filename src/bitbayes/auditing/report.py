@@ -9,7 +9,7 @@ from bitbayes.auditing.notebook import render_summary
 from bitbayes.auditing.page import render_page
 from bitbayes.auditing.terminal import write_summary
 from bitbayes.auditing.verdict import write_verdict
-from bitbayes.io.atomic_write import write_text
+from bitbayes.io.atomic_write import check_writable, write_text
 
 JSON_START = '{\n "schema":'  # how `to_json` begins
 
@@ -28,6 +28,7 @@ class AuditReport(Audit):
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the report as one HTML file. An existing file is replaced completely or not at all."""
+        check_writable(Path(path))
         write_text(Path(path), render_page(self))
 
     def to_json(self) -> str:

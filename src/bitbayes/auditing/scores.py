@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from bitbayes import metrics
 from bitbayes.auditing import bootstrap
@@ -20,13 +20,13 @@ from bitbayes.auditing.findings import (
     ScaledTest,
     TestScores,
 )
+from bitbayes.auditing.generated import pieces, scaled
 from bitbayes.auditing.predictions import Methods, Predictions, Ranked, predict_outliers
 from bitbayes.auditing.progress import ReportProgress
 from bitbayes.auditing.rankings import rank_outliers
 from bitbayes.errors import BitbayesError, DataError
 from bitbayes.laplace import Laplace
-from bitbayes.model import Inputs
-from bitbayes.outliers import far_away
+from bitbayes.model import Inputs, row_count
 
 # How much brighter an image may be and still show the same.
 SMALL_SCALES = (1.5, 2.0)
@@ -86,8 +86,8 @@ def score_test(predicted: Predictions, labels: Tensor) -> dict[str, TestScores]:
 
 def predict_sets(
     methods: Methods,
-    sets: list[tuple[str, str, Iterable[Any] | Tensor]],
-    device: torch.device,
+    sets: list[tuple[str, str, Iterable[Any] | Inputs]],
+    model: nn.Module,
     report: ReportProgress,
     notes: list[str],
 ) -> list[PredictedSet]:
@@ -99,7 +99,7 @@ def predict_sets(
     Args:
         methods: the methods by name.
         sets: the name, the kind (see `OutlierSet`) and the inputs of each set.
-        device: the model's device.
+        model: the audited network.
         report: called with the progress.
         notes: notes for the report are appended here.
     """
@@ -108,7 +108,7 @@ def predict_sets(
         report("Outliers", number, len(sets))
         examples = SurestOutliers()
         try:
-            ranked = predict_outliers(methods, data, device, examples)
+            ranked = predict_outliers(methods, data, model, examples)
         except Exception as error:  # the network's own code can raise anything on inputs of another shape
             if kind == "given":
                 raise DataError(f"outliers {name!r}: {error}") from error
@@ -205,13 +205,13 @@ def _outlier_scores(
 
 
 def score_scaled(
-    methods: Methods, inputs: Tensor, labels: Tensor, device: torch.device, notes: list[str]
+    methods: Methods, inputs: Inputs, labels: Tensor, model: nn.Module, notes: list[str]
 ) -> list[ScaledTest]:
     """Measure accuracy and confidence at δ·x for small δ, where the network may well be right.
 
-    Shapes: inputs x (n, …), and labels of them and more.
+    `labels` are those of the inputs, and of more.
     """
-    found = []
+    found, size = [], row_count(inputs)
     for delta in SMALL_SCALES:
         chosen: dict[str, list[Tensor]] = {method: [] for method in methods}
 
@@ -220,15 +220,15 @@ def score_scaled(
                 chosen[method].append(rated.probs.argmax(1))
 
         try:
-            ranked = predict_outliers(methods, far_away(inputs, delta), device, note)
+            ranked = predict_outliers(methods, scaled(inputs, delta), model, note)
         except BitbayesError as error:
             notes.append(f"Scaled test inputs stop before × {delta:g}: {error}")
             break
-        right = {m: (torch.cat(each) == labels[: len(inputs)]).double().mean() for m, each in chosen.items()}
+        right = {m: (torch.cat(each) == labels[:size]).double().mean() for m, each in chosen.items()}
         found.append(
             ScaledTest(
                 delta,
-                len(inputs),
+                size,
                 {method: float(share) for method, share in right.items()},
                 {method: float(each.confidence.double().mean()) for method, each in ranked.items()},
             )
@@ -237,16 +237,16 @@ def score_scaled(
 
 
 def score_rays(
-    methods: Methods, inputs: Tensor, device: torch.device, report: ReportProgress, notes: list[str]
+    methods: Methods, inputs: Inputs, model: nn.Module, report: ReportProgress, notes: list[str]
 ) -> RayConfidence | None:
     """Measure the confidence at δ·x for growing δ, until the network overflows."""
-    x = inputs[:MOST_INPUTS_ALONG_RAYS]
+    x = pieces(inputs, MOST_INPUTS_ALONG_RAYS)[0]
     low, mean, high = ({method: list[float]() for method in methods} for _ in range(3))
-    ray = RayConfidence([], len(x), mean=mean, low=low, high=high)
+    ray = RayConfidence([], row_count(x), mean=mean, low=low, high=high)
     for number, delta in enumerate(RAY_DELTAS):
         report("Far away", number, len(RAY_DELTAS))
         try:
-            ranked = predict_outliers(methods, far_away(x, delta), device)
+            ranked = predict_outliers(methods, scaled(x, delta), model)
         except BitbayesError as error:
             notes.append(f"Far-away test inputs stop before δ = {delta:g}: {error}")
             break
@@ -261,12 +261,15 @@ def score_rays(
 
 
 def score_limits(
-    bayes: Laplace, inputs: Tensor, labels: Tensor, report: ReportProgress, notes: list[str]
+    bayes: Laplace, inputs: Inputs, labels: Tensor, report: ReportProgress, notes: list[str]
 ) -> list[ClassLimits]:
     """Compute the limits of confidence, and certificates, for the first test inputs of each class.
 
     If the network has no limits, the list is empty and a note says why.
     """
+    if not isinstance(inputs, Tensor):
+        notes.append("The limits of confidence at infinity were skipped: they need inputs in one tensor.")
+        return []
     labels = labels[: len(inputs)]
     classes = sorted(set(labels.tolist()))
     most = max(1, min(MOST_LIMITS_PER_CLASS, MOST_LIMITS // len(classes)))

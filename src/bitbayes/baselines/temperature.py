@@ -22,7 +22,6 @@ from bitbayes.model import (
     fingerprint,
     input_batches,
     labelled_batches,
-    model_device,
     private_copy,
     unwrapped,
 )
@@ -102,7 +101,7 @@ class TemperatureScaling(nn.Module):
         outputs, targets = [], []
         steps = track(check_loader(val_loader), "temperature scaling", progress)
         likelihood: Likelihood | None = None
-        for batch in labelled_batches(steps, model_device(self.model)):
+        for batch in labelled_batches(steps, self.model):
             logits = self._logits(batch.inputs, batch.name)
             likelihood = likelihood or likelihood_for(logits.shape[1])
             assert batch.labels is not None
@@ -127,7 +126,7 @@ class TemperatureScaling(nn.Module):
         if self._temperature is None:
             raise NotFittedError("this TemperatureScaling is not fitted yet: call `fit(val_loader)` first")
         parts = []
-        for batch in input_batches(x, model_device(self.model)):
+        for batch in input_batches(x, self.model):
             logits = self._logits(batch.inputs, batch.name)
             likelihood = likelihood_for(logits.shape[1])
             logits = likelihood.remove_shift(logits)  # a small T could make it overflow

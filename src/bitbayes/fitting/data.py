@@ -17,6 +17,7 @@ from bitbayes.likelihoods import Likelihood
 from bitbayes.model import (
     Batch,
     Head,
+    InputForm,
     Inputs,
     Level,
     Run,
@@ -71,6 +72,7 @@ class Totals:
     batches, rows: the number of batches that were read, and of inputs in them.
     digest: of the data that were read, modulo 2⁶⁴.
     generator: of the labels that are drawn; None if none are.
+    inputs: what the inputs are like.
     """
 
     curvature: dict[str, Curvature] = field(default_factory=dict)
@@ -81,6 +83,7 @@ class Totals:
     rows: int = 0
     digest: Tensor | int = 0
     generator: torch.Generator | None = None
+    inputs: InputForm = field(default_factory=InputForm)
 
     def add_points(self, losses: Tensor, curvature: dict[str, Curvature]) -> None:
         """Add the losses (n,) and the curvature of some points."""
@@ -128,6 +131,7 @@ class Totals:
             levels=tuple(each for each in levels if each.name in sums),
             level_sums=sums,
             mutable_buffers=run.mutable_buffers,
+            inputs=self.inputs,
         )
 
     def check_overflow(self, dtype: torch.dtype) -> None:
@@ -158,10 +162,12 @@ class TrainingData:
             self.loader, self.totals = request.checkpointer.begin(self.loader, self.device)
         self.iterator = iter(self.loader)
         try:
-            self.first = next(self.iterator)
+            first = next(self.iterator)
         except StopIteration:
             raise EmptyLoaderError(EMPTY) from None
-        inputs = labelled_batch(self.first, 0, self.device).inputs
+        self.first = labelled_batch(first, 0, request.model)
+        inputs = self.first.inputs
+        self.totals.inputs = InputForm.of(inputs)
         # The shapes of a mapping's tensors depend on each other: only a plain tensor is cut.
         self.preview = _copied(inputs[:PREVIEW_ROWS] if isinstance(inputs, Tensor) else inputs)
 
@@ -173,7 +179,7 @@ class TrainingData:
         batches = self.iterator if totals.batches else chain([self.first], self.iterator)
         with Progress("fitting", length_hint(self.loader), self.request.progress) as progress:
             for number, given in enumerate(batches, totals.batches):
-                batch = labelled_batch(given, number, self.device)
+                batch = given if number == 0 else labelled_batch(given, number, self.request.model)
                 assert batch.labels is not None
                 totals.batches += 1
                 totals.rows += len(batch.labels)  # not those of the inputs, which may be texts in a list

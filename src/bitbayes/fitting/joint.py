@@ -49,6 +49,7 @@ def fit_jointly(task: str, request: FitRequest) -> Fitted:
 
     # The text of a function contains its address, which differs between processes.
     asked = replace(options, output="a function") if callable(options.output) else options
+    asked = replace(asked, adapt=None)
     mine, outlines = processes.agree(f"{task} with {asked}", share, _outline)
     known = [each for each in outlines if each is not None]
     if not known:

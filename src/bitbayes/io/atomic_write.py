@@ -55,7 +55,7 @@ def write_bytes(path: Path, *pieces: bytes | memoryview) -> None:
     ...     os.listdir(folder), (Path(folder) / "notes").read_bytes()
     (['notes'], b'one, two')
     """
-    target = check_writable(path)
+    target = _target(path)
     with _as_file_error("write", path):
         _remove_strays(target)
         with _temporary_file(target) as part:
@@ -77,6 +77,14 @@ def check_writable(path: Path) -> Path:
     Returns:
         The file that will be written: `path`, or what it links to.
     """
+    target = _target(path)
+    # Some folders take no files, whatever their modes say: /proc, or a drive of another machine.
+    with _as_file_error("write", path), _temporary_file(target):
+        return target
+
+
+def _target(path: Path) -> Path:
+    """The file that is written for `path`; raises if its name or the modes of file and folder forbid it."""
     with _as_file_error("write", path):
         target = Path(os.path.realpath(path)) if path.is_symlink() else path
         folder, mode = target.parent, _mode(target)
@@ -113,7 +121,10 @@ def _as_file_error(action: str, path: Path) -> Iterator[None]:
         yield
     except FileNotFoundError as error:
         if action != "read":
-            raise FileError(f"cannot {action} {path}: its folder has gone; make it again") from error
+            raise FileError(
+                f"cannot {action} {path}: its folder has gone, or takes no files; make it again, or choose "
+                "another"
+            ) from error
         raise FileError(f"there is no file {path}: give the path of one") from error
     except OSError as error:
         advice = ADVICE.get(error.errno or 0, "choose another path")

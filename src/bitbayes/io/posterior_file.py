@@ -20,7 +20,7 @@ from bitbayes.io import sums
 from bitbayes.io.strict_json import parse_json
 from bitbayes.io.tensor_file import SAVE_AGAIN, TensorFile, read_tensors, write_tensors
 from bitbayes.likelihoods import likelihood_for
-from bitbayes.model import Fingerprint, Head, Level, TrainableLayers
+from bitbayes.model import Fingerprint, Head, InputForm, Level, TrainableLayers
 from bitbayes.model.running.change_detector import tensor_bytes
 from bitbayes.residual import INPUT
 from bitbayes.structures import CURVATURES
@@ -55,6 +55,7 @@ def write(
         "fingerprint": asdict(fitted.fingerprint),
         "levels": [asdict(each) for each in fitted.levels],
         "mutable_buffers": fitted.mutable_buffers,
+        "input_form": asdict(fitted.inputs),
     }
     try:
         text = json.dumps(header, allow_nan=False)
@@ -162,4 +163,5 @@ def _fitted(header: dict[str, Any], tensors: dict[str, Tensor]) -> Fitted:
         tuple(Level(**each) for each in header["levels"]),
         measured,
         tuple(header["mutable_buffers"]),
+        InputForm.read(header.get("input_form")),
     )

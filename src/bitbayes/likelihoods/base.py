@@ -14,7 +14,7 @@ from torch import Tensor
 
 from bitbayes.errors import ArgumentError, DataError, one_of
 from bitbayes.logits import NO_CROSS_COVARIANCE, LogitGaussian
-from bitbayes.model import DeferredChecks
+from bitbayes.model import IGNORED, DeferredChecks
 from bitbayes.precision import without_autocast
 from bitbayes.uncertainty import Uncertainty, uncertainty_of_draws
 
@@ -22,6 +22,13 @@ ClosedForm = Callable[[LogitGaussian], Tensor]
 AUTO, SAMPLED_LOGITS = "auto", "mc"
 # How many draws of logits are taken by default.
 SAMPLES = 100
+
+# The label that files of masks use for pixels to ignore, and what to write for it here.
+MASKED = 255
+IGNORE_MASKED = (
+    f"If {MASKED} marks pixels to ignore, give labels = torch.where(labels == {MASKED}, {IGNORED}, "
+    "labels.long())"
+)
 
 
 class Likelihood(ABC):
@@ -81,7 +88,8 @@ class Likelihood(ABC):
             if ok is not False:  # the values are wrong, not the type
                 values = torch.unique(labels).tolist()
                 given = f"{values[:5]}{' and more' if len(values) > 5 else ''}"
-            raise DataError(f"{where}: the labels are {given}; {expected}")
+            ignore = f". {IGNORE_MASKED}" if bool((labels == MASKED).any()) else ""
+            raise DataError(f"{where}: the labels are {given}; {expected}{ignore}")
 
         checks.add(ok, refuse)
         return checked

@@ -10,9 +10,11 @@ from bitbayes.model.jacobians.layers import Layer, TrainableLayers, find_layers,
 from bitbayes.model.jacobians.memory import points_at_once
 from bitbayes.model.jacobians.verify_layers import verify_layers
 from bitbayes.model.jacobians.working_precision import working_dtype
+from bitbayes.model.loaders.arguments import model_device
 from bitbayes.model.loaders.batches import (
     Batch,
     Data,
+    InputForm,
     Inputs,
     Loader,
     NamedInputs,
@@ -21,8 +23,6 @@ from bitbayes.model.loaders.batches import (
     input_batches,
     labelled_batch,
     labelled_batches,
-    model_device,
-    move,
     row_count,
     split_batch,
     without_labels,
@@ -40,11 +40,12 @@ from bitbayes.model.running.change_detector import (
 )
 from bitbayes.model.running.deferred_checks import DeferredChecks, check_finite, finite
 from bitbayes.model.running.private_copy import none_called, private_copy
-from bitbayes.model.running.selected import Selector, selected
+from bitbayes.model.running.selected import Adapter, Selector, selected
 from bitbayes.model.running.unwrapped import unwrapped
 
 __all__ = [
     "IGNORED",
+    "Adapter",
     "Batch",
     "ChangeDetector",
     "Data",
@@ -54,6 +55,7 @@ __all__ = [
     "FeaturePasses",
     "Fingerprint",
     "Head",
+    "InputForm",
     "Inputs",
     "Layer",
     "LayerJacobian",
@@ -89,7 +91,6 @@ __all__ = [
     "labelled_batch",
     "labelled_batches",
     "model_device",
-    "move",
     "named_levels",
     "none_called",
     "points_at_once",

@@ -75,6 +75,8 @@ class Residual:
     def _measure(self, name: str, rows: Tensor) -> Tensor:
         sums = self.sums[name]
         if rows.shape[1] != len(sums.mean):
+            if rows.numel() == len(sums.mean):
+                raise DataError(f"{rows.numel()} numbers are one row: use x[None]")
             what = "an input" if name == INPUT else f"an input of the layer {name!r}"
             raise DataError(
                 f"{what} of {rows.shape[1]} numbers, but the training data's have {len(sums.mean)}: the "

@@ -8,7 +8,7 @@ from operator import length_hint
 from typing import Any
 
 from bitbayes.errors import EmptyLoaderError
-from bitbayes.model import Batch, Inputs, Unpadded, check_loader, labelled_batch, model_device
+from bitbayes.model import Batch, Inputs, Unpadded, check_loader, labelled_batch
 from bitbayes.model.loaders.batches import EMPTY
 from bitbayes.posteriors.base import WeightPosterior
 from bitbayes.progress import Progress
@@ -40,9 +40,9 @@ class TuningRequest:
         """
         number = -1
         with Progress("tuning: validation data", length_hint(self.loader), self.progress) as progress:
-            unpadded, device = Unpadded(self.loader), model_device(self.posterior.model)
+            unpadded = Unpadded(self.loader)
             for number, given in enumerate(check_loader(self.loader)):
-                batch = unpadded(labelled_batch(given, number, device))
+                batch = unpadded(labelled_batch(given, number, self.posterior.model))
                 if batch is not None:
                     if look is not None:
                         look(batch.inputs)

@@ -103,9 +103,9 @@ def _outlier_batches(request: TuningRequest, data: Any) -> Iterator[Batch]:
     unpadded = Unpadded(data)
     if not isinstance(data, (Tensor, Mapping)):
         data = track(data, "tuning: outliers", request.progress)
-    for batch in input_batches(
-        data, model_device(request.posterior.model), positions=request.posterior.layout.positions
-    ):
+    posterior = request.posterior
+    form, positions = posterior.fitted.inputs, posterior.layout.positions
+    for batch in input_batches(data, posterior.model, form=form, positions=positions):
         own = unpadded(batch)
         if own is not None:
             yield request.observed(own)

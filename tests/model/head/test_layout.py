@@ -66,11 +66,12 @@ def test_a_layout_comes_back_from_json():
 
 def test_labels_of_positions_become_rows():
     labels = torch.arange(6).reshape(2, 3)
-    assert position_labels(labels, 2, (3,), "batch 0").tolist() == list(range(6))
-    assert position_labels(labels[:, None], 2, (3,), "batch 0").tolist() == list(range(6))
-    assert position_labels(labels.to(torch.uint8), 2, (3,), "batch 0").dtype == torch.int64
+    assert position_labels(labels, 2, (3,), 5, "batch 0").tolist() == list(range(6))
+    assert position_labels(labels[:, None], 2, (3,), 5, "batch 0").tolist() == list(range(6))
+    assert position_labels(labels[..., None], 2, (3,), 1, "batch 0").tolist() == list(range(6))
+    assert position_labels(labels.to(torch.uint8), 2, (3,), 5, "batch 0").dtype == torch.int64
     with pytest.raises(DataError, match=r"batch 7: the labels have shape \(2, 3\); expected \(2, 4\)"):
-        position_labels(labels, 2, (4,), "batch 7")
+        position_labels(labels, 2, (4,), 5, "batch 7")
 
 
 @pytest.mark.parametrize("mapping", [False, True])

@@ -19,11 +19,20 @@ from bitbayes.model import (
 CPU = torch.device("cpu")
 
 
+class Anything(nn.Module):
+    """It takes any arguments."""
+
+    def forward(self, *args, **kwargs):
+        return args, kwargs
+
+
+ANY = Anything()
+
 X, Y = torch.arange(10.0).reshape(5, 2), torch.arange(5)
 
 
 def parts(loader):
-    return [(each.inputs.tolist(), each.labels.tolist()) for each in labelled_batches(loader, CPU)]
+    return [(each.inputs.tolist(), each.labels.tolist()) for each in labelled_batches(loader, ANY)]
 
 
 EXPECTED = [(X[:3].tolist(), Y[:3].tolist()), (X[3:].tolist(), Y[3:].tolist())]
@@ -45,20 +54,20 @@ def test_pairs_of_every_kind_of_loader(loader):
 
 @pytest.mark.parametrize("key", ["labels", "label"])
 def test_labels_are_taken_out_of_mappings(key):
-    (batch,) = labelled_batches([{"input_ids": X, "attention_mask": X + 1, key: Y}], CPU)
+    (batch,) = labelled_batches([{"input_ids": X, "attention_mask": X + 1, key: Y}], ANY)
     assert set(batch.inputs) == {"input_ids", "attention_mask"} and torch.equal(batch.labels, Y)
 
 
 def test_mappings_may_stand_in_pairs_with_labels():
-    (batch,) = labelled_batches([({"input_ids": X, "note": "kept"}, Y)], CPU)
+    (batch,) = labelled_batches([({"input_ids": X, "note": "kept"}, Y)], ANY)
     assert batch.inputs["note"] == "kept" and torch.equal(batch.labels, Y)
 
 
 def test_errors_count_batches_from_zero():
     with pytest.raises(DataError, match="batch 1 is a list of"):
-        list(labelled_batches([(X, Y), [X]], CPU))
+        list(labelled_batches([(X, Y), [X]], ANY))
     with pytest.raises(DataError, match="empty"):
-        list(labelled_batches([], CPU))
+        list(labelled_batches([], ANY))
 
 
 @pytest.mark.parametrize(
@@ -68,6 +77,8 @@ def test_errors_count_batches_from_zero():
         ({"x": X}, 1),
         ([X, X], 2),
         ([(X, Y), (X, Y)], 2),
+        ([(X, Y.tolist()), (X, Y.numpy())], 2),
+        ([{"x": X, "label": Y.tolist()}], 1),
         ([[X], [X]], 2),
         ([(X, Y[:, None].bool())], 1),
         ([(X, (Y > 2).float())], 1),  # labels of one logit
@@ -83,7 +94,7 @@ def test_errors_count_batches_from_zero():
     ],
 )
 def test_batches_of_inputs_without_labels(data, count):
-    batches = list(input_batches(data, CPU))
+    batches = list(input_batches(data, ANY))
     assert len(batches) == count
     for number, batch in enumerate(batches):
         inputs = batch.inputs
@@ -111,7 +122,8 @@ MASK = torch.ones(5, 2, dtype=torch.int64)
         ([(X, Y[:4])], "the second cannot be labels"),
         ([(X, torch.tensor(1))], "the second cannot be labels"),
         ([(X, Y.to(torch.complex64))], "the second cannot be labels"),
-        ([(X, [1.0] * 5)], r"list\): the second cannot be labels"),
+        ([(X, [1.5] * 5)], r"list\): the second cannot be labels"),
+        ([(X, [[1], [2, 3], [4], [5], [6]])], r"list\): the second cannot be labels"),
         ([({"x": X}, MASK)], "the second cannot be labels"),
         ([(X, MASK, Y)], r"batch 0 is a tuple of \(Tensor.*, Tensor.*, Tensor.*\): expected inputs, or"),
         ([(X, Y, Y)], "expected inputs, or"),
@@ -120,18 +132,18 @@ MASK = torch.ones(5, 2, dtype=torch.int64)
 )
 def test_what_may_be_several_inputs_is_never_taken_for_labels_or_batches(data, says):
     with pytest.raises(DataError, match=says) as error:
-        list(input_batches(data, CPU))
+        list(input_batches(data, ANY))
     assert "{'input_ids': ids, 'attention_mask': mask}" in str(error.value)
 
 
 def test_sequences_of_several_lengths_are_batches_of_one_loader():
-    lengths = [batch.inputs.shape[1] for batch in input_batches([MASK, MASK[:, :1]], CPU)]
+    lengths = [batch.inputs.shape[1] for batch in input_batches([MASK, MASK[:, :1]], ANY)]
     assert lengths == [2, 1]
 
 
 def test_a_message_shows_only_the_first_of_many_parts():
     with pytest.raises(DataError, match=r"Tensor \(1, 2\) float32, …\)"):
-        list(input_batches(X.split(1), CPU))
+        list(input_batches(X.split(1), ANY))
 
 
 class Masked(nn.Module):
@@ -186,7 +198,7 @@ def test_a_tuple_of_outliers_is_refused_before_the_validation_data_are_gone_thro
 def test_inputs_of_other_types_are_refused():
     for data, says in ((3, "int"), ([3], "batch 0 is a int"), ([("a", "b")], r"\(str, str\)"), ([], "empty")):
         with pytest.raises(DataError, match=says):
-            list(input_batches(data, CPU))
+            list(input_batches(data, ANY))
 
 
 def test_tensors_and_mappings_are_no_loaders():
@@ -247,7 +259,7 @@ class Named(nn.Module):
 
 @pytest.mark.parametrize("key", ["labels", "label"])
 def test_labels_are_taken_out_of_a_mapping_given_directly(key):
-    (batch,) = input_batches({"input_ids": X, key: Y}, CPU)
+    (batch,) = input_batches({"input_ids": X, key: Y}, ANY)
     assert set(batch.inputs) == {"input_ids"}
 
 
@@ -266,7 +278,7 @@ def test_labels_of_shape_scalar_raise(batch, layers):
     with pytest.raises(DataError, match=r"batch 0 has labels of shape \(\).*\(n,\)"):
         bb.Laplace(Named(), layers=layers).fit([batch])
     with pytest.raises(DataError, match=r"batch 1 has labels of shape \(\)"):
-        list(labelled_batches([(X, Y), batch], CPU))
+        list(labelled_batches([(X, Y), batch], ANY))
 
 
 @pytest.mark.parametrize("batch", [(X[:0], Y[:0]), (X[:0], Y), ({"input_ids": X[:0]}, Y[:0])])
@@ -275,7 +287,7 @@ def test_an_empty_batch_raises(batch, layers):
     with pytest.raises(DataError, match="batch 0 is empty"):
         bb.Laplace(Named(), layers=layers).fit([batch, (X, Y)])
     with pytest.raises(DataError, match="batch 1 is empty"):
-        list(labelled_batches([(X, Y), batch], CPU))
+        list(labelled_batches([(X, Y), batch], ANY))
 
 
 @pytest.mark.parametrize("first", [None, True, "note", torch.tensor(3.0)])
@@ -291,5 +303,5 @@ def test_an_input_without_rows_is_refused():
 
 @pytest.mark.parametrize("names", [["a.png"] * 5, ("a.png",) * 5, None])
 def test_names_beside_the_inputs_are_left_out(names):
-    (batch,) = input_batches([(X, names)], torch.device("cpu"))
+    (batch,) = input_batches([(X, names)], ANY)
     assert torch.equal(batch.inputs, X) and batch.labels is None

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch import nn
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, Sampler, TensorDataset
 
 import bitbayes as bb
@@ -9,12 +10,10 @@ from bitbayes.errors import ArgumentError
 from bitbayes.model import Unpadded, count_unpadded, labelled_batches
 from classifiers import points, relu_mlp
 
-CPU = torch.device("cpu")
-
 
 def numbers(loader):
     """The points that a loader gives for its own, by their numbers."""
-    batches = filter(None, map(Unpadded(loader), labelled_batches(loader, CPU)))
+    batches = filter(None, map(Unpadded(loader), labelled_batches(loader, nn.Identity())))
     return [int(each) for batch in batches for each in batch.labels]
 
 

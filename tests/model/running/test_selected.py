@@ -123,3 +123,42 @@ def test_what_cannot_be_selected_is_refused():
 def test_nothing_selected_is_the_model_itself():
     model = TwoHeads(dict)
     assert selected(model, None) is model
+
+
+def named_otherwise(batch):
+    return batch["pixels"] - 1, batch["truth"]
+
+
+def test_adapt_makes_pairs_of_the_batches_of_every_loader(tmp_path):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3))
+    strange, pairs = [{"pixels": X + 1, "truth": Y, "weight": Y}], [((X + 1) - 1, Y)]
+    bayes = bb.Laplace(model, adapt=named_otherwise).fit(strange).tune(strange)
+    other = bb.Laplace(model).fit(pairs).tune(pairs)
+    assert bayes.adapt is named_otherwise and bayes.settings == other.settings
+    assert bayes.evaluate(strange, outliers={"same": strange}) == other.evaluate(
+        pairs, outliers={"same": pairs}
+    )
+    assert torch.equal(bayes.predict_proba(strange), other.predict_proba(pairs))
+    assert torch.equal(bayes.predict_proba(X), other.predict_proba(X))  # inputs as the model takes them
+    assert bayes.threshold(strange) == other.threshold(pairs)
+    bayes.update(strange)
+    bayes.save(tmp_path / "adapted.safetensors")
+    with pytest.raises(FileError, match=r"adapt=, a function.*Laplace.load\(path, model, adapt=…\)"):
+        bb.Laplace.load(tmp_path / "adapted.safetensors", model)
+    again = bb.Laplace.load(tmp_path / "adapted.safetensors", model, adapt=named_otherwise)
+    for each in (again, copy.deepcopy(bayes), pickle.loads(pickle.dumps(bayes))):
+        assert torch.equal(each.predict_proba(strange), bayes.predict_proba(strange))
+
+
+def test_adapt_goes_with_output_and_leaves_the_model_alone():
+    model = TwoHeads(dict)
+    bayes = bb.Laplace(model, output="fine", adapt=named_otherwise)
+    bayes.fit([{"pixels": X + 1, "truth": Y}])
+    assert type(model) is TwoHeads and set(model(X)) == {"coarse", "fine"}
+    assert bayes.predict_proba(X).shape == (len(X), 3)
+
+
+def test_adapt_must_be_a_function():
+    with pytest.raises(ArgumentError, match="adapt='image': expected a function of a batch"):
+        bb.Laplace(nn.Linear(4, 3), adapt="image")

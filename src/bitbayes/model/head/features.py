@@ -106,7 +106,7 @@ def _by_position(points: FeatureBatch, layout: Layout, shape: tuple[int, ...]) -
     points = replace(points, distances=distances, positions=sizes)
     if labels is None:
         return points
-    labels = position_labels(labels, shape[0], sizes, points.name)
+    labels = position_labels(labels, shape[0], sizes, points.logits.shape[1], points.name)
     return replace(points, labels=labels).select(labels != IGNORED)
 
 

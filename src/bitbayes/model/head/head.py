@@ -155,8 +155,7 @@ def _refuse_choices(name: str, k: int, result: Tensor, output: Tensor) -> None:
     if output.dim() == 2 and output.shape[1] != k and len(output) not in (rows, len(result)):
         raise ModelError(
             f"the model's output, of shape {tuple(output.shape)}, holds {rows // len(output)} results of the "
-            f"head {name!r} for each input (a choice among several?), and a last layer has one: {WAY_OUT} "
-            "with structure='full'"
+            f"head {name!r} for each input (a choice among several?), and a last layer has one: {WAY_OUT}"
         )
 
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from bitbayes.errors import DataError
+from bitbayes.model.head.linear_maps import WAY_OUT
 from bitbayes.model.loaders.batches import Batch
 
 # The label of positions that do not count, as in `torch.nn.functional.cross_entropy`.
@@ -94,12 +95,21 @@ class Layout:
         return cls(bool(saved["positions"]), int(saved["axis"]), bool(saved["squeezed"]))
 
 
-def position_labels(labels: Tensor, rows: int, sizes: tuple[int, ...], where: str) -> Tensor:
-    """Labels (n, …) of each position as (N,); a class axis of size one is allowed, as in mask files."""
-    if labels.shape not in ((rows, *sizes), (rows, 1, *sizes)):
+def position_labels(labels: Tensor, rows: int, sizes: tuple[int, ...], k: int, where: str) -> Tensor:
+    """Labels (n, …) of each position as (N,); a class axis of size one is allowed, as in mask files.
+
+    `k`: the number of logits of a position.
+    """
+    if labels.shape not in ((rows, *sizes), (rows, 1, *sizes), (rows, *sizes, 1)):
+        choice = ""
+        if k == 1 and len(sizes) == 1 and labels.dim() == 1:
+            choice = (
+                f". If the {sizes[0]} logits of an input are those of a choice, let the model return them as "
+                f"(n, {sizes[0]}), {WAY_OUT}"
+            )
         raise DataError(
             f"{where}: the labels have shape {tuple(labels.shape)}; expected {(rows, *sizes)}, one for each "
-            f"position of the model's output ({IGNORED} where it does not count)"
+            f"position of the model's output ({IGNORED} where it does not count){choice}"
         )
     # uint8, as in mask files, cannot hold -100 (it wraps to 156).
     return labels.reshape(-1).long() if labels.dtype == torch.uint8 else labels.reshape(-1)

@@ -21,7 +21,11 @@ CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 LINEAR_RELATIVE_ERROR, DOUBLE_RELATIVE_ERROR = 2.0**-6, 2.0**-36
 # Points at which a linear map is compared with W·x + b: a wrong one is wrong at most points.
 CHECKED_ROWS = 1024
-WAY_OUT = "freeze all but the head (requires_grad_(False)) and use layers='all'"
+# With these structures any parameters will do. The default, "kron", needs linear layers.
+WAY_OUT = (
+    "freeze all but the head (requires_grad_(False)) and use layers='all' with structure='full', or 'diag' "
+    "if that is too large"
+)
 # Numbers that a check of W·x + b computes at once: in float64 the weight of 100,000 classes takes gigabytes.
 CHECKED_NUMBERS = 2**24
 

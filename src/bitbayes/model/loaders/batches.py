@@ -1,9 +1,11 @@
 """Loaders as users have them: pairs (x, y), or mappings as Hugging Face models take them.
 
 Several inputs are a mapping: names are keyword arguments of the model, whole numbers are the places of
-positional ones. In a pair, ((x1, x2), y), a tuple of tensors is such a mapping {0: x1, 1: x2}.
+positional ones. In a pair, ((x1, x2), y), a tuple of tensors is such a mapping {0: x1, 1: x2}. What the model
+does not take, such as paths of files, is left out (`arguments.py`).
 """
 
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Self
@@ -11,7 +13,9 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from bitbayes.errors import DataError, EmptyLoaderError
+from bitbayes.errors import DataError, EmptyLoaderError, UnusedDataWarning, level_of_the_caller
+from bitbayes.model.loaders.arguments import USE_ADAPT, as_arguments, model_device, takes_one_input
+from bitbayes.model.running.selected import adapted
 
 Inputs = Tensor | Mapping[Any, Tensor]
 # The types of public arguments: the keys of a mapping are names, places, or both.
@@ -26,6 +30,36 @@ SEVERAL_INPUTS = (
     "Give several inputs of a model as a mapping by their names, "
     "such as {'input_ids': ids, 'attention_mask': mask}, or by their places, {0: x1, 1: x2}"
 )
+
+
+@dataclass(frozen=True)
+class InputForm:
+    """What the inputs of `fit` are like, by its first batch.
+
+    names: the keys, if they are a mapping; None for one tensor.
+    row: the shape of one row of that tensor; None for a mapping.
+    """
+
+    names: tuple[Any, ...] | None = None
+    row: tuple[int, ...] | None = None
+
+    @classmethod
+    def of(cls, inputs: Inputs) -> Self:
+        """The form of these inputs."""
+        if isinstance(inputs, Tensor):
+            return cls(None, tuple(inputs.shape[1:]))
+        return cls(tuple(sorted(inputs, key=str)), None)
+
+    @classmethod
+    def read(cls, saved: Mapping[str, Any] | None) -> Self:
+        """From what `dataclasses.asdict` and JSON made of it; files of earlier versions have none."""
+        parts = {} if saved is None else saved
+        return cls(**{name: None if part is None else tuple(part) for name, part in parts.items()})
+
+    def refuse_one_row(self, inputs: Inputs) -> None:
+        """Raise if this is one row, without an axis for the rows of a batch."""
+        if isinstance(inputs, Tensor) and inputs.dim() and tuple(inputs.shape) == self.row:
+            raise DataError(f"the input has shape {tuple(inputs.shape)}, which is one row: use x[None]")
 
 
 @dataclass(frozen=True)
@@ -67,46 +101,48 @@ def _take(value: Any, part: slice, n: int) -> Any:
     return value[part] if isinstance(value, Tensor) and value.dim() and len(value) == n else value
 
 
-def model_device(model: nn.Module) -> torch.device:
-    """The device of the model's first parameter (the CPU for a model without any)."""
-    return next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
-
-
-def labelled_batches(loader: Iterable[Any], device: torch.device) -> Iterator[Batch]:
-    """The batches of a loader, moved to `device`. Raises on a batch without labels and on an empty loader."""
+def labelled_batches(loader: Iterable[Any], model: nn.Module) -> Iterator[Batch]:
+    """The batches of a loader for a model. Raises on a batch without labels and on an empty loader."""
     number = -1
     for number, given in enumerate(loader):
-        yield labelled_batch(given, number, device)
+        yield labelled_batch(given, number, model)
     if number < 0:
         raise EmptyLoaderError(EMPTY)
 
 
-def labelled_batch(given: Any, number: int, device: torch.device) -> Batch:
-    """A loader's batch of that number, moved to `device`. Raises if it has no labels."""
-    inputs, labels = split_batch(given, number)
-    return Batch(move(inputs, device), labels.to(device), f"batch {number}")
+def labelled_batch(given: Any, number: int, model: nn.Module) -> Batch:
+    """A loader's batch of that number, as the model takes it. Raises if it has no labels."""
+    inputs, labels = split_batch(adapted(given, model), number, model)
+    return Batch(as_arguments(inputs, model, number), labels.to(model_device(model)), f"batch {number}")
 
 
 def input_batches(
-    data: Data, device: torch.device, *, positions: bool = False, keep_labels: bool = False
+    data: Data,
+    model: nn.Module,
+    *,
+    form: InputForm | None = None,
+    positions: bool = False,
+    keep_labels: bool = False,
 ) -> Iterator[Batch]:
-    """Batches without labels, moved to `device`.
+    """Batches without labels, as the model takes them.
 
     Args:
         data: a tensor or a mapping, which is one batch, or a loader of inputs, or of pairs (inputs, labels),
             whose labels are left out. A second tensor that could be labels is taken as labels.
-        device: where the batches are wanted.
+        model: it says which inputs it takes, and its device is where the batches are wanted.
+        form: what the inputs of `fit` are like; what follows such inputs in a pair can only be labels.
         positions: whether labels have positions, (n, …).
         keep_labels: whether to keep the labels.
     """
     check_data(data)
+    device = model_device(model)
     if isinstance(data, (Tensor, Mapping)):
         labels = _named_labels(data) if keep_labels else None
-        yield Batch(move(without_labels(data), device), _moved(labels, device), "the input")
+        yield Batch(as_arguments(without_labels(data), model, 0), _moved(labels, device), "the input")
         return
     number, kind = -1, None
-    for number, batch in enumerate(data):
-        inputs, labels = _inputs(batch, number, positions)
+    for number, given in enumerate(data):
+        inputs, labels = _inputs(adapted(given, model), number, model, form, positions)
         kind = kind or _kind(inputs)
         if _kind(inputs) != kind:
             raise DataError(
@@ -114,7 +150,8 @@ def input_batches(
                 f"together? {SEVERAL_INPUTS}"
             )
         labels = labels if keep_labels else None
-        yield Batch(move(without_labels(inputs), device), _moved(labels, device), f"batch {number}")
+        inputs = as_arguments(without_labels(inputs), model, number)
+        yield Batch(inputs, _moved(labels, device), f"batch {number}")
     if number < 0:
         raise EmptyLoaderError(EMPTY)
 
@@ -149,13 +186,6 @@ def check_loader(loader: Iterable[Any]) -> Iterable[Any]:
     return loader
 
 
-def move(inputs: Inputs, device: torch.device) -> Inputs:
-    """The inputs on that device; values that are no tensors are not changed."""
-    if isinstance(inputs, Tensor):
-        return inputs.to(device)
-    return {name: value.to(device) if isinstance(value, Tensor) else value for name, value in inputs.items()}
-
-
 def row_count(inputs: Inputs) -> int:
     """The number of points: rows of the tensor, or of a mapping's first tensor that has rows."""
     for value in _tensors_with_rows(inputs):
@@ -173,9 +203,9 @@ def _tensors_with_rows(inputs: Inputs) -> list[Tensor]:
     return [value for value in values if isinstance(value, Tensor) and value.dim()]
 
 
-def split_batch(batch: Any, number: int) -> tuple[Inputs, Tensor]:
+def split_batch(batch: Any, number: int, model: nn.Module) -> tuple[Inputs, Tensor]:
     """Inputs and labels, at least one row of them."""
-    inputs, labels = _pair(batch, number)
+    inputs, labels = _pair(batch, number, model)
     if not labels.dim():
         raise DataError(
             f"batch {number} has labels of shape (), one number: expected one label for each row of the "
@@ -186,23 +216,61 @@ def split_batch(batch: Any, number: int) -> tuple[Inputs, Tensor]:
     return inputs, labels
 
 
-def _pair(batch: Any, number: int) -> tuple[Inputs, Tensor]:
+def _pair(batch: Any, number: int, model: nn.Module) -> tuple[Inputs, Tensor]:
     if isinstance(batch, Mapping):
         if (named := _named_labels(batch)) is not None:
             return without_labels(batch), named
         keys = sorted(batch, key=str)
-        raise DataError(f"batch {number} is a mapping with the keys {keys}: 'labels' is missing")
+        raise DataError(
+            f"batch {number} is a mapping with the keys {keys}: 'labels' is missing. Name them so, or "
+            f"{USE_ADAPT}"
+        )
+    batch = _without_rest(batch, number, model)
     if isinstance(batch, (list, tuple)) and len(batch) == 2:
-        inputs, labels = by_place(batch[0]), batch[1]
-        if isinstance(inputs, (Tensor, Mapping)) and isinstance(labels, Tensor):
+        inputs, labels = by_place(batch[0]), _as_labels(batch[1])
+        if isinstance(inputs, (Tensor, Mapping)) and labels is not None:
             return inputs, labels
     hint = "; is this one batch? Then give [(inputs, labels)]" if isinstance(batch, Tensor) else ""
-    many = isinstance(batch, (list, tuple)) and len(batch) > 2 and isinstance(batch[-1], Tensor)
-    several = "; several inputs of a model are ((x1, x2), labels)" if many else ""
+    many = isinstance(batch, (list, tuple)) and len(batch) > 2
+    several = f"; several inputs of a model are ((x1, x2), labels). Otherwise {USE_ADAPT}" if many else ""
     raise DataError(
         f"batch {number} is {describe(batch)}: expected a pair of tensors (inputs, labels), "
         f"or a mapping of tensors with a key 'labels'{hint or several}"
     )
+
+
+def _without_rest(batch: Any, number: int, model: nn.Module) -> Any:
+    """(inputs, labels) of a batch (inputs, labels, …) whose other parts the model cannot take.
+
+    These are no tensors, or the model takes one input alone. Any other batch is returned unchanged.
+    """
+    if not isinstance(batch, (list, tuple)) or len(batch) < 3:
+        return batch
+    labels, rest = _as_labels(batch[1]), [part for part in batch[2:] if isinstance(part, Tensor)]
+    if labels is None or (rest and not takes_one_input(model)):
+        return batch
+    if labels.dim() > 1 and any(part.shape == labels.shape for part in rest):
+        return batch  # either may be the labels of positions
+    if number == 0:
+        warnings.warn(
+            f"batch 0 is {describe(batch)}: the second is taken as the labels, and what follows it is left "
+            f"out. To choose otherwise, {USE_ADAPT}",
+            UnusedDataWarning,
+            stacklevel=level_of_the_caller(),
+        )
+    return batch[:2]
+
+
+def _as_labels(value: Any) -> Tensor | None:
+    """Labels in a tensor, an array or a list of numbers, as a tensor; None if it is none of these."""
+    if isinstance(value, Tensor):
+        return value
+    if not isinstance(value, (list, tuple)) and not hasattr(value, "__array__"):
+        return None
+    try:
+        return torch.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError):  # texts, say, or lists of several lengths
+        return None
 
 
 def by_place(inputs: Any) -> Any:
@@ -220,49 +288,61 @@ def labels_of(batch: Any) -> Tensor | None:
     """The labels of a batch as a loader gives it, or None."""
     if isinstance(batch, Mapping):
         return _named_labels(batch)
-    second = batch[1] if isinstance(batch, (list, tuple)) and len(batch) == 2 else None
-    return second if isinstance(second, Tensor) else None
+    return _as_labels(batch[1]) if isinstance(batch, (list, tuple)) and len(batch) > 1 else None
 
 
 def _named_labels(inputs: Inputs) -> Tensor | None:
     """The labels in a mapping, or None."""
     if isinstance(inputs, Tensor):
         return None
-    return next((inputs[name] for name in LABELS if isinstance(inputs.get(name), Tensor)), None)
+    found = (_as_labels(inputs[name]) for name in LABELS if name in inputs)
+    return next((each for each in found if each is not None), None)
 
 
-def _inputs(batch: Any, number: int, positions: bool) -> tuple[Inputs, Tensor | None]:
+def _inputs(
+    batch: Any, number: int, model: nn.Module, form: InputForm | None, positions: bool
+) -> tuple[Inputs, Tensor | None]:
     """Inputs, and labels or None, from (inputs, labels), (inputs,), or the batch itself."""
+    batch = _without_rest(batch, number, model)
     parts = batch if isinstance(batch, (list, tuple)) else (batch,)
     inputs = by_place(parts[0]) if parts else None
     if not 1 <= len(parts) <= 2 or not isinstance(inputs, (Tensor, Mapping)):
         raise DataError(
-            f"batch {number} is {describe(batch)}: expected inputs, or (inputs, labels). {SEVERAL_INPUTS}"
+            f"batch {number} is {describe(batch)}: expected inputs, or (inputs, labels). {SEVERAL_INPUTS}. "
+            f"Otherwise {USE_ADAPT}"
         )
     if len(parts) == 1:
         return inputs, _named_labels(inputs)
-    if not _may_be_labels(parts[1], inputs, positions):
+    labels = _as_labels(parts[1])
+    if labels is None and (parts[1] is None or _are_texts(parts[1])):  # names of files, say
+        return inputs, None
+    # As many integers as there are token ids may be labels or a mask, unless `fit` took such inputs alone.
+    known = form is not None and InputForm.of(inputs).names == form.names
+    if labels is None or not _may_be_labels(labels, inputs, positions, known):
         kind = "one integer for each position" if positions else "one integer for each row of the inputs"
         raise DataError(
             f"batch {number} is {describe(batch)}: the second cannot be labels, {kind} (or 0.0 and 1.0). "
             f"{SEVERAL_INPUTS}"
         )
-    return inputs, parts[1] if isinstance(parts[1], Tensor) else None
+    return inputs, labels
 
 
-def _may_be_labels(second: Any, inputs: Inputs, positions: bool) -> bool:
+def _are_texts(value: Any) -> bool:
+    return isinstance(value, (list, tuple)) and all(type(each) is str for each in value)
+
+
+def _may_be_labels(second: Tensor, inputs: Inputs, positions: bool, known: bool) -> bool:
     """Whether a tensor may be the labels of these inputs: (n,) or (n, 1), of integers or of 0.0 and 1.0.
 
-    With positions it is (n, …), but not of the shape of integer inputs, for which it may be a mask.
+    With positions it is (n, …), but not of the shape of integer inputs, for which it may be a mask. `known`:
+    these inputs are all that the model takes.
     """
-    if not isinstance(second, Tensor):  # names of files, say
-        return second is None or (isinstance(second, (list, tuple)) and all(type(x) is str for x in second))
     if second.is_complex() or not second.dim():
         return False
     tensors = _tensors_with_rows(inputs)
     rows = {len(each) for each in tensors}
     if positions:
-        fits = all(each.shape != second.shape for each in tensors if not each.is_floating_point())
+        fits = known or all(each.shape != second.shape for each in tensors if not each.is_floating_point())
     else:
         fits = second.shape[1:] in ((), (1,))
     if not fits or (rows and len(second) not in rows):

@@ -13,7 +13,10 @@ from torch.func import functional_call
 from torch.utils.hooks import RemovableHandle
 
 from bitbayes.errors import DataError, ModelError
-from bitbayes.model.loaders.batches import Inputs
+from bitbayes.model.loaders.arguments import USE_ADAPT
+from bitbayes.model.loaders.batches import SEVERAL_INPUTS, Inputs
+
+ADVICE = f"{SEVERAL_INPUTS}. If a loader gives something else, {USE_ADAPT}"
 
 
 def call(model: nn.Module, inputs: Inputs, tensors: dict[str, Tensor] | None = None) -> Tensor:
@@ -22,7 +25,11 @@ def call(model: nn.Module, inputs: Inputs, tensors: dict[str, Tensor] | None = N
     `tensors`: parameters and buffers that replace the model's own in this call.
     """
     args, kwargs = _arguments(inputs)
-    output = model(*args, **kwargs) if tensors is None else functional_call(model, tensors, args, kwargs)
+    try:
+        output = model(*args, **kwargs) if tensors is None else functional_call(model, tensors, args, kwargs)
+    except TypeError as error:
+        given = f"the keys {[*inputs]}" if isinstance(inputs, Mapping) else "one tensor"
+        raise DataError(f"the model cannot be called with {given}: {error}. {ADVICE}") from error
     if isinstance(output, Mapping) and "logits" in output:
         output = output["logits"]
     output = getattr(output, "logits", output)

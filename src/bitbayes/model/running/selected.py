@@ -1,4 +1,4 @@
-"""A model whose calls return one part of its output: the logits of one of its heads.
+"""A model whose calls return one part of its output, or whose loaders give batches of another form.
 
 A wrapping module would change the names of all parameters. So the model gets another class instead: its
 attributes are the model's own, and only what a call returns differs.
@@ -12,10 +12,13 @@ from torch import Tensor, nn
 from bitbayes.errors import ArgumentError, ModelError
 
 Selector = str | Callable[..., Tensor]
+Adapter = Callable[[Any], Any]
 
 
-def selected(model: nn.Module, output: Selector | None) -> nn.Module:
+def selected(model: nn.Module, output: Selector | None, adapt: Adapter | None = None) -> nn.Module:
     """The model, whose calls return that part of its output; None is all of it.
+
+    `adapt`: makes (inputs, labels) of a loader's batch. Those who read a batch for the model call `adapted`.
 
     >>> import torch
     >>> class Two(nn.Linear):
@@ -26,9 +29,11 @@ def selected(model: nn.Module, output: Selector | None) -> nn.Module:
     >>> fine(torch.ones(1, 2)), fine.weight is model.weight
     (tensor([[2., 2.]]), True)
     """
-    if output is None:
+    if adapt is not None and not callable(adapt):
+        raise ArgumentError(f"adapt={adapt!r}: expected a function of a batch that gives (inputs, labels)")
+    if output is None and adapt is None:
         return model
-    if not isinstance(output, str) and not callable(output):
+    if output is not None and not isinstance(output, str) and not callable(output):
         raise ArgumentError(
             f"output={output!r}: expected the name of a part of what the model returns, or a function that "
             "takes what the model returns and gives its logits"
@@ -36,11 +41,19 @@ def selected(model: nn.Module, output: Selector | None) -> nn.Module:
     kind = type(model)
 
     def call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        return _part(kind.__call__(self, *args, **kwargs), output)
+        returned = kind.__call__(self, *args, **kwargs)
+        return returned if output is None else _part(returned, output)
 
     names = {name: getattr(kind, name) for name in ("__module__", "__qualname__", "__doc__")}
-    methods = {"__call__": call, "__reduce_ex__": lambda self, _: (selected, (_as(self, kind), output))}
+    methods: dict[str, Any] = {"__call__": call, "_adapt_batch": staticmethod(adapt) if adapt else None}
+    methods["__reduce_ex__"] = lambda self, _: (selected, (_as(self, kind), output, adapt))
     return _as(model, type(kind.__name__, (kind,), {**names, **methods}))
+
+
+def adapted(batch: Any, model: nn.Module) -> Any:
+    """A loader's batch in the form that the model's `adapt` gives it, if there is one."""
+    adapt = getattr(type(model), "_adapt_batch", None)
+    return batch if adapt is None else adapt(batch)
 
 
 def _as(model: nn.Module, kind: type[nn.Module]) -> nn.Module:
