@@ -223,6 +223,16 @@ def test_draws_of_a_laplace_give_its_own_uncertainty(layers):
     assert abs(float(found.mean() - expected.mean())) < 0.005
 
 
+def test_a_pair_of_logits_has_the_variance_it_is_made_with():
+    variance, scale = torch.rand(6).double(), 1 + torch.rand(6).double()
+    pair, own = LogitGaussian.of_pair(variance, scale), torch.rand(6).double()
+    assert torch.equal(pair.scaled_mean.diff(dim=1)[:, 0], -torch.ones(6).double())
+    torch.testing.assert_close(pair.scaled_mean_pair_variance(), variance)
+    torch.testing.assert_close(pair.scaled_pair_variances(0, 1), variance)
+    more = pair.plus_independent(own * scale).scaled_mean_pair_variance()
+    torch.testing.assert_close(more, variance + 2 * own.square())
+
+
 def test_the_mean_pair_variance_of_one_logit_is_its_own():
     weights, own = torch.rand(5, 1).double(), torch.rand(5).double()
     ones = torch.ones(5, dtype=torch.float64)

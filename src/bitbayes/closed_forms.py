@@ -12,7 +12,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from bitbayes.logits import LogitGaussian
+from bitbayes.logits import LogitGaussian, centred
 
 KAPPA = math.pi / 8
 # Up to this many classes `pairwise` computes all pairs at once, and "auto" chooses it.
@@ -120,10 +120,8 @@ def mean_field(gaussian: LogitGaussian) -> Tensor:
     difference, as `pairwise` is. (Lu, Ie and Sha, 2020, arXiv 2006.07584, use one variance for all classes
     too.)
     """
-    mean = gaussian.scaled_mean
-    mean = mean - (mean / mean.shape[1]).sum(1, keepdim=True)
     variance = gaussian.floor + KAPPA * gaussian.scaled_mean_pair_variance()  # (n,)
-    return mean * variance.rsqrt()[:, None]
+    return centred(gaussian.scaled_mean) * variance.rsqrt()[:, None]
 
 
 def bridge(gaussian: LogitGaussian) -> Tensor:

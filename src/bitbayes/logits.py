@@ -82,6 +82,14 @@ class LogitGaussian:
         )
         return cls(mean, CovarianceFactors(weights, factor, shift, independent, table), scale)
 
+    @classmethod
+    def of_pair(cls, variance: Tensor, scale: Tensor) -> LogitGaussian:
+        """Two logits at n points, ½ and −½, whose difference has this variance; all in units of scale."""
+        half = torch.full_like(variance, 0.5)
+        weights = (variance / 2)[:, None].expand(-1, 2)
+        factors = CovarianceFactors(weights, None, torch.zeros_like(variance))
+        return cls(torch.stack([half, -half], dim=1), factors, scale)
+
     @property
     def covariance(self) -> Tensor:
         """The covariance of the logits at each point, (n, k, k)."""
@@ -153,9 +161,7 @@ class LogitGaussian:
             variances = _diagonal(weights, factor - factor.mean(-2, keepdim=True))
         if independent is not None:  # the diagonal of P·I·P = P
             variances = variances + (1 - 1 / k) * independent[:, None]
-        # Divided before they are summed: the sum of ten logits of 1e38 would overflow.
-        mean = self.scaled_mean - (self.scaled_mean / k).sum(1, keepdim=True)
-        return mean, variances
+        return centred(self.scaled_mean), variances
 
     def _dense_factor(self) -> Tensor:
         weights, factor, *_ = self._known_covariance()
@@ -254,6 +260,12 @@ class LogitGaussian:
             own = independent[:, None].expand_as(self.scaled_mean)
             drawn = drawn + _noise(own, samples, generator, shared=shared)
         return self.scaled_mean + drawn
+
+
+def centred(mean: Tensor) -> Tensor:
+    """Means (n, k) less their average."""
+    # Divided before they are summed: the sum of ten logits of 1e38 would overflow.
+    return mean - (mean / mean.shape[1]).sum(1, keepdim=True)
 
 
 def _noise(

@@ -131,6 +131,10 @@ def test_logits_of_parts_join_to_those_of_all_points_and_can_be_selected():
     joined, chosen = type(whole).joined(others), whole.select(torch.tensor([7, 0]))
     expected = whole.at(Prior(0.3))
     assert len(joined.scale) == 12 and len(chosen.scale) == 2
+    dense.close(whole.scaled_mean * whole.scale[:, None], expected.mean, 1e-12)
+    assert torch.equal(whole.scale, expected.scale)
+    variance = whole.mean_pair_variance(Prior(0.3))
+    assert torch.equal(variance, expected.scaled_mean_pair_variance())
     for by_prior, rows in ((joined, slice(None)), (chosen, [7, 0])):
         dense.close(by_prior.at(Prior(0.3)).mean, expected.mean[rows], 1e-12)
         dense.close(by_prior.at(Prior(0.3)).covariance, expected.covariance[rows], 1e-12)

@@ -13,6 +13,7 @@ import bitbayes as bb
 import reference
 from bitbayes.model import Batch
 from bitbayes.prior import Prior
+from bitbayes.structures.kron import KronGaussian
 from head_cases import EVERY, VARIANCES, close, fitted
 from reference import STRUCTURES
 
@@ -191,6 +192,30 @@ def test_gaussians_come_in_parts_of_so_many_rows(rows, expected):
     assert [len(gaussian.mean) for _, gaussian in parts] == expected
     means = torch.cat([gaussian.mean for _, gaussian in parts])
     torch.testing.assert_close(means, bayes.logits(x).mean)
+
+
+@pytest.mark.parametrize("variance", [1e-6, 1.0, 1e10])
+@pytest.mark.parametrize("k", [2, 5, 70])
+@pytest.mark.parametrize("case", STRUCTURES)
+def test_the_mean_variance_of_a_difference_is_that_of_the_whole_covariance(case, k, variance):
+    bayes, x, _ = reference.fitted(k, structure=case)
+    ((_, by_prior),) = bayes.posterior.logits_by_prior([Batch(x, None, "the input")])
+    whole = by_prior.at(Prior(variance))
+    torch.testing.assert_close(
+        by_prior.mean_pair_variance(Prior(variance)), whole.scaled_mean_pair_variance(), rtol=1e-11, atol=0
+    )
+    assert torch.equal(by_prior.scaled_mean, whole.scaled_mean) and torch.equal(by_prior.scale, whole.scale)
+
+
+def test_tuning_by_mean_field_takes_no_covariance_of_every_candidate(monkeypatch):
+    """These are products of n·k·D; the score takes one."""
+    bayes, x, y = reference.fitted(70, n=140)
+    taken, plain = [], KronGaussian.covariance
+    monkeypatch.setattr(
+        KronGaussian, "covariance", lambda self, *args: (taken.append(args[1]), plain(self, *args))[1]
+    )
+    bayes.tune([(x, y)])
+    assert len(taken) == 1
 
 
 def test_only_wide_priors_take_products_in_float64(monkeypatch):

@@ -103,6 +103,21 @@ print(bb.toys.LeNet.__name__, bb.toys.digits.__name__)
     assert result.stdout.split() == ["LeNet", "digits"], result.stderr
 
 
+def test_a_laplace_takes_no_packages_but_torch_and_safetensors():
+    """Nor parts of torch that torch itself does without: they would take longer than all of bitbayes."""
+    code = """
+import sys
+import torch
+before = set(sys.modules)
+from bitbayes import Laplace
+new = set(sys.modules) - before
+packages = {name.split(".")[0] for name in new} - sys.stdlib_module_names
+print(sorted(packages), sorted(name for name in new if name.startswith("torch.")))
+"""
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "['bitbayes', 'safetensors'] []"
+
+
 def test_importing_bitbayes_alone_does_not_import_torch():
     code = "import sys; import bitbayes; print(bitbayes.__version__, 'torch' in sys.modules)"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -7,6 +7,7 @@ from bitbayes.likelihoods import likelihood_for
 from bitbayes.logits import CovarianceFactors, LogitGaussian
 from bitbayes.settings import Settings
 from bitbayes.tuning import Costs, Points
+from bitbayes.tuning import costs as module
 from bitbayes.tuning.costs import all_points, point_count
 
 
@@ -14,12 +15,16 @@ class Scaled:
     """Logits whose covariance is that of a prior variance of 1, times the prior variance."""
 
     def __init__(self, mean, variances):
-        self.mean, self.variances = mean, variances
-        self.scale = torch.ones(len(mean), dtype=torch.float64)
+        self.mean, self.variances, self.calls = mean, variances, []
+        self.scaled_mean, self.scale = mean, torch.ones(len(mean), dtype=torch.float64)
 
     def at(self, prior):
+        self.calls.append(float(prior.of("")))
         factors = CovarianceFactors(self.variances * float(prior.of("")), None, torch.zeros(len(self.mean)))
         return LogitGaussian(self.mean, factors, self.scale)
+
+    def mean_pair_variance(self, prior):
+        return self.at(prior).scaled_mean_pair_variance()
 
     @classmethod
     def joined(cls, parts):
@@ -76,6 +81,40 @@ def test_costs_are_the_means_of_each_candidates_own_predictions(k, method, resid
         for each in candidates
     ]
     torch.testing.assert_close(found, torch.stack(wanted), rtol=1e-9, atol=0)
+
+
+@pytest.mark.parametrize("at_once", [1, 5 * 9 * 3, 2**20])
+@pytest.mark.parametrize("method", ["pairwise", "meanfield"])
+def test_few_logits_at_a_time_give_the_same(method, at_once, monkeypatch):
+    likelihood, group = likelihood_for(3), points(3)
+    wanted = Costs([group], likelihood, method).mean(WITH_RESIDUAL, likelihood.prediction_losses)
+    monkeypatch.setattr(module, "LOGITS_AT_ONCE", at_once)
+    found = Costs([group], likelihood, method).mean(WITH_RESIDUAL, likelihood.prediction_losses)
+    torch.testing.assert_close(found, wanted, rtol=1e-12, atol=0)
+
+
+def test_mean_field_takes_one_variance_of_each_point_for_each_prior():
+    """Its temperatures, residuals and all later calls need no other."""
+    likelihood, group = likelihood_for(3), points(3)
+    costs = Costs([group], likelihood, "meanfield")
+    for candidates in (PLAIN, WITH_RESIDUAL, WITH_RESIDUAL):
+        costs.mean(candidates, likelihood.prediction_losses)
+        for each, gaussian in zip(candidates, costs.gaussians(group, candidates), strict=True):
+            (whole,) = points(3).gaussians([each])
+            found, wanted = (likelihood.scaled_margin_variance(one) for one in (gaussian, whole))
+            torch.testing.assert_close(found, wanted, rtol=1e-12, atol=0)
+    assert sorted(group.by_prior.calls) == [0.1, 1.0, 30.0]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_mean_field_is_finite_where_logits_overflow(dtype):
+    largest = torch.finfo(dtype).max
+    by_prior = Scaled(
+        torch.tensor([[largest / 4, 0, -largest / 4], [1, 0, 0]], dtype=dtype), torch.zeros(2, 3)
+    )
+    costs = Costs([Points(by_prior, torch.tensor([0, 1]), None)], likelihood_for(3), "meanfield")
+    found = costs.mean([Settings(1.0, 1e-30)], lambda logits, labels: logits.abs().amax(1))
+    assert bool(found.isfinite().all()) and float(found) > 1e29
 
 
 def test_outliers_have_a_cost_without_labels():

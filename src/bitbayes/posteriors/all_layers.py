@@ -47,15 +47,15 @@ SMALLEST_NETWORK_VARIANCE, LARGEST_NETWORK_VARIANCE = 1e-8, 1e4
 
 @dataclass(frozen=True)
 class InterpolatedLogits:
-    """The Gaussians over the logits (n, k) of some points, for any prior variance that all layers share.
+    """The Gaussians over the logits of some points, for any prior variance that all layers share.
 
-    `roots` (q, n, c, c) of the covariance / scale² along the directions (k, c), at the prior variances whose
-    logarithms are `nodes` (q,).
+    mean/scale (n, k), `scale` (n,). `roots` (q, n, c, c) of the covariance / scale² along the directions
+    (k, c), at the prior variances whose logarithms are `nodes` (q,).
     """
 
     nodes: tuple[float, ...]
     directions: Tensor
-    logits: Tensor
+    scaled_mean: Tensor
     roots: Tensor
     scale: Tensor
 
@@ -63,21 +63,23 @@ class InterpolatedLogits:
         weights = interpolation_weights(self.nodes, math.log(float(prior.of("")))).to(self.roots)  # (q,)
         with without_autocast(self.roots.device):
             root = (weights @ self.roots.flatten(1)).reshape(self.roots.shape[1:])
-        return _gaussian_of(self.logits, root, self.directions, self.scale)
+        return _gaussian_of(self.scaled_mean, root, self.directions, self.scale)
+
+    def mean_pair_variance(self, prior: Prior) -> Tensor:
+        return self.at(prior).scaled_mean_pair_variance()
 
     @classmethod
     def joined(cls, parts: list[Self]) -> Self:
         return replace(
             parts[0],
-            logits=torch.cat([each.logits for each in parts]),
+            scaled_mean=torch.cat([each.scaled_mean for each in parts]),
             roots=torch.cat([each.roots for each in parts], dim=1),
             scale=torch.cat([each.scale for each in parts]),
         )
 
     def select(self, indices: Tensor) -> Self:
-        return replace(
-            self, logits=self.logits[indices], roots=self.roots[:, indices], scale=self.scale[indices]
-        )
+        mean, roots, scale = self.scaled_mean[indices], self.roots[:, indices], self.scale[indices]
+        return replace(self, scaled_mean=mean, roots=roots, scale=scale)
 
 
 class AllLayers(WeightPosterior):
@@ -137,8 +139,8 @@ class AllLayers(WeightPosterior):
         nodes = variance_grid(NODES, SMALLEST_NETWORK_VARIANCE, LARGEST_NETWORK_VARIANCE)
         logarithms = tuple(math.log(node) for node in nodes)
         for part in self._parts(self._checked(batches)):
-            logits, roots, scale = self._roots(part, [Prior(node) for node in nodes], self.differences)
-            yield part, InterpolatedLogits(logarithms, self.differences, logits, roots, scale)
+            mean, roots, scale = self._roots(part, [Prior(node) for node in nodes], self.differences)
+            yield part, InterpolatedLogits(logarithms, self.differences, mean, roots, scale)
 
     # ---- far from the data
 
@@ -204,11 +206,11 @@ class AllLayers(WeightPosterior):
 
     def _gaussian(self, batch: Batch, prior: Prior, directions: Tensor) -> LogitGaussian:
         """The Gaussian over logits in the span of the directions (k, c)."""
-        logits, (root,), scale = self._roots(batch, [prior], directions)
-        return _gaussian_of(logits, root, directions, scale)
+        mean, (root,), scale = self._roots(batch, [prior], directions)
+        return _gaussian_of(mean, root, directions, scale)
 
     def _roots(self, batch: Batch, priors: list[Prior], directions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Logits (n, k), roots L (q, n, c, c) of their covariance / scale² in the directions, scale (n,)."""
+        """mean/scale (n, k), roots L (q, n, c, c) of covariance/scale² in the directions, and scale (n,)."""
         network = private_copy(self.model)
         with without_autocast(model_device(network)):
             logits, records = differentiate(
@@ -221,7 +223,10 @@ class AllLayers(WeightPosterior):
                 check_finite(batch, logits, logits, network)
             gram, scale = self._gram(records, priors, logits)
             lift = 4 * gram.shape[-1] * torch.finfo(gram.dtype).eps
-            return logits, gram_root(gram, lift).to(logits), scale
+            roots = gram_root(gram, lift).to(logits)
+        # In units of the largest logit at least, so that what a residual adds stays in the range of float32.
+        unit = torch.maximum(scale, logits.abs().amax(1))
+        return logits / unit[:, None], roots * (scale / unit)[:, None, None], unit
 
     def _gram(self, records: list[LayerRecord], priors: list[Prior], like: Tensor) -> tuple[Tensor, Tensor]:
         """J Σ Jᵀ / scale² (q, n, c, c), and scale (n,), which is 1 unless it would overflow."""
@@ -237,13 +242,11 @@ class AllLayers(WeightPosterior):
         return gram, scale
 
 
-def _gaussian_of(logits: Tensor, root: Tensor, directions: Tensor, scale: Tensor) -> LogitGaussian:
-    # In units of the largest logit at least, so that what a residual adds stays within the range of float32.
-    unit = torch.maximum(scale, logits.abs().amax(1))
+def _gaussian_of(scaled_mean: Tensor, root: Tensor, directions: Tensor, scale: Tensor) -> LogitGaussian:
     with without_autocast(root.device):
-        factor = directions.to(root) @ (root * (scale / unit)[:, None, None])  # (n, k, c)
+        factor = directions.to(root) @ root  # (n, k, c)
     factors = CovarianceFactors(torch.ones_like(factor[:, 0]), factor, torch.zeros_like(scale))
-    return LogitGaussian(logits / unit[:, None], factors, unit)
+    return LogitGaussian(scaled_mean, factors, scale)
 
 
 def _scale(records: list[LayerRecord]) -> Tensor:

@@ -49,11 +49,18 @@ class LogitsByPrior(Protocol):
     """The Gaussians over the logits of n points, one for each prior, from one forward pass."""
 
     @property
+    def scaled_mean(self) -> Tensor:
+        """(n, k), the mean of every one of the Gaussians; see `LogitGaussian`."""
+
+    @property
     def scale(self) -> Tensor:
-        """(n,), the units of the Gaussians; see `LogitGaussian`."""
+        """(n,), the units of the Gaussians."""
 
     def at(self, prior: Prior) -> LogitGaussian:
         """The Gaussian for one prior."""
+
+    def mean_pair_variance(self, prior: Prior) -> Tensor:
+        """`scaled_mean_pair_variance` of that Gaussian, (n,), for k ≥ 2."""
 
     @classmethod
     def joined(cls, parts: list[Self]) -> Self:

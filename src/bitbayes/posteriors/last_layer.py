@@ -57,6 +57,11 @@ class HeadLogitsByPrior:
             factors = self.gaussian.covariance(self.coordinates, tau)
         return LogitGaussian(self.scaled_mean, factors, self.scale)
 
+    def mean_pair_variance(self, prior: Prior) -> Tensor:
+        tau, outputs = prior.precision(self.layer, self.scale.dtype), self.scaled_mean.shape[1]
+        with without_autocast(self.scale.device):
+            return self.gaussian.mean_pair_variance(self.coordinates, tau, outputs)
+
     @classmethod
     def joined(cls, parts: list[Self]) -> Self:
         coordinates = [each.coordinates for each in parts]

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from bitbayes.likelihoods import Likelihood
-from bitbayes.logits import CovarianceFactors
+from bitbayes.logits import CovarianceFactors, LogitGaussian
 from bitbayes.model import Head, Layer, LayerJacobian
 from bitbayes.precision import to_float64
 from bitbayes.tensors import TensorBundle, check_cancellation
@@ -155,6 +155,12 @@ class WeightGaussian(TensorBundle):
     def covariance(self, coordinates: Tensor, tau: Precision) -> CovarianceFactors:
         """The covariance of the logits at these coordinates, in their precision."""
         raise NotImplementedError
+
+    def mean_pair_variance(self, coordinates: Tensor, tau: Precision, outputs: int) -> Tensor:
+        """The mean of Var(fᵢ − fⱼ) over all pairs of k = `outputs` ≥ 2 logits at these coordinates, (n,)."""
+        mean = coordinates.new_zeros(len(coordinates), outputs)
+        gaussian = LogitGaussian(mean, self.covariance(coordinates, tau), mean[:, 0])
+        return gaussian.scaled_mean_pair_variance()
 
     def whiten(self, combinations: Tensor, vectors: Tensor, tau: Precision) -> Tensor:
         """Vectors g (s, v, D) in coordinates (s, v, …) whose squared norm is gᵀS⁻¹g, of the last layer.

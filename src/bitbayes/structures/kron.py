@@ -117,6 +117,16 @@ class KronGaussian(WeightGaussian):
         shift = variances[:, -1] / variances.shape[1]
         return CovarianceFactors(variances[:, :-1], vectors[:, :-1], shift)
 
+    def mean_pair_variance(self, coordinates: Tensor, tau: Precision, outputs: int) -> Tensor:
+        """With a common shift it does without `covariance`, which takes a product of n·k·D.
+
+        U is orthonormal, and its columns but the last are centred. So tr(PCP) is the sum of their variances.
+        """
+        if not self.shift:
+            return super().mean_pair_variance(coordinates, tau, outputs)
+        total = self.precisions(tau).reciprocal_()[:-1].sum(0)  # (D,)
+        return coordinates @ (total * (2 / (outputs - 1))).to(coordinates)
+
     def whiten(self, combinations: Tensor, vectors: Tensor, tau: Precision) -> Tensor:
         """In A's eigenbasis, in which S is diagonal: Σ over c and b of (Uᵀc)_b²/(β_bα_a + τ)."""
         along = (combinations @ self.output_vectors).square().sum(1)  # (s, k)

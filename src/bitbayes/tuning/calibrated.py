@@ -24,7 +24,6 @@ from torch import Tensor
 from bitbayes.closed_forms import KAPPA
 from bitbayes.errors import FewPointsWarning, level_of_the_caller
 from bitbayes.precision import to_float64, without_autocast
-from bitbayes.prior import Prior
 from bitbayes.residual import Residual
 from bitbayes.settings import Settings
 from bitbayes.tuning.costs import Costs, all_points
@@ -156,7 +155,7 @@ def _widest_near(best: "BestTemperatures", found: Settings) -> Settings:
 def _wanted_deviation(costs: Costs, settings: Settings) -> float:
     """The deviation of a margin where the steep kernel has doubled: `DEVIATIONS` times the median margin."""
     means = [
-        to_float64(each.by_prior.at(Prior(settings.prior_variance)).mean) / settings.temperature
+        to_float64(each.by_prior.scaled_mean * each.by_prior.scale[:, None]) / settings.temperature
         for each in costs.groups
     ]
     margins = all_points([costs.likelihood.margins(mean) for mean in means])
@@ -263,7 +262,7 @@ class BestTemperatures:
 
     def _spreads(self, points: Points, candidate: Settings) -> Tensor:
         """1 + κ·Var(fᵢ − fⱼ) of each point, (n,)."""
-        (gaussian,) = points.gaussians([candidate])
+        (gaussian,) = self.validation.gaussians(points, [candidate])
         with without_autocast(gaussian.scale.device):
             spread = to_float64(self.validation.likelihood.scaled_margin_variance(gaussian))
         return 1 + KAPPA * spread * to_float64(gaussian.scale).square()

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from bitbayes.likelihoods import SAMPLED_LOGITS, SAMPLES, Likelihood
-from bitbayes.logits import LogitGaussian
+from bitbayes.logits import LogitGaussian, centred
 from bitbayes.precision import to_float64
+from bitbayes.prior import Prior
 from bitbayes.processes import current_processes
 from bitbayes.settings import Settings
 from bitbayes.tuning.points import SEED, Points
 
 # How many candidates to predict at once, so that kernel launches are amortised.
 CANDIDATES_AT_ONCE = 5
+# How many logits at most, unless one candidate has more: they stay in the CPU's cache.
+LOGITS_AT_ONCE = 2**20
+MEAN_FIELD = "meanfield"
 
 
 class Costs:
@@ -30,28 +35,64 @@ class Costs:
     def __init__(self, groups: list[Points], likelihood: Likelihood, method: str) -> None:
         self.groups, self.likelihood, self.method = groups, likelihood, method
         self.count = point_count(groups)
+        # For "meanfield", by the points and the prior variance.
+        self._pair_variances: dict[tuple[int, Any], Tensor] = {}
 
     def mean(self, candidates: list[Settings], cost: Callable[..., Tensor]) -> Tensor:
         """For each candidate the mean of cost(drop-in logits, labels) over all points, (c,) in float64."""
         totals = []
         for points in self.groups:
-            sums = []
-            for start in range(0, len(candidates), CANDIDATES_AT_ONCE):
-                some = candidates[start : start + CANDIDATES_AT_ONCE]
-                gaussians = points.gaussians(some)
-                if self.method == SAMPLED_LOGITS:
-                    logits = torch.cat([self._sampled(each) for each in gaussians])
-                else:
-                    logits = self.likelihood.predict(LogitGaussian.stacked(gaussians), self.method)
+            predict, sums = self._predictor(points), []
+            affordable = LOGITS_AT_ONCE // max(1, points.by_prior.scaled_mean.numel())
+            at_once = max(1, min(CANDIDATES_AT_ONCE, affordable))
+            for start in range(0, len(candidates), at_once):
+                some = candidates[start : start + at_once]
                 labels = () if points.labels is None else (points.labels.repeat(len(some)),)
                 # In float64: of float32 the rounding would depend on the order of the points.
-                sums.append(to_float64(cost(logits, *labels)).reshape(len(some), -1).sum(1))
+                sums.append(to_float64(cost(predict(some), *labels)).reshape(len(some), -1).sum(1))
             totals.append(torch.cat(sums))
         # Read back from the device once, at the end.
         none = torch.zeros(len(candidates), dtype=torch.float64)
         total = torch.stack(totals).sum(0).cpu() if totals else none
         current_processes().add_(total)
         return total / self.count
+
+    def gaussians(self, points: Points, candidates: list[Settings]) -> list[LogitGaussian]:
+        """For each candidate the Gaussian over the logits, or what the predictive needs of it.
+
+        "meanfield" needs the mean variance of a difference of two logits alone: one number for each point,
+        which is computed once for each prior. There the Gaussians are over two logits with this variance.
+        """
+        if self.method != MEAN_FIELD:
+            return points.gaussians(candidates)
+        found = []
+        for each in candidates:
+            key = id(points.by_prior), each.prior_variance
+            if key not in self._pair_variances:
+                self._pair_variances[key] = points.by_prior.mean_pair_variance(Prior(each.prior_variance))
+            pair = LogitGaussian.of_pair(self._pair_variances[key], points.by_prior.scale)
+            found.append(each.complete(pair, points.distances))
+        return found
+
+    def _predictor(self, points: Points) -> Callable[[list[Settings]], Tensor]:
+        """Return the function that gives the drop-in logits (c·n, k) of some candidates."""
+        if self.method == SAMPLED_LOGITS:
+            return lambda some: torch.cat([self._sampled(each) for each in points.gaussians(some)])
+
+        def predict(some: list[Settings]) -> Tensor:
+            return self.likelihood.predict(LogitGaussian.stacked(self.gaussians(points, some)), self.method)
+
+        if self.method != MEAN_FIELD:
+            return predict
+        means = centred(points.by_prior.scaled_mean)
+        largest = torch.finfo(means.dtype).max / 2 / means.abs().amax(1).clamp_min(1)
+
+        def multiply(some: list[Settings]) -> Tensor:
+            # All means of a point are multiplied by one factor, and so is the 1 between the two logits.
+            factors = predict(some).diff(dim=1).neg().reshape(len(some), -1)  # (c, n)
+            return (torch.minimum(factors, largest)[:, :, None] * means).flatten(0, 1)
+
+        return multiply
 
     def _sampled(self, gaussian: LogitGaussian) -> Tensor:
         """Drop-in logits, with the same random numbers for each candidate, so that these can be compared."""
