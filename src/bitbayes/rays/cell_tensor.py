@@ -156,12 +156,12 @@ def _larger(x: Parts, y: Parts) -> Parts:
 
 def _maximum(func: Any, x: Any, y: Any) -> CellTensor:
     cells = [each for each in (x, y) if isinstance(each, CellTensor)]
-    slope, intercept, radius = _larger(_parts(x, cells[0]), _parts(y, cells[0]))
+    slope, intercept, radius = _larger(parts_of(x, cells[0]), parts_of(y, cells[0]))
     by_row = all(each.by_row and each.dim() == slope.dim() for each in cells)
     return cells[0].like(slope, intercept, radius.expand_as(slope), by_row)
 
 
-def _parts(value: Any, like: CellTensor) -> Parts:
+def parts_of(value: Any, like: CellTensor) -> Parts:
     """Return the parts of a value, or of a constant."""
     if isinstance(value, CellTensor):
         return value.slope, value.intercept, value.radius
@@ -179,7 +179,7 @@ def _leaky_relu(func: Any, x: CellTensor, factor: Any = 0.01) -> Any:
 def _reduce_max(func: Any, x: CellTensor, dims: Any = (), keepdim: bool = False) -> Any:
     over = [dim % x.dim() for dim in ([dims] if isinstance(dims, int) else dims or range(x.dim()))]
     kept = [dim for dim in range(x.dim()) if dim not in over]
-    parts = (part.permute(*kept, *over).flatten(len(kept)).unbind(-1) for part in _parts(x, x))
+    parts = (part.permute(*kept, *over).flatten(len(kept)).unbind(-1) for part in parts_of(x, x))
     shape = [1 if dim in over else x.shape[dim] for dim in range(x.dim()) if keepdim or dim in kept]
     best = [part.reshape(shape) for part in reduce(_larger, zip(*parts, strict=True))]
     found = x.like(*best, x.by_row and 0 in kept)
@@ -189,7 +189,7 @@ def _reduce_max(func: Any, x: CellTensor, dims: Any = (), keepdim: bool = False)
 def _max_pool(func: Any, x: CellTensor, *geometry: Any) -> Any:
     pads, places = windows(func, x, *geometry)
     fills = 0.0, LOWEST, 0.0
-    parts = [functional.pad(part, pads, value=fill) for part, fill in zip(_parts(x, x), fills, strict=True)]
+    parts = [functional.pad(part, pads, value=fill) for part, fill in zip(parts_of(x, x), fills, strict=True)]
     best = x.like(*reduce(_larger, (tuple(part[place] for part in parts) for place in places)), x.by_row)
     return best, _no_indices(best)
 
