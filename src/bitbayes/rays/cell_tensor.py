@@ -1,18 +1,19 @@
-"""Tensors of values that are enclosed on cells low ≤ δ ≤ high of rays, and pass through an unmodified network.
+"""Tensors of values that are enclosed on cells low ≤ δ ≤ high of rays, and pass through a network.
 
 On a cell every value of the network is slope·t + intercept + e with |e| ≤ radius, where t goes from −1 at low
-to 1 at high. The input δ·x is such a value with radius 0.
+to 1 at high. The input δ·x is such a value with radius 0. Rounding is left to those who use the values.
 
 Affine operations take slope and intercept to those of the result, and the radius to |W|·radius. Their rules
 are those of `RayTensor`, applied twice: to the line slope·t + intercept, and to a line whose slope is the
 radius, with the absolute values of all constants.
 
-All choices are made of max(x, y) = y + max(0, x − y). If x − y = st + c changes its sign on the cell, the line
-of max(0, st + c) is its chord, lowered by half of the gap that is below the chord at the kink. If λ is the
-share of the cell on which x − y > 0, the chord has the slope λs, and half of its gap is λ(1 − λ)|s|. As the
-maximum changes by at most the larger of two errors, the new radius is the larger one plus half of the gap. A
-value that is certainly the larger one is passed on as it is. So only units that switch on a cell add to the
-radius, by at most the width of the cell, and on narrow cells few units switch.
+All choices are made of max(x, y) = y + max(0, x − y). If the line of x − y changes its sign on the cell, the
+new line is the chord of max(0, x − y), lowered by half of its distance from the kink. With the slope s of
+x − y, and the share λ of the cell on which x − y > 0, the chord has the slope λs, and the distance is
+2λ(1 − λ)|s|. As a maximum changes by at most the larger of two errors, the new radius is the larger one plus
+λ(1 − λ)|s|. A value that is the larger one on the whole cell, whatever the errors, is passed on as it is. So
+only units that switch on the cell add to the radius, by at most a share of its width. On narrow cells few
+units switch: errors fall with the square of the width.
 """
 
 from __future__ import annotations
@@ -27,9 +28,11 @@ from torch.nn import functional
 
 from bitbayes.rays.ray_tensor import RayTensor, unknown_operation
 from bitbayes.rays.rules import RULES
-from bitbayes.rays.rules.choices import windows
+from bitbayes.rays.rules.choices import maximum_over, no_indices, windows
 from bitbayes.rays.rules.registry import AFFINE, aten, map_real
 
+# slope, intercept and radius
+Parts = tuple[Tensor, Tensor, Tensor]
 # Below every value, and finite, so that the difference of two of them is 0.
 LOWEST = -1e300
 
@@ -109,19 +112,27 @@ class CellTensor(Tensor):
         raise unknown_operation(func)
 
 
+# The sign of alpha for which these operations add alpha·y.
+ADDITIONS = {aten.add: 1, aten.add_: 1, aten.sub: -1, aten.sub_: -1, aten.rsub: -1}
+# Their result has the sign of a number.
+PRODUCTS = {aten.neg, aten.neg_, aten.mul, aten.mul_, aten.div, aten.div_}
+
+
 def _affine(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Apply the rule of an affine operation to the lines, and to the radii."""
+    """Apply the rule of an affine operation to the lines, and to the radii with |constants|."""
     operation, rule = func.overloadpacket, RULES[func.overloadpacket]
-    lines = map_real(lambda x: x.line if isinstance(x, CellTensor) else x, (args, kwargs))
-    sizes = map_real(lambda x: x.sizes if isinstance(x, CellTensor) else x.abs(), (args, kwargs))
-    # The radius of beta·x ± alpha·y is that of |beta|·x + |alpha|·y.
-    factors = {name: abs(value) for name, value in kwargs.items() if name in ("alpha", "beta")}
-    if operation in (aten.sub, aten.sub_, aten.rsub):
-        factors["alpha"] = -factors.get("alpha", 1)
-    line, size = rule(func, *lines[0], **lines[1]), rule(func, *sizes[0], **{**sizes[1], **factors})
-    if operation in (aten.neg, aten.neg_, aten.mul, aten.mul_, aten.div, aten.div_):
+    lines, named = map_real(lambda x: x.line if isinstance(x, CellTensor) else x, (args, kwargs))
+    line = rule(func, *lines, **named)
+    sizes, named = map_real(lambda x: x.sizes if isinstance(x, CellTensor) else x.abs(), (args, kwargs))
+    if operation in ADDITIONS and len(sizes) == 3:  # a number may be given by its place
+        *sizes, named["alpha"] = sizes
+    named |= {name: abs(named[name]) for name in ("alpha", "beta") if name in named}
+    if operation in ADDITIONS:
+        named["alpha"] = ADDITIONS[operation] * named.get("alpha", 1)
+    size = rule(func, *sizes, **named)
+    if operation in PRODUCTS:
         size.slope.abs_()
-    return args[0] if line is lines[0][0] else _joined(line, size)
+    return args[0] if line is lines[0] else _joined(line, size)
 
 
 def _joined(line: Any, size: Any) -> Any:
@@ -134,35 +145,30 @@ def _joined(line: Any, size: Any) -> Any:
 
 # ---- choices
 
-# slope, intercept and radius, which broadcast together
-Parts = tuple[Tensor, Tensor, Tensor]
-
-
-def _larger(x: Parts, y: Parts) -> Parts:
-    """Return max(x, y)."""
-    slope, gap = x[0] - y[0], x[1] - y[1]
-    size, error = slope.abs(), x[2] + y[2]
-    share = torch.where(gap.abs() < size, (1 + gap / size) / 2, (gap > 0).to(gap))  # λ
-    bend = share * (1 - share) * size
-    first, second = gap >= size + error, gap <= -size - error
-    radius = torch.maximum(x[2], y[2]) + bend
-    found = (
-        y[0] + share * slope,
-        y[1] + torch.maximum(gap, share * size) - bend,
-        torch.where(second, y[2], radius),
-    )
-    return tuple(torch.where(first, *parts) for parts in zip(x, found, strict=True))  # type: ignore[return-value]
-
 
 def _maximum(func: Any, x: Any, y: Any) -> CellTensor:
+    """max(x, y), one of which may be a constant."""
     cells = [each for each in (x, y) if isinstance(each, CellTensor)]
-    slope, intercept, radius = _larger(parts_of(x, cells[0]), parts_of(y, cells[0]))
+    (x_slope, x_intercept, x_radius), (y_slope, y_intercept, y_radius) = (
+        parts_of(each, cells[0]) for each in (x, y)
+    )
+    slope, gap, error = x_slope - y_slope, x_intercept - y_intercept, x_radius + y_radius
+    size = slope.abs()
+    share = torch.where(gap.abs() < size, (1 + gap / size) / 2, (gap > 0).to(gap))
+    bend = share * (1 - share) * size
+    first, second = gap >= size + error, gap <= -size - error
+    radius = torch.maximum(x_radius, y_radius) + bend
     by_row = all(each.by_row and each.dim() == slope.dim() for each in cells)
-    return cells[0].like(slope, intercept, radius.expand_as(slope), by_row)
+    return cells[0].like(
+        torch.where(first, x_slope, y_slope + share * slope),
+        torch.where(first, x_intercept, y_intercept + torch.maximum(gap, share * size) - bend),
+        torch.where(first, x_radius, torch.where(second, y_radius, radius)),
+        by_row,
+    )
 
 
 def parts_of(value: Any, like: CellTensor) -> Parts:
-    """Return the parts of a value, or of a constant."""
+    """Return slope, intercept and radius of a value, or of a constant."""
     if isinstance(value, CellTensor):
         return value.slope, value.intercept, value.radius
     constant = torch.as_tensor(value).to(like.intercept)
@@ -170,37 +176,30 @@ def parts_of(value: Any, like: CellTensor) -> Parts:
 
 
 def _leaky_relu(func: Any, x: CellTensor, factor: Any = 0.01) -> Any:
-    """max(x, factor·x), if the factor is at most 1."""
+    """max(x, factor·x)."""
     if bool(torch.as_tensor(factor > 1).any()):
-        raise unknown_operation(func, f"has a factor above 1 ({factor})")
+        raise unknown_operation(func, f"has a factor above 1: {factor}")
     return torch.maximum(x, x * factor)
 
 
 def _reduce_max(func: Any, x: CellTensor, dims: Any = (), keepdim: bool = False) -> Any:
-    over = [dim % x.dim() for dim in ([dims] if isinstance(dims, int) else dims or range(x.dim()))]
-    kept = [dim for dim in range(x.dim()) if dim not in over]
-    parts = (part.permute(*kept, *over).flatten(len(kept)).unbind(-1) for part in parts_of(x, x))
-    shape = [1 if dim in over else x.shape[dim] for dim in range(x.dim()) if keepdim or dim in kept]
-    best = [part.reshape(shape) for part in reduce(_larger, zip(*parts, strict=True))]
-    found = x.like(*best, x.by_row and 0 in kept)
-    return (found, _no_indices(found)) if len(func._schema.returns) == 2 else found
+    over, kept = maximum_over(x, dims)
+    best = reduce(torch.maximum, x.permute(*kept, *over).flatten(len(kept)).unbind(-1))
+    if keepdim:
+        best = best.reshape([1 if dim in over else size for dim, size in enumerate(x.shape)])
+    return (best, no_indices(best)) if len(func._schema.returns) == 2 else best
 
 
 def _max_pool(func: Any, x: CellTensor, *geometry: Any) -> Any:
     pads, places = windows(func, x, *geometry)
-    fills = 0.0, LOWEST, 0.0
-    parts = [functional.pad(part, pads, value=fill) for part, fill in zip(parts_of(x, x), fills, strict=True)]
-    best = x.like(*reduce(_larger, (tuple(part[place] for part in parts) for place in places)), x.by_row)
-    return best, _no_indices(best)
-
-
-def _no_indices(best: CellTensor) -> Tensor:
-    return best.slope.new_zeros((), dtype=torch.long).expand(best.shape)
-
-
-def _in_place(operation: Any) -> Callable[..., Any]:
-    """Return a rule that writes the result of an operation into its first argument."""
-    return lambda func, target, *args, **kwargs: target.copy_(operation(target, *args, **kwargs))
+    fills = zip(parts_of(x, x), (0.0, LOWEST, 0.0), strict=True)
+    slope, intercept, radius = (functional.pad(part, pads, value=fill) for part, fill in fills)
+    # Not `x[place]`, whose rule would find out each time whether rows stay in their places.
+    shifted: list[Tensor] = [
+        x.like(slope[place], intercept[place], radius[place], x.by_row) for place in places
+    ]
+    best = reduce(torch.maximum, shifted)
+    return best, no_indices(best)
 
 
 CHOICES: dict[Any, Callable[..., Any]] = {
@@ -214,11 +213,23 @@ CHOICES: dict[Any, Callable[..., Any]] = {
     aten.max_pool2d_with_indices: _max_pool,
     aten.max_pool3d_with_indices: _max_pool,
 }
-# These rules for rays are made of the operations above.
-_MADE_OF_OTHERS = "abs", "hardtanh", "clamp", "clamp_min", "clamp_max", "adaptive_max_pool2d", "adaptive_max_pool3d"
-CHOICES |= {getattr(aten, name): RULES[getattr(aten, name)] for name in _MADE_OF_OTHERS}
-CHOICES |= {
-    getattr(aten, f"{operation.__name__}_"): _in_place(operation)
-    for operation in list(CHOICES)
-    if hasattr(aten, f"{operation.__name__}_")
-}
+# The rules of rays for these are made of the operations above.
+for _name in (
+    "abs",
+    "clamp",
+    "clamp_min",
+    "clamp_max",
+    "hardtanh",
+    "adaptive_max_pool2d",
+    "adaptive_max_pool3d",
+):
+    CHOICES[getattr(aten, _name)] = RULES[getattr(aten, _name)]
+
+
+def _in_place(operation: Any) -> Callable[..., Any]:
+    """Return a rule that writes the result of an operation into its first argument."""
+    return lambda func, target, *args, **kwargs: target.copy_(operation(target, *args, **kwargs))
+
+
+for _name in ("relu", "leaky_relu", "abs", "clamp", "clamp_min", "clamp_max", "hardtanh"):
+    CHOICES[getattr(aten, f"{_name}_")] = _in_place(getattr(aten, _name))

@@ -14,11 +14,12 @@ beyond alpha. So what is added to a variance need not lower the confidence.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from bitbayes.closed_forms import KAPPA, quadrature
 from bitbayes.likelihoods import Likelihood
@@ -33,7 +34,7 @@ from bitbayes.model import (
     recorded_levels,
 )
 from bitbayes.rays.bounds import differences, squares
-from bitbayes.rays.cell_tensor import CellTensor, parts_of
+from bitbayes.rays.cell_tensor import CellTensor, Parts, parts_of
 from bitbayes.rays.certificates import CellBound, in_batches, means_and_variances
 from bitbayes.rays.largest_probability import largest_pairwise_probability
 from bitbayes.rays.ray_gaussian import PAIR_NUMBERS_PER_BATCH, ExactHead, RayGaussian
@@ -52,113 +53,86 @@ class Range(NamedTuple):
         return cls((middle - reach).clamp_min(0), middle + reach)
 
 
-class Enclosure(NamedTuple):
-    """What is known of a network on c cells.
-
-    features: the input of the head, (c, d); None if not only the head is uncertain.
-    logits: (c, k).
-    levels: the features (c, d) of each level.
-    """
-
-    features: Tensor | None
-    logits: Tensor
-    levels: list[Tensor]
-
-    @classmethod
-    def of(cls, network: nn.Module, head: ExactHead | None, residual: Residual, cell: CellTensor) -> Enclosure:
-        """From one pass through the network."""
-        features = None
-        with recorded_levels(network, residual.levels, cell) as recorded:
-            if head is None:
-                logits = as_logits(call(network, cell), len(cell))
-            else:
-                features, logits, _ = forward(network, head.head, cell)
-        first = [as_rows(cell)] if residual.measures_input else []
-        return cls(features, logits, [*first, *recorded()])
-
-    @property
-    def by_row(self) -> bool:
-        """Whether each row depends on its own cell only."""
-        return all(each.by_row for each in (self.logits, *self.levels) if isinstance(each, CellTensor))
-
-
 def near_bound(
     ray: RayGaussian, x: Tensor, residual: Residual, likelihood: Likelihood, method: str
 ) -> CellBound:
-    """Return the bound on cells of δ, for the rays δ·x, with a residual."""
+    """Return the bound on cells of δ, for the rays δ·x, which have a residual."""
     assert ray.residual is not None
     settings, head = ray.residual.settings, ray.head
     network, x = private_copy(residual.model), x.detach().to(model_device(residual.model))
-    measures = [Distance.of(sums, ray.alpha.device, torch.float64) for sums in residual.sums.values()]
+    distances = [Distance.of(sums, ray.alpha.device, torch.float64) for sums in residual.sums.values()]
+    k = ray.at(0).scaled_mean.shape[1]
+    # How much κ·variance grows if every logit gets an independent variance of 1, as in `squares`.
+    factor = KAPPA * squares(k, likelihood, method)
 
     def bound(row: Tensor, low: Tensor, high: Tensor) -> Tensor:
-        cell = CellTensor.on(x[row], low, high)
-        known = Enclosure.of(network, head, residual, cell)
-        if not known.by_row:
-            return torch.full_like(low, torch.inf)
-        distances = [_distances(*each, cell) for each in zip(known.levels, measures, strict=True)]
-        cubes = (torch.stack(ends, 1).pow(3).clamp_max(MAX_CUBE) for ends in zip(*distances, strict=True))
-        added = Range(*(settings.variances_of_cubes(each) for each in cubes))
-        means = differences(known.logits / settings.temperature, likelihood, method)
-        spread = _variances(known, head, added, likelihood, method)
-        return _largest(means, spread, likelihood, method)
+        cell, features = CellTensor.on(x[row], low, high), None
+        with recorded_levels(network, residual.levels, cell) as recorded:
+            if head is None:
+                logits = as_logits(call(network, cell), len(row))
+            else:
+                features, logits, _ = forward(network, head.head, cell)
+        levels = [as_rows(cell), *recorded()] if residual.measures_input else recorded()
+        if not all(each.by_row for each in (logits, *levels) if isinstance(each, CellTensor)):
+            return torch.full_like(low, torch.inf)  # rows of several cells may have been mixed
+        means = parts_of(differences(logits / settings.temperature, likelihood, method), cell)
+        ranges = [
+            _distance(parts_of(level, cell), each) for level, each in zip(levels, distances, strict=True)
+        ]
+        cubes = (torch.stack(ends, 1).pow(3).clamp_max(MAX_CUBE) for ends in zip(*ranges, strict=True))
+        shape = [-1, *[1] * (means[0].dim() - 1)]
+        least, most = (factor * settings.variances_of_cubes(each).reshape(shape) for each in cubes)
+        own = Range(torch.zeros_like(least), torch.full_like(most, torch.inf))
+        if head is not None:
+            own = _deviations(parts_of(features, cell), head, likelihood, method)
+        variances = Range(least + own.low.square(), most + own.high.square())
+        return _largest(means, variances, likelihood, method)
 
     one = CellTensor.on(x[:1], *ray.alpha.new_zeros(2, 1))
-    pairs = ray.at(0).scaled_mean.shape[1] ** 2
     # A quarter of the points that plain tensors would allow: a value has three parts here.
-    size = min(points_at_once(network, (), one, 1) // 4, PAIR_NUMBERS_PER_BATCH // pairs)
+    size = min(points_at_once(network, (), one, 1) // 4, PAIR_NUMBERS_PER_BATCH // k**2)
     return in_batches(bound, max(1, size))
 
 
-def _distances(level: Tensor, measure: Distance, cell: CellTensor) -> Range:
+def _distance(level: Parts, distance: Distance) -> Range:
     """Return the range (c,) of the distance of a level."""
-    slope, intercept, radius = parts_of(level, cell)
-    # No |e| ≤ radius has a longer image than the radius has by the absolute values of the matrix.
-    absolute = replace(measure, matrix=measure.matrix.abs())
-    return Range.of_norm(measure(intercept), measure.norm(slope) + absolute.norm(radius))
+    slope, intercept, radius = level
+    # No error within the radius has a longer image than the radius by the absolute values of the matrix.
+    absolute = replace(distance, matrix=distance.matrix.abs())
+    return Range.of_norm(distance(intercept), distance.norm(slope) + absolute.norm(radius))
 
 
-def _variances(
-    known: Enclosure, head: ExactHead | None, added: Range, likelihood: Likelihood, method: str
-) -> Range:
-    """Return the range of κ·variance, (c, k) or (c, k, k), of what a predictive depends on.
+def _deviations(features: Parts, head: ExactHead, likelihood: Likelihood, method: str) -> Range:
+    """Return the range of √(κ·variance), (c, k) or (c, k, k), by the head's own weights."""
+    slope, intercept, radius = features
 
-    `added` (c,) is that of the variance which the residual adds to every logit.
-    """
-    logits = known.logits.intercept
-    factor = KAPPA * squares(logits.shape[1], likelihood, method)
-
-    def deviations(features: Tensor, one: float) -> Tensor:
-        """√(κ·variance), a norm of the features."""
+    def deviation(features: Tensor, one: float) -> Tensor:
         if head.head.bias:
             features = torch.cat([features, torch.full_like(features[:, :1], one)], 1)
         factors = head.gaussian.covariance(head.gaussian.coordinates(features), head.tau)
-        gaussian = LogitGaussian(logits, factors, torch.ones_like(logits[:, 0]))
+        nothing = features.new_zeros(len(features), head.head.outputs)
+        gaussian = LogitGaussian(nothing, factors, torch.ones_like(nothing[:, 0]))
         return (means_and_variances(gaussian, likelihood, method)[1] - 1).clamp_min(0).sqrt()
 
-    shape = [-1, *[1] * (2 if method == "pairwise" else 1)]
-    low, high = (factor * each.reshape(shape) for each in added)
-    if head is None:
-        return Range(low, torch.full_like(high, torch.inf))
-    slope, intercept, radius = parts_of(known.features, known.logits)
-    # No direction of the weights is wider than the prior.
-    error = (factor / head.tau) ** 0.5 * radius.norm(dim=1).reshape(shape)
-    own = Range.of_norm(deviations(intercept, 1.0), deviations(slope, 0.0) + error)
-    return Range(low + own.low.square(), high + own.high.square())
+    middle, reach = deviation(intercept, 1.0), deviation(slope, 0.0)
+    # No direction of the weights has a larger variance than the prior.
+    widest = math.sqrt(KAPPA * squares(head.head.outputs, likelihood, method) / head.tau)
+    error = widest * radius.norm(dim=1).reshape(-1, *[1] * (middle.dim() - 1))
+    return Range.of_norm(middle, reach + error)
 
 
-def _largest(means: CellTensor, variances: Range, likelihood: Likelihood, method: str) -> Tensor:
+def _largest(means: Parts, variances: Range, likelihood: Likelihood, method: str) -> Tensor:
     """Return a bound (c,) on the confidence, from means and ranges of κ·variance, (c, k) or (c, k, k)."""
-    reach = means.slope.abs() + means.radius
-    if method == "pairwise":  # a class does not differ from itself
+    slope, middle, radius = means
+    reach = slope.abs() + radius
+    if method == "pairwise":  # no class differs from itself
         reach.diagonal(dim1=1, dim2=2).zero_()
-    low, high = means.intercept - reach, means.intercept + reach
-    if method == "quadrature":
+    low, high = middle - reach, middle + reach
+    if method == "quadrature":  # which grows with the size of the mean, and falls with the variance
         spread = CovarianceFactors(variances.low / KAPPA, None, torch.zeros_like(low[:, 0]))
         gaussian = LogitGaussian(torch.maximum(-low, high), spread, torch.ones_like(low[:, 0]))
         return quadrature(gaussian)[:, 0].sigmoid()
     narrow, wide = ((1 + each).rsqrt() for each in variances)
     ratios = low * torch.where(low < 0, narrow, wide), high * torch.where(high > 0, narrow, wide)
-    if method == "pairwise":
-        return largest_pairwise_probability(*ratios)
-    return likelihood.largest_probability(*ratios)
+    probability = largest_pairwise_probability if method == "pairwise" else likelihood.largest_probability
+    return probability(*ratios)

@@ -43,7 +43,7 @@ def absolute(func: Any, x: RayTensor) -> Any:
 
 
 @rule("hardtanh", "clamp", "clamp_min", "clamp_max", in_place=True)
-def clamp(func: Any, x: RayTensor, *limits: Any, **named: Any) -> Any:
+def clamp(func: Any, x: Tensor, *limits: Any, **named: Any) -> Any:
     """min(max(x, low), high) with constants low and high, either of which may be missing."""
     defaults = {aten.hardtanh: (-1.0, 1.0)}.get(func.overloadpacket, (None, None))
     if func.overloadpacket is aten.clamp_max:
@@ -78,14 +78,19 @@ def _larger(x: Any, y: Any, sign: int) -> RayTensor:
 @rule("amax", "max")
 def reduce_max(func: Any, x: RayTensor, dims: Any = (), keepdim: bool = False) -> Any:
     """The maximum over some dimensions, or over all. The indices that torch returns with it are all 0."""
-    over = [dim % x.dim() for dim in ([dims] if isinstance(dims, int) else dims or range(x.dim()))]
-    kept = [dim for dim in range(x.dim()) if dim not in over]
+    over, kept = maximum_over(x, dims)
     parts = (part.permute(*kept, *over).flatten(len(kept)).unbind(-1) for part in (x.slope, x.intercept))
     best = _largest(x, list(zip(*parts, strict=True)), x.by_row and 0 in kept)
     if keepdim:
         shape = [1 if dim in over else size for dim, size in enumerate(x.shape)]
         best = best.like(best.slope.reshape(shape), best.intercept.reshape(shape))
-    return (best, _no_indices(best)) if len(func._schema.returns) == 2 else best
+    return (best, no_indices(best)) if len(func._schema.returns) == 2 else best
+
+
+def maximum_over(x: Tensor, dims: Any) -> tuple[list[int], list[int]]:
+    """Return the dimensions that a maximum is over, and the others."""
+    over = [dim % x.dim() for dim in ([dims] if isinstance(dims, int) else dims or range(x.dim()))]
+    return over, [dim for dim in range(x.dim()) if dim not in over]
 
 
 @rule("max_pool2d_with_indices", "max_pool3d_with_indices")
@@ -96,7 +101,7 @@ def max_pool(func: Any, x: RayTensor, kernel: Any, stride: Any = (), padding: An
     if any(pads):
         slope, intercept = functional.pad(slope, pads, value=-math.inf), functional.pad(intercept, pads)
     best = _largest(x, [(slope[place], intercept[place]) for place in places], x.by_row)
-    return best, _no_indices(best)
+    return best, no_indices(best)
 
 
 def windows(
@@ -146,9 +151,10 @@ def _largest(x: RayTensor, candidates: list[tuple[Tensor, Tensor]], by_row: bool
     return x.like(slope, intercept, by_row)
 
 
-def _no_indices(best: RayTensor) -> Tensor:
+def no_indices(best: Any) -> Tensor:
     """Return zeros in the shape of the indices, which are not computed."""
-    return best.slope.new_zeros((), dtype=torch.long).expand(best.shape)
+    zero: Tensor = best.slope.new_zeros((), dtype=torch.long)
+    return zero.expand(best.shape)
 
 
 def _per_dimension(value: Any, d: int) -> list[int]:

@@ -72,7 +72,17 @@ def pad(func: Any, x: RayTensor, pads: Sequence[int], value: float = 0) -> Any:
     return x.like(func(x.slope, pads, 0), func(x.intercept, pads, value), by_row)
 
 
-@rule("new_zeros", "zeros_like", "new_ones", "ones_like", "new_empty", "empty_like", "new_full", "full_like", affine=True)
+@rule(
+    "new_zeros",
+    "zeros_like",
+    "new_ones",
+    "ones_like",
+    "new_empty",
+    "empty_like",
+    "new_full",
+    "full_like",
+    affine=True,
+)
 def make_constant(func: Any, x: RayTensor, *args: Any, dtype: torch.dtype | None = None, **_: Any) -> Any:
     """Make constants as a ray tensor, because the model may write other ray tensors into them."""
     if dtype is not None and not dtype.is_floating_point:

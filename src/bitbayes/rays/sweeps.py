@@ -52,24 +52,27 @@ def beyond(
         if at_most >= 1:
             parts.append(torch.zeros_like(ray.alpha))
             continue
-        found, u = _far(ray, cell_bound(ray, likelihood, method), at_most)
+        found = _beyond_alpha(ray, cell_bound(ray, likelihood, method), at_most)
         if residual is not None:
-            reached = (u == 1) & (ray.alpha > 0)
-            found = _near(ray, near_bound(ray, x[rows], residual, likelihood, method), found, reached, at_most)
+            try:
+                bound = near_bound(ray, x[rows], residual, likelihood, method)
+                found = _below_alpha(ray, bound, found, at_most)
+            except ModelError:  # the network has an operation with a rule at infinity, but none on cells
+                pass
         parts.append(found)
     return torch.cat(parts)
 
 
-def _far(ray: RayGaussian, bound: CellBound, at_most: float) -> tuple[Tensor, Tensor]:
-    """Return δ and u (n,) at the end of the sweep from infinity to alpha."""
+def _beyond_alpha(ray: RayGaussian, bound: CellBound, at_most: float) -> Tensor:
+    """Return the δ (n,) at the end of the sweep from infinity to alpha."""
     rows = torch.arange(len(ray.alpha), device=ray.alpha.device)
     u = _sweep(bound, ray.delta, rows, 1.0, at_most)
-    return torch.where(u > 0, ray.delta(rows, u), torch.inf), u
+    return torch.where(u > 0, torch.where(u < 1, ray.delta(rows, u), ray.alpha), torch.inf)
 
 
-def _near(ray: RayGaussian, bound: CellBound, found: Tensor, reached: Tensor, at_most: float) -> Tensor:
-    """Return the δ that were `found`, and smaller ones for the rays that have `reached` alpha."""
-    rows = reached.nonzero()[:, 0]
+def _below_alpha(ray: RayGaussian, bound: CellBound, found: Tensor, at_most: float) -> Tensor:
+    """Return the δ (n,) that were `found` beyond alpha, and smaller ones for the rays that reached alpha."""
+    rows = ((found == ray.alpha) & (ray.alpha > 0)).nonzero()[:, 0]
 
     def delta(row: Tensor, place: Tensor) -> Tensor:
         return ray.alpha[row] * (-place).exp()
@@ -77,10 +80,7 @@ def _near(ray: RayGaussian, bound: CellBound, found: Tensor, reached: Tensor, at
     def bound_by_place(row: Tensor, start: Tensor, end: Tensor) -> Tensor:
         return bound(row, delta(row, end), delta(row, start))
 
-    try:
-        place = _sweep(bound_by_place, delta, rows, LAST_PLACE, at_most)
-    except ModelError:  # the network has an operation with a rule at infinity, but none on cells
-        return found
+    place = _sweep(bound_by_place, delta, rows, LAST_PLACE, at_most)
     return found.index_copy(0, rows, delta(rows, place))
 
 
