@@ -35,7 +35,7 @@ def test_a_thousand_rays_have_certificates():
     for k in (1, 3):
         bayes, x = laplace("mlp", k, n=1000, prior_variance=5.0)
         certificate = bayes.certify(x)
-        assert [value.shape for value in certificate] == [(1000,)] * 3
+        assert [value.shape for value in certificate[:3]] == [(1000,)] * 3
         assert bool((certificate.confidence >= certificate.limit).all())
         assert bool((certificate.confidence >= largest_beyond(bayes, x, deltas(certificate.alpha, 30))).all())
 

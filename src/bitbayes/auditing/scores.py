@@ -278,7 +278,7 @@ def score_limits(
         report("At infinity", number, len(classes))
         x = inputs[labels == label][:most]
         try:
-            alpha, limits, certified = bayes.certify(x)
+            alpha, limits, certified, _ = bayes.certify(x)
         except Exception as error:  # the network's own code can raise anything here
             notes.append(f"The limits of confidence at infinity were skipped: {error}")
             return []

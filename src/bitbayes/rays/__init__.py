@@ -8,6 +8,7 @@ from bitbayes.rays.final_regions import final_region, unit_rays
 from bitbayes.rays.limits import ApproximateLimit, Limit, limit
 from bitbayes.rays.ray_gaussian import ExactHead, RayGaussian, last_layer_rays
 from bitbayes.rays.ray_residual import with_residual
+from bitbayes.rays.sweeps import beyond
 
 __all__ = [
     "FORMS",
@@ -21,6 +22,7 @@ __all__ = [
     "RayGaussian",
     "all_layers_bound",
     "all_layers_rays",
+    "beyond",
     "bound",
     "bound_with_residual",
     "certify",

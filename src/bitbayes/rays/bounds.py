@@ -78,7 +78,7 @@ def bound(head: ExactHead, request: BoundRequest) -> Tensor:
     gaussian = head.gaussian.to(weights.device, weights.dtype)
     if request.form == TIGHT and affordable(len(weights), weights.shape[1], method):
         return tight_bound(weights, partial(gaussian.whiten, tau=head.tau), likelihood, method)
-    sizes = _gaps(weights[None], likelihood, method).norm(dim=-1)  # (1, k) or (1, k, k)
+    sizes = differences(weights[None], likelihood, method).norm(dim=-1)  # (1, k) or (1, k, k)
     smallest = squares(len(weights), likelihood, method) / gaussian.largest_precision(head.tau)
     return largest_confidence(sizes / smallest.sqrt(), likelihood, method)[0]
 
@@ -136,7 +136,7 @@ def prior_limits(features: Tensor, logits: Tensor, gaussian: WeightGaussian, met
     require_closed_form(method, ("probit", "pairwise", "meanfield"), "bound")
     likelihood = likelihood_for(logits.shape[1])
     features, logits = to_float64(features), to_float64(logits)
-    gaps = _gaps(logits[..., None], likelihood, method)[..., 0].abs()
+    gaps = differences(logits[..., None], likelihood, method)[..., 0].abs()
     squared_norm = features.square().sum(1)
     # Where the curvature is 0, the variance goes to infinity with that of the prior.
     smallest = squared_norm / gaussian.largest_precision(0.0).to(squared_norm)
@@ -207,7 +207,7 @@ def _largest_probability(z: Tensor, likelihood: Likelihood, method: str) -> Tens
     return likelihood.largest_probability(-z, z)
 
 
-def _gaps(values: Tensor, likelihood: Likelihood, method: str) -> Tensor:
+def differences(values: Tensor, likelihood: Likelihood, method: str) -> Tensor:
     """Return the differences of all pairs (n, k, k, …) of values (n, k, …), or to the mean (n, k, …)."""
     if method == "pairwise":
         return values[:, :, None] - values[:, None, :]

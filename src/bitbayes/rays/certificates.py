@@ -42,17 +42,20 @@ CellBound = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 class Certificate(NamedTuple):
-    """A guarantee about the confidence along n rays δ·x; each field is (n,) in float64.
+    """A guarantee about the confidence along n rays δ·x; each field is (n,) in float64, or None.
 
     alpha: beyond it every unit of the network keeps its state: no ReLU switches and no max pooling changes
         its choice.
     limit: the limit of the confidence as δ → ∞.
     confidence: a confidence that no δ ≥ alpha exceeds.
+    beyond: a δ from which on the confidence is at most the one that was asked for, also below alpha; infinite
+        if that is not so or cannot be shown, and None if nothing was asked for.
     """
 
     alpha: Tensor
     limit: Tensor
     confidence: Tensor
+    beyond: Tensor | None = None
 
 
 class ApproximateCertificate(Certificate):
@@ -101,34 +104,37 @@ def certify(rays: Iterable[RayGaussian], likelihood: Likelihood, method: str) ->
         )
         for ray in rays
     ]
-    return Certificate(*(torch.cat(column) for column in zip(*parts, strict=True)))
+    alpha, limits, confidence = (torch.cat(column) for column in zip(*parts, strict=True))
+    return Certificate(alpha, limits, confidence)
 
 
 def _largest_confidence(ray: RayGaussian, likelihood: Likelihood, method: str) -> Tensor:
     """Return a bound on the confidence for u ∈ [0, 1], (n,), close to its maximum."""
-    zeros = torch.zeros_like(ray.alpha)
-    if method == "quadrature":
-        largest = _branch_and_bound(_quadrature_bound(ray), zeros, MAX_GAP_ONE_LOGIT)
+    zeros, one_ratio = torch.zeros_like(ray.alpha), ray.at(0).scaled_mean.shape[1] == 1
+    if one_ratio and method != "quadrature" and ray.residual is None:
+        start = zeros[:, None]
+        largest = likelihood.largest_probability(*_ratio(ray, likelihood, method).range(start, start + 1))
     else:
-        ratio = _ratio(ray, likelihood, method)
-        one_ratio = ratio.n0[0].numel() == 1
-        if one_ratio and ray.residual is None:
-            start = zeros[:, None]
-            largest = likelihood.largest_probability(*ratio.range(start, start + 1))
-        else:
-            max_gap = MAX_GAP_ONE_LOGIT if one_ratio else MAX_GAP_K_LOGITS
-            largest = _branch_and_bound(_ratio_bound(ray, ratio, likelihood, method), zeros, max_gap)
+        max_gap = MAX_GAP_ONE_LOGIT if one_ratio else MAX_GAP_K_LOGITS
+        largest = _branch_and_bound(cell_bound(ray, likelihood, method), zeros, max_gap)
     return (largest + BOUND_ROUNDING).clamp_max(1)
+
+
+def cell_bound(ray: RayGaussian, likelihood: Likelihood, method: str) -> CellBound:
+    """Return the bound on the confidence on cells of u ∈ [0, 1]."""
+    if method == "quadrature":
+        return _quadrature_bound(ray)
+    return _ratio_bound(ray, _ratio(ray, likelihood, method), likelihood, method)
 
 
 def _ratio(ray: RayGaussian, likelihood: Likelihood, method: str) -> Ratio:
     """Return the ratios that a predictive depends on: (n, k) for probit, (n, k, k) for pairwise."""
-    far, middle, near = (_means_and_variances(ray.at(u), likelihood, method) for u in (0.0, 0.5, 1.0))
+    far, middle, near = (means_and_variances(ray.at(u), likelihood, method) for u in (0.0, 0.5, 1.0))
     mixed = 2 * middle[1] - (far[1] + near[1]) / 2
     return Ratio(far[0], near[0], far[1], mixed, near[1])
 
 
-def _means_and_variances(
+def means_and_variances(
     gaussian: LogitGaussian, likelihood: Likelihood, method: str
 ) -> tuple[Tensor, Tensor]:
     """Return mean/scale and (1 + κ·variance)/scale², (n, k) or (n, k, k) each."""
@@ -198,7 +204,11 @@ def _if_between(value: Tensor, low: Tensor, high: Tensor) -> Tensor:
 def _in_batches(bound: CellBound, ray: RayGaussian, ratios: int) -> CellBound:
     """Return the same bound, computed for some cells at a time; `ratios`: how many ratios a cell has."""
     dimensions = 0 if ray.residual is None else ray.residual.width
-    size = max(1, RATIO_NUMBERS_PER_BATCH // max(ratios, dimensions))
+    return in_batches(bound, max(1, RATIO_NUMBERS_PER_BATCH // max(ratios, dimensions)))
+
+
+def in_batches(bound: CellBound, size: int) -> CellBound:
+    """Return the same bound, computed for at most `size` cells at a time."""
     return lambda *cells: torch.cat(
         [bound(*part) for part in zip(*(torch.split(each, size) for each in cells), strict=True)]
     )

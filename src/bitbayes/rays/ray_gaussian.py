@@ -39,6 +39,7 @@ class RayGaussian(NamedTuple):
     far_scale, near_scale: (n,), the Gaussian's scale at u = 0 and at u = 1; 1/scale is affine in u.
     delta: delta(row, u) is the δ, (c,), of points u (c,) on the rays with the numbers `row` (c,).
     residual: what the residual adds to the variances of `at`, if there is a residual.
+    head: the head, if only its weights are uncertain.
     """
 
     alpha: Tensor
@@ -47,6 +48,7 @@ class RayGaussian(NamedTuple):
     near_scale: Tensor
     delta: Callable[[Tensor, Tensor], Tensor]
     residual: RayResidual | None = None
+    head: ExactHead | None = None
 
     def at_temperature(self, temperature: float) -> RayGaussian:
         """Return the Gaussian with its mean divided by a temperature, along the same rays."""
@@ -81,7 +83,7 @@ def last_layer_rays(
     gaussian = exact.gaussian.to(region.alpha.device, torch.float64)
     size = max(1, PAIR_NUMBERS_PER_BATCH // head.outputs**2)
     for start in range(0, len(region.alpha), size):
-        yield _along(region.rows(slice(start, start + size)), gaussian, exact.tau, head.bias)
+        yield _along(region.rows(slice(start, start + size)), exact._replace(gaussian=gaussian))
 
 
 def _fill_still(
@@ -102,7 +104,8 @@ def _fill_still(
     return FinalRegion(features, logits, alpha)
 
 
-def _along(region: FinalRegion, gaussian: WeightGaussian, tau: float, bias: bool) -> RayGaussian:
+def _along(region: FinalRegion, exact: ExactHead) -> RayGaussian:
+    gaussian, tau, bias = exact.gaussian, exact.tau, exact.head.bias
     features, logits, alpha = region.features, region.logits, region.alpha[:, None]
     near, near_scale = rescale(features.slope * alpha + features.intercept, bias)  # (n, D), (n,)
     near_mean = (logits.slope * alpha + logits.intercept) / near_scale[:, None]
@@ -127,4 +130,4 @@ def _along(region: FinalRegion, gaussian: WeightGaussian, tau: float, bias: bool
     def delta(row: Tensor, u: Tensor) -> Tensor:
         return alpha[row, 0] + (1 - u) / ((1 - u) / INFINITE_SCALE + u / reach[row]) / size[row, 0]
 
-    return RayGaussian(region.alpha, at, far_scale, near_scale, delta)
+    return RayGaussian(region.alpha, at, far_scale, near_scale, delta, head=exact)

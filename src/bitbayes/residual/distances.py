@@ -64,7 +64,10 @@ class Distance(TensorBundle):
         >>> Distance.of(sums, torch.device("cpu"), torch.float32)(torch.tensor([[1.0, 5.0]])) ** 3
         tensor([4.5000], dtype=torch.float64)
         """
-        gaps = rows.to(self.mean.dtype) - self.mean - self.rest
+        return self.norm(rows.to(self.mean.dtype) - self.mean - self.rest)
+
+    def norm(self, gaps: Tensor) -> Tensor:
+        """The distance (n,) between points whose features differ by these gaps (n, d)."""
         # In float64, in which no square and no cube overflows.
         if self.matrix.dim() == 2:
             with without_autocast(gaps.device):

@@ -6,7 +6,7 @@ from bitbayes.rays.ray_tensor import RayTensor, unknown_operation, without_noise
 from bitbayes.rays.rules.registry import as_constant, aten, intercepts, rays_in, rule, slopes
 
 
-@rule("add", "sub", "rsub", in_place=True)
+@rule("add", "sub", "rsub", in_place=True, affine=True)
 def add(func: Any, x: Any, y: Any, alpha: float = 1) -> Any:
     """x ± alpha·y."""
     slope = func(*[0 if isinstance(value, (int, float)) else value for value in slopes(x, y)], alpha=alpha)
@@ -19,12 +19,12 @@ def add(func: Any, x: Any, y: Any, alpha: float = 1) -> Any:
     return rays[0].like(slope, intercept, by_row)
 
 
-@rule("neg", in_place=True)
+@rule("neg", in_place=True, affine=True)
 def negate(func: Any, x: RayTensor) -> Any:
     return x.like(-x.slope, -x.intercept)
 
 
-@rule("mul", "div", in_place=True)
+@rule("mul", "div", in_place=True, affine=True)
 def scale(func: Any, x: Any, y: Any, rounding_mode: str | None = None) -> Any:
     """x·c, c·x and x/c for a constant c."""
     ray, *others = rays_in(x, y)
@@ -37,7 +37,7 @@ def scale(func: Any, x: Any, y: Any, rounding_mode: str | None = None) -> Any:
     return ray.like(slope, intercept, ray.by_row and ray.dim() == slope.dim())
 
 
-@rule("mean", "sum")
+@rule("mean", "sum", affine=True)
 def reduce(func: Any, x: RayTensor, dims: Any = None, keepdim: bool = False, **_: Any) -> Any:
     """Means and sums over some dimensions, or over all."""
     dims = [dims] if isinstance(dims, int) else list(dims or range(x.dim()))

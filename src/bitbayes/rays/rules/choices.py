@@ -39,11 +39,11 @@ def leaky_relu(func: Any, x: RayTensor, factor: Any = 0.01) -> Any:
 
 @rule("abs")
 def absolute(func: Any, x: RayTensor) -> Any:
-    return leaky_relu(func, x, -1)
+    return aten.leaky_relu(x, -1.0)
 
 
 @rule("hardtanh", "clamp", "clamp_min", "clamp_max", in_place=True)
-def clamp(func: Any, x: RayTensor, *limits: Any, **named: Any) -> Any:
+def clamp(func: Any, x: Tensor, *limits: Any, **named: Any) -> Any:
     """min(max(x, low), high) with constants low and high, either of which may be missing."""
     defaults = {aten.hardtanh: (-1.0, 1.0)}.get(func.overloadpacket, (None, None))
     if func.overloadpacket is aten.clamp_max:
@@ -51,8 +51,12 @@ def clamp(func: Any, x: RayTensor, *limits: Any, **named: Any) -> Any:
     low, high = (*limits, *defaults[len(limits) :])[:2]
     low, high = named.get("min", low), named.get("max", high)
     if low is not None:
-        x = _larger(x, low, 1)
-    return x if high is None else _larger(x, high, -1)
+        x = torch.maximum(x, _constant(low))
+    return x if high is None else torch.minimum(x, _constant(high))
+
+
+def _constant(value: Any) -> Tensor:
+    return torch.as_tensor(value, dtype=None if isinstance(value, Tensor) else torch.float64)
 
 
 @rule("maximum", "minimum")
@@ -74,47 +78,59 @@ def _larger(x: Any, y: Any, sign: int) -> RayTensor:
 @rule("amax", "max")
 def reduce_max(func: Any, x: RayTensor, dims: Any = (), keepdim: bool = False) -> Any:
     """The maximum over some dimensions, or over all. The indices that torch returns with it are all 0."""
-    over = [dim % x.dim() for dim in ([dims] if isinstance(dims, int) else dims or range(x.dim()))]
-    kept = [dim for dim in range(x.dim()) if dim not in over]
+    over, kept = maximum_over(x, dims)
     parts = (part.permute(*kept, *over).flatten(len(kept)).unbind(-1) for part in (x.slope, x.intercept))
     best = _largest(x, list(zip(*parts, strict=True)), x.by_row and 0 in kept)
     if keepdim:
         shape = [1 if dim in over else size for dim, size in enumerate(x.shape)]
         best = best.like(best.slope.reshape(shape), best.intercept.reshape(shape))
-    return (best, _no_indices(best)) if len(func._schema.returns) == 2 else best
+    return (best, no_indices(best)) if len(func._schema.returns) == 2 else best
+
+
+def maximum_over(x: Tensor, dims: Any) -> tuple[list[int], list[int]]:
+    """Return the dimensions that a maximum is over, and the others."""
+    over = [dim % x.dim() for dim in ([dims] if isinstance(dims, int) else dims or range(x.dim()))]
+    return over, [dim for dim in range(x.dim()) if dim not in over]
 
 
 @rule("max_pool2d_with_indices", "max_pool3d_with_indices")
 def max_pool(func: Any, x: RayTensor, kernel: Any, stride: Any = (), padding: Any = 0, *rest: Any) -> Any:
     """The maximum over windows, as a maximum of shifted images. The indices are all 0."""
-    d = 2 if func.overloadpacket is aten.max_pool2d_with_indices else 3
-    kernel, padding, dilation = (_per_dimension(v, d) for v in (kernel, padding, rest[0] if rest else 1))
-    stride = _per_dimension(stride, d) if stride else kernel
-    shape = func(torch.empty_like(x.slope, device="meta"), kernel, stride, padding, *rest)[0].shape
-    pads: list[int] = []
-    shifts: list[list[slice]] = []
-    windows = zip(x.shape[-d:], shape[-d:], kernel, stride, padding, dilation, strict=True)
-    for size, output, width, step, before, spread in windows:
-        reach = (output - 1) * step + 1
-        pads = [before, max(0, reach + spread * (width - 1) - size - before), *pads]
-        shifts.append([slice(spread * i, spread * i + reach, step) for i in range(width)])
+    pads, places = windows(func, x, kernel, stride, padding, *rest)
     slope, intercept = x.slope, x.intercept
     if any(pads):
         slope, intercept = functional.pad(slope, pads, value=-math.inf), functional.pad(intercept, pads)
-    places: list[Any] = [(..., *shift) for shift in product(*shifts)]
-    candidates = [(slope[place], intercept[place]) for place in places]
-    best = _largest(x, candidates, x.by_row)
-    return best, _no_indices(best)
+    best = _largest(x, [(slope[place], intercept[place]) for place in places], x.by_row)
+    return best, no_indices(best)
+
+
+def windows(
+    func: Any, x: Tensor, kernel: Any, stride: Any = (), padding: Any = 0, *rest: Any
+) -> tuple[list[int], list[Any]]:
+    """Return how max pooling pads images, and the places in them, as indices, whose maximum it is."""
+    d = 2 if func.overloadpacket is aten.max_pool2d_with_indices else 3
+    kernel, padding, dilation = (_per_dimension(v, d) for v in (kernel, padding, rest[0] if rest else 1))
+    stride = _per_dimension(stride, d) if stride else kernel
+    shape = func(torch.empty(x.shape, device="meta"), kernel, stride, padding, *rest)[0].shape
+    pads: list[int] = []
+    shifts: list[list[slice]] = []
+    dimensions = zip(x.shape[-d:], shape[-d:], kernel, stride, padding, dilation, strict=True)
+    for size, output, width, step, before, spread in dimensions:
+        reach = (output - 1) * step + 1
+        pads = [before, max(0, reach + spread * (width - 1) - size - before), *pads]
+        shifts.append([slice(spread * i, spread * i + reach, step) for i in range(width)])
+    return pads, [(..., *shift) for shift in product(*shifts)]
 
 
 @rule("adaptive_max_pool2d", "adaptive_max_pool3d")
 def adaptive_max_pool(func: Any, x: RayTensor, outputs: Sequence[int]) -> Any:
+    """As a max pooling whose windows have one size."""
     sizes = x.shape[-len(outputs) :]
     if any(size % output for size, output in zip(sizes, outputs, strict=True)):
         raise unknown_operation(func, f"from {(*sizes,)} to {(*outputs,)} has windows of more than one size")
     kernel = [size // output for size, output in zip(sizes, outputs, strict=True)]
     pool = aten.max_pool2d_with_indices if len(outputs) == 2 else aten.max_pool3d_with_indices
-    return max_pool(pool.default, x, kernel)
+    return pool(x, kernel)
 
 
 def _largest(x: RayTensor, candidates: list[tuple[Tensor, Tensor]], by_row: bool) -> RayTensor:
@@ -135,9 +151,10 @@ def _largest(x: RayTensor, candidates: list[tuple[Tensor, Tensor]], by_row: bool
     return x.like(slope, intercept, by_row)
 
 
-def _no_indices(best: RayTensor) -> Tensor:
+def no_indices(best: Any) -> Tensor:
     """Return zeros in the shape of the indices, which are not computed."""
-    return best.slope.new_zeros((), dtype=torch.long).expand(best.shape)
+    zero: Tensor = best.slope.new_zeros((), dtype=torch.long)
+    return zero.expand(best.shape)
 
 
 def _per_dimension(value: Any, d: int) -> list[int]:

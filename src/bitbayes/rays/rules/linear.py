@@ -8,7 +8,7 @@ from bitbayes.rays.ray_tensor import RayTensor, unknown_operation, without_noise
 from bitbayes.rays.rules.registry import as_constant, aten, rays_in, rule
 
 
-@rule("mm", "bmm")
+@rule("mm", "bmm", affine=True)
 def multiply(func: Any, left: Any, right: Any) -> Any:
     """left @ right, one of which is constant."""
     ray, *others = rays_in(left, right)
@@ -25,7 +25,7 @@ def multiply(func: Any, left: Any, right: Any) -> Any:
     return ray.like(without_noise(slope, ray.largest_slope(by_row, slope.dim()) * norms), intercept, by_row)
 
 
-@rule("addmm", "baddbmm")
+@rule("addmm", "baddbmm", affine=True)
 def multiply_and_add(
     func: Any, bias: Any, left: Any, right: Any, *, beta: float = 1, alpha: float = 1
 ) -> Any:
@@ -34,7 +34,7 @@ def multiply_and_add(
     return multiply(operation.default, left, right) * alpha + bias * beta
 
 
-@rule("convolution")
+@rule("convolution", affine=True)
 def convolve(func: Any, x: Any, weight: Any, bias: Any, *geometry: Any) -> Any:
     transposed = geometry[3]
     if transposed or not isinstance(x, RayTensor) or rays_in(weight, bias):
@@ -50,6 +50,7 @@ def convolve(func: Any, x: Any, weight: Any, bias: Any, *geometry: Any) -> Any:
 @rule(
     *("avg_pool1d", "avg_pool2d", "avg_pool3d", "_adaptive_avg_pool2d", "_adaptive_avg_pool3d"),
     *("upsample_linear1d", "upsample_bilinear2d"),
+    affine=True,
 )
 def average(func: Any, x: RayTensor, *args: Any, **kwargs: Any) -> Any:
     """Weighted means over windows."""
@@ -60,6 +61,7 @@ def average(func: Any, x: RayTensor, *args: Any, **kwargs: Any) -> Any:
 @rule(
     *("native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm", "_native_batch_norm_legit"),
     *("_batch_norm_no_update", "_native_batch_norm_legit_no_training"),
+    affine=True,
 )
 def batch_norm(func: Any, x: RayTensor, weight: Any, bias: Any, mean: Any, variance: Any, *rest: Any) -> Any:
     """(x − mean)·weight/√(variance + eps) + bias, in eval mode."""
@@ -77,7 +79,7 @@ def batch_norm(func: Any, x: RayTensor, weight: Any, bias: Any, mean: Any, varia
     return x.like(x.slope * factor, intercept), *statistics
 
 
-@rule("native_dropout")
+@rule("native_dropout", affine=True)
 def dropout(func: Any, x: RayTensor, p: float, train: bool | None) -> Any:
     if train is not False:
         raise unknown_operation(func, "is in training mode")

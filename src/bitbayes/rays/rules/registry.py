@@ -13,20 +13,26 @@ aten = torch.ops.aten
 Rule = Callable[..., Any]
 # aten operation → its rule
 RULES: dict[Any, Rule] = {}
+# The operations that are affine in their values, whatever these are.
+AFFINE: set[Any] = set()
 
 
-def rule(*names: str, in_place: bool = False) -> Callable[[Rule], Rule]:
+def rule(*names: str, in_place: bool = False, affine: bool = False) -> Callable[[Rule], Rule]:
     """Register a rule for the aten operations of these names; with `in_place` also for each `name_`.
 
-    Names that this version of torch does not have are skipped.
+    `affine` says that the operation makes no choice: `CellTensor` uses such rules, too. Names that this
+    version of torch does not have are skipped.
     """
 
     def register(function: Rule) -> Rule:
+        found = {}
         for name in names:
             if hasattr(aten, name):
-                RULES[getattr(aten, name)] = function
+                found[getattr(aten, name)] = function
             if in_place and hasattr(aten, f"{name}_"):
-                RULES[getattr(aten, f"{name}_")] = _in_place(getattr(aten, name), function)
+                found[getattr(aten, f"{name}_")] = _in_place(getattr(aten, name), function)
+        RULES.update(found)
+        AFFINE.update(found if affine else ())
         return function
 
     return register

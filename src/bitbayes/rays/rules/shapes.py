@@ -15,6 +15,7 @@ from bitbayes.rays.rules.registry import as_constant, intercepts, map_real, rays
     *("expand", "repeat", "slice", "select", "split", "split_with_sizes", "unbind", "index", "index_select"),
     *("flip", "roll", "unfold", "pixel_shuffle", "alias", "detach", "clone", "lift_fresh", "cat", "stack"),
     *("upsample_nearest1d", "upsample_nearest2d", "reflection_pad1d", "reflection_pad2d"),
+    affine=True,
 )
 def change_shape(func: Any, *args: Any, **kwargs: Any) -> Any:
     """Apply the operation to slopes and to intercepts: it moves numbers without changing them."""
@@ -57,7 +58,7 @@ def _keeps_rows(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output
     return bool((moved.reshape(len(alpha), -1) == numbers[:, None]).all())
 
 
-@rule("_to_copy")
+@rule("_to_copy", affine=True)
 def convert(func: Any, x: RayTensor, *, dtype: torch.dtype | None = None, **_: Any) -> Any:
     """Ignore a new dtype or device: slopes and intercepts stay in float64 where they are."""
     if dtype is not None and not dtype.is_floating_point:
@@ -65,13 +66,23 @@ def convert(func: Any, x: RayTensor, *, dtype: torch.dtype | None = None, **_: A
     return x.like(x.slope.clone(), x.intercept.clone())
 
 
-@rule("constant_pad_nd")
+@rule("constant_pad_nd", affine=True)
 def pad(func: Any, x: RayTensor, pads: Sequence[int], value: float = 0) -> Any:
     by_row = x.by_row and len(pads) < 2 * x.dim()
     return x.like(func(x.slope, pads, 0), func(x.intercept, pads, value), by_row)
 
 
-@rule("new_zeros", "zeros_like", "new_ones", "ones_like", "new_empty", "empty_like", "new_full", "full_like")
+@rule(
+    "new_zeros",
+    "zeros_like",
+    "new_ones",
+    "ones_like",
+    "new_empty",
+    "empty_like",
+    "new_full",
+    "full_like",
+    affine=True,
+)
 def make_constant(func: Any, x: RayTensor, *args: Any, dtype: torch.dtype | None = None, **_: Any) -> Any:
     """Make constants as a ray tensor, because the model may write other ray tensors into them."""
     if dtype is not None and not dtype.is_floating_point:
@@ -81,13 +92,13 @@ def make_constant(func: Any, x: RayTensor, *args: Any, dtype: torch.dtype | None
     return x.like(torch.zeros_like(made), as_constant(made, x.intercept), by_row)
 
 
-@rule("copy", in_place=True)
+@rule("copy", in_place=True, affine=True)
 def copy(func: Any, target: RayTensor, source: Any, non_blocking: bool = False) -> Any:
     (_, slope), (_, intercept) = slopes(target, source), intercepts(target, source)
     by_row = all(ray.by_row and ray.dim() == target.dim() for ray in rays_in(source))
     return target.like(slope.expand(target.shape), intercept.expand(target.shape), by_row)
 
 
-@rule("fill", "zero", in_place=True)
+@rule("fill", "zero", in_place=True, affine=True)
 def fill(func: Any, target: RayTensor, value: Any = 0) -> Any:
     return target.like(torch.zeros_like(target.slope), torch.full_like(target.intercept, value))
