@@ -85,7 +85,7 @@ class LaplaceOptions(TypedDict, total=False):
     curvature: CurvatureName | Fisher
     residual: ResidualOption
     output: str | Callable[..., Tensor] | None
-    adapt: Callable[[Any], Any] | None
+    adapt: Callable[..., object] | None
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ class Options:
     curvature: CurvatureName | Fisher = "exact"
     residual: bool | Literal["auto"] | tuple[str, ...] = AUTO
     output: str | Callable[..., Tensor] | None = None
-    adapt: Callable[[Any], Any] | None = None
+    adapt: Callable[..., object] | None = None
 
     @classmethod
     def checked(cls, model: nn.Module, curvature: Any, residual: object, **given: Any) -> Options:

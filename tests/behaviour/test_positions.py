@@ -9,7 +9,7 @@ from torch.nn import functional
 
 import bitbayes as bb
 import head_reference
-from bitbayes.errors import DataError, ModelError
+from bitbayes.errors import DataError, ModelError, UnusedDataWarning
 from bitbayes.posteriors import last_layer
 from bitbayes.structures import CURVATURES
 
@@ -344,6 +344,11 @@ def test_a_mask_of_tokens_is_never_taken_for_labels():
                 use([(IDS, mask)])
         alone = {0: IDS, 1: mask} if isinstance(inputs, tuple) else inputs
         assert torch.equal(bayes.predict_proba([(inputs, y)]), bayes.predict_proba(alone))
+    with pytest.warns(UnusedDataWarning, match=r"\['path'\] are left out"):
+        bb.Laplace(Tokens()).fit([({"ids": IDS, "path": "a"}, y)])
+    bayes = bb.Laplace(Tokens(), prior_variance=1.0).fit([({"ids": IDS}, y)])
+    with pytest.warns(UnusedDataWarning, match=r"\['path'\] are left out"):
+        assert torch.equal(bayes.score([({"ids": IDS, "path": "a"}, y)]), bayes.score({"ids": IDS}))
 
 
 def test_what_needs_one_output_for_each_input_says_so():

@@ -150,7 +150,6 @@ def input_batches(
                 f"together? {SEVERAL_INPUTS}"
             )
         labels = labels if keep_labels else None
-        inputs = as_arguments(without_labels(inputs), model, number)
         yield Batch(inputs, _moved(labels, device), f"batch {number}")
     if number < 0:
         raise EmptyLoaderError(EMPTY)
@@ -302,7 +301,7 @@ def _named_labels(inputs: Inputs) -> Tensor | None:
 def _inputs(
     batch: Any, number: int, model: nn.Module, form: InputForm | None, positions: bool
 ) -> tuple[Inputs, Tensor | None]:
-    """Inputs, and labels or None, from (inputs, labels), (inputs,), or the batch itself."""
+    """Inputs as the model takes them, and labels or None, from (inputs, labels), (inputs,), or the batch."""
     batch = _without_rest(batch, number, model)
     parts = batch if isinstance(batch, (list, tuple)) else (batch,)
     inputs = by_place(parts[0]) if parts else None
@@ -311,8 +310,9 @@ def _inputs(
             f"batch {number} is {describe(batch)}: expected inputs, or (inputs, labels). {SEVERAL_INPUTS}. "
             f"Otherwise {USE_ADAPT}"
         )
+    named, inputs = _named_labels(inputs), as_arguments(without_labels(inputs), model, number)
     if len(parts) == 1:
-        return inputs, _named_labels(inputs)
+        return inputs, named
     labels = _as_labels(parts[1])
     if labels is None and (parts[1] is None or _are_texts(parts[1])):  # names of files, say
         return inputs, None

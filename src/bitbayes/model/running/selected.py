@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from bitbayes.errors import ArgumentError, ModelError
 
 Selector = str | Callable[..., Tensor]
-Adapter = Callable[[Any], Any]
+Adapter = Callable[..., object]
 
 
 def selected(model: nn.Module, output: Selector | None, adapt: Adapter | None = None) -> nn.Module:
