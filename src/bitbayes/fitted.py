@@ -8,7 +8,7 @@ import torch
 
 from bitbayes.errors import DataError, ModelError
 from bitbayes.likelihoods import Likelihood
-from bitbayes.model import Fingerprint, Head, Level, TrainableLayers
+from bitbayes.model import Fingerprint, Head, Level, SideEffects, TrainableLayers
 from bitbayes.residual import INPUT, LevelSums
 from bitbayes.structures import Curvature
 
@@ -23,6 +23,7 @@ class Fitted:
     levels: the levels of the residual inside the network.
     level_sums: of the training data, by the name of the level, the input's first; none without a residual.
     mutable_buffers: the names of buffers that running the model changes.
+    random: whether running it draws random numbers.
     """
 
     weights: Head | TrainableLayers
@@ -35,6 +36,12 @@ class Fitted:
     levels: tuple[Level, ...] = ()
     level_sums: dict[str, LevelSums] = field(default_factory=dict)
     mutable_buffers: tuple[str, ...] = ()
+    random: bool = False
+
+    @property
+    def side_effects(self) -> SideEffects:
+        """What running the model does besides its output, for a `private_copy`."""
+        return SideEffects(self.mutable_buffers, self.random)
 
     def summary(self) -> str:
         """Count and loss as text. Processes compare it to check that they hold the same fit."""
@@ -65,6 +72,8 @@ class Fitted:
             count=self.count + more.count,
             loss=self.loss + more.loss,
             level_sums=sums,
+            mutable_buffers=tuple(sorted({*self.mutable_buffers, *more.mutable_buffers})),
+            random=self.random or more.random,
         )
 
     def without(self, part: Fitted, max_ratio: float) -> Fitted:

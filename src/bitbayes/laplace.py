@@ -951,7 +951,9 @@ class Laplace(nn.Module):
     def _use(self, posterior: WeightPosterior) -> None:
         fitted = posterior.fitted
         self._posterior = posterior
-        self._residual = Residual(self.model, fitted.levels, fitted.level_sums) if fitted.level_sums else None
+        self._residual = None
+        if fitted.level_sums:
+            self._residual = Residual(self.model, fitted.levels, fitted.level_sums, fitted.side_effects)
         if self._residual is not None:
             try:
                 self._settings = self._settings.in_order_of(self._residual.names)

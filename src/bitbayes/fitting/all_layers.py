@@ -18,6 +18,7 @@ from bitbayes.model import (
     DeferredChecks,
     Inputs,
     Layer,
+    SideEffects,
     TrainableLayers,
     check_finite,
     detect_changes,
@@ -54,8 +55,8 @@ def fit_all_layers(request: FitRequest) -> Fitted:
     data = TrainingData(request)
     structure = "kron" if options.structure == "auto" else options.structure
     layers = find_layers(model)  # raises on models that have none, or whose derivatives cannot be taken
-    network, totals = private_copy(model), data.totals
-    with without_autocast(data.device), detect_changes(model) as run, DeferredChecks() as checks:
+    network, totals = private_copy(model, SideEffects.any_of(model)), data.totals
+    with without_autocast(data.device), detect_changes(model, network) as run, DeferredChecks() as checks:
         with none_called(model):
             outputs, layers = _checked_layers(network, layers, data.preview, structure)
             levels = LevelTotals.of(
@@ -72,7 +73,7 @@ def fit_all_layers(request: FitRequest) -> Fitted:
             assert batch.labels is not None
             labels = likelihood.check_labels(batch.labels, (len(batch), outputs), batch.name, checks)
             checks.settle()  # waiting costs little beside the derivatives
-            levels.add_run(batch, model)  # a pass costs little beside them, too
+            levels.add_run(batch, network)  # a pass costs little beside them, too
             totals.level_sums = levels.sums
             for part in batch.split(rows) if isinstance(batch.inputs, Tensor) else [batch]:
                 logits, records = differentiate(network, layers, part.inputs, directions)

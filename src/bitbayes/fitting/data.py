@@ -124,7 +124,8 @@ class Totals:
             fingerprint=run.fingerprint,
             levels=tuple(each for each in levels if each.name in sums),
             level_sums=sums,
-            mutable_buffers=run.mutable_buffers,
+            mutable_buffers=run.side_effects.buffers,
+            random=run.side_effects.random,
         )
 
     def check_overflow(self, dtype: torch.dtype) -> None:

@@ -14,6 +14,7 @@ from bitbayes.model import (
     DeferredChecks,
     FeaturePasses,
     Head,
+    SideEffects,
     detect_changes,
     find_head,
     none_called,
@@ -37,7 +38,7 @@ def fit_last_layer(request: FitRequest) -> Fitted:
     model, options = request.model, request.options
     data = TrainingData(request)
     with none_called(model):
-        network = private_copy(model)
+        network = private_copy(model, SideEffects.any_of(model))
         head = find_head(network, data.preview, options.head)
         first, *_ = head.parts or (head.name,)
         levels = LevelTotals.of(
@@ -53,7 +54,7 @@ def fit_last_layer(request: FitRequest) -> Fitted:
     if head.layout.positions:  # if there are many, logits take memory, too
         budget = budget * head.inputs // (head.inputs + head.outputs)
     totals, waiting, held = data.totals, list[Points](), 0
-    with detect_changes(model) as run, DeferredChecks() as checks:
+    with detect_changes(model, network) as run, DeferredChecks() as checks:
         passes = FeaturePasses(network, head, checks, some=totals.count > 0)
 
         def add_waiting() -> None:

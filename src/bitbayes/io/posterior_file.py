@@ -53,6 +53,7 @@ def write(
         "fingerprint": asdict(fitted.fingerprint),
         "levels": [asdict(each) for each in fitted.levels],
         "mutable_buffers": fitted.mutable_buffers,
+        "random": fitted.random,
     }
     try:
         text = json.dumps(header, allow_nan=False)
@@ -156,4 +157,5 @@ def _fitted(header: dict[str, Any], tensors: dict[str, Tensor]) -> Fitted:
         tuple(Level(**each) for each in header["levels"]),
         measured,
         tuple(header["mutable_buffers"]),
+        bool(header.get("random", False)),
     )

@@ -38,7 +38,7 @@ from bitbayes.model.running.change_detector import (
     fingerprint,
 )
 from bitbayes.model.running.deferred_checks import DeferredChecks, check_finite, finite
-from bitbayes.model.running.private_copy import none_called, private_copy
+from bitbayes.model.running.private_copy import SideEffects, none_called, private_copy
 from bitbayes.model.running.selected import Selector, selected
 from bitbayes.model.running.unwrapped import unwrapped
 
@@ -66,6 +66,7 @@ __all__ = [
     "OrderedLoader",
     "Run",
     "Selector",
+    "SideEffects",
     "TrainableLayers",
     "Unpadded",
     "as_logits",

@@ -108,6 +108,10 @@ class WeightPosterior(ABC):
         self.__dict__.update(state)
         self._detector = ChangeDetector(self.model, *state["_detector"])
 
+    def network(self) -> nn.Module:
+        """A private copy of the model to run."""
+        return private_copy(self.model, self.fitted.side_effects)
+
     @property
     def names(self) -> tuple[str, ...]:
         """The names of the layers that can have a prior of their own."""
@@ -142,7 +146,7 @@ class WeightPosterior(ABC):
         At a temperature T a drawn network's logits f become f*/T + (f − f*), f* those of the model itself.
         """
         networks = (dict(zip(draws, weights, strict=True)) for weights in zip(*draws.values(), strict=True))
-        network = private_copy(self.model)
+        network = self.network()
         outputs = [call(network, batch.inputs, weights) for weights in networks]
         logits = torch.stack([as_logits(each, len(batch)) for each in outputs])
         logits = logits.to(prediction_dtype(logits.dtype))
