@@ -21,6 +21,7 @@ from bitbayes.model import (
     SideEffects,
     TrainableLayers,
     check_finite,
+    check_rows,
     detect_changes,
     differentiate,
     find_layers,
@@ -58,6 +59,7 @@ def fit_all_layers(request: FitRequest) -> Fitted:
     network, totals = private_copy(model, SideEffects.any_of(model)), data.totals
     with without_autocast(data.device), detect_changes(model, network) as run, DeferredChecks() as checks:
         with none_called(model):
+            check_rows(network, data.some_rows)
             outputs, layers = _checked_layers(network, layers, data.preview, structure)
             levels = LevelTotals.of(
                 options, network, data.preview, None, totals.level_sums, resumed=totals.batches > 0

@@ -20,6 +20,7 @@ from bitbayes.model import (
     Inputs,
     Level,
     Run,
+    SomeRows,
     TrainableLayers,
     Unpadded,
     check_loader,
@@ -145,6 +146,7 @@ class TrainingData:
 
     totals: the sums so far. Batches and rows are counted there as they are read.
     preview: the first inputs of the loader, for a run of the model before the pass.
+    some_rows: of the first batch, for a check of the model.
     """
 
     def __init__(self, request: FitRequest) -> None:
@@ -161,6 +163,7 @@ class TrainingData:
             raise EmptyLoaderError(EMPTY) from None
         inputs = labelled_batch(self.first, 0, self.device).inputs
         # The shapes of a mapping's tensors depend on each other: only a plain tensor is cut.
+        self.some_rows = SomeRows.of(inputs)
         self.preview = _copied(inputs[:PREVIEW_ROWS] if isinstance(inputs, Tensor) else inputs)
 
     def __iter__(self) -> Iterator[Batch]:

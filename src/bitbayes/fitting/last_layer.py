@@ -15,6 +15,7 @@ from bitbayes.model import (
     FeaturePasses,
     Head,
     SideEffects,
+    check_rows,
     detect_changes,
     find_head,
     none_called,
@@ -44,6 +45,7 @@ def fit_last_layer(request: FitRequest) -> Fitted:
         levels = LevelTotals.of(
             options, network, data.preview, first, data.totals.level_sums, resumed=data.totals.batches > 0
         )
+    check_rows(network, data.some_rows)
     # Not its parameters: a weight norm or an adapter computes the weight from others.
     weights = head.parts_of_weights(network)
     budget = GPU_FIT_BYTES if data.device.type == "cuda" else FIT_BYTES

@@ -39,6 +39,7 @@ from bitbayes.model.running.change_detector import (
 )
 from bitbayes.model.running.deferred_checks import DeferredChecks, check_finite, finite
 from bitbayes.model.running.private_copy import SideEffects, none_called, private_copy
+from bitbayes.model.running.row_check import SomeRows, check_rows
 from bitbayes.model.running.selected import Selector, selected
 from bitbayes.model.running.unwrapped import unwrapped
 
@@ -67,6 +68,7 @@ __all__ = [
     "Run",
     "Selector",
     "SideEffects",
+    "SomeRows",
     "TrainableLayers",
     "Unpadded",
     "as_logits",
@@ -74,6 +76,7 @@ __all__ = [
     "check_data",
     "check_finite",
     "check_loader",
+    "check_rows",
     "count_unpadded",
     "detect_changes",
     "differentiate",

@@ -301,10 +301,10 @@ def none_called(model: nn.Module) -> Iterator[None]:
     own = {id(each): name for name, each in model.named_modules() if id(each) in copies.made}
     calls: list[tuple[int, nn.Module]] = []  # (thread, module)
     handle = register_module_forward_pre_hook(lambda each, _: calls.append((threading.get_ident(), each)))
-    failure: ModelError | None = None
+    failure: Exception | None = None
     try:
         yield
-    except ModelError as error:  # perhaps a consequence of such a call
+    except Exception as error:  # perhaps a consequence of such a call
         failure = error
     finally:
         handle.remove()
