@@ -8,7 +8,7 @@ import torch
 
 from bitbayes.errors import DataError, ModelError
 from bitbayes.likelihoods import Likelihood
-from bitbayes.model import Fingerprint, Head, Level, SideEffects, TrainableLayers
+from bitbayes.model import Fingerprint, Head, KnownOutputs, Level, SideEffects, TrainableLayers
 from bitbayes.residual import INPUT, LevelSums
 from bitbayes.structures import Curvature
 
@@ -24,6 +24,7 @@ class Fitted:
     level_sums: of the training data, by the name of the level, the input's first; none without a residual.
     mutable_buffers: the names of buffers that running the model changes.
     random: whether running it draws random numbers.
+    known_outputs: of the model at a few made-up inputs, or None.
     """
 
     weights: Head | TrainableLayers
@@ -37,6 +38,7 @@ class Fitted:
     level_sums: dict[str, LevelSums] = field(default_factory=dict)
     mutable_buffers: tuple[str, ...] = ()
     random: bool = False
+    known_outputs: KnownOutputs | None = None
 
     @property
     def side_effects(self) -> SideEffects:

@@ -59,7 +59,7 @@ def fit_all_layers(request: FitRequest) -> Fitted:
     network, totals = private_copy(model, SideEffects.any_of(model)), data.totals
     with without_autocast(data.device), detect_changes(model, network) as run, DeferredChecks() as checks:
         with none_called(model):
-            check_rows(network, data.some_rows)
+            steady = check_rows(network, data.some_rows)
             outputs, layers = _checked_layers(network, layers, data.preview, structure)
             levels = LevelTotals.of(
                 options, network, data.preview, None, totals.level_sums, resumed=totals.batches > 0
@@ -89,9 +89,9 @@ def fit_all_layers(request: FitRequest) -> Fitted:
     parameters = {layer.name: [model.get_parameter(name) for name in layer.names] for layer in layers}
     if issubclass(CURVATURES[structure], FullCurvature):
         parameters = {WHOLE_NETWORK: [each for own in parameters.values() for each in own]}
-    return totals.as_fitted(
-        TrainableLayers(outputs, layers), likelihood, parameters, request, run, levels.levels
-    )
+    weights = TrainableLayers(outputs, layers)
+    fitted = totals.as_fitted(weights, likelihood, parameters, request, run, levels.levels)
+    return data.with_known_outputs(fitted) if steady else fitted
 
 
 def _directions(data: TrainingData, likelihood: Likelihood) -> Callable[[Tensor], Tensor]:

@@ -45,7 +45,7 @@ def fit_last_layer(request: FitRequest) -> Fitted:
         levels = LevelTotals.of(
             options, network, data.preview, first, data.totals.level_sums, resumed=data.totals.batches > 0
         )
-    check_rows(network, data.some_rows)
+    steady = check_rows(network, data.some_rows)
     # Not its parameters: a weight norm or an adapter computes the weight from others.
     weights = head.parts_of_weights(network)
     budget = GPU_FIT_BYTES if data.device.type == "cuda" else FIT_BYTES
@@ -85,7 +85,8 @@ def fit_last_layer(request: FitRequest) -> Fitted:
             passes.refuse_no_points()
         add_waiting()
     totals.check_overflow(prediction_dtype(weights[0].dtype))
-    return totals.as_fitted(head, likelihood, {head.name: weights}, request, run, levels.levels)
+    fitted = totals.as_fitted(head, likelihood, {head.name: weights}, request, run, levels.levels)
+    return data.with_known_outputs(fitted) if steady else fitted
 
 
 def _with_bias(features: Tensor, head: Head) -> Tensor:

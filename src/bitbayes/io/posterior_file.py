@@ -19,7 +19,7 @@ from bitbayes.io import sums
 from bitbayes.io.strict_json import parse_json
 from bitbayes.io.tensor_file import SAVE_AGAIN, TensorFile, read_tensors, write_tensors
 from bitbayes.likelihoods import likelihood_for
-from bitbayes.model import Fingerprint, Head, Level, TrainableLayers
+from bitbayes.model import Fingerprint, Head, KnownOutputs, Level, TrainableLayers
 from bitbayes.residual import INPUT
 from bitbayes.structures import CURVATURES
 
@@ -54,6 +54,7 @@ def write(
         "levels": [asdict(each) for each in fitted.levels],
         "mutable_buffers": fitted.mutable_buffers,
         "random": fitted.random,
+        "known_outputs": None if fitted.known_outputs is None else asdict(fitted.known_outputs),
     }
     try:
         text = json.dumps(header, allow_nan=False)
@@ -158,4 +159,5 @@ def _fitted(header: dict[str, Any], tensors: dict[str, Tensor]) -> Fitted:
         measured,
         tuple(header["mutable_buffers"]),
         bool(header.get("random", False)),
+        KnownOutputs.read(header["known_outputs"]) if header.get("known_outputs") else None,
     )

@@ -38,6 +38,7 @@ from bitbayes.model.running.change_detector import (
     fingerprint,
 )
 from bitbayes.model.running.deferred_checks import DeferredChecks, check_finite, finite
+from bitbayes.model.running.known_outputs import InputKind, KnownOutputs, input_kinds
 from bitbayes.model.running.private_copy import SideEffects, none_called, private_copy
 from bitbayes.model.running.row_check import SomeRows, check_rows
 from bitbayes.model.running.selected import Selector, selected
@@ -54,7 +55,9 @@ __all__ = [
     "FeaturePasses",
     "Fingerprint",
     "Head",
+    "InputKind",
     "Inputs",
+    "KnownOutputs",
     "Layer",
     "LayerJacobian",
     "LayerRecord",
@@ -88,6 +91,7 @@ __all__ = [
     "forward",
     "from_pairs",
     "input_batches",
+    "input_kinds",
     "labelled_batch",
     "labelled_batches",
     "model_device",

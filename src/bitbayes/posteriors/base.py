@@ -100,6 +100,14 @@ class WeightPosterior(ABC):
     def _renew_detector(self) -> None:
         self._detector = self._detector.renewed()
 
+    def check_outputs(self) -> None:
+        """Raise if the model has other outputs than when it was fitted, though its tensors are the same.
+
+        It takes one run of the model, on a few made-up inputs.
+        """
+        if self.fitted.known_outputs is not None:
+            self.fitted.known_outputs.check(self.network())
+
     def __getstate__(self) -> dict[str, Any]:
         # A detector refers to the tensors of this model: a copy of the model needs its own.
         return {**self.__dict__, "_detector": (self._detector.fingerprint, self._detector.mutable_buffers)}
