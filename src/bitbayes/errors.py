@@ -22,6 +22,7 @@ __all__ = [
     "NotEnoughMemoryError",
     "NotFittedError",
     "ProcessError",
+    "RandomModelWarning",
     "SketchWarning",
     "UncheckedWarning",
     "UnknownAttributeError",
@@ -88,6 +89,10 @@ class FewPointsWarning(UserWarning):
 
 class UntunedWarning(UserWarning):
     """A prediction uses a prior variance that was neither tuned nor set, or a callback cannot tune."""
+
+
+class RandomModelWarning(UserWarning):
+    """Two runs of the model on the same inputs give different outputs, in eval mode."""
 
 
 class SketchWarning(UserWarning):

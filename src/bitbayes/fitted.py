@@ -11,7 +11,15 @@ import torch
 
 from bitbayes.errors import DataError, ModelError
 from bitbayes.likelihoods import Likelihood
-from bitbayes.model import Fingerprint, Head, InputForm, Level, TrainableLayers
+from bitbayes.model import (
+    Fingerprint,
+    Head,
+    InputForm,
+    KnownOutputs,
+    Level,
+    SideEffects,
+    TrainableLayers,
+)
 from bitbayes.residual import INPUT, LevelSums
 from bitbayes.structures import Curvature
 
@@ -67,6 +75,8 @@ class Fitted:
     level_sums: of the training data, by the name of the level, the input's first; none without a residual.
     mutable_buffers: the names of buffers that running the model changes.
     inputs: what the inputs are like.
+    random: whether running it draws random numbers.
+    known_outputs: of the model at a few made-up inputs, or None.
     """
 
     weights: Head | TrainableLayers
@@ -80,11 +90,18 @@ class Fitted:
     level_sums: dict[str, LevelSums] = field(default_factory=dict)
     mutable_buffers: tuple[str, ...] = ()
     inputs: InputForm = field(default_factory=InputForm)
+    random: bool = False
+    known_outputs: KnownOutputs | None = None
 
     @property
     def count(self) -> int:
         """The number of points."""
         return sum(each.count for each in self.entries)
+
+    @property
+    def side_effects(self) -> SideEffects:
+        """What running the model does besides its output, for a `private_copy`."""
+        return SideEffects(self.mutable_buffers, self.random)
 
     def summary(self) -> str:
         """Count and loss as text. Processes compare it to check that they hold the same fit."""
@@ -115,6 +132,8 @@ class Fitted:
             loss=self.loss + more.loss,
             entries=self.entries + more.entries,
             level_sums=sums,
+            mutable_buffers=tuple(sorted({*self.mutable_buffers, *more.mutable_buffers})),
+            random=self.random or more.random,
         )
 
     def without(self, part: Fitted, max_ratio: float) -> Fitted:

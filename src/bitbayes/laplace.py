@@ -360,6 +360,7 @@ class Laplace(nn.Module):
             assert val_loader is not None
             networks = self.predictive == SAMPLED_NETWORKS
             with processes.propagate_errors():
+                posterior.check_outputs()
                 method = self._predictive(AUTO if networks else None).name  # networks: by the closed form
             # Drawn networks have no residual. "calibrated" chooses it, and the others keep it.
             used = objective == CALIBRATED or self.settings.has_residual
@@ -646,6 +647,7 @@ class Laplace(nn.Module):
         """
         one_of("by", by, RANKS)
         predictor = self._current_predictor()
+        predictor.posterior.check_outputs()
         self._warn_if_untuned()
         if outliers is not None and not isinstance(outliers, Mapping):
             raise ArgumentError(
@@ -851,6 +853,7 @@ class Laplace(nn.Module):
             bayes.settings = Settings(**numbers)
         except (ArgumentError, TypeError, KeyError) as error:
             raise FileError(f"{path} has a damaged header: {error}") from error
+        bayes.posterior.check_outputs()
         return bayes
 
     def export(
@@ -902,6 +905,7 @@ class Laplace(nn.Module):
             raise ArgumentError(
                 f"likelihood={predictive.likelihood.name!r} has no drop-in logits, which a graph returns"
             )
+        posterior.check_outputs()
         target, every = export.check_path(path), posterior.over_all_layers
         if every and target.suffix == ".onnx":
             raise ArgumentError("layers='all' needs derivatives, and ONNX has none: export to '.pt2' instead")
@@ -1009,7 +1013,9 @@ class Laplace(nn.Module):
     def _use(self, posterior: WeightPosterior) -> None:
         fitted = posterior.fitted
         self._posterior = posterior
-        self._residual = Residual(self.model, fitted.levels, fitted.level_sums) if fitted.level_sums else None
+        self._residual = None
+        if fitted.level_sums:
+            self._residual = Residual(self.model, fitted.levels, fitted.level_sums, fitted.side_effects)
         if self._residual is not None:
             try:
                 self._settings = self._settings.in_order_of(self._residual.names)

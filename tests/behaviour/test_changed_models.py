@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import bitbayes as bb
-from bitbayes.errors import ModelError, NotFittedError
+from bitbayes.errors import FileError, ModelError, NotFittedError
 from classifiers import points
 
 
@@ -311,3 +311,79 @@ def test_a_conversion_between_dtypes_of_one_size_is_a_change():
     model.bfloat16()
     with pytest.raises(ModelError, match="'weight', 'bias'"):
         bayes.predict_proba(x.bfloat16())
+
+
+# ---- changes of what the model computes that change none of its tensors
+
+
+class Adapted(nn.Module):
+    """A network whose forward reads more than its parameters and buffers."""
+
+    def __init__(self):
+        super().__init__()
+        self.body, self.norm, self.act = nn.Linear(4, 60), nn.BatchNorm1d(60), nn.LeakyReLU(0.1)
+        self.head, self.scaling, self.shift = nn.Linear(60, 3), {"default": 0.5}, torch.zeros(60)
+
+    def forward(self, x):
+        return self.head(self.act(self.norm(self.body(x) + self.scaling["default"] * self.shift.cos())))
+
+
+class Other(Adapted):
+    def forward(self, x):
+        return super().forward(2 * x)
+
+
+def through_numpy(model):
+    model.body.weight.detach().numpy().reshape(-1)[1:60] += 1.0
+
+
+def another_class(model):
+    model.__class__ = Other
+
+
+HIDDEN_CHANGES = {
+    "the scaling of an adapter": lambda model: model.scaling.update(default=2.5),
+    "a hook": lambda model: model.act.register_forward_hook(lambda module, args, output: 1.5 * output),
+    "negative slope": lambda model: setattr(model.act, "negative_slope", 0.5),
+    "an unregistered tensor": lambda model: setattr(model, "shift", torch.ones(60)),
+    "numpy": through_numpy,
+    "eps": lambda model: setattr(model.norm, "eps", 0.1),
+    "a replaced forward": lambda model: setattr(model.act, "forward", torch.tanh),
+    "another class": another_class,
+}
+RARE_USES = ("tune", "evaluate", "export")
+
+
+@pytest.mark.parametrize("layers", ["last", "all"])
+@pytest.mark.parametrize("name", HIDDEN_CHANGES)
+def test_a_change_that_no_tensor_shows_is_noticed(name, layers, tmp_path):
+    torch.manual_seed(0)
+    x, y = points()
+    bayes = bb.Laplace(Adapted().eval(), layers=layers, prior_variance=1.0).fit([(x, y)])
+    bayes.save(tmp_path / "posterior.safetensors")
+    bb.Laplace.load(tmp_path / "posterior.safetensors", bayes.model)
+    HIDDEN_CHANGES[name](bayes.model)
+    for use in RARE_USES:
+        with pytest.raises(ModelError, match="has changed since it was fitted"):
+            USES[use](bayes, x, y, tmp_path)
+    kinds = (ModelError, FileError)  # the file's fingerprint knows classes, and bytes that numpy wrote
+    with pytest.raises(kinds, match=r"has changed since it was fitted|fitted on a model"):
+        bb.Laplace.load(tmp_path / "posterior.safetensors", bayes.model)
+    bayes.fit([(x, y)]).evaluate([(x, y)])
+
+
+@pytest.mark.parametrize("layers", ["last", "all"])
+def test_updates_and_merges_still_know_the_outputs(layers):
+    torch.manual_seed(0)
+    x, y = points()
+    first, second = (
+        bb.Laplace(model, layers=layers, prior_variance=1.0).fit([(x[rows], y[rows])])
+        for model in [Adapted().eval()]
+        for rows in (slice(20), slice(20, 40))
+    )
+    for bayes in (bb.merge([first, second]), first.update([(x[20:] + 1, y[20:])])):
+        bayes.evaluate([(x, y)])
+        bayes.model.act.negative_slope = 0.5
+        with pytest.raises(ModelError, match="outputs differ"):
+            bayes.evaluate([(x, y)])
+        bayes.model.act.negative_slope = 0.1

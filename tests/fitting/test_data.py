@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 from bitbayes.errors import DataError, EmptyLoaderError
 from bitbayes.fitting import FitRequest, Totals
 from bitbayes.fitting.data import TrainingData
-from bitbayes.model import Level
+from bitbayes.model import Level, SideEffects
 from bitbayes.options import Options
 from bitbayes.residual import LevelSums
 from bitbayes.structures import DiagCurvature
@@ -76,7 +76,7 @@ def test_a_model_that_changes_its_preview_does_not_change_the_batch():
 
 def fitted_of(level_sums, **options):
     """What the sums of a pass become, with a level '2' beside the input."""
-    run = SimpleNamespace(fingerprint=None, mutable_buffers=())
+    run = SimpleNamespace(fingerprint=None, side_effects=SideEffects())
     totals = Totals({}, 5, 0.0, level_sums)
     request = FitRequest(nn.Linear(2, 5), [], Options(**options))
     return totals.as_fitted(None, None, {}, request, run, (Level("2", "2", -1),))

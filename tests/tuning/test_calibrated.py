@@ -230,9 +230,9 @@ def test_tuning_is_one_pass_over_the_data(k, layers, residual):
     bayes.model[0].register_forward_hook(lambda module, args, output: seen.append(len(args[0])))
     once = (batch for batch in reference.loader(x, y, 25))
     bayes.tune(once)
-    # Over all layers the levels take a run of their own, without derivatives.
+    # Over all layers the levels take a run of their own, without derivatives. Three inputs are made up.
     runs = 2 if residual and layers == "all" else 1
-    assert seen == [size for size in (25, 25, 10) for _ in range(runs)]
+    assert seen == [3, *(size for size in (25, 25, 10) for _ in range(runs))]
 
 
 def numbers(settings):

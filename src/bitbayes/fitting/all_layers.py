@@ -18,8 +18,10 @@ from bitbayes.model import (
     DeferredChecks,
     Inputs,
     Layer,
+    SideEffects,
     TrainableLayers,
     check_finite,
+    check_rows,
     detect_changes,
     differentiate,
     find_layers,
@@ -54,9 +56,10 @@ def fit_all_layers(request: FitRequest) -> Fitted:
     data = TrainingData(request)
     structure = "kron" if options.structure == "auto" else options.structure
     layers = find_layers(model)  # raises on models that have none, or whose derivatives cannot be taken
-    network, totals = private_copy(model), data.totals
-    with without_autocast(data.device), detect_changes(model) as run, DeferredChecks() as checks:
+    network, totals = private_copy(model, SideEffects.any_of(model)), data.totals
+    with without_autocast(data.device), detect_changes(model, network) as run, DeferredChecks() as checks:
         with none_called(model):
+            steady = check_rows(network, data.some_rows)
             outputs, layers = _checked_layers(network, layers, data.preview, structure)
             levels = LevelTotals.of(
                 options, network, data.preview, None, totals.level_sums, resumed=totals.batches > 0
@@ -72,7 +75,7 @@ def fit_all_layers(request: FitRequest) -> Fitted:
             assert batch.labels is not None
             labels = likelihood.check_labels(batch.labels, (len(batch), outputs), batch.name, checks)
             checks.settle()  # waiting costs little beside the derivatives
-            levels.add_run(batch, model)  # a pass costs little beside them, too
+            levels.add_run(batch, network)  # a pass costs little beside them, too
             totals.level_sums = levels.sums
             for part in batch.split(rows) if isinstance(batch.inputs, Tensor) else [batch]:
                 logits, records = differentiate(network, layers, part.inputs, directions)
@@ -86,9 +89,9 @@ def fit_all_layers(request: FitRequest) -> Fitted:
     parameters = {layer.name: [model.get_parameter(name) for name in layer.names] for layer in layers}
     if issubclass(CURVATURES[structure], FullCurvature):
         parameters = {WHOLE_NETWORK: [each for own in parameters.values() for each in own]}
-    return totals.as_fitted(
-        TrainableLayers(outputs, layers), likelihood, parameters, request, run, levels.levels
-    )
+    weights = TrainableLayers(outputs, layers)
+    fitted = totals.as_fitted(weights, likelihood, parameters, request, run, levels.levels)
+    return data.with_known_outputs(fitted) if steady else fitted
 
 
 def _directions(data: TrainingData, likelihood: Likelihood) -> Callable[[Tensor], Tensor]:

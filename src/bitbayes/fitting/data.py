@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from operator import length_hint
 from typing import Any, Protocol
@@ -19,14 +19,18 @@ from bitbayes.model import (
     Head,
     InputForm,
     Inputs,
+    KnownOutputs,
     Level,
     Run,
+    SomeRows,
     TrainableLayers,
     Unpadded,
     check_loader,
     data_digest,
+    input_kinds,
     labelled_batch,
     model_device,
+    private_copy,
 )
 from bitbayes.model.loaders.batches import EMPTY
 from bitbayes.options import Options
@@ -130,8 +134,9 @@ class Totals:
             entries=(DataEntry.of(self.count, int(self.digest)),),
             levels=tuple(each for each in levels if each.name in sums),
             level_sums=sums,
-            mutable_buffers=run.mutable_buffers,
+            mutable_buffers=run.side_effects.buffers,
             inputs=self.inputs,
+            random=run.side_effects.random,
         )
 
     def check_overflow(self, dtype: torch.dtype) -> None:
@@ -151,6 +156,8 @@ class TrainingData:
 
     totals: the sums so far. Batches and rows are counted there as they are read.
     preview: the first inputs of the loader, for a run of the model before the pass.
+    some_rows: of the first batch, for a check of the model.
+    input_kinds: of the first batch, of which inputs are made up.
     """
 
     def __init__(self, request: FitRequest) -> None:
@@ -169,7 +176,13 @@ class TrainingData:
         inputs = self.first.inputs
         self.totals.inputs = InputForm.of(inputs)
         # The shapes of a mapping's tensors depend on each other: only a plain tensor is cut.
+        self.some_rows, self.input_kinds = SomeRows.of(inputs), input_kinds(inputs)
         self.preview = _copied(inputs[:PREVIEW_ROWS] if isinstance(inputs, Tensor) else inputs)
+
+    def with_known_outputs(self, fitted: Fitted) -> Fitted:
+        """What was fitted, with the model's outputs at made-up inputs."""
+        network = private_copy(self.request.model, fitted.side_effects)
+        return replace(fitted, known_outputs=KnownOutputs.of(network, self.input_kinds))
 
     def __iter__(self) -> Iterator[Batch]:
         """The batches."""

@@ -131,6 +131,7 @@ def _summed(
         levels=tuple(each for each in first.levels if each.name in sums),
         level_sums=sums,
         mutable_buffers=tuple(sorted({name for each in known for name in each.mutable_buffers})),
+        random=any(each.random for each in known),
     )
 
 

@@ -14,6 +14,8 @@ from bitbayes.model import (
     DeferredChecks,
     FeaturePasses,
     Head,
+    SideEffects,
+    check_rows,
     detect_changes,
     find_head,
     none_called,
@@ -37,12 +39,13 @@ def fit_last_layer(request: FitRequest) -> Fitted:
     model, options = request.model, request.options
     data = TrainingData(request)
     with none_called(model):
-        network = private_copy(model)
+        network = private_copy(model, SideEffects.any_of(model))
         head = find_head(network, data.preview, options.head)
         first, *_ = head.parts or (head.name,)
         levels = LevelTotals.of(
             options, network, data.preview, first, data.totals.level_sums, resumed=data.totals.batches > 0
         )
+    steady = check_rows(network, data.some_rows)
     # Not its parameters: a weight norm or an adapter computes the weight from others.
     weights = head.parts_of_weights(network)
     budget = GPU_FIT_BYTES if data.device.type == "cuda" else FIT_BYTES
@@ -53,7 +56,7 @@ def fit_last_layer(request: FitRequest) -> Fitted:
     if head.layout.positions:  # if there are many, logits take memory, too
         budget = budget * head.inputs // (head.inputs + head.outputs)
     totals, waiting, held = data.totals, list[Points](), 0
-    with detect_changes(model) as run, DeferredChecks() as checks:
+    with detect_changes(model, network) as run, DeferredChecks() as checks:
         passes = FeaturePasses(network, head, checks, some=totals.count > 0)
 
         def add_waiting() -> None:
@@ -82,7 +85,8 @@ def fit_last_layer(request: FitRequest) -> Fitted:
             passes.refuse_no_points()
         add_waiting()
     totals.check_overflow(prediction_dtype(weights[0].dtype))
-    return totals.as_fitted(head, likelihood, {head.name: weights}, request, run, levels.levels)
+    fitted = totals.as_fitted(head, likelihood, {head.name: weights}, request, run, levels.levels)
+    return data.with_known_outputs(fitted) if steady else fitted
 
 
 def _with_bias(features: Tensor, head: Head) -> Tensor:

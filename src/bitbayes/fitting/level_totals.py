@@ -12,7 +12,6 @@ from bitbayes.model import (
     Observer,
     find_levels,
     named_levels,
-    private_copy,
     run_levels,
 )
 from bitbayes.model.head.levels import HEAD
@@ -77,12 +76,12 @@ class LevelTotals:
         self._add_input(batch.inputs)
         return replace(batch, observer=Observer(self.levels, self._wait)) if self.levels else batch
 
-    def add_run(self, batch: Batch, model: nn.Module) -> None:
+    def add_run(self, batch: Batch, network: nn.Module) -> None:
         """Add the batch by a run of its own, without gradients."""
         with torch.no_grad():
             self._add_input(batch.inputs)
             if self.levels:
-                self._wait(run_levels(private_copy(model), self.levels, batch.inputs))
+                self._wait(run_levels(network, self.levels, batch.inputs))
         self.add_waiting()
 
     def add_waiting(self) -> None:

@@ -20,7 +20,7 @@ from bitbayes.io import sums
 from bitbayes.io.strict_json import parse_json
 from bitbayes.io.tensor_file import SAVE_AGAIN, TensorFile, read_tensors, write_tensors
 from bitbayes.likelihoods import likelihood_for
-from bitbayes.model import Fingerprint, Head, InputForm, Level, TrainableLayers
+from bitbayes.model import Fingerprint, Head, InputForm, KnownOutputs, Level, TrainableLayers
 from bitbayes.model.running.change_detector import tensor_bytes
 from bitbayes.residual import INPUT
 from bitbayes.structures import CURVATURES
@@ -56,6 +56,8 @@ def write(
         "levels": [asdict(each) for each in fitted.levels],
         "mutable_buffers": fitted.mutable_buffers,
         "input_form": asdict(fitted.inputs),
+        "random": fitted.random,
+        "known_outputs": None if fitted.known_outputs is None else asdict(fitted.known_outputs),
     }
     try:
         text = json.dumps(header, allow_nan=False)
@@ -164,4 +166,6 @@ def _fitted(header: dict[str, Any], tensors: dict[str, Tensor]) -> Fitted:
         measured,
         tuple(header["mutable_buffers"]),
         InputForm.read(header.get("input_form")),
+        bool(header.get("random", False)),
+        KnownOutputs.read(header["known_outputs"]) if header.get("known_outputs") else None,
     )

@@ -39,7 +39,9 @@ from bitbayes.model.running.change_detector import (
     fingerprint,
 )
 from bitbayes.model.running.deferred_checks import DeferredChecks, check_finite, finite
-from bitbayes.model.running.private_copy import none_called, private_copy
+from bitbayes.model.running.known_outputs import InputKind, KnownOutputs, input_kinds
+from bitbayes.model.running.private_copy import SideEffects, none_called, private_copy
+from bitbayes.model.running.row_check import SomeRows, check_rows
 from bitbayes.model.running.selected import Adapter, Selector, selected
 from bitbayes.model.running.unwrapped import unwrapped
 
@@ -56,7 +58,9 @@ __all__ = [
     "Fingerprint",
     "Head",
     "InputForm",
+    "InputKind",
     "Inputs",
+    "KnownOutputs",
     "Layer",
     "LayerJacobian",
     "LayerRecord",
@@ -69,6 +73,8 @@ __all__ = [
     "OrderedLoader",
     "Run",
     "Selector",
+    "SideEffects",
+    "SomeRows",
     "TrainableLayers",
     "Unpadded",
     "as_logits",
@@ -76,6 +82,7 @@ __all__ = [
     "check_data",
     "check_finite",
     "check_loader",
+    "check_rows",
     "count_unpadded",
     "data_digest",
     "detect_changes",
@@ -88,6 +95,7 @@ __all__ = [
     "forward",
     "from_pairs",
     "input_batches",
+    "input_kinds",
     "labelled_batch",
     "labelled_batches",
     "model_device",

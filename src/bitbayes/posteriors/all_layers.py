@@ -26,7 +26,6 @@ from bitbayes.model import (
     differentiate,
     model_device,
     points_at_once,
-    private_copy,
     recorded_levels,
     row_count,
     run_levels,
@@ -98,7 +97,7 @@ class AllLayers(WeightPosterior):
 
     def forward(self, x: Any, prior: Prior, observer: Observer | None) -> Passed:
         """The mean is differentiable in x, its covariance is not."""
-        network, levels = private_copy(self.model), () if observer is None else observer.levels
+        network, levels = self.network(), () if observer is None else observer.levels
         with recorded_levels(network, levels, x) as recorded:
             output = call(network, x)
         with torch.no_grad():
@@ -165,7 +164,7 @@ class AllLayers(WeightPosterior):
     def _exact(self, prior: Prior) -> ExactNetwork:
         """A copy of the network in float64, and the Gaussian over its parameters."""
         gaussian = self._network(model_device(self.model), torch.float64)
-        network = copy.deepcopy(private_copy(self.model)).double()
+        network = copy.deepcopy(self.network()).double()
         return ExactNetwork(network, gaussian, prior, self.differences)
 
     def _checked(self, batches: Iterable[Batch]) -> Iterator[Batch]:
@@ -184,7 +183,7 @@ class AllLayers(WeightPosterior):
         if observer is None:
             return batch
         with torch.no_grad():
-            rows = run_levels(private_copy(self.model), observer.levels, batch.inputs)
+            rows = run_levels(self.network(), observer.levels, batch.inputs)
             return replace(batch, observer=None, distances=observer.observe(rows))
 
     def _parts(self, batches: Iterable[Batch], most: int | None = None) -> Iterator[Batch]:
@@ -200,7 +199,7 @@ class AllLayers(WeightPosterior):
         """How many points memory allows; computed once for each shape of input."""
         shape = inputs.shape[1:]
         if shape not in self._rows_by_shape:
-            network = private_copy(self.model)
+            network = self.network()
             self._rows_by_shape[shape] = points_at_once(network, self.layers, inputs, self.outputs)
         return self._rows_by_shape[shape]
 
@@ -211,7 +210,7 @@ class AllLayers(WeightPosterior):
 
     def _roots(self, batch: Batch, priors: list[Prior], directions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """mean/scale (n, k), roots L (q, n, c, c) of covariance/scale² in the directions, and scale (n,)."""
-        network = private_copy(self.model)
+        network = self.network()
         with without_autocast(model_device(network)):
             logits, records = differentiate(
                 network, self.layers, batch.inputs, lambda f: directions.to(f).expand(f.shape[0], -1, -1)

@@ -107,6 +107,14 @@ class WeightPosterior(ABC):
     def _renew_detector(self) -> None:
         self._detector = self._detector.renewed()
 
+    def check_outputs(self) -> None:
+        """Raise if the model has other outputs than when it was fitted, though its tensors are the same.
+
+        It takes one run of the model, on a few made-up inputs.
+        """
+        if self.fitted.known_outputs is not None:
+            self.fitted.known_outputs.check(self.network())
+
     def __getstate__(self) -> dict[str, Any]:
         # A detector refers to the tensors of this model: a copy of the model needs its own.
         return {**self.__dict__, "_detector": (self._detector.fingerprint, self._detector.mutable_buffers)}
@@ -114,6 +122,10 @@ class WeightPosterior(ABC):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._detector = ChangeDetector(self.model, *state["_detector"])
+
+    def network(self) -> nn.Module:
+        """A private copy of the model to run."""
+        return private_copy(self.model, self.fitted.side_effects)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -155,7 +167,7 @@ class WeightPosterior(ABC):
         At a temperature T a drawn network's logits f become f*/T + (f − f*), f* those of the model itself.
         """
         networks = (dict(zip(draws, weights, strict=True)) for weights in zip(*draws.values(), strict=True))
-        network = private_copy(self.model)
+        network = self.network()
         outputs = [call(network, batch.inputs, weights) for weights in networks]
         logits = torch.stack([as_logits(each, len(batch)) for each in outputs])
         logits = logits.to(prediction_dtype(logits.dtype))

@@ -19,7 +19,6 @@ from bitbayes.model import (
     Head,
     Observer,
     forward,
-    private_copy,
     recorded_levels,
 )
 from bitbayes.posteriors.base import BatchGaussians, Choice, LogitsByPrior, Passed, WeightPosterior
@@ -107,7 +106,7 @@ class LastLayer(WeightPosterior):
     # ---- predicting
 
     def forward(self, x: Any, prior: Prior, observer: Observer | None) -> Passed:
-        network, levels = private_copy(self.model), () if observer is None else observer.levels
+        network, levels = self.network(), () if observer is None else observer.levels
         with recorded_levels(network, levels, x) as recorded:
             features, logits, shape = forward(network, self.head, x)
         gaussian = self._by_prior(features, logits, wide=self._is_wide(prior)).at(prior)
@@ -115,7 +114,7 @@ class LastLayer(WeightPosterior):
 
     def logits(self, batch: Batch, prior: Prior) -> tuple[Batch, LogitGaussian]:
         with DeferredChecks() as checks:
-            points = FeaturePasses(private_copy(self.model), self.head, checks).run(batch)
+            points = FeaturePasses(self.network(), self.head, checks).run(batch)
         assert points is not None  # it has no labels
         return points, self._by_prior(points.features, points.logits, wide=self._is_wide(prior)).at(prior)
 
@@ -131,11 +130,10 @@ class LastLayer(WeightPosterior):
         dtype = prediction_dtype(weight.dtype)
         gaussian = self.moved(weight.device, dtype)[self.head.name]
         noise = gaussian.draw(n, prior.precision(self.head.name, dtype), generator)  # (n, k, D)
-        if (
-            temperature != 1
-        ):  # W*/T + noise is W* and more noise; an adapter adds to W*, so it is not replaced
-            noise = noise + (1 / temperature - 1) * self.head.weights(private_copy(self.model)).to(noise)
-        return self.head.draws(self.model, noise)
+        network = self.network()
+        # W*/T + noise is W* and more noise. An adapter adds to W*, so W* itself is not replaced.
+        noise = noise + (1 / temperature - 1) * self.head.weights(network).to(noise)
+        return self.head.draws(network, noise)
 
     # ---- choosing the prior
 
@@ -161,7 +159,7 @@ class LastLayer(WeightPosterior):
     # ---- inside
 
     def _exact(self, prior: Prior) -> ExactHead:
-        return ExactHead(self.model, self.head, self.decomposed()[self.head.name], prior)
+        return ExactHead(self.network(), self.head, self.decomposed()[self.head.name], prior)
 
     def _refuse_positions(self) -> None:
         if self.layout.positions:
@@ -202,7 +200,7 @@ class LastLayer(WeightPosterior):
     ) -> Iterator[tuple[FeatureBatch, HeadLogitsByPrior]]:
         """The points of each batch, at most `rows` at a time, and their Gaussians; see `_by_prior`."""
         with DeferredChecks() as checks:
-            passes = FeaturePasses(private_copy(self.model), self.head, checks)
+            passes = FeaturePasses(self.network(), self.head, checks)
             for batch in batches:
                 points = passes.run(batch)
                 if points is None:

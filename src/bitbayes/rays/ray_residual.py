@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from bitbayes.logits import LogitGaussian
-from bitbayes.model import model_device, private_copy, run_levels
+from bitbayes.model import model_device, run_levels
 from bitbayes.precision import to_float64
 from bitbayes.rays.ray_gaussian import INFINITE_SCALE, RayGaussian
 from bitbayes.rays.ray_tensor import RayTensor
@@ -195,7 +195,7 @@ def _along(residual: Residual, x: Tensor) -> list[tuple[LevelSums, Tensor, Tenso
     ray = RayTensor.along(x.to(model_device(residual.model)))
     found: list[Tensor] = [ray] if INPUT in residual.sums else []
     if residual.levels:
-        found += run_levels(private_copy(residual.model), residual.levels, ray)
+        found += run_levels(residual.network(), residual.levels, ray)
     parts = []
     for sums, level in zip(residual.sums.values(), found, strict=True):
         slope, intercept = torch.zeros_like(level), level

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from bitbayes.errors import ArgumentError, DataError
-from bitbayes.model import Batch, Inputs, Level, Observer, private_copy, row_count, run_levels
+from bitbayes.model import Batch, Inputs, Level, Observer, SideEffects, private_copy, row_count, run_levels
 from bitbayes.model.head.levels import INPUT
 from bitbayes.model.loaders.batches import LABELS
 from bitbayes.precision import prediction_dtype
@@ -21,11 +21,13 @@ class Residual:
     """Distances from the training data at the input, if it can be measured, and at the `levels`.
 
     sums: of the training data, by the name of the level; the input's is called "input" and comes first.
+    effects: what running the model does besides its output.
     """
 
     model: nn.Module
     levels: tuple[Level, ...]
     sums: dict[str, LevelSums]
+    effects: SideEffects = field(default_factory=SideEffects)
     # By device and dtype.
     _distances: dict[tuple[torch.device, torch.dtype], dict[str, Distance]] = field(
         default_factory=dict, init=False, repr=False
@@ -50,6 +52,10 @@ class Residual:
         pixels = INPUT in self.sums and not self.sums[INPUT].correlated
         return self.names[1:] if pixels and len(self.names) > 1 else self.names
 
+    def network(self) -> nn.Module:
+        """A private copy of the model to run."""
+        return private_copy(self.model, self.effects)
+
     def observer(self, inputs: Inputs) -> Observer:
         """What measures the levels of these inputs. Call it before the model runs, which may change them."""
         first = [self._measure(INPUT, as_rows(inputs))] if INPUT in self.sums else []
@@ -67,7 +73,7 @@ class Residual:
     def distances(self, inputs: Inputs) -> Tensor:
         """The distances (n, levels) of inputs, by a run of the model."""
         observer = self.observer(inputs)
-        rows = run_levels(private_copy(self.model), self.levels, inputs)
+        rows = run_levels(self.network(), self.levels, inputs)
         found = observer.observe(rows)
         assert found is not None
         return found

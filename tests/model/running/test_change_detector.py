@@ -50,13 +50,13 @@ def test_a_fingerprint_made_beside_other_work_is_that_of_the_model_afterwards(mo
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)).eval()
     before = fingerprint(model)
-    with detect_changes(model) as run:
+    with detect_changes(model, model) as run:
         model(torch.randn(5, 3))
-    assert run.fingerprint == before and run.mutable_buffers == ()
-    with detect_changes(model) as run:
+    assert run.fingerprint == before and run.side_effects.buffers == ()
+    with detect_changes(model, model) as run:
         model[1].running_mean += 1
     assert run.fingerprint == fingerprint(model) != before
-    assert run.mutable_buffers == ("1.running_mean",)
+    assert run.side_effects.buffers == ("1.running_mean",)
 
 
 def test_a_fit_whose_model_counts_its_calls_has_the_fingerprint_of_afterwards():
@@ -170,6 +170,6 @@ def test_training_while_the_model_is_only_run_is_refused():
     model = network()
     with (
         pytest.raises(ModelError, match=r"'0\.weight' has changed while it was fitted"),
-        detect_changes(model),
+        detect_changes(model, model),
     ):
         model[0].weight.data += 1

@@ -12,7 +12,8 @@ from torch.func import functional_call
 
 import bitbayes as bb
 from bitbayes.errors import ModelError
-from bitbayes.model import private_copy
+from bitbayes.model import SideEffects, call, private_copy
+from bitbayes.model.running import private_copy as running_copy
 from bitbayes.model.running.calls import call_hooks
 
 
@@ -336,3 +337,35 @@ def test_parts_that_cannot_be_copied_are_refused(layers):
     x, y = torch.randn(8, 3), torch.arange(8) % 2
     with pytest.raises(ModelError, match=r"calls its part 'body'.*self\.NAME"):
         bb.Laplace(GLOBAL[0], layers=layers).fit([(x, y)])
+
+
+class Drawing(nn.Module):
+    """It writes to a buffer, which an attribute of its own also holds, and draws random numbers."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(()))
+        self.same = [self.calls]
+
+    def forward(self, x):
+        self.same[0] += 1
+        return x + torch.rand(len(x), 1) + 0 * self.calls
+
+
+def test_buffers_that_change_and_random_numbers_are_the_copys_own():
+    model, x = Drawing(), torch.zeros(3, 2)
+    copy = private_copy(model, SideEffects.any_of(model))
+    state = torch.get_rng_state()
+    first, second = call(copy, x), call(copy, x)
+    assert torch.equal(torch.get_rng_state(), state) and model.calls == 0 and copy.calls == 2
+    assert copy.same[0] is copy.calls
+    assert not torch.equal(first, second)
+    assert torch.equal(call(private_copy(model, SideEffects(("calls",), random=True)), x), first)
+
+
+def test_large_buffers_are_shared(monkeypatch):
+    monkeypatch.setattr(running_copy, "MAX_COPIED_BYTES", 8)
+    model = nn.Module()
+    model.register_buffer("large", torch.zeros(2))
+    model.register_buffer("small", torch.zeros(1))
+    assert SideEffects.any_of(model).buffers == ("small",)

@@ -108,7 +108,7 @@ def _check_independent(model: nn.Module, layers: tuple[Layer, ...], inputs: Inpu
     if not _close(alone, logits[:1]):
         raise ModelError(
             "the output for one point depends on the other points of its batch, so there are no derivatives "
-            "for one point: look for a normalisation by batch statistics"
+            "for one point: look for a normalisation by batch statistics, or for dropout that is always on"
         )
 
 

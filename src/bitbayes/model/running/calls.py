@@ -5,9 +5,10 @@ block ends.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.utils.hooks import RemovableHandle
@@ -15,6 +16,7 @@ from torch.utils.hooks import RemovableHandle
 from bitbayes.errors import DataError, ModelError
 from bitbayes.model.loaders.arguments import USE_ADAPT
 from bitbayes.model.loaders.batches import SEVERAL_INPUTS, Inputs
+from bitbayes.model.running.private_copy import STREAM, RandomStream
 
 ADVICE = f"{SEVERAL_INPUTS}. If a loader gives something else, {USE_ADAPT}"
 
@@ -22,11 +24,16 @@ ADVICE = f"{SEVERAL_INPUTS}. If a loader gives something else, {USE_ADAPT}"
 def call(model: nn.Module, inputs: Inputs, tensors: dict[str, Tensor] | None = None) -> Tensor:
     """The model's output tensor, or the `.logits` of the object that a Hugging Face model returns.
 
-    `tensors`: parameters and buffers that replace the model's own in this call.
+    `tensors`: parameters and buffers that replace the model's own in this call. Where the model draws random
+    numbers, they are its own: torch's random state is not changed.
     """
     args, kwargs = _arguments(inputs)
+    stream: RandomStream | None = model.__dict__.get(STREAM)
     try:
-        output = model(*args, **kwargs) if tensors is None else functional_call(model, tensors, args, kwargs)
+        with nullcontext() if stream is None or torch.compiler.is_compiling() else stream(model):
+            output = (
+                model(*args, **kwargs) if tensors is None else functional_call(model, tensors, args, kwargs)
+            )
     except TypeError as error:
         given = f"the keys {[*inputs]}" if isinstance(inputs, Mapping) else "one tensor"
         raise DataError(f"the model cannot be called with {given}: {error}. {ADVICE}") from error

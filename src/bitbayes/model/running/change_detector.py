@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from bitbayes.errors import ModelError
+from bitbayes.model.running.private_copy import STREAM, RandomStream, SideEffects
 
 # Entries of each tensor that are compared: a step of an optimiser changes almost all.
 ENTRIES = 16
@@ -177,19 +178,20 @@ class ChangeDetector:
 
 
 class Run:
-    """What is known of a model after a run: its fingerprint, and the buffers that running it changes."""
+    """What is known of a model after a run: its fingerprint, and what running it does besides its output."""
 
     def __init__(self) -> None:
         self.fingerprint = Fingerprint("", "")
-        self.mutable_buffers: tuple[str, ...] = ()
+        self.side_effects = SideEffects()
 
 
 @contextmanager
-def detect_changes(model: nn.Module) -> Iterator[Run]:
-    """Detect changes while the model runs in this block. At its end the `Run` is filled in.
+def detect_changes(model: nn.Module, network: nn.Module) -> Iterator[Run]:
+    """Detect changes while the model, or a private copy of it, the network, runs in this block.
 
-    Raises if a parameter has changed at the end: the model is trained at the same time. Another thread
-    computes the digest meanwhile: for 40 MB it takes as long as a GPU takes for a thousand images.
+    At its end the `Run` is filled in. Raises if a parameter has changed at the end: the model is trained at
+    the same time. Another thread computes the digest meanwhile: for 40 MB it takes as long as a GPU takes for
+    a thousand images.
     """
     run, before, saved = Run(), Samples(named_tensors(model)), saved_tensors(model)
     aside = sum(tensor.nbytes for tensor in saved.values()) <= MAX_BYTES_ASIDE
@@ -197,7 +199,9 @@ def detect_changes(model: nn.Module) -> Iterator[Run]:
     with ThreadPoolExecutor(1) as other:
         weights = other.submit(_digest_aside, saved, _streams_aside(saved.values())) if aside else None
         yield run
-        run.mutable_buffers = _changed_buffers(model, before)
+        changed = {*_changed_buffers(model, before), *_buffers_unlike(model, network)}
+        stream: RandomStream | None = network.__dict__.get(STREAM)
+        run.side_effects = SideEffects(tuple(sorted(changed)), stream is not None and stream.used)
         if weights is None or versions_and_pointers(saved_tensors(model)) != pointers:
             run.fingerprint = fingerprint(model)
         else:
@@ -223,6 +227,18 @@ def _changed_buffers(model: nn.Module, before: Samples) -> tuple[str, ...]:
             f"the model's {trained[0]!r} has changed while it was fitted: `fit` again, when it is trained"
         )
     return tuple(sorted((written | changed) - parameters.keys()))
+
+
+def _buffers_unlike(model: nn.Module, network: nn.Module) -> list[str]:
+    """The buffers that the network has written to, or replaced, in its own tensors."""
+    own, found = dict(model.named_buffers()), list[str]()
+    for name, each in network.named_buffers():
+        if name in own and each is not own[name]:
+            written = not each.is_inference() and each._version > 0
+            dense = each.layout == torch.strided
+            if written or (dense and not _equal(own[name], each)):
+                found.append(name)
+    return found
 
 
 class Samples:

@@ -8,8 +8,9 @@ which is made for one use and dropped.
 import functools
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import CellType, FunctionType, MethodType
 from typing import Any
 
@@ -19,7 +20,8 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 
 from bitbayes.errors import ModelError
 
-# The tables that each copied module has for itself. The tensors in them are the model's own.
+# The tables that each copied module has for itself. The tensors in them are the model's own, but for buffers
+# that running it changes.
 OWN_TABLES = (
     "_parameters",
     "_buffers",
@@ -39,6 +41,55 @@ TABLES = frozenset(name for name in vars(nn.Module()) if name.startswith("_"))
 PLAIN_TYPES = frozenset(
     {bool, int, float, str, bytes, type(None), type, torch.Tensor, nn.Parameter, torch.dtype, torch.device}
 )
+# The bytes of buffers that are copied before it is known which of them running the model changes.
+MAX_COPIED_BYTES = 2**28
+# The attribute of a copy with the stream of its random numbers.
+STREAM = "_bitbayes_stream"
+
+
+@dataclass(frozen=True)
+class SideEffects:
+    """What running a model does besides its output.
+
+    buffers: the names of those that it changes.
+    random: whether it draws random numbers.
+    """
+
+    buffers: tuple[str, ...] = ()
+    random: bool = False
+
+    @classmethod
+    def any_of(cls, model: nn.Module) -> "SideEffects":
+        """All that are possible: of the buffers all but the largest, which may be quantised weights."""
+        found, total = list[str](), 0
+        for name, buffer in sorted(model.named_buffers(), key=lambda each: each[1].numel()):
+            total += buffer.numel() * buffer.element_size()
+            if total <= MAX_COPIED_BYTES:
+                found.append(name)
+        return cls(tuple(found), random=True)
+
+
+@dataclass
+class RandomStream:
+    """The random numbers of a copy: each of its calls has a seed of its own, 0, 1, ….
+
+    used: whether a call has drawn any.
+    """
+
+    seed: int = 0
+    used: bool = False
+
+    @contextmanager
+    def __call__(self, model: nn.Module) -> Iterator[None]:
+        """Draw from this stream in the block, and leave torch's random state as it was."""
+        devices = sorted({each.device.index for each in model.parameters() if each.is_cuda})
+        generators = [torch.default_generator, *(torch.cuda.default_generators[each] for each in devices)]
+        with torch.random.fork_rng(devices):
+            states = [each.manual_seed(self.seed).get_state() for each in generators]
+            self.seed += 1
+            yield
+            drawn = [not torch.equal(a.get_state(), b) for a, b in zip(generators, states, strict=True)]
+            self.used |= any(drawn)
 
 
 class _Through(nn.Module):
@@ -50,8 +101,11 @@ class _Through(nn.Module):
         return inside(*args, **kwargs)
 
 
-def private_copy(model: nn.Module) -> nn.Module:
+def private_copy(model: nn.Module, effects: SideEffects = SideEffects()) -> nn.Module:  # noqa: B008
     """A copy of the modules, in eval mode, that shares all tensors with `model`, which is not changed.
+
+    `effects`: what running the model does. The copy has its own tensors for the buffers that are changed, and
+    its own random numbers (see `calls.call`).
 
     >>> model = nn.Sequential(nn.Linear(2, 2), nn.Dropout())
     >>> copy = private_copy(model)
@@ -60,15 +114,22 @@ def private_copy(model: nn.Module) -> nn.Module:
     """
     if torch.compiler.is_dynamo_compiling():  # a compiled graph can make no modules
         return _in_eval_mode(model)
-    return _Copies().of_model(model)
+    copy = _Copies(model.get_buffer(name) for name in effects.buffers).of_model(model)
+    if effects.random and copy is not model:
+        copy.__dict__[STREAM] = RandomStream()
+    return copy
 
 
 class _Copies:
-    """The copies made so far, by the ids of what they are copies of."""
+    """The copies made so far, by the ids of what they are copies of.
 
-    def __init__(self) -> None:
-        self.made: dict[int, Any] = {}
-        self.kept: list[Any] = []  # alive, so that no id is used twice
+    `changing`: tensors that get copies, too.
+    """
+
+    def __init__(self, changing: Iterable[torch.Tensor] = ()) -> None:
+        self.kept: list[Any] = list(changing)  # alive, so that no id is used twice
+        self.made: dict[int, Any] = {id(each): each.detach().clone() for each in self.kept}
+        self.plain = PLAIN_TYPES - {torch.Tensor} if self.made else PLAIN_TYPES
         self.inside_object = False
         self.waiting: list[dict[Any, Any]] = []  # entries of copies that may still refer to other modules
 
@@ -78,7 +139,7 @@ class _Copies:
         while self.waiting:
             entries = self.waiting.pop()
             for name, value in entries.items():
-                if type(value) not in PLAIN_TYPES and name not in TABLES:
+                if type(value) not in self.plain and name not in TABLES:
                     entries[name] = self.of_value(value)
         return copy
 
@@ -99,6 +160,8 @@ class _Copies:
             entries.pop("forward", None)
         for table in OWN_TABLES:
             entries[table] = entries[table].copy()
+        buffers = entries["_buffers"]
+        buffers.update({name: self.made.get(id(each), each) for name, each in buffers.items()})
         if evaluate:
             entries["training"] = False
         if "_compiled_call_impl" in entries:  # what `module.compile()` made calls the module itself
@@ -125,7 +188,7 @@ class _Copies:
         A list of its own blocks, or a `forward` that was replaced, would run the modules themselves.
         """
         kind = type(value)
-        if kind in PLAIN_TYPES:
+        if kind in self.plain:
             return value
         if isinstance(value, nn.Module):
             return self.of_module(value, evaluate=False)
@@ -138,14 +201,14 @@ class _Copies:
 
     def _of_new_value(self, value: Any, kind: type) -> Any:
         if isinstance(value, dict):
-            if PLAIN_TYPES.issuperset(map(type, value.values())) and PLAIN_TYPES.issuperset(map(type, value)):
+            if self.plain.issuperset(map(type, value.values())) and self.plain.issuperset(map(type, value)):
                 return value
             inside = [*value, *value.values()]
             parts = [self.of_value(each) for each in inside]
             pairs = zip(parts[: len(value)], parts[len(value) :], strict=True)
             return value if _same(parts, inside) else _filled(value, dict(pairs))
         if isinstance(value, (list, tuple, set, frozenset)):
-            if PLAIN_TYPES.issuperset(map(type, value)):
+            if self.plain.issuperset(map(type, value)):
                 return value
             parts = [self.of_value(each) for each in value]
             if _same(parts, value):
@@ -238,10 +301,10 @@ def none_called(model: nn.Module) -> Iterator[None]:
     own = {id(each): name for name, each in model.named_modules() if id(each) in copies.made}
     calls: list[tuple[int, nn.Module]] = []  # (thread, module)
     handle = register_module_forward_pre_hook(lambda each, _: calls.append((threading.get_ident(), each)))
-    failure: ModelError | None = None
+    failure: Exception | None = None
     try:
         yield
-    except ModelError as error:  # perhaps a consequence of such a call
+    except Exception as error:  # perhaps a consequence of such a call
         failure = error
     finally:
         handle.remove()
