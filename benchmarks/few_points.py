@@ -15,13 +15,13 @@ from collections.abc import Iterator
 
 import numpy as np
 import torch
-from residual import Part, tables, trained
 from torch import nn
 
 import bitbayes as bb
 from bitbayes import metrics
 from bitbayes.errors import EdgeWarning, FewPointsWarning
 from bitbayes.toys import digits, digits_lenet
+from residual import Part, tables, trained
 
 COUNTS = (10, 20, 50, 100)
 SPLITS = 3

@@ -399,7 +399,7 @@ def test_a_laplace_is_a_module_that_holds_the_model(k):
     model = reference.network(k)
     bayes = bb.Laplace(model)
     assert isinstance(bayes, nn.Module) and bayes.model is model
-    assert list(bayes.state_dict()) == [f"model.{name}" for name in model.state_dict()]
+    assert list(bayes.state_dict()) == ["_extra_state", *(f"model.{name}" for name in model.state_dict())]
     x, y = reference.data(k)
     bayes.fit([(x, y)])
     assert torch.equal(nn.Sequential(bayes)(x), bayes(x))

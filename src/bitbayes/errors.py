@@ -16,6 +16,7 @@ __all__ = [
     "EmptyLoaderError",
     "FewPointsWarning",
     "FileError",
+    "KeptDtypeWarning",
     "MissingFileError",
     "MissingPackageError",
     "ModelError",
@@ -24,6 +25,7 @@ __all__ = [
     "ProcessError",
     "RandomModelWarning",
     "SketchWarning",
+    "StateDictWarning",
     "UncheckedWarning",
     "UnknownAttributeError",
     "UntunedWarning",
@@ -91,12 +93,20 @@ class UntunedWarning(UserWarning):
     """A prediction uses a prior variance that was neither tuned nor set, or a callback cannot tune."""
 
 
+class KeptDtypeWarning(UserWarning):
+    """A `Laplace` was to be converted to another dtype, and its model keeps its own."""
+
+
 class RandomModelWarning(UserWarning):
     """Two runs of the model on the same inputs give different outputs, in eval mode."""
 
 
 class SketchWarning(UserWarning):
     """The sketch of the structure "lowrank" may have lost too much of the curvature."""
+
+
+class StateDictWarning(UserWarning):
+    """A state dict has no posterior for this `Laplace`, which is not fitted now."""
 
 
 class UncheckedWarning(UserWarning):

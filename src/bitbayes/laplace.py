@@ -1,5 +1,6 @@
 """Laplace: the public face. It ties the packages together and holds no mathematics."""
 
+import json
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
@@ -35,6 +36,7 @@ from bitbayes.model import (
     Data,
     DeferredChecks,
     Loader,
+    ModelWrapper,
     NamedInputs,
     Selector,
     check_data,
@@ -94,11 +96,14 @@ SETTABLE = ("settings", "temperature", "prior_variance", "near_variance", "beyon
 ATTRIBUTES = ("model", "options")
 
 
-class Laplace(nn.Module):
+class Laplace(ModelWrapper):
     """A trained classifier with honest confidence: its predictions are averages over a Gaussian of weights.
 
     Make one from your model, `fit` it on the training data, and `tune` it on validation data. Then use it in
     the place of the model. The model itself is never changed. Making a `Laplace` computes nothing yet.
+
+    It is an `nn.Module`: `to(device)` moves the model, and the state dict carries what was fitted and chosen.
+    Only the dtype stays: `half()`, `double()` and `to(dtype)` warn and convert nothing.
 
     >>> import bitbayes as bb
     >>> from torch.utils.data import DataLoader, TensorDataset
@@ -958,6 +963,32 @@ class Laplace(nn.Module):
             )
             return "off until tuned" if awaits_tuning else "off"
         return f"on (at {', '.join(self._residual.names)})"
+
+    # ---- state dicts
+
+    def _knowledge(self) -> bytes:
+        if self._posterior is None:
+            return b""
+        chosen = self.options.as_json(), self.settings.as_json()
+        return posterior_file.to_bytes(*chosen, self._posterior.fitted)
+
+    def _forget(self) -> None:
+        self._posterior, self._residual = None, None
+
+    def _learn(self, content: bytes) -> None:
+        model = fingerprint(self.model), model_device(self.model)
+        options, numbers, fitted = posterior_file.from_bytes(content, *model)
+        own = json.loads(json.dumps(self.options.as_json()))
+        if differ := [name for name in own if name != "predictive" and options[name] != own[name]]:
+            raise FileError(f"it was fitted with other options ({', '.join(differ)})")
+        before = self._settings
+        try:
+            self._settings = Settings(**self._untuned_residual)  # the present ones may be for other layers
+            self.set_fitted(fitted)
+            self.predictive, self.settings = options["predictive"], Settings(**numbers)
+        except Exception:
+            self._settings = before
+            raise
 
     # ---- what was fitted
 

@@ -1,5 +1,7 @@
 """No public call changes the user's model: no tensor, mode or hook of it, nor torch's random state."""
 
+import copy
+
 import pytest
 import torch
 from torch import nn
@@ -298,6 +300,11 @@ def calls(bayes, x, y, folder):
         "certify": lambda: bayes.certify(x),
         "save": lambda: bayes.save(file),
         "load": lambda: bb.Laplace.load(file, bayes.model).predict_proba(x),
+        "state_dict": lambda: bayes.state_dict(),
+        "load_state_dict": lambda: bayes.load_state_dict(copy.deepcopy(bayes.state_dict())),
+        "half": lambda: bayes.half(),
+        "double, inside of a module": lambda: nn.Sequential(bayes).double(),
+        "to": lambda: bayes.to("cpu"),
         "merge": lambda: bb.merge([bayes, bb.Laplace.load(file, bayes.model)]),
         "repr": lambda: repr(bayes),
         "properties": lambda: (bayes.posterior, bayes.settings, bayes.options, bayes.known_residual),

@@ -18,7 +18,7 @@ from bitbayes.errors import FileError
 from bitbayes.fitted import DataEntry, Fitted
 from bitbayes.io import sums
 from bitbayes.io.strict_json import parse_json
-from bitbayes.io.tensor_file import SAVE_AGAIN, TensorFile, read_tensors, write_tensors
+from bitbayes.io.tensor_file import SAVE_AGAIN, TensorFile, decoded, encoded, read_tensors, write_tensors
 from bitbayes.likelihoods import likelihood_for
 from bitbayes.model import Fingerprint, Head, InputForm, KnownOutputs, Level, TrainableLayers
 from bitbayes.model.running.change_detector import tensor_bytes
@@ -28,6 +28,8 @@ from bitbayes.structures import CURVATURES
 FORMAT = 6
 # The format before, with one kernel at the input, is read, too.
 MARGINAL_FORMAT = 5
+# In the place of a path, in errors.
+STATE_DICT = "the state dict"
 
 
 def write(
@@ -41,6 +43,18 @@ def write(
         settings: those of the `Laplace`.
         fitted: what was learned.
     """
+    write_tensors(Path(path), *_contents(path, options, settings, fitted))
+
+
+def to_bytes(options: dict[str, Any], settings: dict[str, Any], fitted: Fitted) -> bytes:
+    """What `write` writes, for a state dict."""
+    return b"".join(encoded(*_contents(STATE_DICT, options, settings, fitted)))
+
+
+def _contents(
+    path: str | PathLike[str], options: dict[str, Any], settings: dict[str, Any], fitted: Fitted
+) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The tensors and the header of the file."""
     tensors, described = sums.to_tensors(fitted.curvature, fitted.level_sums)
     header = {
         "format": FORMAT,
@@ -63,14 +77,26 @@ def write(
         text = json.dumps(header, allow_nan=False)
     except ValueError as error:
         raise FileError(f"cannot save {path}: a number of this posterior is not finite") from error
-    write_tensors(Path(path), tensors, {"bitbayes": text})
+    return tensors, {"bitbayes": text}
 
 
 def read(
     path: str | PathLike[str], model: Fingerprint, device: torch.device
 ) -> tuple[dict[str, Any], dict[str, Any], Fitted]:
     """The options, the settings and what was fitted; raises if the file is damaged or another model's."""
-    file = read_tensors(Path(path), SAVE_AGAIN)
+    return _parsed(path, read_tensors(Path(path), SAVE_AGAIN), model, device)
+
+
+def from_bytes(
+    content: bytes, model: Fingerprint, device: torch.device
+) -> tuple[dict[str, Any], dict[str, Any], Fitted]:
+    """What `read` returns, from the bytes of `to_bytes`."""
+    return _parsed(STATE_DICT, decoded(content, STATE_DICT, SAVE_AGAIN), model, device)
+
+
+def _parsed(
+    path: str | PathLike[str], file: TensorFile, model: Fingerprint, device: torch.device
+) -> tuple[dict[str, Any], dict[str, Any], Fitted]:
     if "bitbayes" not in file.metadata:
         raise FileError(f"{path} is a safetensors file, but was not written by bitbayes (`Laplace.save`)")
     try:

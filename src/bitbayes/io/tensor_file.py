@@ -44,10 +44,16 @@ class TensorFile(NamedTuple):
 
 
 def write_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> str:
-    """Write a safetensors file with its digest atomically, and return the digest.
+    """Write a safetensors file with its digest atomically, and return the digest; see `encoded`."""
+    pieces = encoded(tensors, metadata)
+    write_bytes(path, *pieces)
+    return bytes(pieces[1]).decode()
+
+
+def encoded(tensors: dict[str, Tensor], metadata: dict[str, str]) -> tuple[bytes | memoryview, ...]:
+    """The bytes of a safetensors file, in three pieces: those before the digest, the digest, and the others.
 
     Args:
-        path: the file.
         tensors: the tensors by name, on any device.
         metadata: the name of the header's text, and the text: a JSON object.
     """
@@ -58,18 +64,22 @@ def write_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, st
     place = _find_digest(content)
     assert place is not None  # it was just written
     digest, view = _digest(content, place), memoryview(content)  # a view, because a copy may be large
-    write_bytes(path, view[: place.start(1)], digest.encode(), view[place.end(1) :])
-    return digest
+    return view[: place.start(1)], digest.encode(), view[place.end(1) :]
 
 
 def read_tensors(path: Path, advice: str) -> TensorFile:
-    """Read a safetensors file once, check its digest, and only then take it apart.
+    """Read a safetensors file once, check its digest, and only then take it apart; see `decoded`."""
+    return decoded(read_bytes(path), path, advice)
+
+
+def decoded(content: bytes, path: str | PathLike[str], advice: str) -> TensorFile:
+    """What the bytes of a safetensors file hold. Their digest is checked before they are taken apart.
 
     Args:
-        path: the file.
-        advice: what to do if the file is damaged, for the error.
+        content: the bytes.
+        path: where they are from, for errors.
+        advice: what to do if they are damaged, for errors.
     """
-    content = read_bytes(path)
     place = _find_digest(content)
     digest = _digest(content, place)
     if place is not None and place[1] != digest.encode():

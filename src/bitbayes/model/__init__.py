@@ -44,6 +44,7 @@ from bitbayes.model.running.private_copy import SideEffects, none_called, privat
 from bitbayes.model.running.row_check import SomeRows, check_rows
 from bitbayes.model.running.selected import Adapter, Selector, selected
 from bitbayes.model.running.unwrapped import unwrapped
+from bitbayes.model.running.wrapper import ModelWrapper
 
 __all__ = [
     "IGNORED",
@@ -68,6 +69,7 @@ __all__ = [
     "Level",
     "Loader",
     "MatrixJacobian",
+    "ModelWrapper",
     "NamedInputs",
     "Observer",
     "OrderedLoader",
