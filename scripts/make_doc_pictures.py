@@ -308,7 +308,7 @@ def certificate() -> Figure:
     figure, (axes,) = lines()
     bayes = fitted(100.0)
     found = bayes.certify(torch.tensor([DIRECTION]))
-    alpha, limit, bound = (float(each) for each in found)
+    alpha, limit, bound = (float(each) for each in found[:3])
     deltas = torch.linspace(0, 2.5 * alpha, 800)
     axes.axvspan(alpha, float(deltas[-1]), color="#0072B2", alpha=0.08, linewidth=0)
     axes.plot(deltas, plain(ray(deltas)), color=COLOURS["plain"], label="plain")

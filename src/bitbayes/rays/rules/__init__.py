@@ -10,6 +10,8 @@ the decorator `@rule("name", …)`. To add a rule, find its place by subject:
 
 Arguments that are plain tensors, such as weights and biases, are constants: their slope is 0, and they are
 converted to float64. The model itself is neither changed nor copied.
+
+Rules that are registered with `affine=True` are also used for cells of a ray (`cell_tensor.py`).
 """
 
 from bitbayes.rays.rules import arithmetic, choices, linear, shapes
