@@ -56,6 +56,35 @@ def test_the_limit_of_logits_that_stop_growing_is_their_prediction():
     torch.testing.assert_close(bayes.limit(dead).confidence, expected, rtol=1e-9, atol=0)
 
 
+@pytest.mark.parametrize("residual", [False, ["2"]])
+@pytest.mark.parametrize("structure", ["kron", "diag"])
+def test_derivatives_that_grow_beside_logits_that_do_not_have_the_limit_of_chance(structure, residual):
+    """A unit without weights is on for every input: its weights are uncertain, and δ·x multiplies them.
+
+    Its share in the variance of a logit is tiny at first, and all of it from δ = 1e8 on.
+    """
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(1, 2), nn.ReLU(), nn.Linear(2, 3)).double()
+    with torch.no_grad():
+        model[0].weight.copy_(torch.tensor([[0.0], [1.0]]))
+        model[0].bias.copy_(torch.tensor([3.0, -5.0]))
+        model[2].weight[:, 0] *= 1e-4
+        model[2].bias.copy_(torch.tensor([2.0, -1.0, -1.0]))
+    x = torch.randn(30, 1, dtype=torch.float64)
+    options = {"layers": "all", "structure": structure, "prior_variance": 1e-3, "residual": residual}
+    bayes = bb.Laplace(model, **options).fit([(x, torch.arange(30) % 3)])
+    if residual:
+        bayes.settings = replace(bayes.settings, levels={"input": 0.0, "2": 1.0}, near_variance=0.1)
+    ray = torch.tensor([[-1.0]], dtype=torch.float64)
+    near, far = (float(bayes.predict_proba(delta * ray).max()) for delta in (1.0, 1e18))
+    assert near > 0.8 and far == pytest.approx(1 / 3, abs=1e-6)
+    certificate = bayes.certify(ray)
+    assert [float(certificate.limit), float(bayes.limit(ray).confidence)] == pytest.approx(
+        [1 / 3] * 2, abs=1e-9
+    )
+    assert float(certificate.confidence) >= near
+
+
 @pytest.mark.parametrize("k, method", [(1, "probit"), (3, "pairwise")])
 def test_limits_and_certificates_of_the_full_structure(k, method):
     bayes, x = laplace("mlp", k, n=12, layers="all", structure="full", predictive=method, prior_variance=0.1)

@@ -36,8 +36,8 @@ from bitbayes.structures import NetworkGaussian
 BEYOND_ALPHA = 1.001
 # The δ at which they are taken if alpha is 0.
 DELTA_IF_ALPHA_IS_ZERO = 1e-3
-# A covariance does not grow if its limit is below this, relative to the covariance at the start.
-COVARIANCE_ROUNDING = 1e-12
+# A derivative in an "other" layer does not grow if it changes by less than this, relative to the largest.
+DERIVATIVE_ROUNDING = 1e-12
 
 
 class ExactNetwork(NamedTuple):
@@ -108,7 +108,8 @@ def _gaussian(network: ExactNetwork, x: Tensor, find_alpha: bool, tolerance: flo
     if find_alpha or bool(still.any()):
         near = {each.layer.name: _scaled(each.jacobian(), start) for each in records}
         middle = first = network.covariance(near)
-        still &= limit.abs().amax((1, 2)) <= COVARIANCE_ROUNDING * first.abs().amax((1, 2))
+        # However small the limit is, far enough out it outgrows the logits, unless it is 0.
+        still &= ~limit.any(2).any(1)
     if find_alpha:
         middle = network.covariance({name: _mean(far[name], near[name]) for name in far})
     far_scale = torch.where(still, start, INFINITE_SCALE)
@@ -146,7 +147,10 @@ def _slope(
 ) -> LayerJacobian:
     """Return J∞ of a layer."""
     if later is not None:  # J(2·start) − J(start) = start·J∞
-        return _scaled(_difference(later.jacobian(), record.jacobian()), start)
+        doubled = later.jacobian().dense()  # (n, c, P)
+        change = doubled - record.jacobian().dense()
+        rounding = DERIVATIVE_ROUNDING * doubled.abs().amax((1, 2), keepdim=True)
+        return _scaled(DenseJacobian(change * (change.abs() > rounding)), start)
     rays = seen[record.layer.name][-len(record.inputs) :]
     slopes = [
         ray.slope if isinstance(ray, RayTensor) else torch.zeros_like(value)
