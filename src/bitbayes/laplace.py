@@ -777,7 +777,7 @@ class Laplace(ModelWrapper):
         for every larger δ. With the residual it may be far below alpha. It is mostly within one per cent of
         the smallest such δ for a posterior over the last layer, and less close over all layers. It is
         infinite if the limit is above the number. Each ray is swept from infinity towards 0 in at most 300
-        cells beyond alpha and 300 below it, each of which takes about three forward passes in float64. Where
+        cells beyond alpha and 300 below it, where each cell takes about three forward passes in float64. If
         this does not suffice, `beyond` is larger than need be.
 
         For one logit the certified confidence is the exact maximum of

@@ -5,7 +5,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bitbayes.rays.cells import near_bound
+from bitbayes.closed_forms import KAPPA
+from bitbayes.likelihoods import likelihood_for
+from bitbayes.rays.cells import Range, _largest, near_bound
 from ray_cases import CERTIFIED, NETWORKS, STRUCTURES, chosen_residual, laplace, largest_beyond
 
 
@@ -70,3 +72,44 @@ def test_cells_in_batches_have_the_same_bounds(monkeypatch):
     whole = bound_of(bayes, x, low, 1.1 * low)
     monkeypatch.setattr("bitbayes.rays.cells.PAIR_NUMBERS_PER_BATCH", 27)
     torch.testing.assert_close(bound_of(bayes, x, low, 1.1 * low), whole)
+
+
+def confidence(means, variances, k, method):
+    """The confidence (c,) from means and κ·variances, (c, k) or (c, k, k), by the definitions."""
+    z = means / (1 + variances).sqrt()
+    if method == "quadrature":
+        nodes = torch.linspace(-9, 9, 201, dtype=torch.float64)
+        density = (-nodes.square() / 2).exp() / (-nodes.square() / 2).exp().sum()
+        return ((means.abs() + (variances / KAPPA).sqrt() * nodes).sigmoid() * density).sum(1)
+    if method == "pairwise":
+        return (1 / (-z).exp().sum(2)).div((1 / (-z).exp().sum(2)).sum(1, keepdim=True)).amax(1)
+    return z.abs().sigmoid()[:, 0] if k == 1 else z.softmax(1).amax(1)
+
+
+@pytest.mark.parametrize("k, method", CERTIFIED)
+def test_no_means_and_variances_in_their_ranges_exceed_the_bound(k, method):
+    """Means and variances are drawn from the ends of their ranges. A class with little variance may lead."""
+    torch.manual_seed(0)
+    shape = (2000, k, k) if method == "pairwise" else (2000, k)
+
+    def ends():
+        chosen = torch.randint(0, 2, shape).double()
+        return chosen.triu(1) + chosen.triu(1).mT if method == "pairwise" else chosen
+
+    middle, slope = torch.randn(2, *shape, dtype=torch.float64)
+    if method == "pairwise":
+        middle, slope = middle - middle.mT, slope - slope.mT
+    sizes = 0.3 * torch.rand(3, *shape, dtype=torch.float64)
+    sizes = sizes + sizes.mT if method == "pairwise" else sizes
+    radius, low, width = sizes[0], 10 * sizes[1], 100 * sizes[2] ** 2
+    slope = 0.1 * slope
+    found = _largest((slope, middle, radius), Range(low, low + width), likelihood_for(k), method)
+    largest = torch.zeros(2000, dtype=torch.float64)
+    for _ in range(200):
+        sign, error = 2 * torch.randint(0, 2, (2000, *[1] * (len(shape) - 1))) - 1, radius * (2 * ends() - 1)
+        if method == "pairwise":
+            error = error.triu(1) - error.triu(1).mT
+        drawn = confidence(middle + sign * slope + error, low + width * ends(), k, method)
+        largest = torch.maximum(largest, drawn)
+    assert bool((found >= largest - 1e-9).all())
+    assert float((found - largest).median()) <= (1e-9 if k <= 2 else 0.1)

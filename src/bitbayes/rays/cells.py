@@ -9,7 +9,7 @@ way a norm of features lies within the norm of the slope plus that of the radius
   layers nothing is used but that variances are not negative.
 
 Ranges of means and variances give ranges of the ratios z, and these a bound on the confidence, as they do
-beyond alpha. So what is added to a variance need not lower the confidence.
+beyond alpha. So it need not be that more variance lowers the confidence; only for "quadrature" it is used.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def near_bound(
     network, x = private_copy(residual.model), x.detach().to(model_device(residual.model))
     distances = [Distance.of(sums, ray.alpha.device, torch.float64) for sums in residual.sums.values()]
     k = ray.at(0).scaled_mean.shape[1]
-    # How much κ·variance grows if every logit gets an independent variance of 1, as in `squares`.
+    # How much κ·variance grows if every logit gets an independent variance of 1.
     factor = KAPPA * squares(k, likelihood, method)
 
     def bound(row: Tensor, low: Tensor, high: Tensor) -> Tensor:
