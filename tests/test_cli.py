@@ -110,7 +110,7 @@ def test_an_audit_of_a_users_classifier(folder: Path) -> None:
     assert not re.search(r"https?:", page)
 
     found = json.loads((folder / "numbers.json").read_text("utf-8"))
-    assert found["schema"] == 3
+    assert found["schema"] == 4
     assert (found["subject"], found["classes"], found["seed"]) == ("blobs_target:classifier", 2, 3)
     assert set(found["test"]) == set(AUDITED_METHODS)
     assert [outlier["kind"] for outlier in found["outliers"]] == ["given", "noise", "far", "far", "far"]

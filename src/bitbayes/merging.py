@@ -2,7 +2,6 @@
 
 import copy
 from collections.abc import Sequence
-from dataclasses import replace
 from os import PathLike
 
 import torch
@@ -69,9 +68,7 @@ def merge(
     _check_data([first, *others], removed)
     total = first.posterior.fitted
     for other in others:
-        more = other.posterior.fitted
-        mutable_buffers = {*total.mutable_buffers, *more.mutable_buffers}
-        total = replace(total + more, mutable_buffers=tuple(sorted(mutable_buffers)))
+        total = total + other.posterior.fitted
     for other in removed:
         total = total.without(other.posterior.fitted, _max_ratio(first.model))
     merged = copy.copy(first)

@@ -17,8 +17,8 @@ from bitbayes.prior import positive
 
 # How much the distance counts in the score, and how quickly the score saturates: see `Settings.score`.
 DISTANCE_WEIGHT, SATURATION = 1.75, 2.0
-# The largest distance that the score tells from others; times any weight it is finite.
-LARGEST_DISTANCE = 1e250
+# The largest distance, weighted or not, that the score tells from others: its sixth power is finite.
+LARGEST_DISTANCE = 1e50
 
 
 @dataclass(frozen=True)
@@ -138,12 +138,10 @@ class Settings:
         if self.score_spread is None or self.score_centre is None or distances is None:
             return energy
         typical = SATURATION * (energy - self.score_centre) / self.score_spread
-        # log(1 + K²) in units of the largest distance, and in float64: no power overflows, so that what is
-        # further away always has the smaller score.
+        # In float64, in which no power overflows: what is further away has the smaller score.
         weighted = distances.clamp_max(LARGEST_DISTANCE) * self.weights(distances).pow(1 / 3)
-        unit = weighted.detach().amax(1).clamp_min(1)  # (n,)
-        kernel = (weighted / unit[:, None]).pow(3).sum(1)
-        penalty = DISTANCE_WEIGHT * ((unit.pow(-6) + kernel.square()).log() + 6 * unit.log())
+        weighted = weighted.clamp_max(LARGEST_DISTANCE)
+        penalty = DISTANCE_WEIGHT * weighted.pow(3).sum(1).square().log1p()
         return functional.logsigmoid(typical) / SATURATION - penalty.to(energy)
 
     def in_order_of(self, names: tuple[str, ...]) -> Settings:

@@ -16,6 +16,7 @@ from bitbayes.fitted import DataEntry, Fitted
 from bitbayes.likelihoods import Likelihood
 from bitbayes.model import (
     Batch,
+    DataDigest,
     Head,
     InputForm,
     Inputs,
@@ -26,7 +27,6 @@ from bitbayes.model import (
     TrainableLayers,
     Unpadded,
     check_loader,
-    data_digest,
     input_kinds,
     labelled_batch,
     model_device,
@@ -74,7 +74,7 @@ class Totals:
     """The running sums of a pass.
 
     batches, rows: the number of batches that were read, and of inputs in them.
-    digest: of the data that were read, modulo 2⁶⁴.
+    digest: of the data that were read.
     generator: of the labels that are drawn; None if none are.
     inputs: what the inputs are like.
     """
@@ -85,7 +85,7 @@ class Totals:
     level_sums: dict[str, LevelSums] = field(default_factory=dict)
     batches: int = 0
     rows: int = 0
-    digest: Tensor | int = 0
+    digest: DataDigest = field(default_factory=DataDigest)
     generator: torch.Generator | None = None
     inputs: InputForm = field(default_factory=InputForm)
 
@@ -198,7 +198,7 @@ class TrainingData:
                 totals.rows += len(batch.labels)  # not those of the inputs, which may be texts in a list
                 own = self.unpadded(batch)
                 if own is not None:
-                    totals.digest = totals.digest + data_digest(own)  # now: the model may change its inputs
+                    totals.digest.add(own)  # now: the model may change its inputs
                     yield own
                 progress.advance()
 

@@ -22,7 +22,7 @@ from bitbayes.io import sums
 from bitbayes.io.atomic_write import check_writable, make_folder
 from bitbayes.io.strict_json import parse_json
 from bitbayes.io.tensor_file import read_tensors, write_tensors
-from bitbayes.model import OrderedLoader, fingerprint
+from bitbayes.model import DataDigest, OrderedLoader, fingerprint
 from bitbayes.options import Options
 from bitbayes.processes import Processes, current_processes
 
@@ -122,7 +122,8 @@ class Checkpoint:
         if header["generator"]:
             generator = torch.Generator(device)
             generator.set_state(file.tensors["generator"])
-        numbers = {name: header[name] for name in ("count", "loss", "batches", "rows", "digest")}
+        numbers = {name: header[name] for name in ("count", "loss", "batches", "rows")}
+        numbers["digest"] = DataDigest(header["digest"])
         return header, Totals(curvature, level_sums=levels, generator=generator, **numbers)
 
 

@@ -27,7 +27,7 @@ from bitbayes.model.loaders.batches import (
     split_batch,
     without_labels,
 )
-from bitbayes.model.loaders.digests import data_digest
+from bitbayes.model.loaders.digests import DataDigest
 from bitbayes.model.loaders.ordered import OrderedLoader
 from bitbayes.model.loaders.padding import Unpadded, count_unpadded
 from bitbayes.model.running.calls import as_logits, call
@@ -52,6 +52,7 @@ __all__ = [
     "Batch",
     "ChangeDetector",
     "Data",
+    "DataDigest",
     "DeferredChecks",
     "DenseJacobian",
     "FeatureBatch",
@@ -86,7 +87,6 @@ __all__ = [
     "check_loader",
     "check_rows",
     "count_unpadded",
-    "data_digest",
     "detect_changes",
     "differentiate",
     "find_head",

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bitbayes.model import Batch, data_digest
+from bitbayes.model import Batch, DataDigest
 from bitbayes.model.loaders import digests
 
 DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.int64, torch.uint8, torch.bool, torch.complex64]
@@ -13,7 +13,10 @@ DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.int64, torch.uint8
 
 def digest(*batches):
     """Of several batches, (inputs, labels) each."""
-    return sum(int(data_digest(Batch(x, y, "batch"))) for x, y in batches) % 2**64
+    found = DataDigest()
+    for x, y in batches:
+        found.add(Batch(x, y, "batch"))
+    return int(found) % 2**64
 
 
 def cut(x, rows):
@@ -110,6 +113,14 @@ def test_it_does_not_depend_on_how_much_is_computed_at_once(monkeypatch):
     for numbers in (1, 15, 2**30):
         monkeypatch.setattr(digests, "NUMBERS_AT_ONCE", numbers)
         assert digest((x, y)) == whole
+
+
+def test_it_does_not_depend_on_how_many_batches_wait(monkeypatch):
+    x, y = torch.randn(20, 7), torch.arange(20)
+    batches = [(x[:3], y[:3]), (x[3:9], y[3:9].int()), (x[9:], y[9:])]
+    found = digest(*batches)
+    monkeypatch.setattr(digests, "MOST_WAITING", 1)
+    assert digest(*batches) == found
 
 
 def test_it_is_what_it_was():

@@ -22,29 +22,72 @@ HALF = 2**32 - 1
 INTEGERS = {1: torch.int8, 2: torch.int16}
 # How many products are computed at once: so many that they stay in a CPU's cache, or keep a GPU busy.
 NUMBERS_AT_ONCE, GPU_NUMBERS_AT_ONCE = 2**16, 2**24
+# How many batches wait to be mixed in.
+MOST_WAITING = 256
 
 
-def data_digest(batch: Batch) -> Tensor:
-    """The digest of a labelled batch, an int64 of shape ().
+class DataDigest:
+    """The digest of labelled batches, which are added one by one; `int` gives it.
 
     What has no row for each point (a scalar, say, or the nodes of several graphs) is taken as a part of
     every point. Points of which no position has a label do not count.
 
     >>> x, y = torch.randn(5, 3), torch.arange(5)
-    >>> parts = [data_digest(Batch(x[rows], y[rows], "batch")) for rows in ([4, 2], [0, 1, 3])]
-    >>> bool(sum(parts) == data_digest(Batch(x, y, "batch")))
+    >>> whole, parts = DataDigest(), DataDigest()
+    >>> whole.add(Batch(x, y, "batch"))
+    >>> for rows in ([4, 2], [0, 1, 3]):
+    ...     parts.add(Batch(x[rows], y[rows], "batch"))
+    >>> int(parts) == int(whole)
     True
     """
-    assert batch.labels is not None
-    labels, inputs = batch.labels, batch.inputs
-    parts = [inputs] if isinstance(inputs, Tensor) else [inputs[name] for name in sorted(inputs, key=str)]
-    hashed, start = labels.new_zeros(len(labels), dtype=torch.int64), 1
-    for part in (labels, *parts):
-        numbers = _as_integers(part, len(labels)).to(labels.device)  # (n or 1, m)
-        hashed = hashed + _products(numbers, start)
-        start += numbers.shape[1]
-    counts = (labels.reshape(len(labels), -1) != IGNORED).any(1)
-    return (_mixed(hashed) * counts).sum()
+
+    def __init__(self, value: int = 0) -> None:
+        self._value: Tensor | int = value
+        # Sums over the inputs of each point, and labels, (n,) each, of batches that are still to be mixed in:
+        # many at once, because on a GPU each operation of a small batch costs as much as one of a large one.
+        self._waiting: list[tuple[Tensor, Tensor]] = []
+        self._factors: dict[tuple[int, int, torch.device], Tensor] = {}
+
+    def add(self, batch: Batch) -> None:
+        """Add a batch. Its inputs are read now."""
+        assert batch.labels is not None
+        labels, inputs = batch.labels, batch.inputs
+        parts = [inputs] if isinstance(inputs, Tensor) else [inputs[name] for name in sorted(inputs, key=str)]
+        start, hashed = 1 + _as_integers(labels, len(labels)).shape[1], None
+        for part in parts:
+            numbers = _as_integers(part, len(labels)).to(labels.device)  # (n or 1, m)
+            products = self._products(numbers, start)
+            hashed = products if hashed is None else hashed + products
+            start += numbers.shape[1]
+        assert hashed is not None
+        if self._waiting and self._waiting[0][1].dtype != labels.dtype:
+            self._mix()
+        self._waiting.append((hashed.expand(len(labels)), labels))
+        if len(self._waiting) == MOST_WAITING or labels.dim() > 1:  # labels of all positions are large
+            self._mix()
+
+    def __int__(self) -> int:
+        self._mix()
+        return int(self._value)
+
+    def _mix(self) -> None:
+        if not self._waiting:
+            return
+        hashed, labels = (torch.cat(column) for column in zip(*self._waiting, strict=True))
+        hashed = hashed + self._products(_as_integers(labels, len(labels)), 1)
+        counts = (labels.reshape(len(labels), -1) != IGNORED).any(1)
+        self._value, self._waiting = self._value + (_mixed(hashed) * counts).sum(), []
+
+    def _products(self, numbers: Tensor, start: int) -> Tensor:
+        """Σⱼ wⱼ xⱼ modulo 2⁶⁴ for each row x, (n,) or (1,); w are 64 random bits for each place."""
+        key = start, numbers.shape[1], numbers.device
+        if key not in self._factors:
+            self._factors[key] = _mixed(torch.arange(start, start + numbers.shape[1], device=numbers.device))
+        at_once = GPU_NUMBERS_AT_ONCE if numbers.is_cuda else NUMBERS_AT_ONCE
+        rows = max(1, at_once // max(1, numbers.shape[1]))
+        if len(numbers) <= rows:
+            return (numbers * self._factors[key]).sum(1)
+        return torch.cat([(part * self._factors[key]).sum(1) for part in torch.split(numbers, rows)])
 
 
 def _as_integers(part: Any, n: int) -> Tensor:
@@ -61,15 +104,6 @@ def _as_integers(part: Any, n: int) -> Tensor:
     known = [repr(each if isinstance(each, (str, bytes, int, float)) else type(each)) for each in texts]
     digests = [hashlib.sha256(each.encode()).digest() for each in known]
     return torch.tensor([list(each) for each in digests], dtype=torch.uint8)
-
-
-def _products(numbers: Tensor, start: int) -> Tensor:
-    """Σⱼ wⱼ xⱼ modulo 2⁶⁴ for each row x, (n,) or (1,); w are 64 random bits for each place."""
-    places = torch.arange(start, start + numbers.shape[1], device=numbers.device)
-    factors = _mixed(places)
-    at_once = GPU_NUMBERS_AT_ONCE if numbers.is_cuda else NUMBERS_AT_ONCE
-    rows = max(1, at_once // max(1, len(places)))
-    return torch.cat([(part * factors).sum(1) for part in torch.split(numbers, rows)])
 
 
 def _mixed(numbers: Tensor) -> Tensor:
