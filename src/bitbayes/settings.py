@@ -17,8 +17,8 @@ from bitbayes.prior import positive
 
 # How much the distance counts in the score, and how quickly the score saturates: see `Settings.score`.
 DISTANCE_WEIGHT, SATURATION = 1.75, 2.0
-# The largest distance that the score tells from others; times any weight it is finite.
-LARGEST_DISTANCE = 1e250
+# The largest distance that the score tells from smaller ones: its cube is finite, times any weight.
+LARGEST_DISTANCE = 1e80
 
 
 @dataclass(frozen=True)
@@ -136,13 +136,10 @@ class Settings:
         if self.score_spread is None or self.score_centre is None or distances is None:
             return energy
         typical = SATURATION * (energy - self.score_centre) / self.score_spread
-        # log(1 + K) in units of the largest distance, and in float64: no cube overflows, so that what is
-        # further away always has the smaller score.
-        weighted = distances.clamp_max(LARGEST_DISTANCE) * self.weights(distances).pow(1 / 3)
-        unit = weighted.detach().amax(1).clamp_min(1)  # (n,)
-        cubes = (weighted / unit[:, None]).pow(3).sum(1)
-        penalty = DISTANCE_WEIGHT * ((unit.pow(-3) + cubes).log() + 3 * unit.log())
-        return functional.logsigmoid(typical) / SATURATION - penalty.to(energy)
+        kernel = distances.clamp_max(LARGEST_DISTANCE).pow(3) @ self.weights(distances)
+        # In float64, in which K does not saturate: what is further away has the smaller score.
+        penalty = DISTANCE_WEIGHT * kernel.log1p().to(energy)
+        return functional.logsigmoid(typical) / SATURATION - penalty
 
     def in_order_of(self, names: tuple[str, ...]) -> Settings:
         """The settings with their levels in this order; raises a `KeyError` if they have others."""
