@@ -17,8 +17,9 @@ from bitbayes.prior import positive
 
 # How much the distance counts in the score, and how quickly the score saturates: see `Settings.score`.
 DISTANCE_WEIGHT, SATURATION = 1.75, 2.0
-# The largest distance, weighted or not, that the score tells from others: its sixth power is finite.
-LARGEST_DISTANCE = 1e50
+# The largest distance and kernel that the score tells from smaller ones: the cube of the distance is finite
+# times any weight, and so is the square of the kernel.
+LARGEST_DISTANCE, LARGEST_KERNEL = 1e80, 1e150
 
 
 @dataclass(frozen=True)
@@ -138,10 +139,9 @@ class Settings:
         if self.score_spread is None or self.score_centre is None or distances is None:
             return energy
         typical = SATURATION * (energy - self.score_centre) / self.score_spread
-        # In float64, in which no power overflows: what is further away has the smaller score.
-        weighted = distances.clamp_max(LARGEST_DISTANCE) * self.weights(distances).pow(1 / 3)
-        weighted = weighted.clamp_max(LARGEST_DISTANCE)
-        penalty = DISTANCE_WEIGHT * weighted.pow(3).sum(1).square().log1p()
+        kernel = distances.clamp_max(LARGEST_DISTANCE).pow(3) @ self.weights(distances)
+        # In float64, in which K does not saturate: what is further away has the smaller score.
+        penalty = DISTANCE_WEIGHT * kernel.clamp_max(LARGEST_KERNEL).square().log1p()
         return functional.logsigmoid(typical) / SATURATION - penalty.to(energy)
 
     def in_order_of(self, names: tuple[str, ...]) -> Settings:
