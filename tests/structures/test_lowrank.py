@@ -1,6 +1,7 @@
 """The structure for many classes: that of "kron" where the rank suffices, and how close where it does not."""
 
 import math
+import warnings
 
 import pytest
 import torch
@@ -219,6 +220,32 @@ def test_a_confident_network_is_warned_of_although_the_estimate_is_small():
         ours = bayes.logits(new).scaled_centred()[1]
     kron = bb.Laplace(head, structure="kron", prior_variance=100.0, residual=False).fit(data)
     assert float((ours / kron.logits(new).scaled_centred()[1]).min()) < 0.4
+
+
+@pytest.mark.parametrize("scale", [2.0, 4.0, 6.0])
+@pytest.mark.parametrize("kind", ["pairs", "uneven"])
+def test_without_a_warning_scores_and_probabilities_are_those_of_kron(kind, scale):
+    """Heads of 300 classes, one more confident than the other, at a wide prior, where a loss matters most."""
+    k, d, generator = 300, 32, torch.Generator().manual_seed(0)
+    centres = torch.randn(k, d, generator=generator, dtype=torch.float64)
+    frequencies = torch.ones(k).double() if kind == "pairs" else 1 / torch.arange(1.0, k + 1).double()
+    if kind == "pairs":
+        centres = centres[::2].repeat_interleave(2, 0) + 0.15 * centres
+    y = torch.multinomial(frequencies, 1500, replacement=True, generator=generator)
+    x = centres[y] / d**0.5 + 0.1 * torch.randn(1500, d, generator=generator, dtype=torch.float64)
+    head = nn.Linear(d, k).double()
+    head.weight.data, head.bias.data = scale * centres / d**0.5, (frequencies / frequencies.sum()).log()
+    ours, kron = (
+        bb.Laplace(head, structure=each, prior_variance=1e4, residual=False).fit([(x, y)])
+        for each in ("lowrank", "kron")
+    )
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        score, found = ours.score(x[:300]), ours.predict_proba(x[:300], method="meanfield")
+    gap = (score - kron.score(x[:300])).abs().max()
+    distance = (found - kron.predict_proba(x[:300], method="meanfield")).abs().max()
+    assert bool(seen) == (scale > 2)
+    assert seen or (gap < 0.02 and distance < 1e-4)
 
 
 def test_the_estimate_of_merged_parts_is_that_of_both():
