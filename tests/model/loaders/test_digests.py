@@ -117,7 +117,7 @@ def test_it_does_not_depend_on_how_much_is_computed_at_once(monkeypatch):
 
 def test_it_does_not_depend_on_how_many_batches_wait(monkeypatch):
     x, y = torch.randn(20, 7), torch.arange(20)
-    batches = [(x[:3], y[:3]), (x[3:9], y[3:9].int()), (x[9:], y[9:])]
+    batches = [(x[:3], y[:3]), (x[3:9], y[3:9].int()), (x[9:12], y[9:12, None]), (x[12:], y[12:])]
     found = digest(*batches)
     monkeypatch.setattr(digests, "MOST_WAITING", 1)
     assert digest(*batches) == found

@@ -60,7 +60,8 @@ class DataDigest:
             hashed = products if hashed is None else hashed + products
             start += numbers.shape[1]
         assert hashed is not None
-        if self._waiting and self._waiting[0][1].dtype != labels.dtype:
+        before = self._waiting[0][1] if self._waiting else labels
+        if (before.dtype, before.shape[1:]) != (labels.dtype, labels.shape[1:]):
             self._mix()
         self._waiting.append((hashed.expand(len(labels)), labels))
         if len(self._waiting) == MOST_WAITING or labels.dim() > 1:  # labels of all positions are large
