@@ -165,10 +165,38 @@ def test_data_that_are_not_part_of_it_cannot_be_taken_out(options):
             bb.merge(b, without=bb.Laplace(model, **options).fit([stranger]))
 
 
-def test_what_was_updated_with_the_same_data_is_not_merged():
+def test_an_update_with_the_same_data_can_be_undone():
     _, x, y, (a, b, _) = parts({})
-    with pytest.raises(DataError, match="same 20 points are in part 2 and again in part 2"):
-        bb.merge([b, a.update([(x[:20], y[:20])])])
+    alone = bb.Laplace(a.model).fit([(x[:20], y[:20])])
+    twice = bb.merge([b, a.update([(x[:20], y[:20])])])
+    assert twice.posterior.fitted.count == 95
+    assert_same(bb.merge(twice, without=alone), bb.merge([b, alone]))
+
+
+class Pair(nn.Module):
+    """Two outputs, of which one is for the labels."""
+
+    def __init__(self):
+        super().__init__()
+        self.coarse, self.fine = nn.Linear(4, 2), nn.Linear(4, 3)
+
+    def forward(self, x):
+        return {"coarse": self.coarse(x), "fine": self.fine(x)}
+
+
+def test_files_get_the_functions_of_other_parts(tmp_path):
+    """A file holds neither output= nor adapt= if these are functions."""
+    x, y = points(60)
+    model = Pair()
+    for output in ("fine", lambda returned: returned["fine"]):
+        options = {"output": output, "adapt": lambda batch: (batch["given"], batch["truth"])}
+        halves = (slice(0, 30), slice(30, 60))
+        first, second = (
+            bb.Laplace(model, **options).fit([{"given": x[cut], "truth": y[cut]}]) for cut in halves
+        )
+        first.save(tmp_path / "first")
+        for found in (bb.merge([tmp_path / "first", second]), bb.merge([second, tmp_path / "first"])):
+            torch.testing.assert_close(found.predict_proba(x), bb.merge([first, second]).predict_proba(x))
 
 
 @pytest.mark.parametrize("options", [{}, {"residual": False}, {"structure": "full"}], ids=str)

@@ -301,6 +301,7 @@ class Laplace(ModelWrapper):
         """
         processes = current_processes()
         with processes.propagate_errors():
+            self.posterior.check_outputs()
             before = self.posterior.fitted
         request = FitRequest(self.model, loader, self.options, processes.shown(progress), before.count)
         more = fit_jointly(f"update of {before.summary()}", request)
@@ -979,12 +980,13 @@ class Laplace(ModelWrapper):
         model = fingerprint(self.model), model_device(self.model)
         options, numbers, fitted = posterior_file.from_bytes(content, *model)
         own = json.loads(json.dumps(self.options.as_json()))
-        if differ := [name for name in own if name != "predictive" and options[name] != own[name]]:
+        if differ := [name for name in own if name != "predictive" and options.get(name) != own[name]]:
             raise FileError(f"it was fitted with other options ({', '.join(differ)})")
         before = self._settings
         try:
             self._settings = Settings(**self._untuned_residual)  # the present ones may be for other layers
             self.set_fitted(fitted)
+            self.posterior.check_outputs()
             self.predictive, self.settings = options["predictive"], Settings(**numbers)
         except Exception:
             self._settings = before

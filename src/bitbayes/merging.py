@@ -10,7 +10,7 @@ from torch import nn
 from bitbayes.errors import ArgumentError, DataError
 from bitbayes.fitted import DataEntry, remaining
 from bitbayes.laplace import Laplace
-from bitbayes.model import working_dtype
+from bitbayes.model import unselected, working_dtype
 
 Part = Laplace | str | PathLike[str]
 # Relative error that a difference of sums may have: for a model in float64, and for any other.
@@ -59,10 +59,11 @@ def merge(
     included, excluded = _listed(parts), _listed(without)
     if not included:
         raise ArgumentError("there is nothing to merge: give at least one fitted Laplace, or its file")
-    if model is None:
-        model = next((each.model for each in included + excluded if isinstance(each, Laplace)), None)
-    first, *others = (_loaded(each, model) for each in included)
-    removed = [_loaded(each, model) for each in excluded]
+    known = next((each for each in included + excluded if isinstance(each, Laplace)), None)
+    if model is None and known is not None:
+        model = unselected(known.model)
+    first, *others = (_loaded(each, model, known) for each in included)
+    removed = [_loaded(each, model, known) for each in excluded]
     for other in others + removed:
         _check_mergeable(first, other)
     _check_data([first, *others], removed)
@@ -80,7 +81,8 @@ def _listed(parts: Part | Sequence[Part]) -> list[Part]:
     return [parts] if isinstance(parts, (Laplace, str, PathLike)) else list(parts)
 
 
-def _loaded(part: Part, model: nn.Module | None) -> Laplace:
+def _loaded(part: Part, model: nn.Module | None, known: Laplace | None) -> Laplace:
+    """The part itself, or what its file holds, with the functions of a `known` one, which no file has."""
     if isinstance(part, Laplace):
         return part
     if not isinstance(part, (str, PathLike)):
@@ -89,11 +91,17 @@ def _loaded(part: Part, model: nn.Module | None) -> Laplace:
         raise ArgumentError(
             "all parts are files: give the network that they belong to, merge(…, model=model)"
         )
-    return Laplace.load(part, model)
+    if known is None:
+        return Laplace.load(part, model)
+    return Laplace.load(
+        part, model, output=known.output if callable(known.output) else None, adapt=known.adapt
+    )
 
 
 def _check_mergeable(first: Laplace, other: Laplace) -> None:
     """Raise if the sums of the two cannot be added."""
+    if (outputs := first.posterior.fitted.known_outputs) is not None:
+        outputs.check(other.posterior.network())
     mine, theirs = (each.posterior.fitted.curvature for each in (first, other))
     if first.layers == other.layers and mine.keys() != theirs.keys():
         raise ArgumentError(
@@ -120,13 +128,12 @@ def _check_data(parts: list[Laplace], removed: list[Laplace]) -> None:
     places: dict[DataEntry, int] = {}
     for place, each in enumerate(parts, 1):
         for entry in each.posterior.fitted.entries:
-            if entry in places:
+            if places.setdefault(entry, place) != place:
                 raise DataError(
                     f"the same {entry.count:,} points are in part {places[entry]} and again in part {place}: "
                     "they would count twice. Give all data once"
                 )
-            places[entry] = place
-    left = tuple(places)
+    left = tuple(entry for each in parts for entry in each.posterior.fitted.entries)
     for each in removed:
         left = remaining(left, each.posterior.fitted.entries)
 

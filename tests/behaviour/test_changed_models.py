@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import bitbayes as bb
-from bitbayes.errors import FileError, ModelError, NotFittedError
+from bitbayes.errors import FileError, ModelError, NotFittedError, StateDictWarning
 from classifiers import points
 
 
@@ -351,7 +351,7 @@ HIDDEN_CHANGES = {
     "a replaced forward": lambda model: setattr(model.act, "forward", torch.tanh),
     "another class": another_class,
 }
-RARE_USES = ("tune", "evaluate", "export")
+RARE_USES = ("tune", "evaluate", "export", "update")
 
 
 @pytest.mark.parametrize("layers", ["last", "all"])
@@ -387,3 +387,19 @@ def test_updates_and_merges_still_know_the_outputs(layers):
         with pytest.raises(ModelError, match="outputs differ"):
             bayes.evaluate([(x, y)])
         bayes.model.act.negative_slope = 0.1
+
+
+def test_posteriors_of_models_with_other_outputs_are_neither_merged_nor_taken_over():
+    torch.manual_seed(0)
+    x, y = points()
+    model, other = Adapted().eval(), Adapted().eval()
+    other.load_state_dict(model.state_dict())
+    other.act.negative_slope = 0.5
+    first, second = (
+        bb.Laplace(each, prior_variance=1.0).fit([(x[rows], y[rows])])
+        for each, rows in ((model, slice(20)), (other, slice(20, 40)))
+    )
+    with pytest.raises(ModelError, match="outputs differ"):
+        bb.merge([first, second])
+    with pytest.warns(StateDictWarning, match="outputs differ"):
+        second.load_state_dict(first.state_dict())

@@ -173,10 +173,11 @@ class TrainingData:
         except StopIteration:
             raise EmptyLoaderError(EMPTY) from None
         self.first = labelled_batch(first, 0, request.model)
-        inputs = self.first.inputs
+        inputs, labels = self.first.inputs, self.first.labels
+        assert labels is not None
         self.totals.inputs = InputForm.of(inputs)
         # The shapes of a mapping's tensors depend on each other: only a plain tensor is cut.
-        self.some_rows, self.input_kinds = SomeRows.of(inputs), input_kinds(inputs)
+        self.some_rows, self.input_kinds = SomeRows.of(inputs, len(labels)), input_kinds(inputs)
         self.preview = _copied(inputs[:PREVIEW_ROWS] if isinstance(inputs, Tensor) else inputs)
 
     def with_known_outputs(self, fitted: Fitted) -> Fitted:

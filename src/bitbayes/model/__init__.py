@@ -42,7 +42,7 @@ from bitbayes.model.running.deferred_checks import DeferredChecks, check_finite,
 from bitbayes.model.running.known_outputs import InputKind, KnownOutputs, input_kinds
 from bitbayes.model.running.private_copy import SideEffects, none_called, private_copy
 from bitbayes.model.running.row_check import SomeRows, check_rows
-from bitbayes.model.running.selected import Adapter, Selector, selected
+from bitbayes.model.running.selected import Adapter, Selector, selected, unselected
 from bitbayes.model.running.unwrapped import unwrapped
 from bitbayes.model.running.wrapper import ModelWrapper
 
@@ -111,6 +111,7 @@ __all__ = [
     "selected",
     "split_batch",
     "tied_to",
+    "unselected",
     "unwrapped",
     "verify_layers",
     "without_labels",

@@ -93,10 +93,35 @@ def test_what_differs_beside_the_rows_counts():
     assert len({digest((each, y)) for each in several}) == len(several)
 
 
-def test_objects_without_a_text_of_their_own_do_not_change_it():
-    y = torch.arange(4)
-    first, second = ({"x": torch.ones(4, 2), "what": object()} for _ in range(2))
-    assert digest((first, y)) == digest((second, y))
+def test_what_is_inside_of_lists_and_mappings_counts():
+    y, x = torch.arange(3), torch.randn(3, 4, 2)
+    same = [[{"seqs": [*rows]}, {"more": {"a": [*rows], "b": None}}] for rows in (x, x.clone(), x + 1)]
+    for first, again, other in zip(*same, strict=True):
+        assert digest((first, y)) == digest((again, y)) != digest((other, y))
+    for value in (torch.tensor(True), torch.ones(2).bfloat16(), torch.eye(2).to_sparse()):
+        assert digest(({"x": x, "value": [value]}, y)) == digest(({"x": x, "value": [value.clone()]}, y))
+
+
+def test_objects_that_are_not_known_make_data_unlike_any_other():
+    """Data that may differ are never refused as the same."""
+    y, inputs = torch.arange(4), {"x": torch.ones(4, 2), "what": object()}
+    assert digest((inputs, y)) != digest((inputs, y))
+
+
+def test_labels_are_read_at_once():
+    x, y, buffer = torch.randn(6, 2), torch.arange(6), torch.empty(3).long()
+    found = DataDigest()
+    for rows in (slice(3), slice(3, 6)):
+        found.add(Batch(x[rows], buffer.copy_(y[rows]), "batch"))
+    assert int(found) % 2**64 == digest((x, y))
+
+
+def test_the_table_of_factors_does_not_grow_with_the_number_of_widths():
+    found = DataDigest()
+    for width in range(1, 200):
+        found.add(Batch(torch.zeros(1, width), torch.zeros(1).long(), "batch"))
+    (table,) = found._factors.values()
+    assert len(table) < 4 * 202
 
 
 def test_points_without_a_label_do_not_count():

@@ -7,7 +7,7 @@ from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, Sampl
 
 import bitbayes as bb
 from bitbayes.errors import ArgumentError
-from bitbayes.model import Unpadded, count_unpadded, labelled_batches
+from bitbayes.model import Batch, Unpadded, count_unpadded, labelled_batches
 from classifiers import points, relu_mlp
 
 
@@ -142,3 +142,15 @@ def test_what_accelerate_repeats_is_left_out(n, size, split):
         shares = [loader(rank, even_batches=even) for rank in range(size)]
         found = [number for each in shares if next(iter(each), None) for number in numbers(each)]
         assert sorted(found) == list(range(n))
+
+
+def test_points_are_counted_by_their_labels():
+    """Five points, 15 rows of elements: three points are the share's own."""
+    sets = {"x": torch.rand(15, 2), "place": torch.arange(15) // 3, "sizes": torch.full((5,), 3)}
+    batch = Batch(sets, torch.arange(5) % 2, "batch 0")
+    unpadded = Unpadded(None)
+    unpadded.left = 12
+    assert unpadded(batch) is batch and unpadded.left == 7
+    assert unpadded(batch) is batch and unpadded.left == 2
+    with pytest.raises(ArgumentError, match="do not have one row for each point"):
+        unpadded(batch)

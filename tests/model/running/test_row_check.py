@@ -27,7 +27,8 @@ class Net(nn.Module):
 
 
 def check(model, inputs):
-    return check_rows(private_copy(model, SideEffects.any_of(model)), SomeRows.of(inputs))
+    n = len(next(iter(inputs.values())) if isinstance(inputs, dict) else inputs)
+    return check_rows(private_copy(model, SideEffects.any_of(model)), SomeRows.of(inputs, n))
 
 
 def in_training_mode(self, z):
@@ -99,7 +100,7 @@ def test_only_networks_that_draw_keep_random_numbers_of_their_own():
     for between, draws in ((ALONE["plain"], False), (lambda self, z: z + 0 * torch.rand(()), True)):
         model = Net(between)
         network = private_copy(model, SideEffects.any_of(model))
-        assert check_rows(network, SomeRows.of(points()[0]))
+        assert check_rows(network, SomeRows.of(points()[0], len(points()[0])))
         assert (STREAM in network.__dict__) == draws
 
 
@@ -121,22 +122,18 @@ def test_models_that_do_not_take_few_rows_are_not_checked():
     assert check(Net(eight), points()[0])
 
 
-def test_tensors_that_all_rows_share_are_not_cut():
-    class Shared(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.head = nn.Linear(4, 3)
-
-        def forward(self, x, mixing):
-            return self.head(x @ mixing)
-
-    assert check(Shared(), {"x": points(5)[0], "mixing": torch.rand(4, 4)})
-
-
 def test_rows_are_spread_over_the_batch():
-    assert SomeRows.of(torch.arange(10)[:, None]).inputs.flatten().tolist() == [0, 3, 6, 9]
-    assert SomeRows.of(torch.arange(2)[:, None]).inputs.flatten().tolist() == [0, 1]
-    assert SomeRows.of({"texts": ["a", "b"]}).count == 0
+    assert SomeRows.of(torch.arange(10)[:, None], 10).inputs.flatten().tolist() == [0, 3, 6, 9]
+    assert SomeRows.of(torch.arange(2)[:, None], 2).inputs.flatten().tolist() == [0, 1]
+    assert SomeRows.of({"texts": ["a", "b"]}, 2).count == 0
+
+
+def test_tensors_that_point_at_rows_of_others_are_not_cut():
+    """Edges of a graph: cut, its nodes would be fewer than the edges say."""
+    graph = {"x": torch.rand(12, 4), "edges": torch.randint(0, 12, (2, 30)), "batch": torch.arange(12) % 3}
+    assert SomeRows.of(graph, 3).count == SomeRows.of(graph, 12).count == 0
+    same = {"x": torch.rand(12, 4), "scale": torch.tensor(2.0)}
+    assert SomeRows.of(same, 12).count == 4
 
 
 @pytest.mark.filterwarnings("ignore:.*quant:DeprecationWarning", "ignore:.*quant:UserWarning")

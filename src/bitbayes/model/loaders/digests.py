@@ -6,6 +6,8 @@ It is computed on the device of the data, and nothing waits for it.
 """
 
 import hashlib
+import uuid
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -46,7 +48,7 @@ class DataDigest:
         # Sums over the inputs of each point, and labels, (n,) each, of batches that are still to be mixed in:
         # many at once, because on a GPU each operation of a small batch costs as much as one of a large one.
         self._waiting: list[tuple[Tensor, Tensor]] = []
-        self._factors: dict[tuple[int, int, torch.device], Tensor] = {}
+        self._factors: dict[torch.device, Tensor] = {}
 
     def add(self, batch: Batch) -> None:
         """Add a batch. Its inputs are read now."""
@@ -63,7 +65,8 @@ class DataDigest:
         before = self._waiting[0][1] if self._waiting else labels
         if (before.dtype, before.shape[1:]) != (labels.dtype, labels.shape[1:]):
             self._mix()
-        self._waiting.append((hashed.expand(len(labels)), labels))
+        # A loader may write its next labels into the same tensor.
+        self._waiting.append((hashed.expand(len(labels)), labels.clone()))
         if len(self._waiting) == MOST_WAITING or labels.dim() > 1:  # labels of all positions are large
             self._mix()
 
@@ -81,14 +84,19 @@ class DataDigest:
 
     def _products(self, numbers: Tensor, start: int) -> Tensor:
         """Σⱼ wⱼ xⱼ modulo 2⁶⁴ for each row x, (n,) or (1,); w are 64 random bits for each place."""
-        key = start, numbers.shape[1], numbers.device
-        if key not in self._factors:
-            self._factors[key] = _mixed(torch.arange(start, start + numbers.shape[1], device=numbers.device))
+        factors = self._factors_at(start, numbers.shape[1], numbers.device)
         at_once = GPU_NUMBERS_AT_ONCE if numbers.is_cuda else NUMBERS_AT_ONCE
         rows = max(1, at_once // max(1, numbers.shape[1]))
         if len(numbers) <= rows:
-            return (numbers * self._factors[key]).sum(1)
-        return torch.cat([(part * self._factors[key]).sum(1) for part in torch.split(numbers, rows)])
+            return (numbers * factors).sum(1)
+        return torch.cat([(part * factors).sum(1) for part in torch.split(numbers, rows)])
+
+    def _factors_at(self, start: int, width: int, device: torch.device) -> Tensor:
+        """The random bits of some places, from a table that grows."""
+        table, end = self._factors.get(device), start + width
+        if table is None or len(table) < end:
+            self._factors[device] = table = _mixed(torch.arange(2 * end, device=device))
+        return table[start:end]
 
 
 def _as_integers(part: Any, n: int) -> Tensor:
@@ -100,11 +108,27 @@ def _as_integers(part: Any, n: int) -> Tensor:
         flat = part.reshape(rows, -1).contiguous()
         integers: Tensor = flat.view(INTEGERS.get(flat.element_size(), torch.int32))
         return integers
-    texts = part if isinstance(part, (list, tuple)) and len(part) == n else [part]
-    # Of an object only its type is known: its text may hold its address.
-    known = [repr(each if isinstance(each, (str, bytes, int, float)) else type(each)) for each in texts]
-    digests = [hashlib.sha256(each.encode()).digest() for each in known]
+    several = part if isinstance(part, (list, tuple)) and len(part) == n else [part]
+    digests = [hashlib.sha256(_as_bytes(each)).digest() for each in several]
     return torch.tensor([list(each) for each in digests], dtype=torch.uint8)
+
+
+def _as_bytes(value: Any) -> bytes:
+    """What a value that is no tensor of rows consists of.
+
+    An object that is not known here is like no other, so that data which may differ do not count as the same.
+    """
+    if isinstance(value, Tensor):
+        flat = value.detach().to_dense() if value.layout != torch.strided else value.detach()
+        content = flat.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+        return f"{value.dtype} {tuple(value.shape)} ".encode() + content
+    if isinstance(value, Mapping):
+        return b"".join(repr(name).encode() + _as_bytes(value[name]) for name in sorted(value, key=str))
+    if isinstance(value, (list, tuple)):
+        return b",".join(map(_as_bytes, value))
+    if value is None or isinstance(value, (str, bytes, int, float)):
+        return repr(value).encode()
+    return uuid.uuid4().bytes
 
 
 def _mixed(numbers: Tensor) -> Tensor:

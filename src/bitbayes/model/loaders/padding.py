@@ -74,7 +74,12 @@ class Unpadded:
         """The next batch without points that are repeated; None if all of them are."""
         if self.left is None:
             return batch
-        keep, self.left = self.left, self.left - len(batch)
+        points = len(batch) if batch.labels is None else len(batch.labels)
+        keep, self.left = self.left, self.left - points
+        if keep >= points:
+            return batch
+        if keep > 0 and len(batch) != points:
+            _refuse("its inputs do not have one row for each point")
         return next(batch.split(keep)) if keep > 0 else None
 
 

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bitbayes.errors import DataError, ModelError, RandomModelWarning, level_of_the_caller
-from bitbayes.model.loaders.batches import Inputs, row_count
+from bitbayes.errors import ModelError, RandomModelWarning, level_of_the_caller
+from bitbayes.model.loaders.batches import Inputs
 from bitbayes.model.running.calls import call
 from bitbayes.model.running.private_copy import STREAM, RandomStream
 
@@ -29,27 +29,26 @@ FEW_BITS, QUANTISED = 2.0**-10, 2.0**-7
 
 @dataclass(frozen=True)
 class SomeRows:
-    """A few rows of a batch: `count` of them, in `inputs`; `shared` are keys of tensors without rows."""
+    """A few rows of a batch: `count` of them, in `inputs`; `shared` are keys of numbers for all rows."""
 
     inputs: Inputs
     count: int
     shared: frozenset[Any] = frozenset()
 
     @classmethod
-    def of(cls, inputs: Inputs) -> "SomeRows":
-        """Rows that are spread over the batch. There are none if it is not known what a row is."""
-        try:
-            n = row_count(inputs)
-        except DataError:
+    def of(cls, inputs: Inputs, n: int) -> "SomeRows":
+        """Rows that are spread over a batch of n points. There are none if it is not known what a row is.
+
+        A graph's edges, say, are places among its nodes. If only some tensors were cut, others would point at
+        rows that are not there, after which a GPU computes nothing more.
+        """
+        parts = list(inputs.values()) if isinstance(inputs, Mapping) else [inputs]
+        if not all(isinstance(each, Tensor) and (not each.dim() or len(each) == n) for each in parts):
             return cls(inputs, 0)
         places = sorted({round(place) for place in torch.linspace(0, max(0, n - 1), CHECKED_ROWS).tolist()})
         if isinstance(inputs, Tensor):
             return cls(inputs[places], len(places))
-        shared = frozenset(
-            key
-            for key, each in inputs.items()
-            if not isinstance(each, Tensor) or not each.dim() or len(each) != n
-        )
+        shared = frozenset(key for key, each in inputs.items() if not each.dim())
         some = {key: each if key in shared else each[places] for key, each in inputs.items()}
         return cls(some, len(places), shared)
 

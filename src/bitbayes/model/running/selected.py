@@ -46,8 +46,15 @@ def selected(model: nn.Module, output: Selector | None, adapt: Adapter | None = 
 
     names = {name: getattr(kind, name) for name in ("__module__", "__qualname__", "__doc__")}
     methods: dict[str, Any] = {"__call__": call, "_adapt_batch": staticmethod(adapt) if adapt else None}
+    methods["_selected_from"] = kind
     methods["__reduce_ex__"] = lambda self, _: (selected, (_as(self, kind), output, adapt))
     return _as(model, type(kind.__name__, (kind,), {**names, **methods}))
+
+
+def unselected(model: nn.Module) -> nn.Module:
+    """The model that `selected` was given."""
+    kind = getattr(type(model), "_selected_from", None)
+    return model if kind is None else _as(model, kind)
 
 
 def adapted(batch: Any, model: nn.Module) -> Any:
