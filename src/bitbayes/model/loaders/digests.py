@@ -55,7 +55,9 @@ class DataDigest:
         assert batch.labels is not None
         labels, inputs = batch.labels, batch.inputs
         parts = [inputs] if isinstance(inputs, Tensor) else [inputs[name] for name in sorted(inputs, key=str)]
-        start, hashed = 1 + _as_integers(labels, len(labels)).shape[1], None
+        # After the labels, whose integers have at most 32 bits.
+        width = labels.numel() // max(1, len(labels)) * max(1, labels.element_size() // 4)
+        start, hashed = 1 + width, None
         for part in parts:
             numbers = _as_integers(part, len(labels)).to(labels.device)  # (n or 1, m)
             products = self._products(numbers, start)
