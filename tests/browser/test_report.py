@@ -141,7 +141,7 @@ def test_it_is_legible_on_a_phone(page, address, width, scheme):
 def test_on_paper_everything_is_open_and_no_table_is_split(page, address):
     page.goto(address)
     page.emulate_media(media="print")
-    assert page.locator("table").count() == 5
+    assert page.locator("table").count() == 6
     for table in page.locator("table").all():
         assert table.is_visible()
         assert table.evaluate("each => getComputedStyle(each).breakInside") == "avoid"
