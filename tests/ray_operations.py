@@ -1,8 +1,41 @@
 """Operations of networks that are affine piece by piece, each as a function of (n, 24)."""
 
+from contextlib import contextmanager
+
 import torch
 from torch import nn
 from torch.nn import functional
+
+from bitbayes.rays.rules import RULES, rule
+
+
+class Signs(nn.Module):
+    """|x|, by an operation that has no rule."""
+
+    def forward(self, x):
+        return x * torch.sign(x.detach())
+
+
+def network_of_signs():
+    """From (n, 3) to two logits, in float64."""
+    return nn.Sequential(nn.Linear(3, 5), Signs(), nn.Linear(5, 2)).double()
+
+
+@contextmanager
+def rule_of_the_sign():
+    """In this block `torch.sign` has a rule at infinity, where the sign is that of the slope."""
+    before = dict(RULES)
+    try:
+
+        @rule("sign")
+        def sign(func, ray):
+            negative = ray.ray_pass.settle_signs(ray.slope, ray.intercept, ray.by_row)
+            return torch.where(negative, -1.0, 1.0).to(ray.dtype)
+
+        yield
+    finally:
+        RULES.clear()
+        RULES.update(before)
 
 
 class AroundFunction(nn.Module):

@@ -14,9 +14,9 @@ from bitbayes.closed_forms import KAPPA, safe_log
 from bitbayes.errors import ArgumentError, DataError, EdgeWarning, ModelError
 from bitbayes.likelihoods import LIKELIHOODS, Categorical, Likelihood
 from bitbayes.logits import CovarianceFactors
-from bitbayes.rays.rules import RULES, rule
 from bitbayes.structures import CURVATURES, Curvature, WeightGaussian
 from bitbayes.tuning import objectives
+from ray_operations import network_of_signs, rule_of_the_sign
 
 # ---- a structure: one number for all weights, the mean of the Hessian's diagonal
 
@@ -310,27 +310,12 @@ def test_a_tuning_objective(monkeypatch):
 # ---- a rule at infinity: the sign of a value slope·δ + intercept, which is that of the slope in the end
 
 
-def test_a_rule_at_infinity(monkeypatch):
-    class Signs(nn.Module):
-        def forward(self, x):
-            return x * torch.sign(x.detach())  # |x|
-
-    model = nn.Sequential(nn.Linear(3, 5), Signs(), nn.Linear(5, 2)).double()
+def test_a_rule_at_infinity():
     x, y = torch.randn(20, 3).double(), torch.arange(20) % 2
-    bayes = bb.Laplace(model).fit([(x, y)])
+    bayes = bb.Laplace(network_of_signs()).fit([(x, y)])
     with pytest.raises(ModelError, match="'sign'"):
         bayes.limit(x)
-    before = dict(RULES)
-    try:
-
-        @rule("sign")
-        def sign(func, ray):
-            negative = ray.ray_pass.settle_signs(ray.slope, ray.intercept, ray.by_row)
-            return torch.where(negative, -1.0, 1.0).to(ray.dtype)
-
+    with rule_of_the_sign():
         limit = bayes.limit(x)
         far = bayes.predict_proba(1e9 * x).max(1)
         torch.testing.assert_close(limit.confidence, far.values, rtol=0, atol=1e-6)
-    finally:
-        RULES.clear()
-        RULES.update(before)

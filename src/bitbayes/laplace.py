@@ -1,6 +1,5 @@
 """Laplace: the public face. It ties the packages together and holds no mathematics."""
 
-import json
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
@@ -29,6 +28,7 @@ from bitbayes.fitting import FitRequest, fit_jointly
 from bitbayes.io import export, posterior_file
 from bitbayes.io.atomic_write import check_writable
 from bitbayes.io.checkpoint import checkpointing
+from bitbayes.io.strict_json import as_parsed
 from bitbayes.likelihoods import LIKELIHOODS, Likelihood, closed_form_names
 from bitbayes.logits import LogitGaussian
 from bitbayes.model import (
@@ -979,7 +979,7 @@ class Laplace(ModelWrapper):
     def _learn(self, content: bytes) -> None:
         model = fingerprint(self.model), model_device(self.model)
         options, numbers, fitted = posterior_file.from_bytes(content, *model)
-        own = json.loads(json.dumps(self.options.as_json()))
+        own = as_parsed(self.options.as_json())
         if differ := [name for name in own if name != "predictive" and options.get(name) != own[name]]:
             raise FileError(f"it was fitted with other options ({', '.join(differ)})")
         before = self._settings

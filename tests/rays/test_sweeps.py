@@ -12,8 +12,8 @@ from torch import nn
 import bitbayes as bb
 from bitbayes.errors import ArgumentError
 from bitbayes.rays import ApproximateCertificate
-from bitbayes.rays.rules import RULES, rule
 from ray_cases import CERTIFIED, NETWORKS, chosen_residual, laplace, largest_beyond
+from ray_operations import network_of_signs, rule_of_the_sign
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::bitbayes.errors.EdgeWarning", "ignore::bitbayes.errors.FewPointsWarning"
@@ -168,25 +168,10 @@ def test_it_is_approximate_with_a_tolerance():
 
 
 def test_networks_without_rules_on_cells_have_certificates_beyond_alpha():
-    class Signs(nn.Module):
-        def forward(self, x):
-            return x * torch.sign(x.detach())  # |x|
-
-    model = nn.Sequential(nn.Linear(3, 5), Signs(), nn.Linear(5, 2)).double()
     x = torch.randn(20, 3, dtype=torch.float64)
-    bayes = bb.Laplace(model, residual=True).fit([(x, torch.arange(20) % 2)])
-    before = dict(RULES)
-    try:
-
-        @rule("sign")
-        def sign(func, ray):
-            negative = ray.ray_pass.settle_signs(ray.slope, ray.intercept, ray.by_row)
-            return torch.where(negative, -1.0, 1.0).to(ray.dtype)
-
+    bayes = bb.Laplace(network_of_signs(), residual=True).fit([(x, torch.arange(20) % 2)])
+    with rule_of_the_sign():
         certificate = holds(bayes, x, 0.9)
-    finally:
-        RULES.clear()
-        RULES.update(before)
     assert bool((certificate.beyond >= certificate.alpha).all())
 
 

@@ -20,7 +20,7 @@ from bitbayes.errors import ArgumentError, FileError
 from bitbayes.fitting import FitRequest, Totals
 from bitbayes.io import sums
 from bitbayes.io.atomic_write import check_writable, make_folder
-from bitbayes.io.strict_json import parse_json
+from bitbayes.io.strict_json import as_parsed, parse_json
 from bitbayes.io.tensor_file import read_tensors, write_tensors
 from bitbayes.model import DataDigest, OrderedLoader, fingerprint
 from bitbayes.options import Options
@@ -53,7 +53,7 @@ class Checkpoint:
         check_writable(self.path)
         self._refuse_other_shares()
         # What must be the same when the fit is resumed.
-        options, model = _plain(self.options.as_json()), asdict(fingerprint(self.model))
+        options, model = as_parsed(self.options.as_json()), asdict(fingerprint(self.model))
         self.belongs_to = {"options": options, "fingerprint": model}
         none = {"order": "", "data": ""}, Totals()
         header, totals = self._read(device) if self.path.exists() else none
@@ -135,8 +135,3 @@ def checkpointing(folder: str | PathLike[str], request: FitRequest) -> Iterator[
         checkpoint = Checkpoint(folder, request.model, request.options, processes)
     yield checkpoint
     checkpoint.remove()
-
-
-def _plain(value: Any) -> Any:
-    """The value as it comes back from JSON."""
-    return parse_json(json.dumps(value))

@@ -21,6 +21,15 @@ def parse_json(text: str | bytes) -> Any:
         raise ValueError("the text is nested too deeply") from error
 
 
+def as_parsed(value: Any) -> Any:
+    """The value as it comes back from JSON.
+
+    >>> as_parsed({"layers": ("a", "b")})
+    {'layers': ['a', 'b']}
+    """
+    return parse_json(json.dumps(value))
+
+
 def _finite(text: str) -> float:
     number = float(text)
     if not math.isfinite(number):

@@ -138,7 +138,7 @@ def input_batches(
     device = model_device(model)
     if isinstance(data, (Tensor, Mapping)):
         labels = _named_labels(data) if keep_labels else None
-        yield Batch(as_arguments(without_labels(data), model, 0), _moved(labels, device), "the input")
+        yield Batch(as_arguments(without_labels(data), model, 0), _labels_on(device, labels), "the input")
         return
     number, kind = -1, None
     for number, given in enumerate(data):
@@ -150,12 +150,12 @@ def input_batches(
                 f"together? {SEVERAL_INPUTS}"
             )
         labels = labels if keep_labels else None
-        yield Batch(inputs, _moved(labels, device), f"batch {number}")
+        yield Batch(inputs, _labels_on(device, labels), f"batch {number}")
     if number < 0:
         raise EmptyLoaderError(EMPTY)
 
 
-def _moved(labels: Tensor | None, device: torch.device) -> Tensor | None:
+def _labels_on(device: torch.device, labels: Tensor | None) -> Tensor | None:
     return None if labels is None else labels.to(device)
 
 
