@@ -1029,6 +1029,7 @@ class Laplace(ModelWrapper):
             "thresholds": {},
             "score_centre": None,
             "score_spread": None,
+            "score_edge": 1.0,
         }
 
     def _posterior_of(self, fitted: Fitted) -> WeightPosterior:

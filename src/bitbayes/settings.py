@@ -16,10 +16,10 @@ from bitbayes.logits import LogitGaussian
 from bitbayes.prior import positive
 
 # How much the distance counts in the score, and how quickly the score saturates: see `Settings.score`.
-DISTANCE_WEIGHT, SATURATION = 1.75, 2.0
-# The largest distance and kernel that the score tells from smaller ones: the cube of the distance is finite
-# times any weight, and so is the square of the kernel.
-LARGEST_DISTANCE, LARGEST_KERNEL = 1e80, 1e150
+DISTANCE_WEIGHT, SATURATION = 3.0, 2.0
+# The largest distance, and the largest cube of one in units of the edge, that the score tells from smaller
+# ones: the cube of the distance is finite times any weight, and so is the square of that cube.
+LARGEST_DISTANCE, LARGEST_CUBE = 1e80, 1e150
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,7 @@ class Settings:
     thresholds: the distance at which the steep term begins, by the name of the level.
     score_centre, score_spread: the median and the deviation of the energy on the validation data, for
         `score`; None until they are chosen.
+    score_edge: the largest levelₗ·dₗ³ of a point at the edge of the data, for `score`.
 
     >>> Settings(prior_variance=2, temperature=0.5).temperature
     0.5
@@ -51,6 +52,7 @@ class Settings:
     thresholds: dict[str, float] = field(default_factory=dict)
     score_centre: float | None = None
     score_spread: float | None = None
+    score_edge: float = 1.0
 
     def __post_init__(self) -> None:
         checked: dict[str, Any] = {"temperature": positive(self.temperature, "temperature")}
@@ -61,6 +63,7 @@ class Settings:
         if self.score_spread is not None:
             checked["score_spread"] = positive(self.score_spread, "score_spread")
             checked["score_centre"] = 0.0
+        checked["score_edge"] = positive(self.score_edge, "score_edge")
         if self.score_centre is not None:
             checked["score_centre"] = _finite(self.score_centre, "score_centre")
         prior = self.prior_variance
@@ -125,12 +128,13 @@ class Settings:
         return [beyond or (self.near_variance > 0 and each > 0) for each in weights]
 
     def score(self, energy: Tensor, distances: Tensor | None) -> Tensor:
-        """−½ log(1 + e^(−2a)) − 1.75 log(1 + K(x)²), with a = (energy − centre)/spread.
+        """−½ log(1 + e^(−2a)) − 3 log(1 + b²), with a = (energy − centre)/spread.
 
-        More energy than that of a typical point does not count: a stranger has it, too, if its logits are
-        large. What counts is less of it, and more distance. K is squared, because within the data (K < 1) the
-        distance says little: some strangers are nearer than most of the data. Without chosen numbers the
-        score is the energy itself.
+        b = maxₗ levelₗ·dₗ³/edge is the cube of the distance at the level at which x is furthest. It is 1 at
+        the edge of the data. More energy than that of a typical point does not count: a stranger has it, too,
+        if its logits are large. What counts is less of it, and more distance. b is squared, because within
+        the data (b < 1) the distance says little: some strangers are nearer than most of the data. Without
+        chosen numbers the score is the energy itself.
 
         Args:
             energy: log Σ exp of the logits of "probit", (n,).
@@ -139,10 +143,14 @@ class Settings:
         if self.score_spread is None or self.score_centre is None or distances is None:
             return energy
         typical = SATURATION * (energy - self.score_centre) / self.score_spread
-        kernel = distances.clamp_max(LARGEST_DISTANCE).pow(3) @ self.weights(distances)
-        # In float64, in which K does not saturate: what is further away has the smaller score.
-        penalty = DISTANCE_WEIGHT * kernel.clamp_max(LARGEST_KERNEL).square().log1p()
+        furthest = self.furthest(distances) / self.score_edge
+        # In float64, in which it does not saturate: what is further away has the smaller score.
+        penalty = DISTANCE_WEIGHT * furthest.clamp_max(LARGEST_CUBE).square().log1p()
         return functional.logsigmoid(typical) / SATURATION - penalty.to(energy)
+
+    def furthest(self, distances: Tensor) -> Tensor:
+        """maxₗ levelₗ·dₗ³, (n,), from distances (n, levels)."""
+        return (distances.clamp_max(LARGEST_DISTANCE).pow(3) * self.weights(distances)).amax(1)
 
     def in_order_of(self, names: tuple[str, ...]) -> Settings:
         """The settings with their levels in this order; raises a `KeyError` if they have others."""

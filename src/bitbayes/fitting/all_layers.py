@@ -65,6 +65,8 @@ def fit_all_layers(request: FitRequest) -> Fitted:
                 options, network, data.preview, None, totals.level_sums, resumed=totals.batches > 0
             )
         likelihood = likelihood_for(outputs, options.likelihood)
+        if likelihood.labels_are_classes:
+            levels.expect_classes(likelihood.classes(outputs))
         if options.predictive != SAMPLED_NETWORKS:
             likelihood.predictive_name(options.predictive, outputs)  # raises now, not after the pass
         directions = _directions(data, likelihood)
@@ -75,7 +77,7 @@ def fit_all_layers(request: FitRequest) -> Fitted:
             assert batch.labels is not None
             labels = likelihood.check_labels(batch.labels, (len(batch), outputs), batch.name, checks)
             checks.settle()  # waiting costs little beside the derivatives
-            levels.add_run(batch, network)  # a pass costs little beside them, too
+            levels.add_run(batch, network, labels)  # a pass costs little beside them, too
             totals.level_sums = levels.sums
             for part in batch.split(rows) if isinstance(batch.inputs, Tensor) else [batch]:
                 logits, records = differentiate(network, layers, part.inputs, directions)

@@ -53,6 +53,8 @@ def fit_last_layer(request: FitRequest) -> Fitted:
     likelihood, pairs = likelihood_for(head.outputs, options.likelihood), kind.has_cross_covariance
     likelihood.predictive_name(options.predictive, head.outputs, has_cross_covariance=pairs)  # raises early
 
+    if likelihood.labels_are_classes and not head.layout.positions:
+        levels.expect_classes(likelihood.classes(head.outputs))
     if head.layout.positions:  # if there are many, logits take memory, too
         budget = budget * head.inputs // (head.inputs + head.outputs)
     totals, waiting, held = data.totals, list[Points](), 0
@@ -75,6 +77,7 @@ def fit_last_layer(request: FitRequest) -> Fitted:
                 assert points.labels is not None
                 shape = len(points.logits), head.outputs
                 labels = likelihood.check_labels(points.labels, shape, points.name, checks)
+                levels.add_labels(labels)
                 waiting.append((points.features, points.logits, labels))
                 held += max(tensor.nbytes for tensor in waiting[-1])
                 if held >= budget:

@@ -16,7 +16,15 @@ from bitbayes.model import (
 )
 from bitbayes.model.head.levels import HEAD
 from bitbayes.options import Options
-from bitbayes.residual import INPUT, LARGEST_WIDTH, LevelSums, are_vectors, as_rows, measurable
+from bitbayes.residual import (
+    INPUT,
+    LARGEST_CLASSES,
+    LARGEST_WIDTH,
+    LevelSums,
+    are_vectors,
+    as_rows,
+    measurable,
+)
 
 
 @dataclass
@@ -28,6 +36,7 @@ class LevelTotals:
     asked: whether the residual was asked for, and not only allowed. If not, inputs that cannot be measured,
         or are not of one size, have no level of their own, and features that are not of one size have none.
     sums: so far, by the name of the level.
+    classes: of how many classes the head's features have means; 0 if labels are no classes.
     """
 
     levels: tuple[Level, ...] = ()
@@ -35,6 +44,8 @@ class LevelTotals:
     input_is_level: bool = False
     sums: dict[str, LevelSums] = field(default_factory=dict)
     waiting: list[list[Tensor]] = field(default_factory=list)
+    waiting_labels: list[Tensor] = field(default_factory=list)
+    classes: int = 0
 
     @classmethod
     def of(
@@ -76,12 +87,22 @@ class LevelTotals:
         self._add_input(batch.inputs)
         return replace(batch, observer=Observer(self.levels, self._wait)) if self.levels else batch
 
-    def add_run(self, batch: Batch, network: nn.Module) -> None:
+    def expect_classes(self, classes: int) -> None:
+        """Each batch will have labels of so many classes, given to `add_labels`."""
+        self.classes = classes if classes <= LARGEST_CLASSES else 0
+
+    def add_labels(self, labels: Tensor) -> None:
+        """The labels (n,) of the batch that was run last."""
+        if self.classes and self.levels:
+            self.waiting_labels.append(labels)
+
+    def add_run(self, batch: Batch, network: nn.Module, labels: Tensor) -> None:
         """Add the batch by a run of its own, without gradients."""
         with torch.no_grad():
             self._add_input(batch.inputs)
             if self.levels:
                 self._wait(run_levels(network, self.levels, batch.inputs))
+        self.add_labels(labels)
         self.add_waiting()
 
     def add_waiting(self) -> None:
@@ -94,11 +115,12 @@ class LevelTotals:
                 self.levels = tuple(each for each in self.levels if each != level)
                 self.sums.pop(level.name, None)
                 continue
+            labels = torch.cat(self.waiting_labels) if self.waiting_labels and level.name == HEAD else None
             if len(widths) == 1 < len(parts):
                 parts = (torch.cat(parts),)
             for rows in parts:  # it raises if they are not of one size
-                self._add(level.name, rows, correlated=rows.shape[1] <= LARGEST_WIDTH)
-        self.waiting = []
+                self._add(level.name, rows, correlated=rows.shape[1] <= LARGEST_WIDTH, labels=labels)
+        self.waiting, self.waiting_labels = [], []
 
     def _wait(self, rows: list[Tensor]) -> None:
         self.waiting.append([each.detach() for each in rows])
@@ -115,6 +137,7 @@ class LevelTotals:
         correlated = are_vectors(inputs) if before is None else before.correlated
         self._add(INPUT, as_rows(inputs), correlated=correlated)
 
-    def _add(self, name: str, rows: Tensor, *, correlated: bool) -> None:
-        more = LevelSums.of(rows, correlated=correlated)
+    def _add(self, name: str, rows: Tensor, *, correlated: bool, labels: Tensor | None = None) -> None:
+        classes = self.classes if correlated and labels is not None and len(labels) == len(rows) else 0
+        more = LevelSums.of(rows, correlated=correlated, labels=labels, classes=classes)
         self.sums[name] = self.sums[name] + more if name in self.sums else more

@@ -26,7 +26,7 @@ from bitbayes.model import DataDigest, OrderedLoader, fingerprint
 from bitbayes.options import Options
 from bitbayes.processes import Processes, current_processes
 
-FORMAT = 4
+FORMAT = 5
 SECONDS = 30.0
 # A pause is at least this many times as long as writing takes, so that little time is spent on it.
 PAUSE = 20

@@ -25,8 +25,8 @@ from bitbayes.model.running.change_detector import tensor_bytes
 from bitbayes.residual import INPUT
 from bitbayes.structures import CURVATURES
 
-FORMAT = 6
-# The format before, with one kernel at the input, is read, too.
+FORMAT = 7
+# An earlier format, with one kernel at the input, is read, too.
 MARGINAL_FORMAT = 5
 # In the place of a path, in errors.
 STATE_DICT = "the state dict"
@@ -144,7 +144,7 @@ def _check_header(
 def _from_marginal_format(
     path: str | PathLike[str], header: dict[str, Any], file: TensorFile
 ) -> tuple[dict[str, Any], TensorFile]:
-    """A file of the format before as one of this format. Its residual keeps its kernel and its numbers.
+    """A file of that earlier format as one of this format. Its residual keeps its kernel and its numbers.
 
     σ²·max(0, k − threshold) with k = d³ is the steep term, or for a threshold of 0 that near the data.
     Such a file knows nothing of its data. All of them are one entry, with a digest of the sums.
@@ -162,6 +162,8 @@ def _from_marginal_format(
         tensors = {name.replace("inputs/", "level/input/", 1): each for name, each in tensors.items()}
         tensors["level/input/products"] = torch.zeros(0, 0, dtype=torch.float64)
         tensors["level/input/rounding"] = torch.tensor(torch.finfo(torch.float64).eps, dtype=torch.float64)
+        tensors["level/input/class_counts"] = torch.zeros(0, dtype=torch.float64)
+        tensors["level/input/class_means"] = torch.zeros(0, 0, dtype=torch.float64)
         if threshold:
             numbers |= {"beyond_variance": variance * threshold, "thresholds": {INPUT: threshold ** (1 / 3)}}
             numbers |= {"levels": {INPUT: 0.0}}

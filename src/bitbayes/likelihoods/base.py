@@ -44,6 +44,7 @@ class Likelihood(ABC):
     has_drop_in: whether `bayes(x)`, in the shape of the model's outputs, can stand for the prediction.
     has_temperature: whether dividing the mean outputs by a temperature keeps their meaning.
     logits_in_a_margin: how many outputs a margin (see `margins`) is the difference of: 1 or 2.
+    labels_are_classes: whether a label (`valid_labels`) is the number of one class, from 0 on.
     """
 
     name: ClassVar[str]
@@ -53,6 +54,7 @@ class Likelihood(ABC):
     has_drop_in: ClassVar[bool] = True
     has_temperature: ClassVar[bool] = True
     logits_in_a_margin: ClassVar[int] = 1
+    labels_are_classes: ClassVar[bool] = False
 
     @abstractmethod
     def takes(self, outputs: int) -> bool:

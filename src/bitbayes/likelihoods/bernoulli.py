@@ -18,6 +18,7 @@ class Bernoulli(Likelihood):
     closed_forms: ClassVar[dict[str, ClosedForm]] = {"probit": probit, "quadrature": quadrature}
     with_bounds = ("probit", "quadrature")
     logits_in_a_margin = 1
+    labels_are_classes = True
 
     def takes(self, outputs: int) -> bool:
         return outputs == 1

@@ -30,6 +30,7 @@ class Categorical(Likelihood):
     need_cross_covariance = ("pairwise", "mc")
     with_bounds = ("probit", "pairwise", "meanfield")
     logits_in_a_margin = 2
+    labels_are_classes = True
 
     def takes(self, outputs: int) -> bool:
         return outputs > 1

@@ -60,7 +60,7 @@ def near_bound(
     assert ray.residual is not None
     settings, head = ray.residual.settings, ray.head
     network, x = private_copy(residual.model), x.detach().to(model_device(residual.model))
-    distances = [Distance.of(sums, ray.alpha.device, torch.float64) for sums in residual.sums.values()]
+    distances = [residual.distance(name, ray.alpha.device, torch.float64) for name in residual.names]
     k = ray.at(0).scaled_mean.shape[1]
     # How much κ·variance grows if every logit gets an independent variance of 1.
     factor = KAPPA * squares(k, likelihood, method)
@@ -72,7 +72,7 @@ def near_bound(
                 logits = as_logits(call(network, cell), len(row))
             else:
                 features, logits, _ = forward(network, head.head, cell)
-        levels = [as_rows(cell), *recorded()] if residual.measures_input else recorded()
+        levels = residual.with_repeats(as_rows(cell), recorded())
         if not all(each.by_row for each in (logits, *levels) if isinstance(each, CellTensor)):
             return torch.full_like(low, torch.inf)  # rows of several cells may have been mixed
         means = parts_of(differences(logits / settings.temperature, likelihood, method), cell)

@@ -2,7 +2,7 @@
 
 For δ ≥ alpha the features of each level are affine in δ, and so are their coordinates, whose norm is the
 distance: d(δ) = ‖slope·δ + offset‖. d³ is convex in δ. So on a cell it is largest at an end, and smallest at
-the vertex or at the end that is next to it.
+the vertex or at the end that is next to it. The distance from the classes is the least of several such norms.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from bitbayes.model import model_device, run_levels
 from bitbayes.precision import to_float64
 from bitbayes.rays.ray_gaussian import INFINITE_SCALE, RayGaussian
 from bitbayes.rays.ray_tensor import RayTensor
-from bitbayes.residual import INPUT, LevelSums, Residual, as_rows, coordinates
+from bitbayes.residual import ClassDistance, Distance, Residual, as_rows
 from bitbayes.settings import Settings
 
 # The largest variance that is added, and the largest cube of a distance. They are finite, and every mean is
@@ -29,11 +29,11 @@ MAX_DELTA = 1e300
 
 
 class EuclideanLevel(NamedTuple):
-    """d² = (speed·δ − start)² + rest for n rays, (n,) each; where nothing moves, speed = start = 0.
+    """d² = min_c (speed·δ − start)² + rest for n rays and c centres; where nothing moves, speed = start = 0.
 
-    speed: the size of the slope of the coordinates.
-    start: minus their offset along the slope.
-    rest: the square of their offset across the slope.
+    speed: (n, 1), the size of the slope of the coordinates.
+    start: (n, c), minus their offset along the slope.
+    rest: (n, c), the square of their offset across the slope.
     """
 
     speed: Tensor
@@ -41,42 +41,60 @@ class EuclideanLevel(NamedTuple):
     rest: Tensor
 
     @classmethod
-    def of(cls, slope: Tensor, offset: Tensor) -> EuclideanLevel:
-        """From the coordinates slope·δ + offset, (n, d)."""
+    def of(cls, slope: Tensor, offset: Tensor, centres: Tensor | None = None) -> EuclideanLevel:
+        """From the coordinates slope·δ + offset, (n, d), and those of the centres (c, d): 0, if not given."""
         # No square of a slope, which may underflow, and no vertex −start/speed, which may overflow.
-        largest = slope.abs().amax(1, keepdim=True)  # (n, 1)
+        largest = slope.abs().amax(1, keepdim=True) if slope.shape[1] else slope.sum(1, keepdim=True)
         unit = slope / torch.where(largest > 0, largest, 1.0)
         size = unit.norm(dim=1, keepdim=True)
         unit = unit / torch.where(size > 0, size, 1.0)
-        along = (unit * offset).sum(1, keepdim=True)
-        # The offset projected off the slope: ‖offset‖² − along² would lose all digits far from the data.
-        rest = (offset - along * unit).square().sum(1)
-        return cls((largest * size)[:, 0], -along[:, 0], rest)
+        starts, rests = [], []
+        for centre in torch.zeros_like(offset[:1]) if centres is None else centres:
+            gap = offset - centre
+            along = (unit * gap).sum(1, keepdim=True)
+            starts.append(-along)
+            # The gap projected off the slope: ‖gap‖² − along² would lose all digits far from the data.
+            rests.append((gap - along * unit).square().sum(1, keepdim=True))
+        return cls(largest * size, torch.cat(starts, 1), torch.cat(rests, 1))
 
     @property
     def moves(self) -> Tensor:
         """Whether the features move with δ, (n,)."""
-        return self.speed > 0
+        return self.speed[:, 0] > 0
+
+    @property
+    def width(self) -> int:
+        """How many numbers one cell takes."""
+        return self.start.shape[1]
 
     def cubes(self, row: Tensor, delta: Tensor) -> Tensor:
-        """d³ (c,) at δ (c,), on the rays with the numbers `row` (c,)."""
-        return ((self.speed[row] * delta - self.start[row]).square() + self.rest[row]).pow(1.5)
+        """d³ (m,) at δ (m,), on the rays with the numbers `row` (m,)."""
+        return self._squares(row, delta).amin(1).pow(1.5)
+
+    def largest(self, row: Tensor, low: Tensor, high: Tensor) -> Tensor:
+        """At least the largest d³ (m,) for low ≤ δ ≤ high: from the centre whose largest one is least."""
+        return torch.maximum(self._squares(row, low), self._squares(row, high)).amin(1).pow(1.5)
 
     def smallest(self, row: Tensor, low: Tensor, high: Tensor) -> Tensor:
-        """The smallest d³ (c,) for low ≤ δ ≤ high."""
+        """The smallest d³ (m,) for low ≤ δ ≤ high."""
         speed, start, rest = (each[row] for each in self)
-        return (_smallest_size(speed * low - start, speed * high - start).square() + rest).pow(1.5)
+        ends = (speed * each[:, None] - start for each in (low, high))
+        return (_smallest_size(*ends).square() + rest).amin(1).pow(1.5)
 
     def smallest_relative(self, row: Tensor, low: Tensor, high: Tensor) -> Tensor:
-        """The smallest (d/δ)³ (c,) for low ≤ δ ≤ high, low > 0.
+        """The smallest (d/δ)³ (m,) for low ≤ δ ≤ high, low > 0.
 
         (d/δ)² = (speed − start·t)² + rest·t² at t = 1/δ is least at t = speed·start/(start² + rest).
         """
         speed, start, rest = (each[row] for each in self)
         squared = start.square() + rest
         least = speed * start / torch.where(squared > 0, squared, 1.0)
-        t = least.clamp(high.reciprocal(), low.reciprocal())
-        return ((speed - start * t).square() + rest * t.square()).pow(1.5)
+        t = least.clamp(high.reciprocal()[:, None], low.reciprocal()[:, None])
+        return ((speed - start * t).square() + rest * t.square()).amin(1).pow(1.5)
+
+    def _squares(self, row: Tensor, delta: Tensor) -> Tensor:
+        """The squared distances (m, c) from all centres."""
+        return (self.speed[row] * delta[:, None] - self.start[row]).square() + self.rest[row]
 
 
 class CubicLevel(NamedTuple):
@@ -90,17 +108,26 @@ class CubicLevel(NamedTuple):
         """Whether the features move with δ, (n,)."""
         return self.slope.abs().amax(1) > 0
 
+    @property
+    def width(self) -> int:
+        """How many numbers one cell takes."""
+        return self.slope.shape[1]
+
     def cubes(self, row: Tensor, delta: Tensor) -> Tensor:
-        """d³ (c,) at δ (c,), on the rays with the numbers `row` (c,)."""
+        """d³ (m,) at δ (m,), on the rays with the numbers `row` (m,)."""
         return _cubes(self.slope[row] * delta[:, None] + self.offset[row])
 
+    def largest(self, row: Tensor, low: Tensor, high: Tensor) -> Tensor:
+        """The largest d³ (m,) for low ≤ δ ≤ high."""
+        return torch.maximum(self.cubes(row, low), self.cubes(row, high))
+
     def smallest(self, row: Tensor, low: Tensor, high: Tensor) -> Tensor:
-        """At most the smallest d³ (c,) for low ≤ δ ≤ high: each dimension at its own smallest size."""
+        """At most the smallest d³ (m,) for low ≤ δ ≤ high: each dimension at its own smallest size."""
         slope, offset = self.slope[row], self.offset[row]
         return _cubes(_smallest_size(*(slope * each[:, None] + offset for each in (low, high))))
 
     def smallest_relative(self, row: Tensor, low: Tensor, high: Tensor) -> Tensor:
-        """At most the smallest (d/δ)³ (c,) for low ≤ δ ≤ high, low > 0."""
+        """At most the smallest (d/δ)³ (m,) for low ≤ δ ≤ high, low > 0."""
         slope, offset = self.slope[row], self.offset[row]
         return _cubes(_smallest_size(*(slope + offset / each[:, None] for each in (low, high))))
 
@@ -117,7 +144,7 @@ class RayResidual(NamedTuple):
     @property
     def width(self) -> int:
         """How many numbers one cell takes."""
-        return max(each.slope.shape[1] if isinstance(each, CubicLevel) else 1 for each in self.levels)
+        return max(each.width for each in self.levels)
 
     @property
     def moves(self) -> Tensor:
@@ -144,8 +171,7 @@ class RayResidual(NamedTuple):
         nearest, furthest = (ray.delta(row, u).clamp_max(MAX_DELTA) for u in (high, low))  # (c,)
         sizes = [_inverse_scale(ray, row, u) for u in (high, low)]
         smallest, largest = torch.minimum(*sizes), torch.maximum(*sizes)
-        ends = [torch.stack([each.cubes(row, end) for each in self.levels], 1) for end in (nearest, furthest)]
-        most = torch.maximum(*ends)
+        most = torch.stack([each.largest(row, nearest, furthest) for each in self.levels], 1)
         above = self.settings.variances_of_cubes(most.clamp_max(MAX_CUBE)) * _squares(largest)
         counts = torch.tensor(self.settings.counting(len(self.levels)), device=most.device)
         above = torch.where(((most > MAX_CUBE) & counts).any(1), MAX_VARIANCE, above)
@@ -180,28 +206,34 @@ def with_residual(
     for ray in rays:
         rows = slice(start, start + len(ray.alpha))
         start = rows.stop
-        levels = tuple(_level(sums, *(each[rows].to(ray.alpha) for each in parts)) for sums, *parts in along)
+        levels = tuple(
+            _level(distance, *(each[rows].to(ray.alpha) for each in parts)) for distance, *parts in along
+        )
         yield ray._replace(residual=RayResidual(levels, settings))
 
 
-def _level(sums: LevelSums, slope: Tensor, intercept: Tensor) -> RayLevel:
-    slope, offset = coordinates(sums, slope, centred=False), coordinates(sums, intercept, centred=True)
-    return EuclideanLevel.of(slope, offset) if sums.correlated else CubicLevel(slope, offset)
+def _level(distance: Distance, slope: Tensor, intercept: Tensor) -> RayLevel:
+    distance = distance.to(slope.device)
+    slope = distance.coordinates(slope)
+    offset = distance.coordinates(intercept - distance.mean - distance.rest)
+    if distance.matrix.dim() == 1:
+        return CubicLevel(slope, offset)
+    centres = distance.centres * distance.unit if isinstance(distance, ClassDistance) else None
+    return EuclideanLevel.of(slope, offset, centres)
 
 
 @torch.no_grad()
-def _along(residual: Residual, x: Tensor) -> list[tuple[LevelSums, Tensor, Tensor]]:
-    """Return for each level its sums, and slope and intercept (n, d) of its features for δ ≥ alpha."""
+def _along(residual: Residual, x: Tensor) -> list[tuple[Distance, Tensor, Tensor]]:
+    """Return each distance, and slope and intercept (n, d) of its features for δ ≥ alpha."""
     ray = RayTensor.along(x.to(model_device(residual.model)))
-    found: list[Tensor] = [ray] if INPUT in residual.sums else []
-    if residual.levels:
-        found += run_levels(residual.network(), residual.levels, ray)
+    hidden = run_levels(residual.network(), residual.levels, ray)
     parts = []
-    for sums, level in zip(residual.sums.values(), found, strict=True):
+    for name, level in zip(residual.names, residual.with_repeats(ray, hidden), strict=True):
         slope, intercept = torch.zeros_like(level), level
         if isinstance(level, RayTensor):  # a plain tensor does not depend on the input
             slope, intercept = level.slope, level.intercept
-        parts.append((sums, to_float64(as_rows(slope)), to_float64(as_rows(intercept))))
+        distance = residual.distance(name, slope.device, torch.float64)
+        parts.append((distance, to_float64(as_rows(slope)), to_float64(as_rows(intercept))))
     return parts
 
 

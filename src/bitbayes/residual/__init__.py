@@ -1,20 +1,21 @@
 """The residual: a variance that grows with the distance from the training data."""
 
-from bitbayes.model.head.levels import INPUT
-from bitbayes.residual.distances import Distance, coordinates, is_finite, norm_power
+from bitbayes.model.head.levels import CLASSES, INPUT
+from bitbayes.residual.distances import ClassDistance, Distance, is_finite
 from bitbayes.residual.residual import Residual, are_vectors, as_rows, measurable
-from bitbayes.residual.sums import LARGEST_WIDTH, LevelSums
+from bitbayes.residual.sums import LARGEST_CLASSES, LARGEST_WIDTH, LevelSums
 
 __all__ = [
+    "CLASSES",
     "INPUT",
+    "LARGEST_CLASSES",
     "LARGEST_WIDTH",
+    "ClassDistance",
     "Distance",
     "LevelSums",
     "Residual",
     "are_vectors",
     "as_rows",
-    "coordinates",
     "is_finite",
     "measurable",
-    "norm_power",
 ]

@@ -9,10 +9,10 @@ from torch import Tensor, nn
 
 from bitbayes.errors import ArgumentError, DataError
 from bitbayes.model import Batch, Inputs, Level, Observer, SideEffects, private_copy, row_count, run_levels
-from bitbayes.model.head.levels import INPUT
+from bitbayes.model.head.levels import CLASSES, HEAD, INPUT
 from bitbayes.model.loaders.batches import LABELS
 from bitbayes.precision import prediction_dtype
-from bitbayes.residual.distances import Distance
+from bitbayes.residual.distances import ClassDistance, Distance
 from bitbayes.residual.sums import LARGEST_WIDTH, LevelSums
 
 
@@ -20,7 +20,10 @@ from bitbayes.residual.sums import LARGEST_WIDTH, LevelSums
 class Residual:
     """Distances from the training data at the input, if it can be measured, and at the `levels`.
 
-    sums: of the training data, by the name of the level; the input's is called "input" and comes first.
+    If the head's sums have means of classes, the last distance is that of the head's features from these.
+
+    sums: of the training data, by the name of the level; the input's is called "input" and comes first, the
+        head's "head" and comes last.
     effects: what running the model does besides its output.
     """
 
@@ -36,7 +39,12 @@ class Residual:
     @property
     def names(self) -> tuple[str, ...]:
         """The names of all levels, in the order of the columns of the distances."""
-        return tuple(self.sums)
+        return (*self.sums, CLASSES) if self.measures_classes else tuple(self.sums)
+
+    @property
+    def measures_classes(self) -> bool:
+        """Whether the distance from the classes is measured."""
+        return HEAD in self.sums and self.sums[HEAD].has_classes
 
     @property
     def measures_input(self) -> bool:
@@ -62,6 +70,8 @@ class Residual:
 
         def observe(rows: list[Tensor]) -> Tensor:
             hidden = [self._measure(level.name, each) for level, each in zip(self.levels, rows, strict=True)]
+            if self.measures_classes:
+                hidden.append(self._measure(CLASSES, rows[-1]))
             return torch.stack([*first, *(each.to(first[0].device) if first else each for each in hidden)], 1)
 
         return Observer(self.levels, observe)
@@ -78,8 +88,19 @@ class Residual:
         assert found is not None
         return found
 
+    def with_repeats(self, inputs: Tensor, hidden: list[Tensor]) -> list[Tensor]:
+        """What each distance measures, in the order of `names`: inputs, `levels`, and the last once more."""
+        found = [inputs, *hidden] if self.measures_input else list(hidden)
+        return [*found, hidden[-1]] if self.measures_classes else found
+
+    def distance(self, name: str, device: torch.device, dtype: torch.dtype) -> Distance:
+        """The distance that has this name."""
+        if name == CLASSES:
+            return ClassDistance.of(self.sums[HEAD], device, dtype)
+        return Distance.of(self.sums[name], device, dtype)
+
     def _measure(self, name: str, rows: Tensor) -> Tensor:
-        sums = self.sums[name]
+        sums = self.sums[HEAD if name == CLASSES else name]
         if rows.shape[1] != len(sums.mean):
             if rows.numel() == len(sums.mean):
                 raise DataError(f"{rows.numel()} numbers are one row: use x[None]")
@@ -90,14 +111,14 @@ class Residual:
             )
         if rows.device.type == "mps":  # which has no float64
             rows = rows.cpu()
-        return self._distance(name, rows.device, prediction_dtype(rows.dtype))(rows)
+        return self._cached_distance(name, rows.device, prediction_dtype(rows.dtype))(rows)
 
-    def _distance(self, name: str, device: torch.device, dtype: torch.dtype) -> Distance:
+    def _cached_distance(self, name: str, device: torch.device, dtype: torch.dtype) -> Distance:
         key = device, dtype
         made = self._distances.get(key, {})
         if name not in made:
             with torch.inference_mode(False):  # what is cached may be differentiated through later
-                new = Distance.of(self.sums[name], device, dtype).refuse_traced()
+                new = self.distance(name, device, dtype).refuse_traced()
             # Another thread may do this at the same time, so the cache is replaced, not changed.
             kept = {each: value for each, value in self._distances.items() if each[0] == device}
             self._distances = {**kept, key: {**self._distances.get(key, {}), name: new}}

@@ -5,7 +5,7 @@ Central sums, and not those of x, x², …: a mean of 1e9 would leave no digit o
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -16,13 +16,16 @@ from bitbayes.tensors import TensorBundle, check_cancellation, second_moments
 
 # A deviation that fewer points determine gets a floor. For a pixel that is lit in m images, m points do.
 LEAST_POINTS = 10
+# A feature that is active in fewer than one of so many points counts as active in one of so many.
+RARE = 30
 # Rounding errors up to which a column counts as constant: those of its mean, and of features that a network
 # computes, which rounds them in another way in a batch of another size.
 ROUNDINGS = 64
 # The deviation of a column that is constant, relative to its value: the precision of bfloat16, and some.
 CONSTANT = 2.0**-6
-# Up to this many features their correlations are kept.
+# Up to this many features their correlations are kept, and up to this many classes their means.
 LARGEST_WIDTH = 2048
+LARGEST_CLASSES = 2048
 # How many numbers to sum up at once; more on a GPU, to amortise kernel launches.
 STEP_NUMBERS, GPU_STEP_NUMBERS = 2**20, 2**24
 
@@ -32,8 +35,9 @@ class LevelSums(TensorBundle):
     """Sums over the rows of features, in float64: `count` (), `mean` (d,), and central powers, (d,) each.
 
     `squares`, `cubes` and `fourths` are the sums of (x − mean)², ³ and ⁴. `products` (d, d) are the sums of
-    (x − mean)(x − mean)ᵀ, or (0, 0) if the correlations are not kept. All of them add. `rounding` () is that
-    of the rows, relative to their size; of a sum it is the largest.
+    (x − mean)(x − mean)ᵀ, or (0, 0) if the correlations are not kept. `class_counts` (k,) and `class_means`
+    (k, d) are those of the rows of each class, or (0,) and (0, 0) if there are none. All of them add.
+    `rounding` () is that of the rows, relative to their size; of a sum it is the largest.
 
     >>> a, b = torch.randn(5, 3).double(), torch.randn(9, 3).double()
     >>> both = LevelSums.of(a, correlated=True) + LevelSums.of(b, correlated=True)
@@ -48,14 +52,30 @@ class LevelSums(TensorBundle):
     fourths: Tensor
     products: Tensor
     rounding: Tensor
+    class_counts: Tensor
+    class_means: Tensor
 
     @classmethod
-    def of(cls, rows: Tensor, *, correlated: bool) -> LevelSums:
-        """The sums of features as rows (n, d), in any precision."""
+    def of(
+        cls, rows: Tensor, *, correlated: bool, labels: Tensor | None = None, classes: int = 0
+    ) -> LevelSums:
+        """The sums of features as rows (n, d), in any precision.
+
+        Args:
+            rows: the features.
+            correlated: whether to keep the products.
+            labels: (n,), the classes of the rows, from 0 to `classes` − 1.
+            classes: their number; 0 keeps no means of classes.
+        """
         numbers = GPU_STEP_NUMBERS if rows.device.type == "cuda" else STEP_NUMBERS
         # A few rows at a time: the sums take some copies of them in float64.
-        parts = torch.split(rows, max(1, numbers // max(1, rows.shape[1])))
-        first, *others = (cls._of(part, correlated) for part in parts)
+        step = max(1, numbers // max(1, rows.shape[1]))
+        parts = torch.split(rows, step)
+        theirs = torch.split(labels, step) if classes and labels is not None else [None] * len(parts)
+        first, *others = (
+            cls._of(part, correlated)._with_classes(part, own, classes)
+            for part, own in zip(parts, theirs, strict=True)
+        )
         return sum(others, first)
 
     @classmethod
@@ -74,12 +94,28 @@ class LevelSums(TensorBundle):
         products = second_moments(gaps) if correlated else rows.new_zeros(0, 0)
         squares, cubes, fourths = (ones @ each for each in powers)
         count, rounding = (rows.new_full((), each) for each in (len(rows), torch.finfo(precision).eps))
-        return cls(count, mean, squares, cubes, fourths, products, rounding)
+        none = rows.new_zeros(0), rows.new_zeros(0, 0)
+        return cls(count, mean, squares, cubes, fourths, products, rounding, *none)
+
+    def _with_classes(self, rows: Tensor, labels: Tensor | None, classes: int) -> LevelSums:
+        """The sums of these rows, with the means of their classes."""
+        if labels is None:
+            return self
+        gaps = to_float64(rows) - self.mean
+        counts = gaps.new_zeros(classes).index_add_(0, labels, gaps.new_ones(len(gaps)))
+        totals = gaps.new_zeros(classes, gaps.shape[1]).index_add_(0, labels, gaps)
+        means = totals / counts.clamp_min(1)[:, None] + self.mean
+        return replace(self, class_counts=counts, class_means=means * (counts > 0)[:, None])
 
     @property
     def correlated(self) -> bool:
         """Whether the correlations of the columns are kept."""
         return len(self.products) > 0
+
+    @property
+    def has_classes(self) -> bool:
+        """Whether the means of classes are kept."""
+        return len(self.class_counts) > 0
 
     def __add__(self, other: LevelSums) -> LevelSums:
         if self.mean.shape != other.mean.shape:
@@ -106,7 +142,12 @@ class LevelSums(TensorBundle):
         if self.correlated:
             products = torch.addmm(products, gap[:, None] * (self.count * b), gap[None])
         rounding = torch.maximum(self.rounding, other.rounding)
-        return LevelSums(count, self.mean + gap * b, squares, cubes, fourths, products, rounding)
+        counts = self.class_counts + other.class_counts
+        share = (other.class_counts / counts.clamp_min(1))[:, None]
+        means = self.class_means + (other.class_means - self.class_means) * share
+        return LevelSums(
+            count, self.mean + gap * b, squares, cubes, fourths, products, rounding, counts, means
+        )
 
     def without(self, part: LevelSums, max_ratio: float) -> LevelSums:
         """The sums of the rows that are left when a part of them is taken out.
@@ -126,7 +167,12 @@ class LevelSums(TensorBundle):
         products = whole[3] - theirs[3]
         if self.correlated:
             products = products * (varies[:, None] & varies)
-        return LevelSums(count, mean, squares, cubes, fourths, products, self.rounding)
+        counts = self.class_counts - part.class_counts
+        left = counts > 0
+        check_cancellation(self.class_counts * left, counts, max_ratio)
+        gaps = (self.class_means - part.class_means) * (part.class_counts / counts.clamp_min(1))[:, None]
+        means = (self.class_means + gaps) * left[:, None]
+        return LevelSums(count, mean, squares, cubes, fourths, products, self.rounding, counts, means)
 
     def _powers_about(self, centre: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """The sums of (x − centre)², ³ and ⁴, and of the products."""
@@ -148,43 +194,55 @@ class LevelSums(TensorBundle):
         return self.squares > self.count * self._rounding_variance(self.mean)
 
     def deviations(self) -> Tensor:
-        """The deviation (d,) that each column is divided by: (mean of (x − mean)⁴)^¼, in the column's unit.
+        """The deviation (d,) that each column is divided by, in the column's unit.
 
-        For a pixel that is lit in few images it is near the lit value; a standard deviation would be far
-        below. Columns that vary in fewer than `LEAST_POINTS` points have a floor: the root of the mean
-        variance of all columns. A column that is constant at c has `CONSTANT`·|c|; at 0 it has the median of
-        the columns that vary.
+        With correlations it is the standard deviation. But a column that is not 0 in fewer than one of
+        `RARE` points has that of a column of the same size in one of `RARE` points: √(fourths/squares/RARE).
+        It would be many standard deviations away whenever it is active, although the data have it. The
+        number of points that vary is squares²/fourths, if these vary equally.
 
-        >>> LevelSums.of(torch.tensor([[0.0, 1.0], [2.0, 5.0]]).repeat(5, 1), correlated=False).deviations()
+        Without correlations it is (mean of (x − mean)⁴)^¼. For a pixel that is lit in few images it is near
+        the lit value.
+
+        Columns that vary in fewer than `LEAST_POINTS` points have a floor: the root of the mean variance of
+        all columns. A column that is constant at c has `CONSTANT`·|c|; at 0 it has the median of the columns
+        that vary.
+
+        >>> LevelSums.of(torch.tensor([[0.0, 1.0], [2.0, 5.0]]).repeat(5, 1), correlated=True).deviations()
         tensor([1., 2.], dtype=torch.float64)
         """
         varies = self.varies()
-        own = (self.fourths / self.count).sqrt().sqrt()
-        floor = (self.squares / self.count).mean().sqrt()
-        # squares²/fourths is the number of points that vary, if these vary equally.
+        variance = self.squares / self.count
+        if self.correlated:
+            active = self.fourths / torch.where(varies, self.squares, 1.0)
+            own = torch.maximum(variance, active / RARE).sqrt()
+        else:
+            own = (self.fourths / self.count).sqrt().sqrt()
         determined = self.squares.square() >= LEAST_POINTS * self.fourths
-        found = torch.where(determined, own, torch.maximum(own, floor))
+        found = torch.where(determined, own, torch.maximum(own, variance.mean().sqrt()))
         typical = found[varies].median() if bool(varies.any()) else found.new_ones(())
         constant = torch.where(self.mean != 0, CONSTANT * self.mean.abs(), typical)
         return torch.where(varies, found, constant)
 
     def correlations(self) -> Tensor:
-        """The second moments (d, d) of the columns in units of `deviations`, shrunk towards their mean size.
+        """The second moments (d, d) of the columns in units of `deviations`, shrunk towards the identity.
 
-        By the oracle approximating shrinkage of Chen et al. (2010), which depends on nothing but these
-        moments and their number. Directions in which few data vary would be too short otherwise.
+        Where the deviation is larger than the standard deviation, the difference of their squares counts as
+        variance of that column alone, so that the diagonal is 1. The shrinkage is the oracle approximating
+        one of Chen et al. (2010), which depends on nothing but these moments and their number. Directions in
+        which few data vary would be too short otherwise.
         """
         deviations, d = self.deviations(), len(self.mean)
         varies = self.varies()
         moments = self.products / self.count / deviations[:, None] / deviations
         moments = torch.where(varies[:, None] & varies, moments, 0.0)
-        moments.diagonal()[~varies] = 1.0  # one deviation away is one deviation away
-        trace, squared = moments.trace(), moments.square().sum()
-        spread = float((self.count + 1 - 2 / d) * (squared - trace**2 / d))
-        share = float((1 - 2 / d) * squared + trace**2) / spread if spread > 0 else 1.0
+        moments.diagonal().fill_(1.0)
+        squared = moments.square().sum()
+        spread = float((self.count + 1 - 2 / d) * (squared - d))
+        share = float((1 - 2 / d) * squared + d**2) / spread if spread > 0 else 1.0
         share = min(1.0, max(SMALLEST_SHRINKAGE, share))
         shrunk: Tensor = (1 - share) * moments
-        shrunk.diagonal().add_(share * trace / d)
+        shrunk.diagonal().add_(share)
         return shrunk
 
 

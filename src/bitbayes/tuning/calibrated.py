@@ -40,13 +40,13 @@ FIRST_LOOK = [2.0 * i for i in range(-6, 7)]
 # are all predicted right would make every prediction certain.
 COLDER, WARMER = 0.15, 0.35
 # The weak prior on the shrinkage r: log r is normal around the logarithm of this, with this deviation.
-TYPICAL_SHRINKAGE, SHRINKAGE_WIDTH = 1.2, 0.2
+TYPICAL_SHRINKAGE, SHRINKAGE_WIDTH = 1.2, 0.1
 # In nats: prior variances that the validation data and the weak prior tell apart by less are equal.
 EQUAL_NATS = 0.01
 # The edge of the data: the quantile of the distances on the validation data.
 EDGE = 0.99
 # By what share the variance near the data may raise the NLL.
-PRICE = 0.01
+PRICE = 0.015
 # At the edge of the data the logits are shrunk by at most this factor, and less for few validation points.
 LARGEST_SHRINKAGE, MANY_POINTS = 2.0, 500
 # The candidates for the variance near the data, relative to the largest.
@@ -123,7 +123,7 @@ def calibrate(costs: Costs, grid: list[float], residual: Residual | None, now: S
         beyond_variance=_wanted_deviation(costs, found) ** 2 / costs.likelihood.logits_in_a_margin,
         thresholds=dict(zip(residual.names, (further * edges).tolist(), strict=True)),
     )
-    return _with_score(costs, found)
+    return _with_score(costs, found, distances)
 
 
 def _weights(distances: Tensor, edges: Tensor, residual: Residual) -> dict[str, float]:
@@ -149,7 +149,9 @@ def _widest_near(best: "BestTemperatures", found: Settings) -> Settings:
     losses = torch.tensor([best.loss(each) for each in candidates], dtype=torch.float64)
     limit = float(losses[least(losses)]) * (1 + PRICE)
     widest = largest_within([each.near_variance for each in candidates], losses, limit)
-    return best.settings(replace(found, near_variance=widest))
+    chosen = replace(found, near_variance=widest)
+    best.costs([chosen])
+    return best.settings(chosen)
 
 
 def _wanted_deviation(costs: Costs, settings: Settings) -> float:
@@ -162,14 +164,15 @@ def _wanted_deviation(costs: Costs, settings: Settings) -> float:
     return max(DEVIATIONS * float(margins.median()), SMALLEST_DEVIATION)
 
 
-def _with_score(costs: Costs, settings: Settings) -> Settings:
-    """The settings with the median and the deviation of the energy on the validation data."""
+def _with_score(costs: Costs, settings: Settings, distances: Tensor) -> Settings:
+    """The settings with what the score needs: how energy and distances vary on the validation data."""
     energies = all_points([costs.likelihood.score(each.gaussians([settings])[0]) for each in costs.groups])
     # Where all energies are the same (but for roundings of float32, which another batch may change), the
     # score is that of the distance.
     rounding = ROUNDINGS * torch.finfo(torch.float32).eps * (1 + float(energies.abs().amax()))
     spread = max(float(energies.std(correction=0)), rounding)
-    return replace(settings, score_centre=float(energies.median()), score_spread=spread)
+    edge = max(float(settings.furthest(distances).quantile(EDGE)), SMALLEST_DISTANCE**3)
+    return replace(settings, score_centre=float(energies.median()), score_spread=spread, score_edge=edge)
 
 
 # The prior variance and the variance near the data: by these a candidate is known.

@@ -52,13 +52,23 @@ def stride(grid: list[float], nats: float) -> int:
 
 
 def largest_within(grid: list[float], costs: Tensor, limit: float) -> float:
-    """The largest candidate whose cost is at most `limit`; the first if there is none.
+    """The largest value whose cost is at most `limit`, with costs that are linear between candidates.
 
-    >>> largest_within([1.0, 10.0, 100.0], torch.tensor([0.2, 0.3, 0.4]), 0.35)
-    10.0
+    Args:
+        grid: the candidates, in ascending order; the first is returned if all cost more.
+        costs: (c,), of the candidates.
+        limit: the largest cost.
+
+    >>> largest_within([1.0, 10.0, 100.0], torch.tensor([0.25, 0.5, 0.75]), 0.625)
+    55.0
     """
-    within = [value for value, cost in zip(grid, costs.tolist(), strict=True) if cost <= limit]
-    return max(within, default=grid[0])
+    within = [i for i, cost in enumerate(costs.tolist()) if cost <= limit]
+    last = max(within, default=0)
+    if not within or last == len(grid) - 1:
+        return grid[last]
+    here, beyond = costs[last : last + 2].tolist()
+    share = (limit - here) / (beyond - here) if math.isfinite(beyond) else 0.0
+    return grid[last] + share * (grid[last + 1] - grid[last])
 
 
 def least(costs: Tensor) -> int:

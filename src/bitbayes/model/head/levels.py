@@ -37,8 +37,9 @@ CHANNELS_SECOND = (
 )
 FEATURES_LAST = (nn.Linear, nn.LayerNorm)
 MASK = "attention_mask"
-# The names of two levels: a layer that is called so has another one.
-INPUT, HEAD = "input", "head"
+# The names of levels that are no layer's: the network's input, the head's input, and the same features by
+# their distance from the classes. A layer that is called so has another name.
+INPUT, HEAD, CLASSES = RESERVED = "input", "head", "classes"
 
 
 @dataclass(frozen=True)
@@ -141,7 +142,7 @@ def _level(calls: list[_Call], place: int) -> Level:
 
 
 def _level_at(layer: str, module: nn.Module, dims: int) -> Level:
-    name = f"{layer} (layer)" if layer in (INPUT, HEAD) else layer
+    name = f"{layer} (layer)" if layer in RESERVED else layer
     return Level(name, layer, level_axis(module, dims))
 
 
