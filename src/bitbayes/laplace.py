@@ -1030,6 +1030,8 @@ class Laplace(ModelWrapper):
             "score_centre": None,
             "score_spread": None,
             "score_edge": 1.0,
+            "class_centre": None,
+            "class_spread": None,
         }
 
     def _posterior_of(self, fitted: Fitted) -> WeightPosterior:

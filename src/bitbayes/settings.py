@@ -16,7 +16,7 @@ from bitbayes.logits import LogitGaussian
 from bitbayes.prior import positive
 
 # How much the distance counts in the score, and how quickly the score saturates: see `Settings.score`.
-DISTANCE_WEIGHT, SATURATION = 3.0, 2.0
+DISTANCE_WEIGHT, SATURATION = 4.0, 2.0
 # The largest distance, and the largest cube of one in units of the edge, that the score tells from smaller
 # ones: the cube of the distance is finite times any weight, and so is the square of that cube.
 LARGEST_DISTANCE, LARGEST_CUBE = 1e80, 1e150
@@ -39,6 +39,8 @@ class Settings:
     score_centre, score_spread: the median and the deviation of the energy on the validation data, for
         `score`; None until they are chosen.
     score_edge: the largest levelₗ·dₗ³ of a point at the edge of the data, for `score`.
+    class_centre, class_spread: the median and the deviation of the distance from the classes on the
+        validation data, for `score`. It is the last of the levels. None if there is no such distance.
 
     >>> Settings(prior_variance=2, temperature=0.5).temperature
     0.5
@@ -53,6 +55,8 @@ class Settings:
     score_centre: float | None = None
     score_spread: float | None = None
     score_edge: float = 1.0
+    class_centre: float | None = None
+    class_spread: float | None = None
 
     def __post_init__(self) -> None:
         checked: dict[str, Any] = {"temperature": positive(self.temperature, "temperature")}
@@ -60,12 +64,14 @@ class Settings:
             checked[name] = positive(getattr(self, name), name, zero=True)
         checked["levels"] = _numbers(self.levels, "levels", zero=True)
         checked["thresholds"] = _numbers(self.thresholds, "thresholds")
-        if self.score_spread is not None:
-            checked["score_spread"] = positive(self.score_spread, "score_spread")
-            checked["score_centre"] = 0.0
         checked["score_edge"] = positive(self.score_edge, "score_edge")
-        if self.score_centre is not None:
-            checked["score_centre"] = _finite(self.score_centre, "score_centre")
+        for kind in ("score", "class"):
+            centre, spread = (getattr(self, f"{kind}_{name}") for name in ("centre", "spread"))
+            if spread is not None:
+                checked[f"{kind}_spread"] = positive(spread, f"{kind}_spread")
+                checked[f"{kind}_centre"] = 0.0
+            if centre is not None:
+                checked[f"{kind}_centre"] = _finite(centre, f"{kind}_centre")
         prior = self.prior_variance
         if isinstance(prior, Mapping):
             checked["prior_variance"] = _numbers(prior, "prior_variance")
@@ -128,12 +134,13 @@ class Settings:
         return [beyond or (self.near_variance > 0 and each > 0) for each in weights]
 
     def score(self, energy: Tensor, distances: Tensor | None) -> Tensor:
-        """−½ log(1 + e^(−2a)) − 3 log(1 + b²), with a = (energy − centre)/spread.
+        """−½ log(1 + e^(−2a)) − ½ log(1 + e^(2b)) − 4 log(1 + c²).
 
-        b = maxₗ levelₗ·dₗ³/edge is the cube of the distance at the level at which x is furthest. It is 1 at
-        the edge of the data. More energy than that of a typical point does not count: a stranger has it, too,
-        if its logits are large. What counts is less of it, and more distance. b is squared, because within
-        the data (b < 1) the distance says little: some strangers are nearer than most of the data. Without
+        a = (energy − centre)/spread is the energy, and b the distance from the classes, in the same way.
+        c = maxₗ levelₗ·dₗ³/edge is the cube of the distance at the other level at which x is furthest. It is
+        1 at the edge of the data. More energy than that of a typical point does not count: a stranger has it,
+        too, if its logits are large. What counts is less of it, and more distance. c is squared, because
+        within the data (c < 1) it says little: some strangers are nearer than most of the data. Without
         chosen numbers the score is the energy itself.
 
         Args:
@@ -146,11 +153,17 @@ class Settings:
         furthest = self.furthest(distances) / self.score_edge
         # In float64, in which it does not saturate: what is further away has the smaller score.
         penalty = DISTANCE_WEIGHT * furthest.clamp_max(LARGEST_CUBE).square().log1p()
+        if self.class_spread is not None and self.class_centre is not None:
+            unusual = SATURATION * (distances[:, -1] - self.class_centre) / self.class_spread
+            penalty = penalty - functional.logsigmoid(-unusual) / SATURATION
         return functional.logsigmoid(typical) / SATURATION - penalty.to(energy)
 
     def furthest(self, distances: Tensor) -> Tensor:
-        """maxₗ levelₗ·dₗ³, (n,), from distances (n, levels)."""
-        return (distances.clamp_max(LARGEST_DISTANCE).pow(3) * self.weights(distances)).amax(1)
+        """maxₗ levelₗ·dₗ³, (n,), from distances (n, levels), over all levels but the classes."""
+        cubes = distances.clamp_max(LARGEST_DISTANCE).pow(3) * self.weights(distances)
+        if self.class_spread is not None and cubes.shape[1] > 1:
+            cubes = cubes[:, :-1]
+        return cubes.amax(1)
 
     def in_order_of(self, names: tuple[str, ...]) -> Settings:
         """The settings with their levels in this order; raises a `KeyError` if they have others."""

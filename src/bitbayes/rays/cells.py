@@ -99,7 +99,7 @@ def _distance(level: Parts, distance: Distance) -> Range:
     slope, intercept, radius = level
     # No error within the radius has a longer image than the radius by the absolute values of the matrix.
     absolute = replace(distance, matrix=distance.matrix.abs())
-    return Range.of_norm(distance(intercept), distance.norm(slope) + absolute.norm(radius))
+    return Range(*distance.reach(intercept, distance.norm(slope) + absolute.norm(radius)))
 
 
 def _deviations(features: Parts, head: ExactHead, likelihood: Likelihood, method: str) -> Range:

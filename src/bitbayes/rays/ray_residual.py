@@ -2,7 +2,8 @@
 
 For δ ≥ alpha the features of each level are affine in δ, and so are their coordinates, whose norm is the
 distance: d(δ) = ‖slope·δ + offset‖. d³ is convex in δ. So on a cell it is largest at an end, and smallest at
-the vertex or at the end that is next to it. The distance from the classes is the least of several such norms.
+the vertex or at the end that is next to it. The square of the distance from the classes is the least of
+several such squares minus numbers, or 0; the same holds for each of these.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ MAX_DELTA = 1e300
 
 
 class EuclideanLevel(NamedTuple):
-    """d² = min_c (speed·δ − start)² + rest for n rays and c centres; where nothing moves, speed = start = 0.
+    """d² = max(0, min_c (speed·δ − start)² + rest) for n rays and c centres.
 
     speed: (n, 1), the size of the slope of the coordinates.
-    start: (n, c), minus their offset along the slope.
-    rest: (n, c), the square of their offset across the slope.
+    start: (n, c), minus their offset along the slope; 0 where nothing moves.
+    rest: (n, c), the square of their offset across the slope, minus a number for each centre.
     """
 
     speed: Tensor
@@ -41,20 +42,31 @@ class EuclideanLevel(NamedTuple):
     rest: Tensor
 
     @classmethod
-    def of(cls, slope: Tensor, offset: Tensor, centres: Tensor | None = None) -> EuclideanLevel:
-        """From the coordinates slope·δ + offset, (n, d), and those of the centres (c, d): 0, if not given."""
+    def of(
+        cls, slope: Tensor, offset: Tensor, centres: Tensor | None = None, numbers: Tensor | None = None
+    ) -> EuclideanLevel:
+        """From the coordinates slope·δ + offset, (n, d).
+
+        Args:
+            slope: of the coordinates.
+            offset: of the coordinates.
+            centres: (c, d), from which distances are taken; 0 if they are not given.
+            numbers: (c,), what is taken off their squares.
+        """
+        centres = torch.zeros_like(offset[:1]) if centres is None else centres
+        numbers = offset.new_zeros(len(centres)) if numbers is None else numbers
         # No square of a slope, which may underflow, and no vertex −start/speed, which may overflow.
         largest = slope.abs().amax(1, keepdim=True) if slope.shape[1] else slope.sum(1, keepdim=True)
         unit = slope / torch.where(largest > 0, largest, 1.0)
         size = unit.norm(dim=1, keepdim=True)
         unit = unit / torch.where(size > 0, size, 1.0)
         starts, rests = [], []
-        for centre in torch.zeros_like(offset[:1]) if centres is None else centres:
+        for centre, number in zip(centres, numbers, strict=True):
             gap = offset - centre
             along = (unit * gap).sum(1, keepdim=True)
             starts.append(-along)
             # The gap projected off the slope: ‖gap‖² − along² would lose all digits far from the data.
-            rests.append((gap - along * unit).square().sum(1, keepdim=True))
+            rests.append((gap - along * unit).square().sum(1, keepdim=True) - number)
         return cls(largest * size, torch.cat(starts, 1), torch.cat(rests, 1))
 
     @property
@@ -69,28 +81,31 @@ class EuclideanLevel(NamedTuple):
 
     def cubes(self, row: Tensor, delta: Tensor) -> Tensor:
         """d³ (m,) at δ (m,), on the rays with the numbers `row` (m,)."""
-        return self._squares(row, delta).amin(1).pow(1.5)
+        return _root_of_cube(self._squares(row, delta))
 
     def largest(self, row: Tensor, low: Tensor, high: Tensor) -> Tensor:
         """At least the largest d³ (m,) for low ≤ δ ≤ high: from the centre whose largest one is least."""
-        return torch.maximum(self._squares(row, low), self._squares(row, high)).amin(1).pow(1.5)
+        return _root_of_cube(torch.maximum(self._squares(row, low), self._squares(row, high)))
 
     def smallest(self, row: Tensor, low: Tensor, high: Tensor) -> Tensor:
         """The smallest d³ (m,) for low ≤ δ ≤ high."""
         speed, start, rest = (each[row] for each in self)
         ends = (speed * each[:, None] - start for each in (low, high))
-        return (_smallest_size(*ends).square() + rest).amin(1).pow(1.5)
+        return _root_of_cube(_smallest_size(*ends).square() + rest)
 
     def smallest_relative(self, row: Tensor, low: Tensor, high: Tensor) -> Tensor:
         """The smallest (d/δ)³ (m,) for low ≤ δ ≤ high, low > 0.
 
-        (d/δ)² = (speed − start·t)² + rest·t² at t = 1/δ is least at t = speed·start/(start² + rest).
+        (d/δ)² = (speed − start·t)² + rest·t² at t = 1/δ is least at t = speed·start/(start² + rest), or at an
+        end if start² + rest is not positive.
         """
         speed, start, rest = (each[row] for each in self)
         squared = start.square() + rest
+        ends = high.reciprocal()[:, None], low.reciprocal()[:, None]
         least = speed * start / torch.where(squared > 0, squared, 1.0)
-        t = least.clamp(high.reciprocal()[:, None], low.reciprocal()[:, None])
-        return ((speed - start * t).square() + rest * t.square()).amin(1).pow(1.5)
+        places = torch.where(squared > 0, least.clamp(*ends), ends[0]), ends[1]
+        values = ((speed - start * t).square() + rest * t.square() for t in places)
+        return _root_of_cube(torch.minimum(*values))
 
     def _squares(self, row: Tensor, delta: Tensor) -> Tensor:
         """The squared distances (m, c) from all centres."""
@@ -214,12 +229,13 @@ def with_residual(
 
 def _level(distance: Distance, slope: Tensor, intercept: Tensor) -> RayLevel:
     distance = distance.to(slope.device)
-    slope = distance.coordinates(slope)
-    offset = distance.coordinates(intercept - distance.mean - distance.rest)
+    slope, offset = (distance.scaled(each) * distance.unit for each in (slope, distance.gaps(intercept)))
     if distance.matrix.dim() == 1:
         return CubicLevel(slope, offset)
-    centres = distance.centres * distance.unit if isinstance(distance, ClassDistance) else None
-    return EuclideanLevel.of(slope, offset, centres)
+    if isinstance(distance, ClassDistance):
+        centres, numbers = distance.centres * distance.unit, distance.offsets * distance.unit.square()
+        return EuclideanLevel.of(slope, offset, centres, numbers)
+    return EuclideanLevel.of(slope, offset)
 
 
 @torch.no_grad()
@@ -244,6 +260,11 @@ def _inverse_scale(ray: RayGaussian, row: Tensor, u: Tensor) -> Tensor:
 def _squares(values: Tensor) -> Tensor:
     """Return finite squares, so that 0 times them is 0."""
     return values.square().clamp_max(MAX_VARIANCE)
+
+
+def _root_of_cube(squares: Tensor) -> Tensor:
+    """Return d³ (m,) from what is the square of d if it is positive, (m, c); the least of all counts."""
+    return squares.amin(1).clamp_min(0).pow(1.5)
 
 
 def _cubes(values: Tensor) -> Tensor:

@@ -9,7 +9,8 @@ cube is the variance of infinitely many ReLU features at the input (arXiv 2010.0
 
 Both are norms of h − μ, so that d³ is convex, and grows like δ³ along every ray on which the features move.
 
-`ClassDistance` is the least of several such norms: of the distances from the means of the classes.
+`ClassDistance` compares the distance from the nearest class with that from all data. Its square is the least of
+several squared norms minus numbers, so that it is measured along rays in the same way.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ from bitbayes.residual.sums import LevelSums
 from bitbayes.tensors import TensorBundle
 
 
-# A share of the variance between classes above this would be rounding.
-LARGEST_SHARE = 1 - 1e-9
+# Shares of the variance between classes below this are rounding, and so are those within classes.
+SMALLEST_SHARE = 1e-9
 
 
 @dataclass(frozen=True)
@@ -67,67 +68,98 @@ class Distance(TensorBundle):
         >>> Distance.of(sums, torch.device("cpu"), torch.float32)(torch.tensor([[1.0, 5.0]])) ** 3
         tensor([4.5000], dtype=torch.float64)
         """
-        return self.norm(rows.to(self.mean.dtype) - self.mean - self.rest)
+        return self.norm(self.gaps(rows))
+
+    def gaps(self, rows: Tensor) -> Tensor:
+        """The features (n, d) minus their mean."""
+        return rows.to(self.mean.dtype) - self.mean - self.rest
 
     def norm(self, gaps: Tensor) -> Tensor:
-        """The distance (n,) between points whose features differ by these gaps (n, d)."""
-        return self._size(self._scaled(gaps))
+        """The size (n,), in float64, of differences (n, d) of features."""
+        scaled, power = self.scaled(gaps), 2 if self.matrix.dim() == 2 else 3
+        size: Tensor = torch.linalg.vector_norm(scaled, power, dim=1)
+        return size * self.unit
 
-    def coordinates(self, gaps: Tensor) -> Tensor:
-        """Gaps (n, d) in coordinates whose norm (of power 3, if uncorrelated) is `norm`, in float64."""
-        return self._scaled(gaps) * self.unit
+    def scaled(self, gaps: Tensor) -> Tensor:
+        """The coordinates (n, r) of gaps, in float64, in which no square and no cube overflows.
 
-    def _scaled(self, gaps: Tensor) -> Tensor:
-        """The coordinates in units of `unit`. In float64, in which no square and no cube overflows."""
+        `unit` times them have the norm `norm`: of power 2 with correlations, of power 3 without.
+        """
         if self.matrix.dim() == 1:
             return (gaps * self.matrix).double()
         with without_autocast(gaps.device):
             return (gaps @ self.matrix).double()
 
-    def _size(self, scaled: Tensor) -> Tensor:
-        size: Tensor = torch.linalg.vector_norm(scaled, 2 if self.matrix.dim() == 2 else 3, dim=1)
-        return size * self.unit
+    def reach(self, middle: Tensor, radius: Tensor) -> tuple[Tensor, Tensor]:
+        """The least and the largest distance (n,) of features within `radius` (n,), by `norm`, of a middle."""
+        size = self(middle)
+        return (size - radius).clamp_min(0), size + radius
 
 
 @dataclass(frozen=True)
 class ClassDistance(Distance):
-    """The distance from the nearest class: d(h) = min_c √(Σⱼ wⱼ (tⱼ − mⱼ(c))²).
+    """How much further it is to the nearest class than to the data as a whole: d² = max(0, min_c R_c).
 
-    t are coordinates in which the training data have the covariance 1, and the means m(c) of the classes are
-    uncorrelated. βⱼ is the share of the variance along tⱼ that lies between classes, and wⱼ = βⱼ/(1 − βⱼ),
-    divided by the sum of all. So what tells classes apart counts. These are the weights of the squares in
-    the relative Mahalanobis distance (Ren et al. 2021), which is no norm.
+    R_c = (h − μ(c))ᵀ W⁻¹ (h − μ(c)) − (h − μ)ᵀ S⁻¹ (h − μ) is the relative Mahalanobis distance (Ren et al.
+    2021). W = S − Σ_c p_c (μ(c) − μ)(μ(c) − μ)ᵀ is the covariance within classes. On the training data the
+    R of their own classes have the mean 0, up to the shrinkage of S. Directions in which classes do not
+    differ cancel. In coordinates t in which S = 1 and the means m(c) of the classes are uncorrelated, with
+    the shares βⱼ of the variance along tⱼ that lie between classes,
 
-    centres: (c, r), the means of all classes that have points, in the coordinates of `matrix` (d, r).
+    R_c = Σⱼ (tⱼ − mⱼ(c))²/(1 − βⱼ) − tⱼ² = Σⱼ wⱼ (tⱼ − mⱼ(c)/βⱼ)² − mⱼ(c)²/βⱼ, wⱼ = βⱼ/(1 − βⱼ).
+
+    So d² is the least of squared norms about several centres, minus a number for each. It is divided by the
+    number of directions.
+
+    centres: (c, r), m(c)/β of all classes that have points, in the coordinates of `matrix` (d, r).
+    offsets: (c,), Σⱼ mⱼ(c)²/βⱼ, in units of `unit`².
     """
 
     centres: Tensor
+    offsets: Tensor
 
     @classmethod
     def of(cls, sums: LevelSums, device: torch.device, dtype: torch.dtype) -> ClassDistance:
-        """The distance from the nearest class of the data with these sums, which have means of classes."""
+        """The distance from the classes of the data with these sums, which have means of classes."""
         deviations, known = sums.deviations(), sums.class_counts > 0
         gaps, shares = sums.class_means[known] - sums.mean, sums.class_counts[known] / sums.count
         root = torch.linalg.cholesky(sums.correlations())
         means = torch.linalg.solve_triangular(root, (gaps / deviations).T, upper=False).T  # (c, d)
         _, values, vectors = torch.linalg.svd(means * shares.sqrt()[:, None], full_matrices=False)
-        most = min(len(means) - 1, means.shape[1])  # the means span no more directions
-        between = values[:most].square().clamp_max(LARGEST_SHARE)
-        weights = between / (1 - between)
-        weights = weights / weights.sum().clamp_min(torch.finfo(weights.dtype).tiny)
-        directions = vectors[:most].T * weights.sqrt()  # (d, r)
-        matrix = torch.linalg.solve_triangular(root.T, directions, upper=True) / deviations[:, None]
-        unit = matrix.abs().sum(0).amax()[None] if most else weights.new_zeros(1)
-        unit = torch.where(unit > 0, unit, 1.0)
-        centres = (gaps @ matrix / unit).to(device)
-        return cls(*_centred(sums, device, dtype), (matrix / unit).to(device, dtype), unit.to(device), centres)
+        between = values.square()
+        kept = (between > SMALLEST_SHARE) & (
+            torch.arange(len(between), device=between.device) < len(means) - 1
+        )
+        between, directions = between[kept].clamp_max(1 - SMALLEST_SHARE), vectors[kept].T  # (r,), (d, r)
+        weights = between / (1 - between) / max(1, len(between))
+        means = means @ directions  # (c, r)
+        matrix = torch.linalg.solve_triangular(root.T, directions * weights.sqrt(), upper=True)
+        matrix = matrix / deviations[:, None]
+        unit = torch.where(matrix.any(), matrix.abs().sum(0).sum(), 1.0)[None]
+        centres = means / between * weights.sqrt() / unit
+        offsets = (means.square() / between).sum(1) / max(1, len(between)) / unit.square()
+        matrix = (matrix / unit).to(device, dtype)
+        return cls(
+            *_centred(sums, device, dtype), matrix, *(each.to(device) for each in (unit, centres, offsets))
+        )
 
     def __call__(self, rows: Tensor) -> Tensor:
         """The distances (n,), in float64, of features as rows (n, d): finite up to 1e36; differentiable."""
-        scaled = self._scaled(rows.to(self.mean.dtype) - self.mean - self.rest)  # (n, r)
+        scaled = self.scaled(self.gaps(rows))  # (n, r)
         # |t|² is the same for all centres.
-        nearest = (self.centres.square().sum(1) / 2 - scaled @ self.centres.T).argmin(1)
-        return self._size(scaled - self.centres[nearest])
+        constant = (self.centres.square().sum(1) - self.offsets) / 2
+        nearest = (constant - scaled @ self.centres.T).argmin(1)
+        squares = (scaled - self.centres[nearest]).square().sum(1) - self.offsets[nearest]
+        # The root has no derivative at 0.
+        away = squares > 0
+        return torch.where(away, torch.where(away, squares, 1.0).sqrt(), 0.0) * self.unit
+
+    def reach(self, middle: Tensor, radius: Tensor) -> tuple[Tensor, Tensor]:
+        scaled, radius = self.scaled(self.gaps(middle)), (radius / self.unit)[:, None]
+        sizes = torch.stack([(scaled - each).norm(dim=1) for each in self.centres], 1)  # (n, c)
+        ends = (sizes - radius).clamp_min(0), sizes + radius
+        least, largest = ((each.square() - self.offsets).amin(1).clamp_min(0) for each in ends)
+        return least.sqrt() * self.unit, largest.sqrt() * self.unit
 
 
 def _centred(sums: LevelSums, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

@@ -48,7 +48,7 @@ EDGE = 0.99
 # By what share the variance near the data may raise the NLL.
 PRICE = 0.015
 # At the edge of the data the logits are shrunk by at most this factor, and less for few validation points.
-LARGEST_SHRINKAGE, MANY_POINTS = 2.0, 500
+LARGEST_SHRINKAGE, MANY_POINTS = 3.0, 1333
 # The candidates for the variance near the data, relative to the largest.
 NEAR = [0.0, *(math.exp(-4 + 0.5 * i) for i in range(9))]
 # The steep term begins at this multiple of the edge, and further out if few points determine the edge.
@@ -123,7 +123,7 @@ def calibrate(costs: Costs, grid: list[float], residual: Residual | None, now: S
         beyond_variance=_wanted_deviation(costs, found) ** 2 / costs.likelihood.logits_in_a_margin,
         thresholds=dict(zip(residual.names, (further * edges).tolist(), strict=True)),
     )
-    return _with_score(costs, found, distances)
+    return _with_score(costs, found, distances, residual)
 
 
 def _weights(distances: Tensor, edges: Tensor, residual: Residual) -> dict[str, float]:
@@ -164,15 +164,20 @@ def _wanted_deviation(costs: Costs, settings: Settings) -> float:
     return max(DEVIATIONS * float(margins.median()), SMALLEST_DEVIATION)
 
 
-def _with_score(costs: Costs, settings: Settings, distances: Tensor) -> Settings:
+def _with_score(costs: Costs, settings: Settings, distances: Tensor, residual: Residual) -> Settings:
     """The settings with what the score needs: how energy and distances vary on the validation data."""
     energies = all_points([costs.likelihood.score(each.gaussians([settings])[0]) for each in costs.groups])
     # Where all energies are the same (but for roundings of float32, which another batch may change), the
     # score is that of the distance.
     rounding = ROUNDINGS * torch.finfo(torch.float32).eps * (1 + float(energies.abs().amax()))
     spread = max(float(energies.std(correction=0)), rounding)
+    settings = replace(settings, score_centre=float(energies.median()), score_spread=spread)
+    if residual.measures_classes:
+        own = distances[:, -1]
+        spread = max(float(own.std(correction=0)), SMALLEST_DISTANCE)
+        settings = replace(settings, class_centre=float(own.median()), class_spread=spread)
     edge = max(float(settings.furthest(distances).quantile(EDGE)), SMALLEST_DISTANCE**3)
-    return replace(settings, score_centre=float(energies.median()), score_spread=spread, score_edge=edge)
+    return replace(settings, score_edge=edge)
 
 
 # The prior variance and the variance near the data: by these a candidate is known.
