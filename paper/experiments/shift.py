@@ -37,7 +37,7 @@ TITLES = {
     "ensemble": "Ensemble, with temperature",
 }
 # Images that are nearly of the classes; all other sets are further away.
-NEAR = ("CIFAR-10", "CIFAR-100")
+NEAR = ("CIFAR-10", "CIFAR-100", "EMNIST letters", "Letters (substitute for EMNIST)")
 DETECTOR_NAMES = ("energy", "gen", "knn", "vim", "mahalanobis", "relative-mahalanobis")
 STRANGE_POINTS = 1000
 SCALES = (1.5, 2, 5, 2000)

@@ -9,8 +9,8 @@ cube is the variance of infinitely many ReLU features at the input (arXiv 2010.0
 
 Both are norms of h − μ, so that d³ is convex, and grows like δ³ along every ray on which the features move.
 
-`ClassDistance` compares the distance from the nearest class with that from all data. Its square is the least of
-several squared norms minus numbers, so that it is measured along rays in the same way.
+`ClassDistance` compares the distance from the nearest class with that from all data. Its square is the least
+of several squared norms minus numbers.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from torch import Tensor
 from bitbayes.precision import without_autocast
 from bitbayes.residual.sums import LevelSums
 from bitbayes.tensors import TensorBundle
-
 
 # Shares of the variance between classes below this are rounding, and so are those within classes.
 SMALLEST_SHARE = 1e-9
@@ -91,7 +90,12 @@ class Distance(TensorBundle):
             return (gaps @ self.matrix).double()
 
     def reach(self, middle: Tensor, radius: Tensor) -> tuple[Tensor, Tensor]:
-        """The least and the largest distance (n,) of features within `radius` (n,), by `norm`, of a middle."""
+        """The least and the largest distance (n,) of features that are within a radius (n,) of others.
+
+        Args:
+            middle: (n, d), these others.
+            radius: the size of the difference, by `norm`.
+        """
         size = self(middle)
         return (size - radius).clamp_min(0), size + radius
 
