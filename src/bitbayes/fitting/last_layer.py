@@ -22,6 +22,7 @@ from bitbayes.model import (
     private_copy,
 )
 from bitbayes.precision import prediction_dtype, to_float64
+from bitbayes.residual import LevelSums
 
 # Features are collected until one matrix product is worthwhile. Bytes, not batches, so that memory is
 # bounded. A GPU needs more of them to amortise kernel launches.
@@ -62,11 +63,15 @@ def fit_last_layer(request: FitRequest) -> Fitted:
         passes = FeaturePasses(network, head, checks, some=totals.count > 0)
 
         def add_waiting() -> None:
+            added = levels.add_waiting()
             for features, logits, labels in _joined(waiting, head, budget):
                 logits = to_float64(logits)
-                curvature = kind.of_features(_with_bias(features, head), logits, likelihood)
+                # The products of the same features, if they were computed for the residual already.
+                known = None if added is None else _moments(added, head)
+                curvature = None if known is None else kind.of_moments(known, logits, likelihood)
+                if curvature is None:
+                    curvature = kind.of_features(_with_bias(features, head), logits, likelihood)
                 totals.add_points(likelihood.losses(logits, labels), {head.name: curvature})
-            levels.add_waiting()
             totals.level_sums = levels.sums
             if request.checkpointer is not None:  # here the sums hold every batch that was read
                 request.checkpointer.write_if_due(totals, checks.settle)
@@ -96,6 +101,18 @@ def _with_bias(features: Tensor, head: Head) -> Tensor:
     """φ̃ (n, D), in the prediction dtype: the features and, if there is a bias, its constant 1."""
     features = features.to(prediction_dtype(features.dtype))
     return torch.cat([features, torch.ones_like(features[:, :1])], dim=1) if head.bias else features
+
+
+def _moments(sums: LevelSums, head: Head) -> Tensor | None:
+    """Σ φ̃φ̃ᵀ (D, D) of the points with these sums, if they are sums of the head's features."""
+    if head.parts or head.layout.positions or sums.products.shape != (head.inputs, head.inputs):
+        return None
+    total = sums.count * sums.mean
+    moments = torch.addmm(sums.products, total[:, None], sums.mean[None])
+    if not head.bias:
+        return moments
+    edge = torch.cat([total, sums.count[None]])[:, None]
+    return torch.cat([torch.cat([moments, total[None]]), edge], dim=1)
 
 
 def _joined(waiting: list[Points], head: Head, size: int) -> Iterable[Points]:

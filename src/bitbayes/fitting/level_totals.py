@@ -105,8 +105,9 @@ class LevelTotals:
         self.add_labels(labels)
         self.add_waiting()
 
-    def add_waiting(self) -> None:
-        """Add what waits to the sums."""
+    def add_waiting(self) -> LevelSums | None:
+        """Add what waits to the sums. The result are those of the head's features that waited, or None."""
+        added: LevelSums | None = None
         for level, parts in zip(self.levels, zip(*self.waiting, strict=True), strict=False):
             widths = {each.shape[1] for each in parts}
             if level.name in self.sums:
@@ -119,8 +120,10 @@ class LevelTotals:
             if len(widths) == 1 < len(parts):
                 parts = (torch.cat(parts),)
             for rows in parts:  # it raises if they are not of one size
-                self._add(level.name, rows, correlated=rows.shape[1] <= LARGEST_WIDTH, labels=labels)
+                more = self._add(level.name, rows, correlated=rows.shape[1] <= LARGEST_WIDTH, labels=labels)
+                added = more if level.name == HEAD else None
         self.waiting, self.waiting_labels = [], []
+        return added
 
     def _wait(self, rows: list[Tensor]) -> None:
         self.waiting.append([each.detach() for each in rows])
@@ -137,7 +140,8 @@ class LevelTotals:
         correlated = are_vectors(inputs) if before is None else before.correlated
         self._add(INPUT, as_rows(inputs), correlated=correlated)
 
-    def _add(self, name: str, rows: Tensor, *, correlated: bool, labels: Tensor | None = None) -> None:
+    def _add(self, name: str, rows: Tensor, *, correlated: bool, labels: Tensor | None = None) -> LevelSums:
         classes = self.classes if correlated and labels is not None and len(labels) == len(rows) else 0
         more = LevelSums.of(rows, correlated=correlated, labels=labels, classes=classes)
         self.sums[name] = self.sums[name] + more if name in self.sums else more
+        return more

@@ -49,6 +49,11 @@ class Curvature(TensorBundle):
         raise NotImplementedError
 
     @classmethod
+    def of_moments(cls, moments: Tensor, logits: Tensor, likelihood: Likelihood) -> Self | None:
+        """The same from Σ φ̃φ̃ᵀ (D, D), if that is all it needs of the features; else None."""
+        return None
+
+    @classmethod
     def of_jacobian(cls, jacobian: LayerJacobian) -> Self:
         """A layer's curvature at some points, from the derivatives of Vᵀf with V Vᵀ = Λₙ."""
         raise NotImplementedError

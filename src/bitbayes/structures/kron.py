@@ -48,9 +48,12 @@ class KronCurvature(Curvature):
 
     @classmethod
     def of_features(cls, features: Tensor, logits: Tensor, likelihood: Likelihood) -> Self:
-        inputs = second_moments(features)
+        return cls.of_moments(second_moments(features), logits, likelihood)
+
+    @classmethod
+    def of_moments(cls, moments: Tensor, logits: Tensor, likelihood: Likelihood) -> Self:
         outputs = likelihood.total_curvature(to_float64(logits))
-        return cls(outputs, inputs, inputs.new_full((), len(features)))
+        return cls(outputs, moments, moments.new_full((), len(logits)))
 
     @classmethod
     def of_jacobian(cls, jacobian: LayerJacobian) -> Self:

@@ -81,12 +81,16 @@ class LowRankCurvature(Curvature):
 
     @classmethod
     def of_features(cls, features: Tensor, logits: Tensor, likelihood: Likelihood) -> Self:
+        return cls.of_moments(second_moments(features), logits, likelihood)
+
+    @classmethod
+    def of_moments(cls, moments: Tensor, logits: Tensor, likelihood: Likelihood) -> Self:
         if logits.shape[1] == 1:
             raise ArgumentError("structure='lowrank' is for many classes: use structure='full' for one logit")
         parts = torch.split(logits, POINTS_AT_ONCE)
         # Added one after the other, so that at most one is in memory besides the total.
         total = reduce(operator.add, (cls._of_logits(part, likelihood) for part in parts))
-        return replace(total, inputs=second_moments(features))
+        return replace(total, inputs=moments)
 
     @classmethod
     def _of_logits(cls, logits: Tensor, likelihood: Likelihood) -> Self:

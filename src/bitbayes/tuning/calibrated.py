@@ -57,6 +57,8 @@ BEYOND, FEW_POINTS = 2.0, 4.0
 # difference of the two largest means.
 DEVIATIONS, SMALLEST_DEVIATION = 4.0, 1.0
 SMALLEST_DISTANCE = 1e-6
+# The least deviation of the distance from the classes, which may be 0 on all of few points.
+SMALLEST_SPREAD = 0.1
 # Energies whose deviation is so many rounding errors are the same.
 ROUNDINGS = 16
 # With fewer points than this, a warning says so.
@@ -115,7 +117,7 @@ def calibrate(costs: Costs, grid: list[float], residual: Residual | None, now: S
     distances = all_points(
         [each.distances for each in costs.groups if each.distances is not None], len(residual.names)
     )
-    edges = distances.quantile(EDGE, dim=0).clamp_min(SMALLEST_DISTANCE)
+    edges = torch.maximum(distances.quantile(EDGE, dim=0), _least_edges(residual).to(distances))
     found = _widest_near(best, replace(found, levels=_weights(distances, edges, residual)))
     further = BEYOND * (1 + FEW_POINTS / math.sqrt(costs.count))
     found = replace(
@@ -124,6 +126,17 @@ def calibrate(costs: Costs, grid: list[float], residual: Residual | None, now: S
         thresholds=dict(zip(residual.names, (further * edges).tolist(), strict=True)),
     )
     return _with_score(costs, found, distances, residual)
+
+
+def _least_edges(residual: Residual) -> Tensor:
+    """The least edges of the data, (levels,), for few points, or points that are all alike.
+
+    Distances with correlations have the mean square 1 on the training data. That from the classes is 0 on
+    many points.
+    """
+    pixels = [name for name, sums in residual.sums.items() if not sums.correlated]
+    least = [SMALLEST_DISTANCE if name in pixels else 1.0 for name in residual.names]
+    return torch.tensor(least, dtype=torch.float64)
 
 
 def _weights(distances: Tensor, edges: Tensor, residual: Residual) -> dict[str, float]:
@@ -174,7 +187,7 @@ def _with_score(costs: Costs, settings: Settings, distances: Tensor, residual: R
     settings = replace(settings, score_centre=float(energies.median()), score_spread=spread)
     if residual.measures_classes:
         own = distances[:, -1]
-        spread = max(float(own.std(correction=0)), SMALLEST_DISTANCE)
+        spread = max(float(own.std(correction=0)), SMALLEST_SPREAD)
         settings = replace(settings, class_centre=float(own.median()), class_spread=spread)
     edge = max(float(settings.furthest(distances).quantile(EDGE)), SMALLEST_DISTANCE**3)
     return replace(settings, score_edge=edge)
@@ -189,7 +202,7 @@ class BestTemperatures:
 
     Prior and residual shrink the logits of the median point by r = √(1 + κ·Var(fᵢ − fⱼ)). The temperature
     T₀ = 1/r makes up for it. The cost is the mean NLL and a weak prior, divided by the number of points n:
-    [½(log(T/T₀)/s)² + ½(log(r₀/1.2)/0.2)²]/n, with s = 0.15 for T < T₀ and 0.35 above. r₀ is the r of the
+    [½(log(T/T₀)/s)² + ½(log(r₀/1.2)/0.1)²]/n, with s = 0.15 for T < T₀ and 0.35 above. r₀ is the r of the
     prior alone.
     """
 
