@@ -75,11 +75,24 @@ def network(name, k, n, seed=0):
     return model.eval(), x
 
 
-def laplace(name, k, n=40, seed=0, **options):
-    """A fitted Laplace approximation of one of the networks, and inputs."""
+def laplace(name, k, n=40, seed=0, *, predicted=False, **options):
+    """A fitted Laplace approximation of one of the networks, and inputs x; it was fitted to 2x.
+
+    `predicted`: the labels are those that the network predicts, so that the features of the head lie in
+    classes. Otherwise they depend on nothing, and almost no point is far from all classes.
+    """
     model, x = network(name, k, n, seed)
     labels = torch.arange(n) % max(k, 2)
+    if predicted:
+        labels = predicted_labels(model, 2 * x)
     return bb.Laplace(model, **options).fit([(2 * x, labels)]), x
+
+
+def predicted_labels(model, x):
+    """The classes (n,) that a network predicts."""
+    with torch.no_grad():
+        logits = model(x)
+    return logits.argmax(1) if logits.shape[1] > 1 else (logits[:, 0] > 0).long()
 
 
 def chosen_residual(bayes, near, beyond, seed=0, shortest=0.5):

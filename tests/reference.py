@@ -202,10 +202,12 @@ def sigmoid_expectation(mean, variance):
 # ---- the residual
 
 
-def residual_deviations(train):
-    """(mean of (x − mean)⁴)^¼, (D,), column by column; with the floor where few points determine it.
+def residual_deviations(train, correlated=False):
+    """The deviation (D,) of each column, by loops; with the floor where few points determine it.
 
-    A column that is always c has |c|/64. At 0 it has the lower median of those that vary, or 1.
+    With correlations: the standard deviation, or if that is more √(Σ(x − mean)⁴/Σ(x − mean)²/30). Without:
+    (mean of (x − mean)⁴)^¼. A column that is always c has |c|/64. At 0 it has the lower median of those that
+    vary, or 1.
     """
     train = train.double().flatten(1)
     floor = math.sqrt(float(train.var(0, correction=0).mean()))
@@ -215,6 +217,8 @@ def residual_deviations(train):
             gaps = column - column.mean()
             squares, fourths = float((gaps**2).sum()), float((gaps**4).sum())
             own = (fourths / len(column)) ** 0.25
+            if correlated:
+                own = max(math.sqrt(squares / len(column)), math.sqrt(fourths / squares / 30))
             found[number] = own if squares**2 / fourths >= 10 else max(own, floor)
     typical = sorted(found.values())[(len(found) - 1) // 2] if found else 1.0
     constants = [abs(float(value)) / 64 or typical for value in train[0]]
@@ -228,24 +232,57 @@ def residual_kernel(x, train):
 
 
 def residual_correlations(train):
-    """The second moments (d, d) in units of the deviations, shrunk by (23) of Chen et al. (2010)."""
+    """The second moments (d, d) in units of the deviations, shrunk by (23) of Chen et al. (2010).
+
+    What the square of a deviation is more than the variance is added to the variance of its column: 1.
+    """
     train, n, d = train.double(), *train.shape
-    standard = (train - train.mean(0)) / residual_deviations(train)
-    moments = sum(torch.outer(row, row) for row in standard) / n
+    deviations = residual_deviations(train, correlated=True)
+    covariance = torch.zeros(d, d, dtype=torch.float64)
+    for row in train - train.mean(0):
+        covariance += torch.outer(row, row) / n
     for i, column in enumerate(train.T):
         if column.min() == column.max():
-            moments[i], moments[:, i] = 0, 0
-            moments[i, i] = 1
+            covariance[i], covariance[:, i] = 0, 0
+        covariance[i, i] += deviations[i] ** 2 - covariance[i, i]
+    moments = covariance / torch.outer(deviations, deviations)
     trace, squared = float(moments.trace()), float((moments @ moments).trace())
     spread = (n + 1 - 2 / d) * (squared - trace**2 / d)
     share = min(1.0, max(1e-4, ((1 - 2 / d) * squared + trace**2) / spread)) if spread > 0 else 1.0
     return (1 - share) * moments + share * trace / d * torch.eye(d, dtype=torch.float64)
 
 
+def residual_covariance(train):
+    """S (d, d), in the units of the columns."""
+    deviations = residual_deviations(train, correlated=True)
+    return residual_correlations(train) * torch.outer(deviations, deviations)
+
+
 def residual_distances(x, train, correlated):
     """√((x − μ)ᵀ S⁻¹ (x − μ)/d), (n,), with S in the units of x; or the cube root of the kernel."""
     if not correlated:
         return residual_kernel(x, train) ** (1 / 3)
-    gaps, deviations = x.double() - train.double().mean(0), residual_deviations(train)
-    moments = residual_correlations(train) * deviations[:, None] * deviations
+    gaps, moments = x.double() - train.double().mean(0), residual_covariance(train)
     return torch.stack([(gap @ torch.linalg.solve(moments, gap) / len(gap)).sqrt() for gap in gaps])
+
+
+def class_distances(x, train, labels):
+    """√(max(0, min over classes of (x − μ_c)ᵀW⁻¹(x − μ_c) − (x − μ)ᵀS⁻¹(x − μ))/r), (n,), point by point.
+
+    W = S − Σ p_c (μ_c − μ)(μ_c − μ)ᵀ, and r = min(classes − 1, d) for classes whose means differ in as many
+    directions. Of one class alone all distances are 0.
+    """
+    x, train = x.double(), train.double()
+    mean, total = train.mean(0), residual_covariance(train)
+    within, means = total.clone(), []
+    for label in sorted(set(labels.tolist())):
+        own = train[labels == label]
+        means.append(own.mean(0))
+        within -= len(own) / len(train) * torch.outer(means[-1] - mean, means[-1] - mean)
+    directions = min(len(means) - 1, train.shape[1])
+    found = []
+    for row in x:
+        whole = (row - mean) @ torch.linalg.solve(total, row - mean)
+        relative = min(float((row - m) @ torch.linalg.solve(within, row - m) - whole) for m in means)
+        found.append(math.sqrt(max(0.0, relative) / directions) if directions else 0.0)
+    return torch.tensor(found, dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""The sums of a level: against plain sums over all rows; and the deviations and correlations they give."""
+"""The sums of a level: against plain sums over all rows and classes; the deviations and correlations."""
 
 import math
 from dataclasses import replace
@@ -14,6 +14,7 @@ from reference import residual_correlations, residual_deviations
 
 CONSTANTS = [0.0, 0.1, 0.3, -7.3, 1 / 3, 1e6 + 0.1]
 DTYPES = [torch.float64, torch.float32, torch.bfloat16]
+KINDS = pytest.mark.parametrize("correlated", [True, False], ids=["correlated", "uncorrelated"])
 
 
 def exact(rows):
@@ -150,6 +151,116 @@ def test_numbers_whose_fourth_powers_overflow_are_found():
     assert not is_finite(LevelSums.of(1e80 * rows, correlated=True))
 
 
+# ---- the means of classes
+
+
+def classified(rows, labels, classes, centre=0.0):
+    return LevelSums.of(rows + centre, correlated=True, labels=labels, classes=classes)
+
+
+def assert_classes(found, rows, labels, classes, centre=0.0):
+    """Counts and means are those of rows + centre, class by class; 0 where a class has no points."""
+    counts = [int((labels == label).sum()) for label in range(classes)]
+    assert found.has_classes and found.class_counts.tolist() == counts
+    assert found.class_means.shape == (classes, rows.shape[1]) and found.class_means.dtype == torch.float64
+    # As in `assert_sums`: a sum of n numbers, and means that are known to half of their last bit.
+    rounding = 2e-16 * (len(rows) + 10) * float(rows.abs().max())
+    shift = 4 * numpy.spacing(centre) if centre else 0.0
+    for label, count in enumerate(counts):
+        mean = found.class_means[label].numpy()
+        if not count:
+            assert not mean.any()
+            continue
+        wanted = rows[labels == label].numpy().mean(0)
+        assert numpy.abs(mean - centre - wanted).max() <= rounding + shift, label
+
+
+@pytest.mark.parametrize("centre", [0.0, 3.0, 1e9])
+def test_classes_have_their_own_means(centre):
+    """Of classes of any size, two of which have no points: one between the others, and the last."""
+    rows, labels = eighths(40), torch.tensor([0, 0, 0, 1, 3, 3, 4, 3]).repeat(5)
+    found = classified(rows, labels, 6, centre)
+    assert_classes(found, rows, labels, 6, centre)
+    plain = LevelSums.of(rows + centre, correlated=True)
+    assert not plain.has_classes and plain.class_counts.shape == (0,) and plain.class_means.shape == (0, 0)
+    for name in ("count", "mean", "squares", "cubes", "fourths", "products", "rounding"):
+        assert torch.equal(getattr(found, name), getattr(plain, name))
+
+
+@pytest.mark.parametrize("sizes", [(20, 5), (1, 24), (24, 1), (1, 1, 1), (3, 1, 9, 2)], ids=str)
+@pytest.mark.parametrize("centre", [0.0, 3.0, 1e9])
+def test_classes_add_in_any_split(centre, sizes):
+    rows = torch.cat([eighths(n, size=1.0 + i) for i, n in enumerate(sizes)])
+    labels = torch.arange(len(rows)) ** 2 % 5  # 0, 1 and 4
+    first, *rest = (
+        classified(*each, 5, centre) for each in zip(rows.split(sizes), labels.split(sizes), strict=True)
+    )
+    assert_classes(sum(rest, start=first), rows, labels, 5, centre)
+    assert_sums(sum(rest, start=first), rows, centre)
+
+
+@pytest.mark.parametrize("centre", [0.0, 1e9])
+def test_classes_that_only_one_part_has_add(centre):
+    """Far from all others; and a class that no part has."""
+    rows, labels = eighths(30), torch.tensor([0] * 10 + [1] * 10 + [3] * 10)
+    rows[10:20] += 1000
+    parts = [classified(*each, 4, centre) for each in zip(rows.split(10), labels.split(10), strict=True)]
+    for order in ((0, 1, 2), (2, 1, 0), (1, 2, 0)):
+        found = sum((parts[i] for i in order[1:]), start=parts[order[0]])
+        assert_classes(found, rows, labels, 4, centre)
+
+
+def test_classes_of_a_few_rows_at_a_time_are_the_same(monkeypatch):
+    rows, labels = eighths(37, 4), torch.arange(37) % 5
+    monkeypatch.setattr(sums, "STEP_NUMBERS", 20)  # five rows
+    assert_classes(classified(rows, labels, 5), rows, labels, 5)
+    assert_classes(classified(rows, labels.sort().values, 5), rows, labels.sort().values, 5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.uint8])
+def test_classes_of_few_bits_have_means_in_float64(dtype):
+    rows, labels = torch.randint(0, 256, (300, 4)).to(dtype), torch.arange(300) % 7
+    found = LevelSums.of(rows, correlated=True, labels=labels, classes=7)
+    assert_classes(found, rows.double(), labels, 7)
+
+
+@pytest.mark.parametrize("centre", [0.0, 3.0, 1e9])
+def test_classes_of_a_part_are_taken_out(centre):
+    """One of which has no other points, and one of which no points are taken out."""
+    rows, labels = eighths(60), torch.arange(60) % 3
+    labels[:10], labels[50:] = 3, 4
+    whole, part = (classified(rows[:n], labels[:n], 6, centre) for n in (60, 25))
+    left = whole.without(part, max_ratio=1e6)
+    assert_classes(left, rows[25:], labels[25:], 6, centre)
+    assert_sums(left, rows[25:], centre)
+
+
+def test_all_but_a_rest_of_a_class_is_not_taken_out():
+    """20 of 1,020 points of a class are left, while half of all points are."""
+    rows, labels = eighths(2040), torch.cat([torch.zeros(1020), torch.ones(1020)]).long()
+    whole, part = (classified(rows[each], labels[each], 2) for each in (slice(0, None), slice(0, 1000)))
+    assert_classes(whole.without(part, max_ratio=52), rows[1000:], labels[1000:], 2)
+    with pytest.raises(DataError, match="cannot be taken out"):
+        whole.without(part, max_ratio=50)
+
+
+def test_points_of_a_class_that_were_not_fitted_are_not_taken_out():
+    """The same rows, with other labels: more of one class than there are."""
+    rows, labels = eighths(60), torch.cat([torch.zeros(5), torch.ones(55)]).long()
+    part = classified(rows[:10], torch.zeros(10, dtype=torch.int64), 2)
+    with pytest.raises(DataError, match="cannot be taken out"):
+        classified(rows, labels, 2).without(part, max_ratio=1e6)
+
+
+@pytest.mark.parametrize("labels, classes", [(None, 3), (torch.arange(9) % 3, 0)])
+def test_without_labels_or_classes_there_are_no_means_of_classes(labels, classes):
+    found = LevelSums.of(eighths(9), correlated=True, labels=labels, classes=classes)
+    assert not found.has_classes
+    both = found + found
+    assert both.class_counts.shape == (0,) and both.class_means.shape == (0, 0)
+    assert both.without(found, 10.0).class_means.shape == (0, 0)
+
+
 # ---- columns that never vary
 
 
@@ -203,16 +314,17 @@ def test_the_rounding_of_a_sum_is_the_largest_of_its_parts():
     assert float((single + brain + precise).without(precise, 100).rounding) == 2.0**-7
 
 
+@KINDS
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("value", CONSTANTS)
-def test_a_column_of_one_number_has_its_64th_as_deviation(value, dtype):
+def test_a_column_of_one_number_has_its_64th_as_deviation(value, dtype, correlated):
     rows = torch.randn(500, 4, dtype=torch.float64).to(dtype)
     rows[:, 2] = value
-    found = LevelSums.of(rows, correlated=False).deviations()
+    found = LevelSums.of(rows, correlated=correlated).deviations()
     others = found[[0, 1, 3]].median()
     expected = abs(float(rows[0, 2])) / 64 or float(others)
     assert float(found[2]) == pytest.approx(expected, rel=1e-14)
-    torch.testing.assert_close(found, residual_deviations(rows), rtol=1e-13, atol=0)
+    torch.testing.assert_close(found, residual_deviations(rows, correlated), rtol=1e-13, atol=0)
 
 
 def test_where_nothing_varies_every_deviation_is_known():
@@ -224,25 +336,69 @@ def test_where_nothing_varies_every_deviation_is_known():
 # ---- deviations and correlations
 
 
-def test_deviations_do_not_depend_on_units():
+@KINDS
+def test_deviations_do_not_depend_on_units(correlated):
     """Each column times its own factor; one of them is not 0 in 12 of 600 points."""
     train = torch.randn(600, 5, dtype=torch.float64)
     train[:, 4] = 0
     train[:12, 4] = torch.tensor([1.0, -1.0], dtype=torch.float64).repeat(6)
     units = torch.tensor([1e-8, 1.0, 1e3, 1e9, 1e-5], dtype=torch.float64)
-    found = LevelSums.of(train * units, correlated=False).deviations()
-    plain = LevelSums.of(train, correlated=False).deviations()
+    found = LevelSums.of(train * units, correlated=correlated).deviations()
+    plain = LevelSums.of(train, correlated=correlated).deviations()
     torch.testing.assert_close(found, plain * units, rtol=1e-12, atol=0)
-    torch.testing.assert_close(found, residual_deviations(train * units), rtol=1e-12, atol=0)
+    torch.testing.assert_close(found, residual_deviations(train * units, correlated), rtol=1e-12, atol=0)
 
 
-def test_columns_that_vary_in_few_points_have_the_floor_of_all():
+def test_with_correlations_they_are_the_standard_deviations_of_plain_columns():
+    """Columns of a kurtosis of less than 30: a normal one, one of two values, and one that is often 0."""
+    train = torch.randn(600, 3, dtype=torch.float64)
+    train[:, 1], train[:, 2] = train[:, 1].sign(), train[:, 2].relu()
+    found = LevelSums.of(train, correlated=True).deviations()
+    torch.testing.assert_close(found, train.std(0, correction=0), rtol=1e-13, atol=0)
+
+
+@pytest.mark.parametrize("active, rare", [(12, True), (30, True), (32, False), (100, False), (988, True)])
+def test_with_correlations_a_rare_column_has_a_thirtieth_of_the_square_of_its_size(active, rare):
+    """Of 1,000 points, with the share p at v: the variance is q = p(1 − p) of v², the fourth q(1 − 3q) of v⁴.
+
+    So the ratio of the two over 30 is larger than the variance for q < 1/33.
+    """
+    train = torch.randn(1000, 2, dtype=torch.float64)
+    train[:, 1] = 0
+    train[:active, 1] = 7.0
+    q = active / 1000 * (1 - active / 1000)
+    assert rare == (q < 1 / 33)
+    found = float(LevelSums.of(train, correlated=True).deviations()[1])
+    assert found == pytest.approx(7 * math.sqrt((1 - 3 * q) / 30 if rare else q), rel=1e-12)
+
+
+def test_the_excess_of_a_rare_column_is_variance_of_its_own():
+    """So the diagonal is 1, and what goes with other columns is in units of the larger deviation."""
+    train = torch.randn(1000, 3, dtype=torch.float64)
+    train[:, 1] += train[:, 0]
+    train[:, 2] = torch.where(torch.arange(1000) < 15, train[:, 0].abs() + 3, 0.0)
+    sums = LevelSums.of(train, correlated=True)
+    found, deviations = sums.correlations(), sums.deviations()
+    assert float(deviations[2]) > 1.2 * float(train[:, 2].std(correction=0))
+    assert found.diagonal().tolist() == pytest.approx([1.0] * 3, rel=1e-15)
+    own = torch.from_numpy(numpy.cov(train.T.numpy(), ddof=0)) / torch.outer(deviations, deviations)
+    kept = found[0, 1] / own[0, 1]  # 1 minus the share of the shrinkage
+    assert 0 < float(kept) < 1
+    for i, j in ((0, 2), (1, 2)):
+        assert float(found[i, j] / own[i, j]) == pytest.approx(float(kept), rel=1e-10)
+
+
+@KINDS
+def test_columns_that_vary_in_few_points_have_the_floor_of_all(correlated):
     train = torch.randn(600, 3, dtype=torch.float64)
     train[:, 1:] = 0
     train[:3, 1], train[:3, 2] = 1e-3, 1e3  # three points are too few to know
-    found = LevelSums.of(train, correlated=False).deviations()
+    found = LevelSums.of(train, correlated=correlated).deviations()
     floor = float(train.var(0, correction=0).mean().sqrt())
-    own = (1e12 * 3 * (1 - 3 / 600) ** 4 / 600 + 1e12 * 597 * (3 / 600) ** 4 / 600) ** 0.25
+    squares, fourths = (
+        1e3**power * (3 * (1 - 3 / 600) ** power + 597 * (3 / 600) ** power) / 600 for power in (2, 4)
+    )
+    own = math.sqrt(fourths / squares / 30) if correlated else fourths**0.25
     assert float(found[1]) == pytest.approx(floor, rel=1e-12)
     assert float(found[2]) == pytest.approx(max(own, floor), rel=1e-12) and own > floor
 
@@ -270,8 +426,7 @@ def test_they_are_shrunk_as_by_scikit_learn():
     standard = ((rows - rows.mean(0)) / found.deviations()).numpy()
     _, share = sklearn.covariance.oas(standard, assume_centered=True)
     moments = torch.from_numpy(standard.T @ standard / n)
-    away = (moments - torch.eye(d) * moments.trace() / d).norm()
-    left = (found.correlations() - torch.eye(d) * moments.trace() / d).norm()
+    away, left = ((each - torch.eye(d)).norm() for each in (moments, found.correlations()))
     ours = float(1 - left / away)
     assert 0.05 < share < 0.95
     assert ours == pytest.approx(share, rel=2 / d + 2 / (d * n)) and ours != share
@@ -288,5 +443,4 @@ def test_independent_columns_of_many_points_are_hardly_shrunk_and_never_less_tha
     """Two columns of one number each time: their directions would have no length at all."""
     rows = torch.randn(200_000, 1, dtype=torch.float64).repeat(1, 2)
     values = torch.linalg.eigvalsh(LevelSums.of(rows, correlated=True).correlations())
-    assert float(values[0]) == pytest.approx(1e-4 * float(values.mean()), rel=1e-6)
-    assert math.isclose(float(values.mean()), 1 / math.sqrt(3), rel_tol=0.02)  # of normal numbers
+    assert values.tolist() == pytest.approx([1e-4, 2 - 1e-4], rel=1e-6)

@@ -45,7 +45,8 @@ def test_integer_inputs_and_mappings_are_tuned_with_outliers_or_without(words):
     bayes.tune(loader, objective="ood", outliers=outliers)
     bayes.tune(loader, objective="nll")
     bayes.tune(loader)
-    assert bayes.known_residual.names == ("head",) and bayes.near_variance > 0  # ids have no distance
+    assert bayes.known_residual.names == ("head", "classes")  # ids have no distance
+    assert bayes.near_variance > 0
 
 
 def test_noise_has_the_shapes_and_dtype_of_the_batches_and_the_range_of_all():

@@ -127,8 +127,39 @@ def test_the_largest_candidate_within_a_limit():
     assert largest_within(grid, costs, 0.31) == 1.0
     assert largest_within(grid, costs, 0.4) == 2.0  # NaN is within no limit
     assert largest_within(grid, costs, 0.1) == 0.0
+    assert largest_within(grid, costs[:3], 0.4) == largest_within(grid, costs[:3], 9.0) == 2.0
     # Costs may rise and fall again: the largest that is within counts, not the last before the first beyond.
-    assert largest_within(grid, torch.tensor([0.3, 0.9, 0.2, 0.9]), 0.3) == 2.0
+    again = torch.tensor([0.3, 0.9, 0.2, 0.9], dtype=torch.float64)
+    assert largest_within(grid, again, 0.2) == 2.0
+    assert largest_within(grid, again, 0.3) == pytest.approx(2 + 0.1 / 0.7, rel=1e-15)
+
+
+@given(
+    costs=st.lists(st.floats(0.1, 10), min_size=1, max_size=9),
+    steps=st.lists(st.floats(1e-3, 1e3), min_size=9, max_size=9),
+    limit=st.floats(0.1, 10),
+)
+def test_the_largest_value_within_a_limit_is_where_the_line_of_costs_crosses_it(costs, steps, limit):
+    """Against a walk from the right, along straight lines between candidates."""
+    grid = [0.0, *itertools.accumulate(steps)][: len(costs)]
+    found = largest_within(grid, torch.tensor(costs, dtype=torch.float64), limit)
+    if all(each > limit for each in costs):
+        assert found == grid[0]
+        return
+    assert grid[0] <= found <= grid[-1]
+    # Just beyond it costs more, as do all candidates that are larger; at it, it costs the limit, or less at
+    # the last one.
+    cost = float(numpy.interp(found, grid, costs))
+    assert all(each > limit for value, each in zip(grid, costs, strict=True) if value > found)
+    assert cost <= limit * (1 + 1e-9) + 1e-9
+    assert found == grid[-1] or cost == pytest.approx(limit, rel=1e-6)
+
+
+@pytest.mark.parametrize("beyond", [math.inf, math.nan])
+def test_where_the_next_candidate_has_no_finite_cost_there_is_no_line_to_it(beyond):
+    costs = torch.tensor([0.1, 0.2, beyond], dtype=torch.float64)
+    assert largest_within([0.0, 1.0, 5.0], costs, 0.25) == 1.0
+    assert largest_within([0.0, 1.0, 5.0], costs, 0.15) == pytest.approx(0.5, rel=1e-12)
 
 
 @pytest.mark.parametrize("side", ["wide", "narrow"])
