@@ -45,9 +45,9 @@ class Distance(TensorBundle):
     unit: Tensor
 
     @classmethod
-    def of(cls, sums: LevelSums, device: torch.device, dtype: torch.dtype) -> Distance:
-        """The distance from the data with these sums."""
-        deviations, d = sums.deviations(), len(sums.mean)
+    def of(cls, sums: LevelSums, device: torch.device, dtype: torch.dtype, at_zero: float = 1.0) -> Distance:
+        """The distance from the data with these sums; `at_zero` as in `LevelSums.deviations`."""
+        deviations, d = sums.deviations(at_zero), len(sums.mean)
         if sums.correlated:
             values, vectors = torch.linalg.eigh(sums.correlations())
             matrix = vectors * (values * d).rsqrt() / deviations[:, None]
@@ -123,18 +123,19 @@ class ClassDistance(Distance):
     offsets: Tensor
 
     @classmethod
-    def of(cls, sums: LevelSums, device: torch.device, dtype: torch.dtype) -> ClassDistance:
+    def of(
+        cls, sums: LevelSums, device: torch.device, dtype: torch.dtype, at_zero: float = 1.0
+    ) -> ClassDistance:
         """The distance from the classes of the data with these sums, which have means of classes."""
-        deviations, known = sums.deviations(), sums.class_counts > 0
-        gaps, shares = sums.class_means[known] - sums.mean, sums.class_counts[known] / sums.count
+        deviations, known = sums.deviations(at_zero), sums.class_counts > 0
+        shares = sums.class_counts[known] / sums.count
+        gaps = (sums.class_means[known] - sums.mean) * sums.varies()  # what does not vary has rounding errors
         root = torch.linalg.cholesky(sums.correlations())
         means = torch.linalg.solve_triangular(root, (gaps / deviations).T, upper=False).T  # (c, d)
         _, values, vectors = torch.linalg.svd(means * shares.sqrt()[:, None], full_matrices=False)
-        between = values.square()
-        kept = (between > SMALLEST_SHARE) & (
-            torch.arange(len(between), device=between.device) < len(means) - 1
-        )
-        between, directions = between[kept].clamp_max(1 - SMALLEST_SHARE), vectors[kept].T  # (r,), (d, r)
+        between = values[: len(means) - 1].square()  # the means of c classes span c − 1 directions
+        between = between[between > SMALLEST_SHARE].clamp_max(1 - SMALLEST_SHARE)  # (r,), in descending order
+        directions = vectors[: len(between)].T  # (d, r)
         weights = between / (1 - between) / max(1, len(between))
         means = means @ directions  # (c, r)
         matrix = torch.linalg.solve_triangular(root.T, directions * weights.sqrt(), upper=True)

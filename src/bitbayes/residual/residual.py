@@ -13,7 +13,7 @@ from bitbayes.model.head.levels import CLASSES, HEAD, INPUT
 from bitbayes.model.loaders.batches import LABELS
 from bitbayes.precision import prediction_dtype
 from bitbayes.residual.distances import ClassDistance, Distance
-from bitbayes.residual.sums import LARGEST_WIDTH, LevelSums
+from bitbayes.residual.sums import CONSTANT, LARGEST_WIDTH, LevelSums
 
 
 @dataclass
@@ -94,10 +94,15 @@ class Residual:
         return [*found, hidden[-1]] if self.measures_classes else found
 
     def distance(self, name: str, device: torch.device, dtype: torch.dtype) -> Distance:
-        """The distance that has this name."""
+        """The distance that has this name.
+
+        A column of a table that was always 0 is far if it is anything else. A dead unit or a dark pixel that
+        lights up is only as far as any other.
+        """
         if name == CLASSES:
             return ClassDistance.of(self.sums[HEAD], device, dtype)
-        return Distance.of(self.sums[name], device, dtype)
+        sums = self.sums[name]
+        return Distance.of(sums, device, dtype, CONSTANT if name == INPUT and sums.correlated else 1.0)
 
     def _measure(self, name: str, rows: Tensor) -> Tensor:
         sums = self.sums[HEAD if name == CLASSES else name]

@@ -193,7 +193,7 @@ class LevelSums(TensorBundle):
         """Which columns vary, (d,)."""
         return self.squares > self.count * self._rounding_variance(self.mean)
 
-    def deviations(self) -> Tensor:
+    def deviations(self, at_zero: float = 1.0) -> Tensor:
         """The deviation (d,) that each column is divided by, in the column's unit.
 
         With correlations it is the standard deviation. But a column that is not 0 in fewer than one of
@@ -205,8 +205,8 @@ class LevelSums(TensorBundle):
         the lit value.
 
         Columns that vary in fewer than `LEAST_POINTS` points have a floor: the root of the mean variance of
-        all columns. A column that is constant at c has `CONSTANT`·|c|; at 0 it has the median of the columns
-        that vary.
+        all columns. A column that is constant at c has `CONSTANT`·|c|; at 0 it has `at_zero` times the median
+        of the columns that vary.
 
         >>> LevelSums.of(torch.tensor([[0.0, 1.0], [2.0, 5.0]]).repeat(5, 1), correlated=True).deviations()
         tensor([1., 2.], dtype=torch.float64)
@@ -221,7 +221,7 @@ class LevelSums(TensorBundle):
         determined = self.squares.square() >= LEAST_POINTS * self.fourths
         found = torch.where(determined, own, torch.maximum(own, variance.mean().sqrt()))
         typical = found[varies].median() if bool(varies.any()) else found.new_ones(())
-        constant = torch.where(self.mean != 0, CONSTANT * self.mean.abs(), typical)
+        constant = torch.where(self.mean != 0, CONSTANT * self.mean.abs(), at_zero * typical)
         return torch.where(varies, found, constant)
 
     def correlations(self) -> Tensor:
