@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 import bitbayes as bb
-from timing import Batches, peak_megabytes, ratio, seconds
+from timing import Batches, peak_megabytes, plain, ratio, seconds
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the checkout, for `paper`
 from paper.resnet import resnet18
@@ -39,7 +39,7 @@ def ours(model: nn.Module, data: Batches) -> list[tuple[str, float]]:
     rows += [("fit", ratio(model, blocks, bayes.fit))]
     bayes.fit(data)
     once = seconds(lambda: bayes.logits(data.images[:1]))
-    each = seconds(lambda: [model(batch) for batch, _ in data])
+    each = seconds(lambda: plain(model, data))
     rows += [("decomposition, once after a fit on all the data", once / each)]
     for method in ("pairwise", "meanfield", "probit", "bridge", "mc"):
         name = f"predict, {method}" + (" (100 samples)" if method == "mc" else "")
@@ -124,7 +124,8 @@ def main() -> None:
     shape = (3, 32, 32) if options.resnet else (1, 28, 28)
     images, labels = torch.rand(options.images, *shape), torch.randint(0, options.classes, (options.images,))
     data = Batches(images.to(options.device), labels.to(options.device), options.batch)
-    once = seconds(lambda: [model(batch) for batch, _ in data])
+    plain(model, data)
+    once = seconds(lambda: plain(model, data))
     print(f"plain forward pass: {1e3 * once / options.images:.2f} ms an image")
     for name, value in ours(model, data) + (peer(model, data) if options.peer else []):
         print(f"{name:<50} {value:8.2f} x", flush=True)

@@ -78,8 +78,8 @@ def network(name, k, n, seed=0):
 def laplace(name, k, n=40, seed=0, *, predicted=False, **options):
     """A fitted Laplace approximation of one of the networks, and inputs x; it was fitted to 2x.
 
-    `predicted`: the labels are those that the network predicts, so that the features of the head lie in
-    classes. Otherwise they depend on nothing, and almost no point is far from all classes.
+    `predicted`: the labels are those of `predicted_labels`, so that the features of the head lie in classes.
+    Otherwise they depend on nothing, and almost no point is far from all classes.
     """
     model, x = network(name, k, n, seed)
     labels = torch.arange(n) % max(k, 2)
@@ -89,9 +89,10 @@ def laplace(name, k, n=40, seed=0, *, predicted=False, **options):
 
 
 def predicted_labels(model, x):
-    """The classes (n,) that a network predicts."""
+    """The classes (n,) whose logits are furthest above their medians, so that all have some points."""
     with torch.no_grad():
         logits = model(x)
+        logits = logits - logits.median(0).values
     return logits.argmax(1) if logits.shape[1] > 1 else (logits[:, 0] > 0).long()
 
 

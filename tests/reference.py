@@ -202,12 +202,12 @@ def sigmoid_expectation(mean, variance):
 # ---- the residual
 
 
-def residual_deviations(train, correlated=False):
+def residual_deviations(train, correlated=False, at_zero=1.0):
     """The deviation (D,) of each column, by loops; with the floor where few points determine it.
 
     With correlations: the standard deviation, or if that is more √(Σ(x − mean)⁴/Σ(x − mean)²/30). Without:
-    (mean of (x − mean)⁴)^¼. A column that is always c has |c|/64. At 0 it has the lower median of those that
-    vary, or 1.
+    (mean of (x − mean)⁴)^¼. A column that is always c has |c|/64. At 0 it has `at_zero` times the lower
+    median of those that vary, or `at_zero`.
     """
     train = train.double().flatten(1)
     floor = math.sqrt(float(train.var(0, correction=0).mean()))
@@ -221,7 +221,7 @@ def residual_deviations(train, correlated=False):
                 own = max(math.sqrt(squares / len(column)), math.sqrt(fourths / squares / 30))
             found[number] = own if squares**2 / fourths >= 10 else max(own, floor)
     typical = sorted(found.values())[(len(found) - 1) // 2] if found else 1.0
-    constants = [abs(float(value)) / 64 or typical for value in train[0]]
+    constants = [abs(float(value)) / 64 or at_zero * typical for value in train[0]]
     return torch.tensor([found.get(i, each) for i, each in enumerate(constants)], dtype=torch.float64)
 
 
@@ -252,17 +252,17 @@ def residual_correlations(train):
     return (1 - share) * moments + share * trace / d * torch.eye(d, dtype=torch.float64)
 
 
-def residual_covariance(train):
+def residual_covariance(train, at_zero=1.0):
     """S (d, d), in the units of the columns."""
-    deviations = residual_deviations(train, correlated=True)
+    deviations = residual_deviations(train, True, at_zero)
     return residual_correlations(train) * torch.outer(deviations, deviations)
 
 
-def residual_distances(x, train, correlated):
+def residual_distances(x, train, correlated, at_zero=1.0):
     """√((x − μ)ᵀ S⁻¹ (x − μ)/d), (n,), with S in the units of x; or the cube root of the kernel."""
     if not correlated:
         return residual_kernel(x, train) ** (1 / 3)
-    gaps, moments = x.double() - train.double().mean(0), residual_covariance(train)
+    gaps, moments = x.double() - train.double().mean(0), residual_covariance(train, at_zero)
     return torch.stack([(gap @ torch.linalg.solve(moments, gap) / len(gap)).sqrt() for gap in gaps])
 
 

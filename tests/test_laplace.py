@@ -563,12 +563,12 @@ def test_the_variances_of_the_residual_can_be_set(k):
 def test_settings_of_other_levels_are_refused(k):
     bayes, _, _ = tuned_case(k)
     before = bayes.settings
-    with pytest.raises(ArgumentError, match=r"lack the level 'head'.*\['input', 'head'\]"):
-        bayes.settings = dataclasses.replace(before, levels={"input": 1.0})
+    with pytest.raises(ArgumentError, match=r"lack the level 'head'.*\['input', 'head', 'classes'\]"):
+        bayes.settings = dataclasses.replace(before, levels={"input": 1.0, "classes": 1.0})
     assert bayes.settings is before
     swapped = dict(reversed(before.levels.items()))
     bayes.settings = dataclasses.replace(before, levels=swapped)
-    assert [*bayes.settings.levels] == ["input", "head"] and bayes.settings == before
+    assert [*bayes.settings.levels] == ["input", "head", "classes"] and bayes.settings == before
 
 
 class Pooled(nn.Module):
@@ -590,7 +590,7 @@ def test_a_new_fit_with_other_levels_forgets_what_was_chosen_for_the_old_ones(re
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", EdgeWarning)
         chosen = bayes.tune([(x, y)]).settings
-    assert tuple(chosen.levels) == ("input", "head")
+    assert tuple(chosen.levels) == ("input", "head", "classes") and chosen.class_spread is not None
     bayes.fit([(2 * x, y)])
     assert bayes.settings == chosen  # which is what a new fit leaves as it is
     bayes.fit([(x.long(), y)])

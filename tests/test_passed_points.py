@@ -45,8 +45,9 @@ def test_some_of_the_points_are_those_points():
     passed = bb.PassedPoints.of(bayes, [(x, y)]).select(some)
     assert len(passed) == len(some)
     names = bayes.known_residual.names
-    levels, thresholds = (dict(zip(names, values, strict=True)) for values in ((0.3, 0.1), (0.9, 1.1)))
-    settings = Settings(5.0, 0.7, 2.0, 0.5, levels, thresholds, 1.0, 0.1)
+    chosen = (0.3, 0.1, 0.2), (0.9, 1.1, 0.4)
+    levels, thresholds = (dict(zip(names, values, strict=True)) for values in chosen)
+    settings = Settings(5.0, 0.7, 2.0, 0.5, levels, thresholds, 1.0, 0.1, 0.7, 0.05, 0.3)
     probabilities, scores = passed.predict(settings)
     bayes.settings = settings
     torch.testing.assert_close(probabilities, bayes.predict_proba(x[some]), rtol=0, atol=1e-12)

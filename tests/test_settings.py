@@ -23,13 +23,29 @@ def gaussian(n=6, k=3):
 
 def test_they_are_numbers_whatever_was_given():
     one = torch.tensor(1)
-    found = Settings(numpy.float32(2), torch.tensor(0.5), 3, 0, {"a": one}, {"a": numpy.int64(2)}, one, 4)
-    assert found == Settings(2.0, 0.5, 3.0, 0.0, {"a": 1.0}, {"a": 2.0}, 1.0, 4.0)
+    numbers = (
+        numpy.float32(2),
+        torch.tensor(0.5),
+        3,
+        0,
+        {"a": one},
+        {"a": numpy.int64(2)},
+        one,
+        4,
+        one,
+        0,
+        2,
+    )
+    found = Settings(*numbers)
+    assert found == Settings(2.0, 0.5, 3.0, 0.0, {"a": 1.0}, {"a": 2.0}, 1.0, 4.0, 1.0, 0.0, 2.0)
     numbers = [each for each in dataclasses.astuple(found) if not isinstance(each, dict)]
     numbers += [*found.levels.values(), *found.thresholds.values()]
-    assert [type(each) for each in numbers] == [float] * 8
+    assert [type(each) for each in numbers] == [float] * 11
     assert Settings({"a": 1, "b": torch.tensor(2)}).prior_variance == {"a": 1.0, "b": 2.0}
     assert Settings().prior_variance is Settings().score_centre is Settings().score_spread is None
+    assert Settings().class_centre is Settings().class_spread is None and Settings().score_edge == 1.0
+    for name in ("score", "class"):  # without a centre it is 0
+        assert getattr(Settings(**{f"{name}_spread": 2}), f"{name}_centre") == 0.0
 
 
 NEGATIVE = -1.0
@@ -38,8 +54,8 @@ NEGATIVE = -1.0
 @pytest.mark.parametrize("bad", [NEGATIVE, math.inf, math.nan, torch.ones(2), "large"])
 @pytest.mark.parametrize("name", [each.name for each in dataclasses.fields(Settings)])
 def test_numbers_that_will_not_do_are_named(name, bad):
-    if name == "score_centre" and bad is NEGATIVE:
-        assert Settings(score_centre=bad).score_centre == bad  # an energy has either sign
+    if name.endswith("_centre") and bad is NEGATIVE:
+        assert getattr(Settings(**{name: bad}), name) == bad  # an energy has either sign
         return
     with pytest.raises(ArgumentError, match=name):
         Settings(**{name: bad})
@@ -51,7 +67,7 @@ def test_numbers_that_will_not_do_are_named(name, bad):
 def test_zero_is_only_for_the_residual():
     assert Settings(near_variance=0, beyond_variance=0) == Settings()
     assert Settings(levels={"input": 0}).levels == {"input": 0.0}
-    for name in ("prior_variance", "temperature", "score_spread"):
+    for name in ("prior_variance", "temperature", "score_spread", "score_edge", "class_spread"):
         with pytest.raises(ArgumentError, match=name):
             Settings(**{name: 0.0})
     with pytest.raises(ArgumentError, match="thresholds"):
@@ -65,7 +81,7 @@ def test_they_cannot_be_changed():
 
 @pytest.mark.parametrize("prior_variance", [None, 2.5, {"0": 1.0, "2": 3.0}])
 def test_json_gives_them_back(prior_variance):
-    settings = replace(CHOSEN, prior_variance=prior_variance)
+    settings = replace(WITH_CLASSES, prior_variance=prior_variance)
     again = Settings(**json.loads(json.dumps(settings.as_json())))
     assert again == settings and [*again.levels] == [*settings.levels]
     assert Settings(**json.loads(json.dumps(Settings().as_json()))) == Settings()
@@ -77,8 +93,10 @@ def test_json_gives_them_back(prior_variance):
 CHOSEN = Settings(
     *(1.0, 0.5, 2.0, 3.0),
     *({"input": 0.25, "2": 0.5, "head": 0.0}, {"input": 1.0, "2": 2.0, "head": 0.5}),
-    *(-1.5, 0.7),
+    *(-1.5, 0.7, 0.8),
 )
+# The last level is the distance from the classes.
+WITH_CLASSES = replace(CHOSEN, class_centre=0.3, class_spread=0.2)
 DISTANCES = torch.tensor(
     [[0.0, 0.0, 0.0], [0.5, 1.0, 0.4], [1.0, 2.0, 0.5], [1.5, 1.0, 0.6], [3.0, 7.0, 0.1], [1e30, 1.0, 1e12]],
     dtype=torch.float64,
@@ -161,16 +179,50 @@ def test_the_derivative_at_the_data_and_at_the_threshold_is_finite():
 
 @pytest.mark.parametrize("dtype, tolerance", [(torch.float64, 1e-12), (torch.float32, 1e-5)])
 def test_the_score_is_its_formula(dtype, tolerance):
-    """−½ log(1 + e^(−2a)) − 1.75 log(1 + K²)."""
+    """−½ log(1 + e^(−2a)) − 4 log(1 + c²), c of the level at which it is largest."""
     energies = torch.tensor([-9.0, -2.0, -1.5, -1.0, 0.5, 30.0], dtype=dtype)
     found = CHOSEN.score(energies, DISTANCES)
     expected = []
     for energy, row in zip(energies.tolist(), DISTANCES.tolist(), strict=True):
         a = (energy + 1.5) / 0.7
-        kernel = 0.25 * row[0] ** 3 + 0.5 * row[1] ** 3
-        expected.append(-math.log(1 + math.exp(-2 * a)) / 2 - 1.75 * math.log(1 + kernel**2))
+        c = max(0.25 * row[0] ** 3, 0.5 * row[1] ** 3, 0.0 * row[2] ** 3) / 0.8
+        expected.append(-math.log(1 + math.exp(-2 * a)) / 2 - 4 * math.log(1 + c**2))
     assert found.dtype == dtype
     torch.testing.assert_close(found, torch.tensor(expected, dtype=dtype), rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("weight", [0.0, 0.9])
+@pytest.mark.parametrize("dtype, tolerance", [(torch.float64, 1e-12), (torch.float32, 1e-5)])
+def test_the_score_with_classes_is_its_formula(dtype, tolerance, weight):
+    """−½ log(1 + e^(−2a)) − ½ log(1 + e^(2b)) − 4 log(1 + c²): the classes are in b, and not in c."""
+    settings = replace(WITH_CLASSES, levels={**CHOSEN.levels, "head": weight})
+    energies = torch.tensor([-9.0, -2.0, -1.5, -1.0, 0.5], dtype=dtype)
+    found = settings.score(energies, DISTANCES[:5])
+    expected = []
+    for energy, row in zip(energies.tolist(), DISTANCES[:5].tolist(), strict=True):
+        a, b = (energy + 1.5) / 0.7, (row[2] - 0.3) / 0.2
+        c = max(0.25 * row[0] ** 3, 0.5 * row[1] ** 3) / 0.8
+        score = -math.log(1 + math.exp(-2 * a)) / 2 - math.log(1 + math.exp(2 * b)) / 2
+        expected.append(score - 4 * math.log(1 + c**2))
+    assert found.dtype == dtype
+    torch.testing.assert_close(found, torch.tensor(expected, dtype=dtype), rtol=tolerance, atol=tolerance)
+
+
+def test_classes_that_are_the_only_level_are_the_furthest_one_too():
+    settings = Settings(levels={"classes": 2.0}, class_spread=1.0)
+    assert settings.furthest(torch.tensor([[3.0]], dtype=torch.float64)).tolist() == [54.0]
+    two = replace(settings, levels={"input": 0.5, "classes": 2.0})
+    assert two.furthest(torch.tensor([[2.0, 3.0]], dtype=torch.float64)).tolist() == [4.0]
+    without = replace(two, class_spread=None, class_centre=None)
+    assert without.furthest(torch.tensor([[2.0, 3.0]], dtype=torch.float64)).tolist() == [54.0]
+
+
+def test_a_distance_from_the_classes_that_is_typical_costs_little_and_a_large_one_as_much_as_it_is():
+    energies, rows = torch.full((4,), 50.0).double(), torch.zeros(4, 3, dtype=torch.float64)
+    rows[:, 2] = torch.tensor([0.0, 0.3, 3.3, 1e30], dtype=torch.float64)  # b = −1.5, 0, 15, 5e30
+    found = WITH_CLASSES.score(energies, rows)
+    expected = [-math.log1p(math.exp(-3)) / 2, -math.log(2) / 2, -15.0, -(1e30 - 0.3) / 0.2]
+    assert found.tolist() == pytest.approx(expected, rel=1e-12)
 
 
 def test_the_score_falls_with_the_distance_and_does_not_rise_with_more_energy_than_is_typical():
@@ -192,10 +244,21 @@ def test_the_score_falls_with_every_distance_up_to_1e49(dtype):
         found = CHOSEN.score(torch.zeros(len(sizes), dtype=dtype), distances)
         assert bool(found.isfinite().all()) and bool((found.diff() <= 0).all())
         assert bool((found.diff()[sizes[1:] > 0.1] < 0).all())
-        expected = -3.5 * (3 * math.log(1e40) + math.log((0.25, 0.5)[level]))
+        expected = -8 * (3 * math.log(1e40) + math.log((0.25, 0.5)[level] / 0.8))
         assert float(found[sizes > 0.99e40][0]) == pytest.approx(expected, rel=1e-3)
     infinite = torch.full((1, 3), torch.inf, dtype=torch.float64)
     assert bool(CHOSEN.score(torch.zeros(1, dtype=dtype), infinite).isfinite().all())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_score_falls_with_the_distance_from_the_classes(dtype):
+    """Up to 1e36 in float32, too."""
+    sizes = torch.logspace(-3, 36, 79, dtype=torch.float64)
+    distances = torch.zeros(len(sizes), 3, dtype=torch.float64)
+    distances[:, 2] = sizes
+    found = WITH_CLASSES.score(torch.zeros(len(sizes), dtype=dtype), distances)
+    assert bool(found.isfinite().all()) and bool((found.diff() <= 0).all())
+    assert bool((found.diff()[sizes[1:] > 0.1] < 0).all())
 
 
 def test_without_chosen_numbers_the_score_is_the_energy():
@@ -208,9 +271,10 @@ def test_without_chosen_numbers_the_score_is_the_energy():
         assert settings.score(energies, distances) is energies
 
 
-def test_the_score_is_differentiable_at_the_data():
+@pytest.mark.parametrize("settings", [CHOSEN, WITH_CLASSES], ids=["without classes", "with classes"])
+def test_the_score_is_differentiable_at_the_data(settings):
     energies, distances = torch.zeros(6, requires_grad=True), DISTANCES.clone().requires_grad_()
-    CHOSEN.score(energies, distances).sum().backward()
+    settings.score(energies, distances).sum().backward()
     assert bool(energies.grad.isfinite().all()) and bool(distances.grad.isfinite().all())
 
 
@@ -236,16 +300,17 @@ def test_other_levels_are_refused(names):
 def test_a_laplace_takes_its_own_levels_in_any_order():
     x, y = points()
     bayes = bb.Laplace(relu_mlp()).fit([(x, y)])
-    assert bayes.known_residual.names == ("input", "head")
-    chosen = Settings(1.0, near_variance=1.0, levels={"head": 0.0, "input": 2.0})
+    assert bayes.known_residual.names == ("input", "head", "classes")
+    chosen = Settings(1.0, near_variance=1.0, levels={"classes": 0.5, "head": 0.0, "input": 2.0})
     bayes.settings = chosen
-    assert [*bayes.settings.levels] == ["input", "head"] and bayes.settings == chosen
+    assert [*bayes.settings.levels] == ["input", "head", "classes"] and bayes.settings == chosen
     expected = bayes.predict_proba(3 * x)
     early = bb.Laplace(bayes.model)
     early.settings = chosen  # before it is known which levels there are
     assert torch.equal(early.fit([(x, y)]).predict_proba(3 * x), expected)
-    for wrong in ({"input": 1.0}, {"input": 1.0, "head": 1.0, "2": 1.0}):
-        with pytest.raises(ArgumentError, match=r"level.*\['input', 'head'\]"):
+    known = {"input": 1.0, "head": 1.0}
+    for wrong in ({"input": 1.0}, known, {**known, "classes": 1.0, "2": 1.0}):
+        with pytest.raises(ArgumentError, match=r"level.*\['input', 'head', 'classes'\]"):
             bayes.settings = replace(chosen, levels=wrong)
     assert bayes.settings == chosen
 

@@ -155,7 +155,8 @@ class Settings:
         penalty = DISTANCE_WEIGHT * furthest.clamp_max(LARGEST_CUBE).square().log1p()
         if self.class_spread is not None and self.class_centre is not None:
             unusual = SATURATION * (distances[:, -1] - self.class_centre) / self.class_spread
-            penalty = penalty - functional.logsigmoid(-unusual) / SATURATION
+            # log(1 + e^x), in a form that does not overflow in exported graphs either.
+            penalty = penalty + (unusual.clamp_min(0) + (-unusual.abs()).exp().log1p()) / SATURATION
         return functional.logsigmoid(typical) / SATURATION - penalty.to(energy)
 
     def furthest(self, distances: Tensor) -> Tensor:

@@ -16,6 +16,7 @@ import bitbayes as bb
 CONSTANTS = [0.0, 0.1, 0.3, -7.3, 1 / 3, 1e6 + 0.1]
 DTYPES = [torch.float64, torch.float32, torch.bfloat16]
 LEVELS = ["input", "3", "head"]
+NAMES = [*LEVELS, "classes"]  # whose distance has the head's constants, but no weight here
 COLUMNS, POINTS = 6, 120
 
 
@@ -86,13 +87,13 @@ def fitted(way, value, dtype, pixels):
 
 def at_level(bayes, level):
     """With a residual at one level alone: half of a logit's variance at a deviation, and more far away."""
-    shares = {each: float(each == level) for each in LEVELS}
+    shares = {each: float(each == level) for each in NAMES}
     bayes.settings = replace(
         bayes.settings,
         near_variance=0.5,
         beyond_variance=10.0,
         levels=shares,
-        thresholds={each: 6.0 if each == level else 1e30 for each in LEVELS},
+        thresholds={each: 6.0 if each == level else 1e30 for each in NAMES},
     )
     return bayes
 
@@ -137,7 +138,9 @@ def test_hidden_units_that_each_batch_rounds_in_another_way_are_constant(seed):
     sizes = [2] * 250 + [500]
     batches = [*zip(x.split(sizes), (torch.arange(1000) % 3).split(sizes), strict=True)]
     bayes = bb.Laplace(model, prior_variance=1e-3).fit(batches)
-    bayes.settings = replace(bayes.settings, near_variance=0.5, levels={"input": 0.0, "head": 1.0})
+    bayes.settings = replace(
+        bayes.settings, near_variance=0.5, levels={"input": 0.0, "head": 1.0, "classes": 0.0}
+    )
     near = x[:200].clone()
     near[:, 150:] *= 1 + 2.0**-9
     before, after = bayes.predict_proba(x[:200]), bayes.predict_proba(near)

@@ -34,7 +34,7 @@ def test_repr_says_what_was_chosen():
         bayes.predict_proba(X)
     assert "(not tuned)" in repr(bayes)  # it was said, and is still true
     bayes.tune([(X, Y)])
-    assert "residual=on (at input, head)" in repr(bayes)
+    assert "residual=on (at input, head, classes)" in repr(bayes)
     assert f"prior_variance={bayes.prior_variance:.4g}, temperature={bayes.temperature:.4g}," in repr(bayes)
     bayes.near_variance = 0.0
     assert "residual=on" in repr(bayes)  # beyond the data

@@ -13,21 +13,30 @@ X, Y = torch.arange(10.0).reshape(5, 2), torch.arange(5)
 
 
 @pytest.mark.parametrize("size", [1, 8 * 4 * 8, 10**9])
+@pytest.mark.parametrize("residual", ["auto", False])
 @pytest.mark.parametrize("structure", reference.STRUCTURES)
-def test_sums_do_not_depend_on_how_many_features_wait(structure, size, monkeypatch):
-    expected, x, y = reference.fitted(3, structure=structure)
+def test_sums_do_not_depend_on_how_many_features_wait(structure, residual, size, monkeypatch):
+    """With a residual, "kron" takes the second moments from its sums, and makes no product of its own."""
+    expected, x, y = reference.fitted(3, structure=structure, residual=False)
     monkeypatch.setattr(last_layer, "FIT_BYTES", size)
-    products = []
+    products, sums = [], []
     kind = CURVATURES[structure]
-    plain = kind.of_features.__func__
+    plain, of_moments = kind.of_features.__func__, kind.of_moments.__func__
 
     def counted(cls, features, logits, likelihood):
         products.append(len(features))
         return plain(cls, features, logits, likelihood)
 
+    def counted_moments(cls, moments, logits, likelihood):
+        sums.append(len(logits))
+        return of_moments(cls, moments, logits, likelihood)
+
     monkeypatch.setattr(kind, "of_features", classmethod(counted))
-    found = bb.Laplace(expected.model, structure=structure).fit(reference.loader(x, y))
-    assert products == {1: [7, 7, 7, 7, 2], 8 * 4 * 8: [14, 14, 2], 10**9: [30]}[size]
+    monkeypatch.setattr(kind, "of_moments", classmethod(counted_moments))
+    found = bb.Laplace(expected.model, structure=structure, residual=residual).fit(reference.loader(x, y))
+    together = {1: [7, 7, 7, 7, 2], 8 * 4 * 8: [14, 14, 2], 10**9: [30]}[size]
+    assert products == ([] if structure == "kron" and residual else together)
+    assert sums == (together if structure == "kron" or residual else [])
     ours, theirs = found.posterior.fitted, expected.posterior.fitted
     assert ours.count == theirs.count == 30 and ours.loss == pytest.approx(theirs.loss, rel=1e-14)
     (ours,), (theirs,) = ours.curvature.values(), theirs.curvature.values()

@@ -107,6 +107,7 @@ def test_a_resumed_fit_is_the_uninterrupted_one_to_the_last_bit(options, tmp_pat
     assert list(tmp_path.iterdir()) == []
     levels = () if options.get("residual") is False else ("input", "head")
     assert tuple(found.posterior.fitted.level_sums) == levels
+    assert not levels or found.posterior.fitted.level_sums["head"].class_counts.tolist() == [40.0] * 3
 
 
 def test_an_interruption_at_any_batch(tmp_path):

@@ -1,6 +1,7 @@
 """The exported graph gives the drop-in's numbers, wherever it runs and however many rows it sees."""
 
 import copy
+import dataclasses
 import json
 import warnings
 
@@ -137,11 +138,16 @@ def test_graphs_hold_the_temperature_and_the_residual(kind, k, method, structure
     features = reference.head_features(exact, inputs.double())
     sigma = reference.covariance(structure, weights, inside, y, 5.0)
     # The tanh of far inputs is like that of others: there the input alone is beyond the data.
-    seen = {"input": (inputs, x), "head": (features[:, :-1], inside[:, :-1])}
-    assert seen.keys() == bayes.settings.levels.keys() == bayes.settings.thresholds.keys()
+    hidden = features[:, :-1], inside[:, :-1]
+    distances = {
+        "input": reference.residual_distances(inputs, x, correlated=True),
+        "head": reference.residual_distances(*hidden, correlated=True),
+        "classes": reference.class_distances(*hidden, y),
+    }
+    assert distances.keys() == bayes.settings.levels.keys() == bayes.settings.thresholds.keys()
     added, far = 0.0, 0
     for name, weight in bayes.settings.levels.items():
-        cubes = reference.residual_distances(*seen[name], correlated=True) ** 3
+        cubes = distances[name] ** 3
         beyond = (cubes / bayes.settings.thresholds[name] ** 3 - 1).clamp_min(0)
         added = added + bayes.near_variance * weight * cubes + bayes.beyond_variance * beyond
         far += int((beyond > 0).sum())
@@ -230,19 +236,50 @@ def test_inputs_that_have_no_row_for_each_point_are_exported(rows, tmp_path):
 @pytest.mark.parametrize("kind", ["onnx", "pt2"])
 @pytest.mark.parametrize("residual", ["auto", ("3", "2")])
 def test_the_levels_of_the_residual_are_exported(residual, kind, tmp_path):
-    """Pixels, averaged channels, and the head's features; each of them has its part in the variance."""
+    """Pixels, averaged channels, and the head's features, twice; each has its part in the variance."""
     pytest.importorskip("onnxscript")
-    model, x = ray_cases.network("convnet", 3, 60)
-    model, x, y = model.float(), x.float(), torch.arange(60) % 3
+    model, x = ray_cases.network("convnet", 3, 300)
+    y = ray_cases.predicted_labels(model, x)
+    y[::3] = y[::3].roll(1)  # some are wrong
+    model, x = model.float(), x.float()
     bayes = bb.Laplace(model, residual=residual).fit([(x, y)]).tune([(x, y)])
     inputs = torch.cat([x[:7], 3 * x[:5], x[:4] - 5])
     parts = bayes.explain(inputs)
-    assert len(parts) == (3 if residual == "auto" else 4)
+    assert [*parts][-2:] == ["head", "classes"] and len(parts) == (4 if residual == "auto" else 5)
     assert all(float(each.max()) > 0.01 for each in parts.values())
     graph = graph_of(bayes, tmp_path / f"bayes.{kind}", x[:2])
     with torch.no_grad():
         for some in (inputs, inputs[:1], 100 * x[:5]):
             assert_close(graph(some), bayes(some))
+
+
+@pytest.mark.parametrize("kind", ["onnx", "pt2"])
+@pytest.mark.parametrize("k", [1, 3])
+def test_the_distance_from_the_classes_is_exported(k, kind, tmp_path):
+    """It alone counts: against the dense formula, in the logits that it shrinks."""
+    pytest.importorskip("onnxscript")
+    model, x = ray_cases.network("mlp", k, 200)
+    y = ray_cases.predicted_labels(model, x)
+    before = nn.Sequential(*list(model)[:-1])
+    inputs = torch.cat([x[:6], 4 * x[:6], 30 * x[:6]])
+    with torch.no_grad():
+        far = reference.class_distances(before(inputs), before(x), y)
+    assert int((far > 0.3).sum()) > 9 and int((far == 0).sum()) > 1
+    bayes = bb.Laplace(model.float(), prior_variance=1e-9).fit([(x.float(), y)])
+    levels = {name: float(name == "classes") for name in bayes.known_residual.names}
+    bayes.settings = dataclasses.replace(bayes.settings, near_variance=0.2, levels=levels)
+    found = graph_of(bayes, tmp_path / f"bayes.{kind}", x[:2].float())(inputs.float()).detach()
+    assert_close(found, bayes(inputs.float()).detach())
+    # A variance of v for each logit, and nothing else: every difference has twice as much.
+    with torch.no_grad():
+        means = model.double()(inputs)
+    shrink = (1 + reference.KAPPA * (2 if k > 1 else 1) * 0.2 * far**3).sqrt()
+    expected = [
+        reference.pairwise(mean / s, torch.zeros(k, k)) if k > 1 else (mean / s).sigmoid()
+        for mean, s in zip(means, shrink, strict=True)
+    ]
+    probabilities = found.double().softmax(1) if k > 1 else found.double().sigmoid()
+    torch.testing.assert_close(probabilities, torch.stack(expected), rtol=1e-3, atol=1e-5)
 
 
 def test_an_autocast_around_the_export_is_not_in_the_graph(tmp_path):

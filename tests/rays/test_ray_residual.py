@@ -115,6 +115,130 @@ def is_bound(cubes, found, grid, slope, offset, exact):
     assert not exact or bool((cube_root(cubes) >= least.clamp_max(LARGEST) - noise).all())
 
 
+def several_centres(slope, offset, seed, count, spread):
+    """Centres (c, d), one of them at the place of a ray, and numbers (c,), some of them above all squares."""
+    generator = torch.Generator().manual_seed(seed)
+    size = float(offset.abs().max())
+    centres = size * spread * torch.randn(count, offset.shape[1], dtype=torch.float64, generator=generator)
+    centres[0] = offset[1]
+    numbers = (size * spread) ** 2 * torch.rand(count, dtype=torch.float64, generator=generator)
+    numbers[::3] *= 20
+    numbers[1::3] = 0
+    return centres, numbers
+
+
+def dense_squares(slope, offset, centres, numbers, delta):
+    """|slope·δ + offset − c|² − number (n, c), centre by centre."""
+    place = slope * delta[:, None] + offset
+    return torch.stack(
+        [(place - centre).square().sum(1) - number for centre, number in zip(centres, numbers, strict=True)],
+        1,
+    )
+
+
+def dense_square(*case):
+    """max(0, min over centres), (n,)."""
+    return dense_squares(*case).amin(1).clamp_min(0)
+
+
+def square_rounding(slope, offset, centres, numbers, delta):
+    """The rounding error of a square (n,): of the largest parts that it is a difference of."""
+    parts = slope.abs() * delta[:, None] + offset.abs() + centres.abs().amax(0)
+    return 1e-14 * (1 + slope.shape[1]) * (parts.square().sum(1) + numbers.amax())
+
+
+@given(
+    seed=st.integers(0, 10_000),
+    slope_size=st.sampled_from([1e-6, 1.0, 1e3]),
+    offset_size=st.sampled_from([1e-3, 1.0, 1e4]),
+    dimensions=st.integers(1, 5),
+    count=st.integers(1, 7),
+    spread=st.sampled_from([1e-3, 1.0, 30.0]),
+    start=st.sampled_from([0.0, 1e-6, 0.3, 90.0, 1e7]),
+    length=st.sampled_from([0.0, 1e-6, 1.0, 25.0, 1e9]),
+)
+@example(seed=0, slope_size=1.0, offset_size=1.0, dimensions=3, count=5, spread=1.0, start=0.3, length=25.0)
+def test_no_distance_from_several_centres_is_beyond_its_bounds(
+    seed, slope_size, offset_size, dimensions, count, spread, start, length
+):
+    slope, offset = lines(seed, slope_size, offset_size, dimensions)
+    centres, numbers = several_centres(slope, offset, seed, count, spread)
+    case = slope, offset, centres, numbers
+    level, row = EuclideanLevel.of(*case), torch.arange(RAYS)
+    assert level.speed.shape == (RAYS, 1) and level.start.shape == level.rest.shape == (RAYS, count)
+    assert level.width == count and torch.equal(level.moves, slope.abs().amax(1) > 0)
+    low = torch.full((RAYS,), start, dtype=torch.float64)
+    high = low + length
+    for end in (low, high):
+        gap = level.cubes(row, end).pow(2 / 3) - dense_square(*case, end)
+        assert bool((gap.abs() <= square_rounding(*case, end)).all())
+    # Where the distance from a centre is least, and where it is relative to δ; these may be anywhere.
+    speed = slope.square().sum(1)
+    extra = []
+    for centre, number in zip(centres, numbers, strict=True):
+        along = (slope * (offset - centre)).sum(1)
+        extra += [-along / speed, -((offset - centre).square().sum(1) - number) / along]
+    grid = grid_of(low, high, torch.stack(extra))
+    found = torch.stack([dense_square(*case, delta) for delta in grid])
+    noise = torch.stack([square_rounding(*case, delta) for delta in grid])
+    smallest, largest = (ask(row, low, high).pow(2 / 3) for ask in (level.smallest, level.largest))
+    assert bool((smallest <= found + noise).all()) and bool((largest >= found - noise).all())
+    # The smallest one is exact: it is that of a vertex or of an end.
+    least, place = found.min(0)
+    assert bool((smallest >= least - noise.gather(0, place[None])[0]).all())
+    # The largest one is at most that from any one centre, which is at an end.
+    ends = torch.stack([dense_squares(*case, end) for end in (low, high)]).amax(0)
+    most = torch.maximum(*(square_rounding(*case, end) for end in (low, high)))
+    assert bool((largest <= ends.clamp_min(0).amin(1) + most).all())
+    if count == 1:
+        assert bool((largest <= found.amax(0) + most).all())
+    if start > 0:
+        relative = level.smallest_relative(row, low, high).pow(2 / 3)
+        found, noise = found / grid.square(), noise / grid.square()
+        least, place = found.min(0)
+        assert bool((relative <= found + noise).all())
+        assert bool((relative >= least - noise.gather(0, place[None])[0]).all())
+
+
+def test_numbers_that_exceed_all_squares_make_distances_zero():
+    """Near a centre; far away the squares are larger."""
+    slope, offset = torch.tensor([[1.0, 0.0]]).double(), torch.tensor([[0.0, 2.0]]).double()
+    level = EuclideanLevel.of(slope, offset, torch.zeros(1, 2).double(), torch.tensor([5.0]).double())
+    assert level.rest.tolist() == [[-1.0]]
+    row, delta = torch.zeros(4, dtype=torch.int64), torch.tensor([0.0, 0.5, 1.0, 3.0], dtype=torch.float64)
+    assert level.cubes(row, delta).tolist() == pytest.approx([0.0, 0.0, 0.0, 8**1.5])
+    low, high = (torch.tensor([each], dtype=torch.float64) for each in (0.5, 3.0))
+    assert (
+        float(level.smallest(row[:1], low, high)) == 0 == float(level.smallest_relative(row[:1], low, high))
+    )
+    assert float(level.largest(row[:1], low, high)) == pytest.approx(8**1.5)
+    # (d/δ)² = 1 − 1/δ² rises from 3/4 at 2.
+    two, four = (torch.tensor([each], dtype=torch.float64) for each in (2.0, 4.0))
+    assert float(level.smallest_relative(row[:1], two, four)) == pytest.approx(0.75**1.5)
+
+
+def test_coordinates_without_any_direction_are_at_rest():
+    """As those of one class alone."""
+    none, row = torch.zeros(3, 0, dtype=torch.float64), torch.arange(3)
+    level = EuclideanLevel.of(none, none, torch.zeros(1, 0).double(), torch.zeros(1).double())
+    low, high = torch.ones(3, dtype=torch.float64), torch.full((3,), 1e300, dtype=torch.float64)
+    assert level.moves.tolist() == [False] * 3
+    for found in (level.cubes(row, high), *(ask(row, low, high) for ask in (level.smallest, level.largest))):
+        assert found.tolist() == [0.0] * 3
+    assert level.smallest_relative(row, low, high).tolist() == [0.0] * 3
+
+
+@pytest.mark.parametrize("kind", LEVELS)
+def test_the_largest_distance_on_a_cell_is_at_an_end(kind):
+    power, make = LEVELS[kind]
+    slope, offset = lines(1, 1.0, 1.0, 3)
+    row, low, high = torch.arange(RAYS), *torch.tensor([[0.2], [7.0]]).double().expand(2, RAYS)
+    steps = torch.linspace(0, 1, 51, dtype=torch.float64)[:, None]
+    found = torch.stack([dense_distance(slope, offset, each, power) for each in low + steps * (high - low)])
+    largest = cube_root(make(slope, offset).largest(row, low, high))
+    torch.testing.assert_close(largest, found.amax(0), rtol=1e-12, atol=1e-12)
+
+
 def test_a_level_that_is_far_from_its_mean_keeps_its_digits():
     """‖offset‖² − along² would cancel: a ray that passes its mean at 1e-3, from 1e8 away."""
     slope = torch.tensor([[3.0, 4.0]], dtype=torch.float64)
@@ -162,7 +286,7 @@ def test_the_limit_with_named_levels_is_uniform(name, k, method):
     torch.testing.assert_close(bayes.predict_proba(1e9 * x).amax(1), limit.confidence, rtol=0, atol=1e-3)
 
 
-@pytest.mark.parametrize("near, beyond", [(0.7, 0.0), (0.0, 5.0), (0.7, 5.0)])
+@pytest.mark.parametrize("near, beyond", [(1.5, 0.0), (0.0, 5.0), (1.5, 5.0)])
 @pytest.mark.parametrize("layers", ["last", "all"])
 @pytest.mark.parametrize("name, k", [("mlp", 1), ("mlp", 3), ("convnet", 3)])
 def test_the_limit_of_a_zero_input_is_its_prediction(name, k, layers, near, beyond):
@@ -187,7 +311,7 @@ def switched_off(k, layers="last"):
         model[0].weight.copy_(-model[0].weight.abs() - 0.1)
     x = torch.randn(60, 3, dtype=torch.float64)
     bayes = bb.Laplace(model, layers=layers, residual=True).fit([(x, torch.arange(60) % max(2, k))])
-    assert bayes.known_residual.names == ("input", "2", "head")
+    assert bayes.known_residual.names == ("input", "2", "head", "classes")
     return bayes, torch.rand(5, 3, dtype=torch.float64) + 0.1
 
 
@@ -197,7 +321,8 @@ def test_where_no_level_that_counts_moves_the_limit_is_the_prediction_at_rest(k,
     bayes, rays = switched_off(k, layers)
     bayes.predictive, bayes.temperature = method, 0.3
     moving = bayes.settings
-    bayes.settings = replace(moving, near_variance=2.0, levels={"input": 0.0, "2": 0.4, "head": 0.7})
+    levels = {"input": 0.0, "2": 0.4, "head": 0.7, "classes": 0.3}
+    bayes.settings = replace(moving, near_variance=2.0, levels=levels)
     limit, certificate = bayes.limit(rays), bayes.certify(rays)
     for delta in (1e2, 1e6, 1e12):
         predicted = bayes.predict_proba(delta * rays).max(1)
@@ -208,10 +333,10 @@ def test_where_no_level_that_counts_moves_the_limit_is_the_prediction_at_rest(k,
     assert bool((certificate.confidence >= largest_beyond(bayes, rays, deltas(certificate.alpha, 30))).all())
     assert float((certificate.confidence - certificate.limit).max()) <= 1e-2
     # The input counts beyond the data, or near them: either is enough.
-    thresholds = {"input": 3.0, "2": 3.0, "head": 3.0}
+    thresholds = dict.fromkeys(levels, 3.0)
     for counting in (
         replace(bayes.settings, beyond_variance=1e-9, thresholds=thresholds),
-        replace(bayes.settings, levels={"input": 1e-9, "2": 0.4, "head": 0.7}),
+        replace(bayes.settings, levels={**levels, "input": 1e-9}),
     ):
         bayes.settings = counting
         assert bool((bayes.limit(rays).confidence == 1 / max(2, k)).all())
@@ -248,13 +373,31 @@ def test_a_model_without_a_level_at_its_input_has_limits(k):
             return self.inside(x.double())
 
     bayes = bb.Laplace(Named(), residual=True).fit([((3 * x).long(), y)])
-    assert bayes.known_residual.names == ("inside.0", "head")
-    bayes.settings = replace(bayes.settings, levels={"inside.0": 0.0, "head": 1.0})
+    assert bayes.known_residual.names == ("inside.0", "head", "classes")
+    bayes.settings = replace(bayes.settings, levels={"inside.0": 0.0, "head": 1.0, "classes": 0.5})
     rays = torch.rand(5, 3, dtype=torch.float64) + 0.1
     assert bool((bayes.limit(-rays).confidence == 1 / max(2, k)).all())
     rest = bayes.limit(rays).confidence
     assert bool((rest > 1 / max(2, k) + 1e-3).all()) and bool((rest <= bayes.bound()).all())
     torch.testing.assert_close(rest, bayes.predict_proba((1000 * rays).long()).amax(1))
+
+
+@pytest.mark.parametrize("layers", ["last", "all"])
+@pytest.mark.parametrize("k", [1, 3])
+def test_where_only_the_distance_from_classes_counts_the_limit_is_uniform(k, layers):
+    """Features that move, move away from all classes."""
+    options = {"layers": layers, "prior_variance": 0.01, "residual": True, "predicted": True}
+    bayes, x = laplace("mlp", k, n=60, **options)
+    names = bayes.known_residual.names
+    bayes.settings = replace(bayes.settings, levels={name: float(name == "classes") for name in names})
+    with torch.no_grad():
+        assert float(bayes.known_residual.distances(1e6 * x)[:, -1].min()) > 1e3
+    limit = bayes.limit(x)
+    assert bool((limit.confidence == 1 / max(2, k)).all())
+    torch.testing.assert_close(bayes.predict_proba(1e9 * x).amax(1), limit.confidence, rtol=0, atol=1e-3)
+    certificate = bayes.certify(x[:10])
+    top = largest_beyond(bayes, x[:10], deltas(certificate.alpha, 60))
+    assert bool((certificate.confidence >= top).all())
 
 
 # ---- certificates
@@ -267,7 +410,7 @@ def test_certificates_with_a_residual_hold_and_are_tight(k, method, near, beyond
     chosen_residual(bayes, near, beyond)
     bayes.temperature = 1.5 if beyond else 1.0
     certificate = bayes.certify(x)
-    top = largest_beyond(bayes, x, fine_grid(certificate.alpha, 150))
+    top = largest_beyond(bayes, x, fine_grid(certificate.alpha, 400))
     gap = certificate.confidence - torch.maximum(top, certificate.limit)
     assert gap.min() >= 0
     assert gap.max() <= (1e-4 if k == 1 else 0.01)
@@ -285,10 +428,11 @@ def test_certificates_with_a_residual_hold_on_every_kind_of_network(name, k, lay
 
 
 @pytest.mark.filterwarnings("ignore::bitbayes.errors.EdgeWarning")
+@pytest.mark.parametrize("predicted", [False, True], ids=["any labels", "predicted labels"])
 @pytest.mark.parametrize("k", [1, 3])
 @pytest.mark.parametrize("name", ["mlp", "convnet"])
-def test_certificates_of_what_tune_chooses_hold(name, k):
-    bayes, x = laplace(name, k, n=60)
+def test_certificates_of_what_tune_chooses_hold(name, k, predicted):
+    bayes, x = laplace(name, k, n=60, predicted=predicted)
     bayes.tune([(2 * x, torch.arange(60) % max(2, k))])
     assert bayes.near_variance > 0 and bayes.beyond_variance > 0
     certificate = bayes.certify(x)
@@ -305,13 +449,17 @@ def test_certificates_of_what_tune_chooses_hold(name, k):
     beyond=st.sampled_from([0.0, 1e-3, 1.0, 1e3]),
     temperature=st.floats(1e-2, 1e2),
     named=st.booleans(),
+    n=st.sampled_from([6, 30]),
+    predicted=st.booleans(),
     seed=st.integers(0, 10_000),
 )
 def test_certificates_with_hidden_levels_hold_on_any_network(
-    name, k, layers, near, beyond, temperature, named, seed
+    name, k, layers, near, beyond, temperature, named, n, predicted, seed
 ):
     residual = NAMED.get(name, True) if named else True
-    bayes, x = laplace(name, k, n=6, seed=seed, layers=layers, prior_variance=0.1, residual=residual)
+    options = {"layers": layers, "prior_variance": 0.1, "residual": residual, "predicted": predicted}
+    bayes, x = laplace(name, k, n=n, seed=seed, **options)
+    x = x[:6]
     chosen_residual(bayes, near, beyond, seed)
     bayes.temperature = temperature
     certificate = bayes.certify(x)

@@ -25,7 +25,7 @@ CHOSEN = Settings(
     near_variance=0.7,
     beyond_variance=0.3,
     levels={"input": 0.5, "2": 0.2, "head": 0.0, "classes": 0.1},
-    thresholds={"input": 1.1, "2": 1.5, "head": 1.5, "classes": 2.0},
+    thresholds={"input": 1.1, "2": 1.5, "head": 1.5, "classes": 1.0},
 )
 
 
@@ -55,7 +55,7 @@ def plain_variances(distances, settings):
 @pytest.mark.parametrize("layers", ["last", "all"])
 @pytest.mark.parametrize("dtype, tolerance", [(torch.float64, 1e-10), (torch.float32, 1e-4)])
 def test_distances_are_those_of_the_features_at_each_level(layers, dtype, tolerance):
-    bayes, x = laplace("mlp", 3, layers=layers, predicted=True)
+    bayes, x = laplace("mlp", 3, n=100, layers=layers, predicted=True)
     residual = bayes.known_residual
     assert residual.names == ("input", "2", "head", "classes")
     assert residual.measures_input and residual.measures_classes
@@ -63,7 +63,7 @@ def test_distances_are_those_of_the_features_at_each_level(layers, dtype, tolera
     expected = plain_distances(bayes.model, 3 * x, 2 * x)
     bayes.model.to(dtype)
     found = residual.distances((3 * x).to(dtype))
-    assert found.shape == (40, 4) and found.dtype == torch.float64
+    assert found.shape == (100, 4) and found.dtype == torch.float64
     torch.testing.assert_close(found.detach(), expected, rtol=tolerance, atol=tolerance)
 
 
@@ -72,7 +72,7 @@ def test_distances_are_those_of_the_features_at_each_level(layers, dtype, tolera
     [*(("last", each) for each in STRUCTURES), *(("all", each) for each in ("full", "kron", "diag"))],
 )
 def test_it_adds_an_isotropic_part_to_the_covariance(layers, structure):
-    options = {"layers": layers, "structure": structure, "predicted": True}
+    options = {"n": 100, "layers": layers, "structure": structure, "predicted": True}
     plain, x = laplace("mlp", 3, prior_variance=2.0, residual=False, **options)
     bayes, _ = laplace("mlp", 3, **options)
     bayes.settings = CHOSEN
@@ -86,8 +86,8 @@ def test_it_adds_an_isotropic_part_to_the_covariance(layers, structure):
 
 
 def test_without_chosen_weights_all_levels_count_the_same():
-    plain, x = laplace("mlp", 3, prior_variance=1.0, residual=False, predicted=True)
-    bayes, _ = laplace("mlp", 3, prior_variance=1.0, residual=True, predicted=True)
+    plain, x = laplace("mlp", 3, n=100, prior_variance=1.0, residual=False, predicted=True)
+    bayes, _ = laplace("mlp", 3, n=100, prior_variance=1.0, residual=True, predicted=True)
     added = (bayes.logits(3 * x).covariance - plain.logits(3 * x).covariance).diagonal(dim1=1, dim2=2)
     expected = plain_distances(bayes.model, 3 * x, 2 * x).pow(3).mean(1)
     torch.testing.assert_close(added, expected[:, None].expand(-1, 3), rtol=1e-9, atol=1e-9)
@@ -106,7 +106,7 @@ def test_loaders_drop_in_and_samples_agree_with_the_prediction(layers, residual)
 
 
 def test_the_drop_in_is_differentiable_through_all_levels():
-    bayes, x = laplace("mlp", 3, predicted=True)
+    bayes, x = laplace("mlp", 3, n=100, predicted=True)
     bayes.settings = CHOSEN
     far = bayes.known_residual.distances(3 * x)[:, -1] > 0.1
     x = (3 * x[far][:4]).requires_grad_()
@@ -567,3 +567,23 @@ def test_a_dead_unit_that_fires_counts_like_the_others(dtype):
     assert torch.equal(hidden_distances(bayes, x, -100.0), dead)
     assert float(little.mean()) < 1.1 * float(dead.mean())
     assert bool((much > 22).all())
+
+
+@pytest.mark.parametrize("pixels", [False, True], ids=["table", "image"])
+def test_a_column_of_a_table_that_was_always_0_is_far_when_it_moves_and_a_dark_pixel_is_not(pixels):
+    """It has a 64th of the median deviation there, as another constant has of its value."""
+    x = torch.randn(200, 6, generator=torch.Generator().manual_seed(0)).double()
+    x[:, 2] = 0
+    moved = x + torch.eye(6, dtype=torch.float64)[2]  # by about one deviation of the others
+    shape = (200, 1, 2, 3) if pixels else (200, 6)
+    model = nn.Sequential(nn.Flatten(), *MLP((6, 8, 3))).double()
+    bayes = bb.Laplace(model).fit([(x.reshape(shape), torch.arange(200) % 3)])
+    with torch.no_grad():
+        found = bayes.known_residual.distances(moved.reshape(shape))[:, 0]
+        before = bayes.known_residual.distances(x.reshape(shape))[:, 0]
+    expected = residual_distances(moved, x, not pixels, 1.0 if pixels else 2.0**-6)
+    torch.testing.assert_close(found, expected, rtol=1e-10, atol=0)
+    if pixels:
+        assert float(found.mean()) < 1.5 * float(before.mean())
+    else:  # 64 deviations of one column in six
+        assert float(found.min()) > 0.8 * 64 / 6**0.5 and float(before.max()) < 3

@@ -327,9 +327,21 @@ def test_a_column_of_one_number_has_its_64th_as_deviation(value, dtype, correlat
     torch.testing.assert_close(found, residual_deviations(rows, correlated), rtol=1e-13, atol=0)
 
 
+@KINDS
+@pytest.mark.parametrize("at_zero", [1.0, 0.25, 2.0**-6])
+def test_a_column_of_zeros_has_a_share_of_the_median_deviation(at_zero, correlated):
+    rows = torch.randn(500, 5, dtype=torch.float64) * torch.tensor([1.0, 0.0, 3.0, 9.0, 0.0])
+    rows[:, 4] = -0.7
+    found, plain = (LevelSums.of(rows, correlated=correlated).deviations(*each) for each in ((at_zero,), ()))
+    torch.testing.assert_close(found, residual_deviations(rows, correlated, at_zero), rtol=1e-13, atol=0)
+    assert float(found[1]) == at_zero * float(plain[2]) and float(found[4]) == 0.7 / 64
+    assert torch.equal(found[[0, 2, 3, 4]], plain[[0, 2, 3, 4]])
+
+
 def test_where_nothing_varies_every_deviation_is_known():
     found = LevelSums.of(torch.tensor([[0.0, -3.2]], dtype=torch.float64).repeat(4, 1), correlated=True)
     assert found.deviations().tolist() == [1.0, 3.2 / 64]
+    assert found.deviations(0.5).tolist() == [0.5, 3.2 / 64]
     torch.testing.assert_close(found.correlations(), torch.eye(2, dtype=torch.float64), rtol=0, atol=0)
 
 

@@ -406,7 +406,7 @@ def test_the_residuals_numbers_are_those_of_plain_formulas(k, layers, residual):
     assert found.score_edge == pytest.approx(float(torch.stack(cubes).amax(0).quantile(0.99)), rel=1e-12)
     from_classes = distances[:, -1].tolist()
     assert found.class_centre == pytest.approx(statistics.median_low(from_classes), rel=1e-12)
-    assert found.class_spread == pytest.approx(statistics.pstdev(from_classes), rel=1e-9)
+    assert found.class_spread == pytest.approx(max(0.1, statistics.pstdev(from_classes)), rel=1e-9)
     assert 0 < sum(each > 0 for each in from_classes) < len(x)
     energy = bayes.posterior.likelihood.score(bayes.logits(x))
     # Over all layers the deviations of candidates are interpolated, to 2 %.
@@ -464,6 +464,10 @@ def test_the_smallest_threshold_is_positive(pixels):
     least = {"input": 1e-6 if pixels else 1.0, "head": 1.0, "classes": 1.0}
     smallest = {name: BEYOND * (1 + 4 / math.sqrt(12)) * edge for name, edge in least.items()}
     assert bayes.settings.thresholds == pytest.approx(smallest, rel=1e-12) and bayes.beyond_variance > 0
+    # All points are at the mean of their class: the numbers of the score have floors, too.
+    assert (bayes.settings.class_centre, bayes.settings.class_spread) == (0.0, 0.1)
+    assert bayes.settings.score_edge == pytest.approx(1e-18)
+    assert bool(bayes.score(1e30 * torch.ones_like(x[:3])).isfinite().all())
     assert bool(bayes.predict_proba(1e30 * torch.ones_like(x[:3])).isfinite().all())
 
 

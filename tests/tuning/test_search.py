@@ -1,7 +1,9 @@
 """The search for the candidate of least cost, on grids of different spacing."""
 
+import itertools
 import math
 
+import numpy
 import pytest
 import torch
 from hypothesis import given
@@ -127,7 +129,7 @@ def test_the_largest_candidate_within_a_limit():
     assert largest_within(grid, costs, 0.31) == 1.0
     assert largest_within(grid, costs, 0.4) == 2.0  # NaN is within no limit
     assert largest_within(grid, costs, 0.1) == 0.0
-    assert largest_within(grid, costs[:3], 0.4) == largest_within(grid, costs[:3], 9.0) == 2.0
+    assert largest_within(grid[:3], costs[:3], 0.4) == largest_within(grid[:3], costs[:3], 9.0) == 2.0
     # Costs may rise and fall again: the largest that is within counts, not the last before the first beyond.
     again = torch.tensor([0.3, 0.9, 0.2, 0.9], dtype=torch.float64)
     assert largest_within(grid, again, 0.2) == 2.0

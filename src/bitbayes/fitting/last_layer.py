@@ -79,6 +79,7 @@ def fit_last_layer(request: FitRequest) -> Fitted:
         for batch in data:
             points = passes.run(levels.attach(batch))
             if points is not None:
+                points = points.observed()
                 assert points.labels is not None
                 shape = len(points.logits), head.outputs
                 labels = likelihood.check_labels(points.labels, shape, points.name, checks)

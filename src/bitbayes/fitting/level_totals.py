@@ -17,9 +17,11 @@ from bitbayes.model import (
 from bitbayes.model.head.levels import HEAD
 from bitbayes.options import Options
 from bitbayes.residual import (
+    GPU_STEP_NUMBERS,
     INPUT,
     LARGEST_CLASSES,
     LARGEST_WIDTH,
+    STEP_NUMBERS,
     LevelSums,
     are_vectors,
     as_rows,
@@ -31,11 +33,13 @@ from bitbayes.residual import (
 class LevelTotals:
     """Adds up the features of each batch, at the input and at the levels.
 
-    Features of hidden levels wait until `add_waiting`, so that one product serves many batches.
+    They wait until `add_waiting`, so that one product serves many batches. Inputs, which are large, wait
+    until there are `STEP_NUMBERS` of them.
 
     asked: whether the residual was asked for, and not only allowed. If not, inputs that cannot be measured,
         or are not of one size, have no level of their own, and features that are not of one size have none.
     sums: so far, by the name of the level.
+    table: whether the inputs are rows of a table, whose correlations are kept.
     classes: of how many classes the head's features have means; 0 if labels are no classes.
     """
 
@@ -43,8 +47,10 @@ class LevelTotals:
     asked: bool = False
     input_is_level: bool = False
     sums: dict[str, LevelSums] = field(default_factory=dict)
+    waiting_inputs: list[Tensor] = field(default_factory=list)
     waiting: list[list[Tensor]] = field(default_factory=list)
     waiting_labels: list[Tensor] = field(default_factory=list)
+    table: bool = False
     classes: int = 0
 
     @classmethod
@@ -83,7 +89,7 @@ class LevelTotals:
         return cls(tuple(levels), asked, able and (new or INPUT in sums), dict(sums))
 
     def attach(self, batch: Batch) -> Batch:
-        """The batch with an observer of its levels. Its input is added now: the model may change it."""
+        """The batch with an observer of its levels. Its input is copied now: the model may change it."""
         self._add_input(batch.inputs)
         return replace(batch, observer=Observer(self.levels, self._wait)) if self.levels else batch
 
@@ -107,6 +113,7 @@ class LevelTotals:
 
     def add_waiting(self) -> LevelSums | None:
         """Add what waits to the sums. The result are those of the head's features that waited, or None."""
+        self._add_inputs()  # which come first in the sums
         added: LevelSums | None = None
         for level, parts in zip(self.levels, zip(*self.waiting, strict=True), strict=False):
             widths = {each.shape[1] for each in parts}
@@ -131,14 +138,31 @@ class LevelTotals:
     def _add_input(self, inputs: Inputs) -> None:
         if not self.input_is_level:
             return
-        before = self.sums.get(INPUT)
-        fits = measurable(inputs) and (before is None or as_rows(inputs).shape[1] == len(before.mean))
-        if not fits and not self.asked:
-            self.input_is_level = False
-            self.sums.pop(INPUT, None)
-            return
-        correlated = are_vectors(inputs) if before is None else before.correlated
-        self._add(INPUT, as_rows(inputs), correlated=correlated)
+        if not self._fits(inputs):
+            if not self.asked:
+                self.input_is_level, self.waiting_inputs = False, []
+                self.sums.pop(INPUT, None)
+                return
+            self._add_inputs()  # so that these are compared with all before them
+        if INPUT not in self.sums and not self.waiting_inputs:
+            self.table = are_vectors(inputs)
+        self.waiting_inputs.append(as_rows(inputs).clone())
+        numbers = GPU_STEP_NUMBERS if self.waiting_inputs[0].is_cuda else STEP_NUMBERS
+        if sum(each.numel() for each in self.waiting_inputs) >= numbers:
+            self._add_inputs()
+
+    def _fits(self, inputs: Inputs) -> bool:
+        """Whether the inputs can be measured, and are as wide as those before."""
+        if not measurable(inputs):
+            return False
+        widths = {len(self.sums[INPUT].mean)} if INPUT in self.sums else set[int]()
+        return {each.shape[1] for each in self.waiting_inputs} | widths <= {as_rows(inputs).shape[1]}
+
+    def _add_inputs(self) -> None:
+        if self.waiting_inputs:
+            correlated = self.sums[INPUT].correlated if INPUT in self.sums else self.table
+            self._add(INPUT, torch.cat(self.waiting_inputs), correlated=correlated)
+            self.waiting_inputs = []
 
     def _add(self, name: str, rows: Tensor, *, correlated: bool, labels: Tensor | None = None) -> LevelSums:
         classes = self.classes if correlated and labels is not None and len(labels) == len(rows) else 0

@@ -103,7 +103,7 @@ class AllLayers(WeightPosterior):
         with torch.no_grad():
             gaussian = self._gaussian(Batch(x, None, "the input"), prior, self.differences)
         mean = as_logits(output, row_count(x)).to(gaussian.scale.dtype) / gaussian.scale[:, None]
-        distances = None if observer is None else observer.observe(recorded())
+        distances = None if observer is None else observer.look(recorded())
         return Passed(replace(gaussian, scaled_mean=mean), tuple(output.shape), distances)
 
     def logits(self, batch: Batch, prior: Prior) -> tuple[Batch, LogitGaussian]:
@@ -184,7 +184,7 @@ class AllLayers(WeightPosterior):
             return batch
         with torch.no_grad():
             rows = run_levels(self.network(), observer.levels, batch.inputs)
-            return replace(batch, observer=None, distances=observer.observe(rows))
+            return replace(batch, observer=None, distances=observer.look(rows))
 
     def _parts(self, batches: Iterable[Batch], most: int | None = None) -> Iterator[Batch]:
         """Batches cut to what memory allows, but not mappings, whose tensors may depend on each other."""

@@ -29,6 +29,8 @@ from bitbayes.structures import Curvature, FullCurvature, WeightGaussian
 
 # Numbers in the features of one step of tuning: large enough to amortise kernel launches.
 STEP_NUMBERS = 2**20
+# Predictions for small batches are computed together, up to so many points, to amortise kernel launches.
+JOINED_ROWS = 1024
 # The most logits in one step of tuning, for each of the candidates that are compared at once.
 STEP_LOGITS = 2**20
 # The most positions of validation data that are kept, and the most bytes of their features and logits. They
@@ -110,12 +112,13 @@ class LastLayer(WeightPosterior):
         with recorded_levels(network, levels, x) as recorded:
             features, logits, shape = forward(network, self.head, x)
         gaussian = self._by_prior(features, logits, wide=self._is_wide(prior)).at(prior)
-        return Passed(gaussian, shape, None if observer is None else observer.observe(recorded()))
+        return Passed(gaussian, shape, None if observer is None else observer.look(recorded()))
 
     def logits(self, batch: Batch, prior: Prior) -> tuple[Batch, LogitGaussian]:
         with DeferredChecks() as checks:
             points = FeaturePasses(self.network(), self.head, checks).run(batch)
         assert points is not None  # it has no labels
+        points = points.observed()
         return points, self._by_prior(points.features, points.logits, wide=self._is_wide(prior)).at(prior)
 
     def gaussians(self, batches: Iterable[Batch], prior: Prior, rows: int) -> BatchGaussians:
@@ -198,24 +201,37 @@ class LastLayer(WeightPosterior):
         *,
         wide: bool = True,
     ) -> Iterator[tuple[FeatureBatch, HeadLogitsByPrior]]:
-        """The points of each batch, at most `rows` at a time, and their Gaussians; see `_by_prior`."""
+        """The points of all batches, at most `rows` at a time, and their Gaussians; see `_by_prior`."""
         with DeferredChecks() as checks:
-            passes = FeaturePasses(self.network(), self.head, checks)
-            for batch in batches:
-                points = passes.run(batch)
-                if points is None:
-                    continue
-                if points.labels is not None:
-                    shape = len(points.logits), self.outputs
-                    labels = self.likelihood.check_labels(points.labels, shape, points.name, checks)
-                    points = replace(points, labels=labels)
-                for part in points.split(rows):
+            for points in self._joined_points(batches, min(rows, JOINED_ROWS), checks):
+                for part in points.observed().split(rows):
                     chosen = None if choose is None else choose(len(part.logits))
                     part = part if chosen is None else part.select(chosen)
                     yield part, self._by_prior(part.features, part.logits, wide=wide)
-                checks.end_batch()
-            if passes.skipped:
-                passes.refuse_no_points()
+
+    def _joined_points(
+        self, batches: Iterable[Batch], rows: int, checks: DeferredChecks
+    ) -> Iterator[FeatureBatch]:
+        """The points of the batches, labels checked; small batches are joined, up to so many rows."""
+        passes = FeaturePasses(self.network(), self.head, checks)
+        waiting: list[FeatureBatch] = []
+        for batch in batches:
+            points = passes.run(batch)
+            if points is None:
+                continue
+            if points.labels is not None:
+                shape = len(points.logits), self.outputs
+                labels = self.likelihood.check_labels(points.labels, shape, points.name, checks)
+                points = replace(points, labels=labels)
+            if waiting and (self.layout.positions or sum(map(len, waiting)) + len(points) > rows):
+                yield FeatureBatch.joined(waiting)
+                waiting = []
+            waiting.append(points)
+            checks.end_batch()
+        if waiting:
+            yield FeatureBatch.joined(waiting)
+        if passes.skipped:
+            passes.refuse_no_points()
 
     def _is_wide(self, prior: Prior) -> bool:
         """Whether products in float32 would add to the variances."""

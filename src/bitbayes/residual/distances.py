@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from bitbayes.precision import without_autocast
-from bitbayes.residual.sums import LevelSums
+from bitbayes.residual.sums import LevelSums, shrunk
 from bitbayes.tensors import TensorBundle
 
 # Shares of the variance between classes below this are rounding, and so are those within classes.
@@ -104,11 +104,12 @@ class Distance(TensorBundle):
 class ClassDistance(Distance):
     """How much further it is to the nearest class than to the data as a whole: d² = max(0, min_c R_c).
 
-    R_c = (h − μ(c))ᵀ W⁻¹ (h − μ(c)) − (h − μ)ᵀ S⁻¹ (h − μ) is the relative Mahalanobis distance (Ren et al.
-    2021). W = S − Σ_c p_c (μ(c) − μ)(μ(c) − μ)ᵀ is the covariance within classes. On the training data the
-    R of their own classes have the mean 0, up to the shrinkage of S. Directions in which classes do not
-    differ cancel. In coordinates t in which S = 1 and the means m(c) of the classes are uncorrelated, with
-    the shares βⱼ of the variance along tⱼ that lie between classes,
+    R_c = (h − μ(c))ᵀ W⁻¹ (h − μ(c)) − (h − μ)ᵀ (W + B)⁻¹ (h − μ) is the relative Mahalanobis distance (Ren et
+    al. 2021). B = Σ_c p_c (μ(c) − μ)(μ(c) − μ)ᵀ is the covariance between classes, and W that within them,
+    shrunk as all moments are. On the training data the R of their own classes have the mean 0, up to the
+    shrinkage. Directions in which classes do not differ cancel. In coordinates t in which W + B = 1 and the
+    means m(c) of the classes are uncorrelated, with the shares βⱼ of the variance along tⱼ that lie between
+    classes,
 
     R_c = Σⱼ (tⱼ − mⱼ(c))²/(1 − βⱼ) − tⱼ² = Σⱼ wⱼ (tⱼ − mⱼ(c)/βⱼ)² − mⱼ(c)²/βⱼ, wⱼ = βⱼ/(1 − βⱼ).
 
@@ -130,19 +131,22 @@ class ClassDistance(Distance):
         deviations, known = sums.deviations(at_zero), sums.class_counts > 0
         shares = sums.class_counts[known] / sums.count
         gaps = (sums.class_means[known] - sums.mean) * sums.varies()  # what does not vary has rounding errors
-        root = torch.linalg.cholesky(sums.correlations())
+        moments, weighted = sums.moments(), gaps / deviations * shares.sqrt()[:, None]
+        between = weighted.T @ weighted
+        within = shrunk(moments - between, sums.shrinkage(moments))
+        root = torch.linalg.cholesky(within + between)
         means = torch.linalg.solve_triangular(root, (gaps / deviations).T, upper=False).T  # (c, d)
         _, values, vectors = torch.linalg.svd(means * shares.sqrt()[:, None], full_matrices=False)
-        between = values[: len(means) - 1].square()  # the means of c classes span c − 1 directions
-        between = between[between > SMALLEST_SHARE].clamp_max(1 - SMALLEST_SHARE)  # (r,), in descending order
-        directions = vectors[: len(between)].T  # (d, r)
-        weights = between / (1 - between) / max(1, len(between))
+        ratios = values[: len(means) - 1].square()  # the means of c classes span c − 1 directions
+        ratios = ratios[ratios > SMALLEST_SHARE].clamp_max(1 - SMALLEST_SHARE)  # β (r,), in descending order
+        directions, count = vectors[: len(ratios)].T, max(1, len(ratios))  # (d, r)
+        weights = ratios / (1 - ratios) / count
         means = means @ directions  # (c, r)
         matrix = torch.linalg.solve_triangular(root.T, directions * weights.sqrt(), upper=True)
         matrix = matrix / deviations[:, None]
         unit = torch.where(matrix.any(), matrix.abs().sum(0).sum(), 1.0)[None]
-        centres = means / between * weights.sqrt() / unit
-        offsets = (means.square() / between).sum(1) / max(1, len(between)) / unit.square()
+        centres = means / ratios * weights.sqrt() / unit
+        offsets = (means.square() / ratios).sum(1) / count / unit.square()
         matrix = (matrix / unit).to(device, dtype)
         return cls(
             *_centred(sums, device, dtype), matrix, *(each.to(device) for each in (unit, centres, offsets))

@@ -66,15 +66,17 @@ class Residual:
 
     def observer(self, inputs: Inputs) -> Observer:
         """What measures the levels of these inputs. Call it before the model runs, which may change them."""
-        first = [self._measure(INPUT, as_rows(inputs))] if INPUT in self.sums else []
+        before = (self._measure(INPUT, as_rows(inputs)),) if INPUT in self.sums else ()
+        return Observer(self.levels, self._observe, before)
 
-        def observe(rows: list[Tensor]) -> Tensor:
-            hidden = [self._measure(level.name, each) for level, each in zip(self.levels, rows, strict=True)]
-            if self.measures_classes:
-                hidden.append(self._measure(CLASSES, rows[-1]))
-            return torch.stack([*first, *(each.to(first[0].device) if first else each for each in hidden)], 1)
-
-        return Observer(self.levels, observe)
+    def _observe(self, seen: list[Tensor]) -> Tensor:
+        """The distances (n, levels), from that of the input, if it has one, and the rows of the levels."""
+        count = len(seen) - len(self.levels)
+        found, rows = seen[:count], seen[count:]
+        found += [self._measure(level.name, each) for level, each in zip(self.levels, rows, strict=True)]
+        if self.measures_classes:
+            found.append(self._measure(CLASSES, rows[-1]))
+        return torch.stack([each.to(found[0].device) for each in found], 1)
 
     def attach(self, batch: Batch) -> Batch:
         """The batch with an observer that measures its distances."""
@@ -84,7 +86,7 @@ class Residual:
         """The distances (n, levels) of inputs, by a run of the model."""
         observer = self.observer(inputs)
         rows = run_levels(self.network(), self.levels, inputs)
-        found = observer.observe(rows)
+        found = observer.look(rows)
         assert found is not None
         return found
 

@@ -224,27 +224,44 @@ class LevelSums(TensorBundle):
         constant = torch.where(self.mean != 0, CONSTANT * self.mean.abs(), at_zero * typical)
         return torch.where(varies, found, constant)
 
-    def correlations(self) -> Tensor:
-        """The second moments (d, d) of the columns in units of `deviations`, shrunk towards the identity.
+    def moments(self) -> Tensor:
+        """The second moments (d, d) of the columns in units of `deviations`.
 
         Where the deviation is larger than the standard deviation, the difference of their squares counts as
-        variance of that column alone, so that the diagonal is 1. The shrinkage is the oracle approximating
-        one of Chen et al. (2010), which depends on nothing but these moments and their number. Directions in
-        which few data vary would be too short otherwise.
+        variance of that column alone, so that the diagonal is 1.
         """
-        deviations, d = self.deviations(), len(self.mean)
-        varies = self.varies()
+        deviations, varies = self.deviations(), self.varies()
         moments = self.products / self.count / deviations[:, None] / deviations
         moments = torch.where(varies[:, None] & varies, moments, 0.0)
         moments.diagonal().fill_(1.0)
-        squared = moments.square().sum()
+        return moments
+
+    def shrinkage(self, moments: Tensor) -> float:
+        """The share by which `moments` are shrunk: the oracle approximating one of Chen et al. (2010).
+
+        It depends on nothing but these moments and their number. Directions in which few data vary would be
+        too short otherwise.
+        """
+        d, squared = len(moments), moments.square().sum()
         spread = float((self.count + 1 - 2 / d) * (squared - d))
         share = float((1 - 2 / d) * squared + d**2) / spread if spread > 0 else 1.0
-        share = min(1.0, max(SMALLEST_SHRINKAGE, share))
-        shrunk: Tensor = (1 - share) * moments
-        shrunk.diagonal().add_(share)
-        return shrunk
+        return min(1.0, max(SMALLEST_SHRINKAGE, share))
+
+    def correlations(self) -> Tensor:
+        """The second moments (d, d) in units of `deviations`, shrunk towards the identity."""
+        moments = self.moments()
+        return shrunk(moments, self.shrinkage(moments))
+
+
+def shrunk(moments: Tensor, share: float) -> Tensor:
+    """(1 − share)·moments + share·(their mean diagonal)·1, positive definite for a positive share."""
+    mean = moments.diagonal().mean().clamp_min(SMALLEST_VARIANCE)
+    found = (1 - share) * moments
+    found.diagonal().add_(share * mean)
+    return found
 
 
 # Shorter directions than this share of the mean one would be rounding errors of float32.
 SMALLEST_SHRINKAGE = 1e-4
+# The least mean variance that moments are shrunk towards: classes may have none within them.
+SMALLEST_VARIANCE = 1e-6

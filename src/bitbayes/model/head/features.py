@@ -40,6 +40,35 @@ class FeatureBatch(Batch):
     def __len__(self) -> int:
         return len(self.features)
 
+    def observed(self) -> Self:
+        """The batch with what its observer finds."""
+        if self.observer is None:
+            return self
+        return replace(self, observer=None, rows=(), distances=self.observer.look(self.rows))
+
+    @classmethod
+    def joined(cls, parts: list[Self]) -> Self:
+        """The points of several batches without positions. Their inputs are left out."""
+        first, *others = parts
+        if not others:
+            return first
+        features, logits = (
+            torch.cat([getattr(each, name) for each in parts]) for name in ("features", "logits")
+        )
+        labels = (
+            None
+            if first.labels is None
+            else torch.cat([each.labels for each in parts if each.labels is not None])
+        )
+        observer, rows = first.observer, first.rows
+        if observer is not None:
+            before = zip(*(each.observer.before for each in parts), strict=True)
+            observer = replace(observer, before=tuple(torch.cat(each) for each in before))
+            rows = tuple(torch.cat(each) for each in zip(*(each.rows for each in parts), strict=True))
+        return replace(
+            first, inputs={}, labels=labels, features=features, logits=logits, observer=observer, rows=rows
+        )
+
     def select(self, which: Tensor) -> Self:
         """Some of the points, by a mask or by their indices; the inputs stay as they are."""
         labels, distances = self.labels, self.distances
@@ -71,15 +100,18 @@ class FeaturePasses:
 
     @torch.no_grad()
     def run(self, batch: Batch) -> FeatureBatch | None:
-        """The batch with its features and logits; None if all labels of its positions are -100."""
+        """The batch with its features and logits; None if all labels of its positions are -100.
+
+        Unless the output has positions, its observer has not looked yet (`FeatureBatch.observed`), so that it
+        may look at several batches at once.
+        """
         observer = batch.observer
         levels = observer.levels if observer is not None else ()
         with recorded_levels(self.network, levels, batch.inputs) as recorded:
             features, logits, shape = forward(self.network, self.head, batch.inputs, self.checks)
-        if observer is not None:
-            batch = replace(batch, observer=None, distances=observer.observe(recorded()))
-        points = FeatureBatch(**vars(batch), features=features, logits=logits)
+        points = FeatureBatch(**{**vars(batch), "rows": tuple(recorded())}, features=features, logits=logits)
         if self.head.layout.positions:
+            points = points.observed()  # before each position becomes a point
             if not self.some and not self.skipped:
                 refuse_copied_labels(batch)
             points = _by_position(points, self.head.layout, shape)

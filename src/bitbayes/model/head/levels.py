@@ -10,7 +10,7 @@ are called twice, or whose input has no row for each input of the network, are l
 comes directly before a layer, its input is the level, because there pixels can be averaged.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -53,10 +53,20 @@ class Level:
 
 @dataclass(frozen=True)
 class Observer:
-    """Looks at the levels of a pass: `observe` gets their rows, and returns what is kept with the batch."""
+    """Looks at the levels of a pass.
+
+    observe: gets what is known before the pass and the rows of the levels, (n, …) each. It returns what is
+        kept with the batch, (n, …) or None.
+    before: what is known before the pass.
+    """
 
     levels: tuple[Level, ...]
     observe: Callable[[list[Tensor]], Tensor | None]
+    before: tuple[Tensor, ...] = ()
+
+    def look(self, rows: Sequence[Tensor]) -> Tensor | None:
+        """What `observe` returns for the rows of the levels."""
+        return self.observe([*self.before, *rows])
 
 
 @dataclass(frozen=True)

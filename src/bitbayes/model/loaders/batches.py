@@ -70,6 +70,7 @@ class Batch:
     labels: (n,) as they were given, or None.
     name: for messages: "batch 3", or "the input".
     observer: looks at the levels of the network while it runs (`model/head/levels.py`), or None.
+    rows: those of the levels, (n, d) each, until the observer has looked at them.
     distances: (n, levels), how far each point is from the data, or None; what the observer found.
     positions: the sizes of the axes of positions in the model's output, (t,) or (h, w); () without any.
     """
@@ -78,6 +79,7 @@ class Batch:
     labels: Tensor | None
     name: str
     observer: Any = field(default=None, kw_only=True)
+    rows: tuple[Tensor, ...] = field(default=(), kw_only=True)
     distances: Tensor | None = field(default=None, kw_only=True)
     positions: tuple[int, ...] = field(default=(), kw_only=True)
 
