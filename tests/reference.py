@@ -231,8 +231,8 @@ def residual_kernel(x, train):
     return (standard.abs() ** 3 / 3).mean(1)
 
 
-def residual_correlations(train):
-    """The second moments (d, d) in units of the deviations, shrunk by (23) of Chen et al. (2010).
+def residual_moments(train):
+    """The second moments (d, d) in units of the deviations, and the share by (23) of Chen et al. (2010).
 
     What the square of a deviation is more than the variance is added to the variance of its column: 1.
     """
@@ -249,7 +249,16 @@ def residual_correlations(train):
     trace, squared = float(moments.trace()), float((moments @ moments).trace())
     spread = (n + 1 - 2 / d) * (squared - trace**2 / d)
     share = min(1.0, max(1e-4, ((1 - 2 / d) * squared + trace**2) / spread)) if spread > 0 else 1.0
-    return (1 - share) * moments + share * trace / d * torch.eye(d, dtype=torch.float64)
+    return moments, share
+
+
+def shrink(moments, share):
+    mean = max(float(moments.trace()) / len(moments), 1e-6)
+    return (1 - share) * moments + share * mean * torch.eye(len(moments), dtype=torch.float64)
+
+
+def residual_correlations(train):
+    return shrink(*residual_moments(train))
 
 
 def residual_covariance(train, at_zero=1.0):
@@ -266,19 +275,30 @@ def residual_distances(x, train, correlated, at_zero=1.0):
     return torch.stack([(gap @ torch.linalg.solve(moments, gap) / len(gap)).sqrt() for gap in gaps])
 
 
-def class_distances(x, train, labels):
-    """√(max(0, min over classes of (x − μ_c)ᵀW⁻¹(x − μ_c) − (x − μ)ᵀS⁻¹(x − μ))/r), (n,), point by point.
-
-    W = S − Σ p_c (μ_c − μ)(μ_c − μ)ᵀ, and r = min(classes − 1, d) for classes whose means differ in as many
-    directions. Of one class alone all distances are 0.
-    """
-    x, train = x.double(), train.double()
-    mean, total = train.mean(0), residual_covariance(train)
-    within, means = total.clone(), []
+def class_covariances(train, labels):
+    """W and W + B of `class_distances`, (d, d) each, in the units of the columns."""
+    train, deviations = train.double(), residual_deviations(train, correlated=True)
+    moments, share = residual_moments(train)
+    between = torch.zeros_like(moments)
     for label in sorted(set(labels.tolist())):
         own = train[labels == label]
-        means.append(own.mean(0))
-        within -= len(own) / len(train) * torch.outer(means[-1] - mean, means[-1] - mean)
+        gap = (own.mean(0) - train.mean(0)) / deviations
+        between += len(own) / len(train) * torch.outer(gap, gap)
+    within = shrink(moments - between, share)
+    units = torch.outer(deviations, deviations)
+    return within * units, (within + between) * units
+
+
+def class_distances(x, train, labels):
+    """√(max(0, min over classes of (x − μ_c)ᵀW⁻¹(x − μ_c) − (x − μ)ᵀ(W + B)⁻¹(x − μ))/r), (n,), by loops.
+
+    B = Σ p_c (μ_c − μ)(μ_c − μ)ᵀ, and W are the moments minus B, shrunk. r = min(classes − 1, d) for classes
+    whose means differ in as many directions. Of one class alone all distances are 0.
+    """
+    x, mean, means = x.double(), train.double().mean(0), []
+    within, total = class_covariances(train, labels)
+    for label in sorted(set(labels.tolist())):
+        means.append(train.double()[labels == label].mean(0))
     directions = min(len(means) - 1, train.shape[1])
     found = []
     for row in x:

@@ -84,7 +84,19 @@ def test_one_product_serves_many_batches(monkeypatch):
     )
     monkeypatch.setattr(LevelSums, "of", counted)
     level_sums(model(), loader(X, Y, 10))
-    assert rows == [(10, 4)] * 3 + [(30, 6), (30, 5)]
+    assert rows == [(30, 4), (30, 6), (30, 5)]
+
+
+def test_inputs_do_not_wait_for_more_than_a_few(monkeypatch):
+    """For 80 numbers: two batches of 10 rows of 4, and one more at the end."""
+    rows, plain_of = [], LevelSums.of.__func__
+    counted = classmethod(
+        lambda cls, each, **options: rows.append(each.shape) or plain_of(cls, each, **options)
+    )
+    monkeypatch.setattr(LevelSums, "of", counted)
+    monkeypatch.setattr("bitbayes.fitting.level_totals.STEP_NUMBERS", 80)
+    level_sums(model(), loader(X, Y, 10))
+    assert rows == [(20, 4), (10, 4), (30, 6), (30, 5)]
 
 
 def test_a_fit_takes_one_pass_and_changes_nothing_of_the_model():
@@ -219,9 +231,9 @@ def test_batches_are_observed_while_the_model_runs():
     network = model()
     found = totals(network, X[:2])
     batch = found.attach(Batch(X, Y, "batch 0"))
-    assert [*found.sums] == ["input"] and [each.name for each in batch.observer.levels] == ["2", "head"]
-    assert batch.observer.observe(run_levels(private_copy(network), found.levels, X)) is None
-    assert [*found.sums] == ["input"] and not found.waiting[0][0].requires_grad
+    assert [each.name for each in batch.observer.levels] == ["2", "head"]
+    assert batch.observer.look(run_levels(private_copy(network), found.levels, X)) is None
+    assert not found.sums and not found.waiting[0][0].requires_grad
     added = found.add_waiting()
     assert [*found.sums] == ["input", "2", "head"] and found.waiting == []
     assert_same({"head": added}, {"head": found.sums["head"]}, 0)

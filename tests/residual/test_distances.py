@@ -12,7 +12,12 @@ from hypothesis import strategies as st
 
 from bitbayes.precision import prediction_dtype
 from bitbayes.residual import ClassDistance, Distance, LevelSums
-from reference import class_distances, residual_covariance, residual_distances, residual_kernel
+from reference import (
+    class_covariances,
+    class_distances,
+    residual_distances,
+    residual_kernel,
+)
 
 CPU = torch.device("cpu")
 CONSTANTS = [0.0, 0.1, 0.3, -7.3, 1 / 3, 1e6 + 0.1]
@@ -387,10 +392,10 @@ def test_classes_add_to_the_same_distance():
 
 
 def test_what_lies_in_directions_in_which_classes_do_not_differ_does_not_count():
-    """v with (μ_c − μ)ᵀS⁻¹v = 0 for all classes, whatever its size."""
+    """v with (μ_c − μ)ᵀ(W + B)⁻¹v = 0 for all classes, whatever its size."""
     train, labels = classes_of(3, 6, 60, False)
     means = torch.stack([train[labels == label].mean(0) for label in range(3)]) - train.mean(0)
-    normals = torch.linalg.solve(residual_covariance(train), means.T)  # (d, 3)
+    normals = torch.linalg.solve(class_covariances(train, labels)[1], means.T)  # (d, 3)
     across = torch.linalg.svd(normals.T)[2][2:]  # (4, d), orthogonal to all of them
     x, exact = around(train), class_distance(train, labels)
     moved = x + torch.randn(len(x), 4, dtype=torch.float64) @ across

@@ -425,7 +425,7 @@ def last_within(grid, costs, limit):
 
 
 @pytest.mark.filterwarnings("ignore::bitbayes.errors.EdgeWarning")
-@pytest.mark.parametrize("k, n, cut", [(1, 101, False), (1, 300, True), (3, 600, True)])
+@pytest.mark.parametrize("k, n, cut", [(1, 101, False), (1, 800, True), (3, 600, True)])
 def test_the_variance_near_the_data_is_the_widest_that_costs_a_percent_and_a_half(k, n, cut):
     bayes, (x, y) = trained(k, n=n)
     bayes.tune([(x, y)])

@@ -25,7 +25,7 @@ def test_batches_are_measured_at_the_levels_of_the_residual(residual):
     assert torch.equal(torch.cat([each.labels for each in found]), y)
     if residual:
         rows = [run_levels(bayes.model, each.observer.levels, each.inputs) for each in found]
-        measured = [each.observer.observe(row) for each, row in zip(found, rows, strict=True)]
+        measured = [each.observer.look(row) for each, row in zip(found, rows, strict=True)]
         torch.testing.assert_close(torch.cat(measured), bayes.known_residual.distances(x))
     else:
         assert all(each.observer is None for each in found)

@@ -95,9 +95,11 @@ def test_an_observer_sees_the_levels_of_the_same_pass():
     with DeferredChecks() as checks:
         passes = FeaturePasses(private_copy(model), find_head(private_copy(model), X), checks)
         calls.clear()
-        found = passes.run(Batch(X, Y, "batch 0", observer=observer))
+        waiting = passes.run(Batch(X, Y, "batch 0", observer=observer))
+    assert not seen and waiting.distances is None
+    found = waiting.observed()
     assert len(calls) == 1 and torch.equal(seen[0], X) and torch.equal(seen[1], found.features)
-    assert found.observer is None and not seen[1].requires_grad
+    assert found.observer is None and found.rows == () and not seen[1].requires_grad
     assert torch.equal(found.distances, torch.stack([X.sum(1), found.features.sum(1)], 1))
 
 
@@ -105,8 +107,29 @@ def test_an_observer_that_keeps_nothing_leaves_no_distances():
     model = nn.Linear(2, 3)
     with DeferredChecks() as checks:
         passes = FeaturePasses(model, find_head(model, X), checks)
-        found = passes.run(Batch(X, Y, "batch 0", observer=Observer((), lambda rows: None)))
+        found = passes.run(Batch(X, Y, "batch 0", observer=Observer((), lambda rows: None))).observed()
     assert found.distances is None and found.observer is None
+
+
+@pytest.mark.parametrize("labelled", [True, False])
+def test_joined_batches_are_observed_as_each_of_them(labelled):
+    model = nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 3))
+
+    def observer(x):
+        observe = lambda seen: torch.stack([each.sum(-1) if each.dim() > 1 else each for each in seen], 1)  # noqa: E731
+        return Observer((Level("head", "2", -1),), observe, (x[:, 0],))
+
+    with DeferredChecks() as checks:
+        passes = FeaturePasses(private_copy(model), find_head(private_copy(model), X), checks)
+        parts = [
+            passes.run(Batch(X[rows], Y[rows] if labelled else None, "batch", observer=observer(X[rows])))
+            for rows in (slice(0, 1), slice(1, 3))
+        ]
+    whole, each = FeatureBatch.joined(parts).observed(), [part.observed() for part in parts]
+    assert len(whole) == 3 and (whole.labels is None) != labelled
+    for name in ("features", "logits", "distances") + ("labels",) * labelled:
+        assert torch.equal(getattr(whole, name), torch.cat([getattr(part, name) for part in each])), name
+    assert FeatureBatch.joined(parts[:1]) is parts[0]
 
 
 @torch.no_grad()

@@ -153,7 +153,8 @@ def test_a_finite_batch_whose_sum_overflows_is_taken():
     assert torch.equal(bayes.predict_proba([x]), bayes.predict_proba(x.clamp(-1, 1)))
 
 
-def test_a_prediction_that_stops_early_raises_nothing_of_what_it_did_not_look_at():
+def test_a_prediction_that_stops_early_raises_nothing_of_what_it_did_not_look_at(monkeypatch):
+    monkeypatch.setattr("bitbayes.posteriors.last_layer.JOINED_ROWS", 1)
     bayes = fitted()
     predictor = Predictor(bayes.posterior, bayes.known_residual, bayes.settings)
     steps = predictor.gaussians(predictor.batches(batches(bad=0)))
