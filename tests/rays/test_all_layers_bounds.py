@@ -102,6 +102,21 @@ def test_the_bound_over_all_layers_is_the_theorems(structure, k, method, tempera
     assert bool((bayes.limit(rays).confidence <= bound).all())
 
 
+@pytest.mark.parametrize("structure", ["full", "diag"])
+def test_the_bound_holds_for_layers_without_a_bias_too(structure):
+    torch.manual_seed(0)
+    model = MLP((3, 6, 4, 3)).double()
+    model[2] = nn.Linear(6, 4, bias=False).double()
+    x, labels = 2 * torch.randn(25, 3, dtype=torch.float64), torch.arange(25) % 3
+    bayes = bb.Laplace(model, layers="all", structure=structure, prior_variance=PRIOR).fit([(x, labels)])
+    bayes.predictive = "pairwise"
+    with torch.no_grad():
+        plain = torch.stack([expected(bayes, structure, x, labels, ray, "pairwise") for ray in x[:3]])
+    plain = plain.nan_to_num(nan=1.0)  # a ray on which every unit dies: J is 0
+    assert bool((plain < 1).any())
+    torch.testing.assert_close(bayes.bound(x[:3], form="theorem"), plain, rtol=0, atol=1e-7)
+
+
 @given(
     case=st.sampled_from(CASES),
     structure=st.sampled_from(STRUCTURES),

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import reference
+from bitbayes.logits import LogitGaussian
 from head_cases import EVERY, VARIANCES, close, fitted
 from reference import STRUCTURES
 
@@ -34,6 +35,18 @@ def test_weights_from_the_eigenbasis_have_the_dense_covariance(case, k, bias):
         roots = gaussian.to_weights(basis * precisions.rsqrt())
         assert roots.shape == (size, *parts[0].shape)
         close(roots.flatten(1).T @ roots.flatten(1), reference.covariance(case, *parts, prior_variance))
+
+
+@pytest.mark.parametrize("case, k, bias", EVERY)
+def test_the_covariance_of_the_logits_is_that_of_the_dense_weights(case, k, bias):
+    bayes, parts = fitted(case, k, bias)
+    gaussian, features = weight_gaussian(bayes), parts[1]
+    for prior_variance in VARIANCES:
+        factors = gaussian.covariance(gaussian.coordinates(features), 1 / prior_variance)
+        found = LogitGaussian(features.new_zeros(len(features), k), factors, torch.ones_like(features[:, 0]))
+        sigma = reference.covariance(case, *parts, prior_variance)
+        expected = reference.logits_covariance(sigma, features, k)
+        close(found.covariance, expected)
 
 
 @pytest.mark.parametrize("k, bias", [(1, True), (3, False)])

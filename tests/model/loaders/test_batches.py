@@ -70,6 +70,13 @@ def test_errors_count_batches_from_zero():
         list(labelled_batches([], ANY))
 
 
+@pytest.mark.parametrize("batch, told", [((X, X, X), True), ((X, "a"), False), ((X,), False), (X, False)])
+def test_how_to_give_several_inputs_is_told_only_where_there_are_more_than_two_parts(batch, told):
+    with pytest.raises(DataError, match="expected a pair of tensors") as error:
+        list(labelled_batches([batch], ANY))
+    assert ("several inputs of a model are ((x1, x2), labels)" in str(error.value)) is told
+
+
 @pytest.mark.parametrize(
     "data, count",
     [
