@@ -4,7 +4,10 @@ import pytest
 import torch
 
 import reference
+from bitbayes.errors import DataError
+from bitbayes.likelihoods import likelihood_for
 from bitbayes.logits import LogitGaussian
+from bitbayes.structures import CURVATURES
 from head_cases import EVERY, VARIANCES, close, fitted
 from reference import STRUCTURES
 
@@ -61,3 +64,31 @@ def test_draws_of_the_gaussian_over_weights_have_the_dense_covariance(case, k, b
     standard = ((torch.outer(variances, variances) + sigma.square()) / n).sqrt()
     assert float(((flat.T @ flat / n - sigma).abs() / standard).max()) < 5
     assert float((flat.mean(0).abs() / (variances / n).sqrt()).max()) < 5
+
+
+@pytest.mark.parametrize("structure", CURVATURES)
+def test_the_estimate_of_memory_has_room_for_sums_and_gaussian_and_is_no_multiple_of_it(structure):
+    k, width = 10, 41
+    bayes, _, _ = reference.fitted(k, model=reference.network(k, width=width - 1), structure=structure)
+    (curvature,), gaussian = bayes.posterior.fitted.curvature.values(), weight_gaussian(bayes)
+    parts = [*curvature.tensors().values(), *gaussian.tensors().values()]
+    kept = sum(each.nbytes for each in parts if isinstance(each, torch.Tensor))
+    assert kept <= type(curvature).bytes_needed(k, width) <= 50 * kept + 2**20
+
+
+@pytest.mark.parametrize("case", ["full", "kron", "diag"])
+def test_data_that_are_taken_out_again_leave_the_sums_of_the_others(case):
+    _, (weights, features, _) = fitted(case, 3, True)
+    kind, likelihood = CURVATURES[case], likelihood_for(3)
+    first, second = (
+        kind.of_features(part, part @ weights.T, likelihood) for part in (features[:10], features[10:])
+    )
+    whole = first + second
+    for name, value in whole.without(second, max_ratio=1e6).tensors().items():
+        torch.testing.assert_close(value, first.tensors()[name], rtol=1e-10, atol=1e-10)
+    # The ten points are about a third of each sum: more than a hundredth, and less than nine tenths.
+    whole.without(second, max_ratio=100)
+    with pytest.raises(DataError, match="all but 1/1 of a sum"):
+        whole.without(second, max_ratio=1 / 0.9)
+    with pytest.raises(DataError, match="cannot be taken out"):
+        first.without(whole, max_ratio=1e6)

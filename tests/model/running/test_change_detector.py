@@ -6,7 +6,7 @@ from torch import nn
 
 import bitbayes as bb
 from bitbayes.errors import ModelError
-from bitbayes.model import ChangeDetector, detect_changes, fingerprint
+from bitbayes.model import ChangeDetector, SideEffects, detect_changes, fingerprint, private_copy
 from bitbayes.model.running import change_detector
 from classifiers import points
 
@@ -173,3 +173,32 @@ def test_training_while_the_model_is_only_run_is_refused():
         detect_changes(model, model),
     ):
         model[0].weight.data += 1
+
+
+class Counts(nn.Module):
+    """It counts its calls in a buffer: in place, or in a new tensor each time."""
+
+    def __init__(self, in_place):
+        super().__init__()
+        self.in_place = in_place
+        self.register_buffer("calls", torch.zeros(2))
+        self.register_buffer("scale", torch.full((2,), torch.nan))
+
+    def forward(self, x):
+        if self.in_place:
+            self.calls += 1
+        else:
+            self.calls = self.calls + 1
+        return x
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+def test_buffers_that_a_copy_writes_to_or_replaces_are_side_effects(in_place):
+    model = Counts(in_place)
+    copy = private_copy(model, SideEffects(("calls", "scale")))
+    with detect_changes(model, copy) as run:
+        pass
+    assert run.side_effects.buffers == ()
+    with detect_changes(model, copy) as run:
+        copy(torch.zeros(1))
+    assert run.side_effects.buffers == ("calls",) and not model.calls.any()
