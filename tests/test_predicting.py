@@ -86,6 +86,15 @@ def test_predictions_in_chunks_are_the_same(structure, monkeypatch):
         torch.testing.assert_close(bayes.predict_proba(x, method=method), expected, rtol=0, atol=1e-14)
 
 
+@pytest.mark.parametrize("samples", [100, 1000])
+def test_no_more_numbers_are_drawn_at_once_than_fit_into_memory(samples, monkeypatch):
+    bayes, x = fitted("kron", 3, 5.0)
+    monkeypatch.setattr("bitbayes.predicting.NUMBERS_PER_PREDICTION", 4 * 3 * 1000)
+    predictor = bayes._predictor()
+    parts = predictor.predict(predictor.batches(x), predictor.predictive("mc", samples))
+    assert [len(batch) for batch, _ in parts] == [30] if samples == 100 else [*[4] * 7, 2]
+
+
 def test_full_covariances_made_a_few_points_at_a_time_are_the_same(monkeypatch):
     x, _ = points(dtype=torch.float64)
     model = relu_mlp(dtype=torch.float64)

@@ -195,3 +195,13 @@ def test_inputs_whose_logits_are_not_finite_are_refused(size, message):
     x = torch.tensor([[0.0] * 4, [size] * 4])
     with pytest.raises(DataError, match=f"the third batch.*{message}"):
         bayes.posterior.logits(Batch(x, None, "the third batch"), Prior(1.0))
+
+
+@pytest.mark.parametrize("structure", STRUCTURES)
+def test_predictions_whose_variances_overflow_float32_are_those_of_float64(structure):
+    model = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3)).double()
+    x, y = torch.randn(12, 4, dtype=torch.float64), torch.arange(12) % 3
+    far = torch.cat([x, 1e25 * x])  # squares of 1e50: only the scale of each point keeps them in float32
+    expected = bb.Laplace(model, layers="all", structure=structure).fit([(x, y)]).predict_proba(far)
+    found = bb.Laplace(model.float(), layers="all", structure=structure).fit([(x.float(), y)])
+    close(found.predict_proba(far.float()).double(), expected, 1e-4)

@@ -7,6 +7,7 @@ import reference
 from bitbayes.errors import DataError
 from bitbayes.likelihoods import likelihood_for
 from bitbayes.logits import LogitGaussian
+from bitbayes.model import MatrixJacobian
 from bitbayes.structures import CURVATURES
 from head_cases import EVERY, VARIANCES, close, fitted
 from reference import STRUCTURES
@@ -67,11 +68,11 @@ def test_draws_of_the_gaussian_over_weights_have_the_dense_covariance(case, k, b
 
 
 @pytest.mark.parametrize("structure", CURVATURES)
-def test_the_estimate_of_memory_has_room_for_sums_and_gaussian_and_is_no_multiple_of_it(structure):
+def test_the_estimate_of_memory_has_room_for_sums_gaussian_and_weights_and_not_much_more(structure):
     k, width = 10, 41
     bayes, _, _ = reference.fitted(k, model=reference.network(k, width=width - 1), structure=structure)
     (curvature,), gaussian = bayes.posterior.fitted.curvature.values(), weight_gaussian(bayes)
-    parts = [*curvature.tensors().values(), *gaussian.tensors().values()]
+    parts = [*curvature.tensors().values(), *gaussian.tensors().values(), gaussian.draw(1, 1.0, None)]
     kept = sum(each.nbytes for each in parts if isinstance(each, torch.Tensor))
     assert kept <= type(curvature).bytes_needed(k, width) <= 50 * kept + 2**20
 
@@ -92,3 +93,13 @@ def test_data_that_are_taken_out_again_leave_the_sums_of_the_others(case):
         whole.without(second, max_ratio=1 / 0.9)
     with pytest.raises(DataError, match="cannot be taken out"):
         first.without(whole, max_ratio=1e6)
+
+
+@pytest.mark.parametrize("structure", CURVATURES)
+def test_a_structure_is_there_over_all_layers_if_it_can_be_summed_from_derivatives(structure):
+    kind, jacobian = CURVATURES[structure], MatrixJacobian(torch.ones(2, 1, 3, 1), torch.ones(2, 1, 2, 2, 1))
+    if kind.over_all_layers:
+        assert kind.of_jacobian(jacobian).tensors()
+    else:
+        with pytest.raises(NotImplementedError):
+            kind.of_jacobian(jacobian)

@@ -115,3 +115,10 @@ def test_tuning_on_constant_inputs_asks_for_outliers():
     with pytest.raises(DataError, match="outliers of your own"):
         bayes.tune([(x, y)], objective="ood")
     assert bayes.prior_variance == 1.0
+
+
+def test_noise_moves_to_another_device_and_keeps_its_shapes():
+    noise = NoiseLike.of(torch.randn(4, 2)) + NoiseLike.of(torch.randn(3, 2))
+    moved = noise.to(torch.device("meta"))
+    assert [each.device.type for each in moved.range] == ["meta", "meta"]
+    assert moved.shapes == noise.shapes == (torch.Size([4, 2]), torch.Size([3, 2]))

@@ -102,6 +102,18 @@ def test_what_to_do_without_a_linear_head_depends_on_whether_there_are_positions
         assert other not in str(error.value)
 
 
+class Doubled(nn.Linear):
+    """A linear layer that computes something else."""
+
+    def forward(self, x):
+        return 2 * super().forward(x)
+
+
+def test_a_head_that_does_not_compute_its_own_weights_is_refused():
+    with pytest.raises(ModelError, match=r"the head '1' \(Doubled\) does not compute W·x \+ b"):
+        find_head(nn.Sequential(nn.Linear(3, 4), Doubled(4, 2)), torch.randn(5, 3))
+
+
 class Shaped(nn.Module):
     """A head whose output gets another shape."""
 

@@ -56,6 +56,8 @@ def test_parts_of_other_sizes_are_refused():
 def test_values_of_inputs_are_repeated_for_their_positions():
     values = torch.tensor([1.0, 2.0])
     assert Layout(True, 1).for_points(values, 6).tolist() == [1, 1, 1, 2, 2, 2]
+    rows = torch.tensor([[1.0, 10], [2, 20]])
+    assert Layout(True, 1).for_points(rows, 4).tolist() == [[1, 10], [1, 10], [2, 20], [2, 20]]
     assert Layout(True, 1).for_points(values, 2) is values and Layout().for_points(values, 6) is values
 
 

@@ -5,7 +5,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from bitbayes.model.head import linear_maps
-from bitbayes.model.head.linear_maps import computes, is_batch, rows_of, sizes
+from bitbayes.model.head.linear_maps import computes, equal_values, is_batch, rows_of, sizes
 
 
 def weights_and_points(k, bias=True):
@@ -62,3 +62,16 @@ def test_sizes_and_batches_of_linear_layers_and_convolutions(bias):
     assert sizes(linear) == sizes(conv) == (3, 2, bias)
     assert is_batch(linear, torch.zeros(4, 3)) and not is_batch(linear, torch.zeros(3))
     assert is_batch(conv, torch.zeros(4, 3, 5, 5)) and not is_batch(conv, torch.zeros(3, 5, 5))
+
+
+def test_equal_values_are_those_in_the_same_order_whatever_the_shapes():
+    a = torch.arange(12.0).reshape(3, 4)
+    a[1, 2] = torch.nan
+    for same in (a, a.clone(), a.flatten(), a.reshape(4, 3), a.double()):
+        assert bool(equal_values(a, same))
+    changed = a.clone()
+    changed[2, 3] += 1
+    for other in (a.T, changed, a[:2], a.nan_to_num()):
+        assert not bool(equal_values(a, other))
+    numbers = torch.arange(8.0)
+    assert not bool(equal_values(numbers[::2], numbers[:4]))  # which begin at the same address

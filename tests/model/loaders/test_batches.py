@@ -6,7 +6,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import bitbayes as bb
-from bitbayes.errors import DataError
+from bitbayes.errors import DataError, UnusedDataWarning
 from bitbayes.model import (
     Batch,
     check_loader,
@@ -68,6 +68,17 @@ def test_errors_count_batches_from_zero():
         list(labelled_batches([(X, Y), [X]], ANY))
     with pytest.raises(DataError, match="empty"):
         list(labelled_batches([], ANY))
+
+
+def test_a_mapping_without_labels_is_refused_with_its_keys_names_and_places_alike():
+    with pytest.raises(DataError, match=r"keys \[0, 'a', 'b'\]: 'labels' is missing"):
+        list(labelled_batches([{"b": X, 0: X, "a": X}], ANY))
+
+
+def test_a_warning_of_what_is_left_out_points_to_the_line_of_the_caller():
+    with pytest.warns(UnusedDataWarning, match="what follows it is left out") as warned:
+        list(labelled_batches([(X, Y, "names")], ANY))
+    assert [each.filename for each in warned] == [__file__]
 
 
 @pytest.mark.parametrize("batch, told", [((X, X, X), True), ((X, "a"), False), ((X,), False), (X, False)])
