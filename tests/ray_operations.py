@@ -76,10 +76,11 @@ def into_slices(x):
 
 
 def with_numbers(x):
-    """Plain numbers that are written over some columns."""
+    """Plain numbers that are written over some columns, and over all of a tensor."""
     y = x.clone()
     y[:, :3] = torch.arange(3.0, dtype=x.dtype)
-    return (y - 1).relu()
+    level = torch.zeros_like(x).copy_(torch.arange(24.0, dtype=x.dtype))
+    return (y - level).relu()
 
 
 def in_time(x):

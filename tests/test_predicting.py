@@ -56,6 +56,16 @@ def test_a_method_that_does_not_fit_the_number_of_logits_raises(k, method, right
         fitted("auto", k, 1.0, predictive=method)
 
 
+@pytest.mark.parametrize("layers", ["last", "all"])
+@pytest.mark.parametrize("method", ["probit", "pairwise", "meanfield", "bridge"])
+def test_a_closed_form_is_that_of_the_logits_whichever_layers_are_uncertain(method, layers):
+    bayes, x = fitted("kron", 3, 5.0, layers=layers)
+    gaussian = bayes.logits(x)
+    points = zip(gaussian.mean.double(), gaussian.covariance.double(), strict=True)
+    expected = torch.stack([getattr(reference, method)(*each) for each in points])
+    torch.testing.assert_close(bayes.predict_proba(x, method=method), expected, rtol=0, atol=1e-9)
+
+
 def test_predict_proba_takes_loaders_with_and_without_labels():
     bayes, x = fitted("auto", 3, 5.0)
     whole = bayes.predict_proba(x)
@@ -86,13 +96,13 @@ def test_predictions_in_chunks_are_the_same(structure, monkeypatch):
         torch.testing.assert_close(bayes.predict_proba(x, method=method), expected, rtol=0, atol=1e-14)
 
 
-@pytest.mark.parametrize("samples", [100, 1000])
-def test_no_more_numbers_are_drawn_at_once_than_fit_into_memory(samples, monkeypatch):
+@pytest.mark.parametrize("samples, rows", [(100, [30]), (1000, [4, 4, 4, 4, 4, 4, 4, 2])])
+def test_no_more_numbers_are_drawn_at_once_than_fit_into_memory(samples, rows, monkeypatch):
     bayes, x = fitted("kron", 3, 5.0)
     monkeypatch.setattr("bitbayes.predicting.NUMBERS_PER_PREDICTION", 4 * 3 * 1000)
     predictor = bayes._predictor()
     parts = predictor.predict(predictor.batches(x), predictor.predictive("mc", samples))
-    assert [len(batch) for batch, _ in parts] == [30] if samples == 100 else [*[4] * 7, 2]
+    assert [len(batch) for batch, _ in parts] == rows
 
 
 def test_full_covariances_made_a_few_points_at_a_time_are_the_same(monkeypatch):

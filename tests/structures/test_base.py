@@ -53,6 +53,21 @@ def test_the_covariance_of_the_logits_is_that_of_the_dense_weights(case, k, bias
         close(found.covariance, expected)
 
 
+@pytest.mark.parametrize("case, k, bias", EVERY)
+def test_whitened_vectors_have_the_norm_of_the_dense_inverse(case, k, bias):
+    """gᵀS⁻¹g, S the sum of the covariances of some combinations of the weights."""
+    bayes, parts = fitted(case, k, bias)
+    width = parts[0].shape[1]
+    combinations, vectors = torch.randn(4, 2, k).double(), torch.randn(4, 3, width).double()
+    for prior_variance in VARIANCES:
+        whitened = weight_gaussian(bayes).whiten(combinations, vectors, 1 / prior_variance)
+        blocks = reference.covariance(case, *parts, prior_variance).reshape(k, width, k, width)
+        for some, own, found in zip(combinations, vectors, whitened, strict=True):
+            total = sum(torch.einsum("i,iajb,j->ab", c, blocks, c) for c in some)
+            expected = torch.stack([g @ torch.linalg.solve(total, g) for g in own])
+            close(found.square().sum(1), expected, 1e-7)
+
+
 @pytest.mark.parametrize("k, bias", [(1, True), (3, False)])
 @pytest.mark.parametrize("case", STRUCTURES)
 def test_draws_of_the_gaussian_over_weights_have_the_dense_covariance(case, k, bias):

@@ -76,6 +76,21 @@ def test_labels_of_positions_become_rows():
         position_labels(labels, 2, (4,), 5, "batch 7")
 
 
+@pytest.mark.parametrize(
+    "labels, sizes, k, told",
+    [
+        (torch.zeros(2), (4,), 1, True),
+        (torch.zeros(2, 3), (4,), 1, False),
+        (torch.zeros(2), (4,), 5, False),
+        (torch.zeros(2), (4, 4), 1, False),
+    ],
+)
+def test_one_label_for_several_single_logits_may_be_that_of_a_choice(labels, sizes, k, told):
+    with pytest.raises(DataError, match="one for each position") as error:
+        position_labels(labels, 2, sizes, k, "batch 0")
+    assert ("If the 4 logits of an input are those of a choice" in str(error.value)) is told
+
+
 @pytest.mark.parametrize("mapping", [False, True])
 def test_labels_that_are_the_token_ids_are_refused(mapping):
     ids = torch.randint(9, (2, 5))

@@ -119,9 +119,17 @@ def test_a_change_of_a_single_number_is_noticed_where_the_tensor_was_written_to(
     known = detector(model)
     with torch.no_grad():
         model[0].weight[0, 1] += 1  # not one of the entries that are compared each time
-    assert not bool(known.unchanged())
+    assert known.unchanged() is False  # and no tensor: no values had to be looked at
     with pytest.raises(ModelError, match="in entries other than those that are compared"):
         known.renewed()
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_entries_all_over_a_tensor_are_compared_each_time(part):
+    model = nn.Sequential(nn.Linear(64, 64))
+    known = detector(model)
+    model[0].weight.data[16 * part : 16 * part + 16] += 1  # behind the version counter
+    assert not bool(known.unchanged())
 
 
 def test_the_names_of_what_has_changed_are_told():

@@ -54,6 +54,12 @@ def test_inputs_that_are_compared_with_their_mean_share_one_alpha():
     assert float(alpha[0]) > 0 and torch.equal(alpha, alpha[:1].expand(6))
 
 
+def test_rows_beside_others_that_are_mixed_share_one_alpha():
+    model = around(lambda x: torch.cat([x, x - x.mean(0, keepdim=True)], 1).sub(1).relu())
+    alpha = region_of(model, torch.randn(6, 24, dtype=torch.float64)).alpha
+    assert float(alpha[0]) > 0 and torch.equal(alpha, alpha[:1].expand(6))
+
+
 def test_a_square_batch_is_not_mistaken_for_rows():
     """With as many inputs as tokens, the first dimension after a transpose still counts tokens."""
 
