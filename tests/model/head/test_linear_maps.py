@@ -5,7 +5,15 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from bitbayes.model.head import linear_maps
-from bitbayes.model.head.linear_maps import computes, equal_values, is_batch, rows_of, sizes
+from bitbayes.model.head.linear_maps import (
+    computes,
+    equal_values,
+    is_batch,
+    rows_of,
+    sizes,
+    weight_and_bias,
+    weight_matrix,
+)
 
 
 def weights_and_points(k, bias=True):
@@ -75,3 +83,29 @@ def test_equal_values_are_those_in_the_same_order_whatever_the_shapes():
         assert not bool(equal_values(a, other))
     numbers = torch.arange(8.0)
     assert not bool(equal_values(numbers[::2], numbers[:4]))  # which begin at the same address
+
+
+class Adapter(torch.nn.Module):
+    """W + BA in place of a layer's own W, as LoRA adds it."""
+
+    def __init__(self, base):
+        super().__init__()
+        self.base_layer = base
+        self.down, self.up = torch.randn(2, 3), torch.randn(4, 2)
+
+    def forward(self, x):
+        more = (x.movedim(1, -1) @ self.down.T @ self.up.T).movedim(-1, 1)
+        return self.base_layer(x) + more
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("kind", ["linear", "convolution"])
+def test_the_weight_of_an_adapter_is_that_of_what_it_computes(kind, bias):
+    base = torch.nn.Linear(3, 4, bias=bias) if kind == "linear" else torch.nn.Conv2d(3, 4, 1, bias=bias)
+    module = Adapter(base)
+    expected = base.weight.flatten(1) + module.up @ module.down
+    weight, found = weight_and_bias(module)
+    torch.testing.assert_close(weight, expected.detach(), rtol=1e-5, atol=1e-6)
+    assert found is None if not bias else torch.allclose(found, base.bias)
+    columns = [expected, base.bias[:, None]] if bias else [expected]
+    torch.testing.assert_close(weight_matrix(module), torch.cat(columns, 1).detach(), rtol=1e-5, atol=1e-6)

@@ -184,25 +184,25 @@ def test_training_while_the_model_is_only_run_is_refused():
 
 
 class Counts(nn.Module):
-    """It counts its calls in a buffer: in place, or in a new tensor each time."""
+    """It writes to a buffer: a number of calls, in place or in a new tensor, or what is there already."""
 
-    def __init__(self, in_place):
+    def __init__(self, how):
         super().__init__()
-        self.in_place = in_place
+        self.how = how
         self.register_buffer("calls", torch.zeros(2))
         self.register_buffer("scale", torch.full((2,), torch.nan))
 
     def forward(self, x):
-        if self.in_place:
-            self.calls += 1
-        else:
+        if self.how == "in a new tensor":
             self.calls = self.calls + 1
+        else:
+            self.calls += 1 if self.how == "in place" else 0
         return x
 
 
-@pytest.mark.parametrize("in_place", [True, False])
-def test_buffers_that_a_copy_writes_to_or_replaces_are_side_effects(in_place):
-    model = Counts(in_place)
+@pytest.mark.parametrize("how", ["in place", "in a new tensor", "the same"])
+def test_buffers_that_a_copy_writes_to_or_replaces_are_side_effects(how):
+    model = Counts(how)
     copy = private_copy(model, SideEffects(("calls", "scale")))
     with detect_changes(model, copy) as run:
         pass
