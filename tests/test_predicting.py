@@ -66,6 +66,17 @@ def test_a_closed_form_is_that_of_the_logits_whichever_layers_are_uncertain(meth
     torch.testing.assert_close(bayes.predict_proba(x, method=method), expected, rtol=0, atol=1e-9)
 
 
+@pytest.mark.parametrize("batch", [7, 3])
+def test_every_position_of_an_output_is_predicted_like_a_point_of_its_own(batch):
+    x, y = torch.randn(7, 5, 3, dtype=torch.float64), torch.arange(35).reshape(7, 5) % 4
+    model = reference.network(4)
+    tokens = bb.Laplace(model, prior_variance=2.0).fit([(x, y)])
+    rows = bb.Laplace(model, prior_variance=2.0).fit([(x.flatten(0, 1), y.flatten())])
+    found = tokens.predict_proba(list(x.split(batch)))
+    expected = rows.predict_proba(x.flatten(0, 1)).reshape(7, 5, 4)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+
+
 def test_predict_proba_takes_loaders_with_and_without_labels():
     bayes, x = fitted("auto", 3, 5.0)
     whole = bayes.predict_proba(x)

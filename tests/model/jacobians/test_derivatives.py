@@ -89,3 +89,22 @@ def test_derivatives_are_scaled_point_by_point(name):
     for each in differentiate(model, find_layers(model), x, all_logits)[1]:
         expected = factor[:, None, None] * each.jacobian().dense()
         torch.testing.assert_close(each.jacobian(factor).dense(), expected, rtol=1e-12, atol=0)
+
+
+class Idle(torch.nn.Module):
+    """A network that calls a layer on whose output no logit depends."""
+
+    def __init__(self):
+        super().__init__()
+        self.idle, self.head = torch.nn.Linear(4, 5), torch.nn.Linear(4, 3)
+
+    def forward(self, x):
+        self.idle(x)
+        return self.head(x)
+
+
+def test_a_layer_without_effect_has_derivatives_of_zero():
+    model, x = Idle().double(), torch.randn(7, 4, dtype=torch.float64)
+    found = found_jacobian(model, find_layers(model), x)
+    assert found.shape == (7, 3, 25 + 15) and not found[:, :, :25].any() and bool(found[:, :, 25:].any())
+    torch.testing.assert_close(found, jacobians(model, x))

@@ -90,6 +90,13 @@ def test_other_batches_are_noticed(loader):
         list(OrderedLoader(loader, **known))
 
 
+@pytest.mark.parametrize("count", [0, 1, 2])
+def test_a_list_that_ends_before_what_was_read_is_noticed(count):
+    _, known = first_pass(LOADERS["list"](), 3)
+    with pytest.raises(DataError, match="are not those"):
+        list(OrderedLoader(LOADERS["list"]()[:count], **known))
+
+
 @pytest.mark.parametrize(
     "change", [lambda x, y: (x + 1, y), lambda x, y: (x, y + 1), lambda x, y: (x.double(), y)]
 )

@@ -304,6 +304,25 @@ def test_modules_that_are_not_registered_keep_their_mode():
     assert copy.held[0].training and copy.held[0] is not dropout
 
 
+@pytest.mark.parametrize(
+    "held",
+    [
+        [Plain(3)],
+        (Plain(3), "a"),
+        {"log": Plain([1, 2])},
+        Plain(Plain(3)),
+        functools.partial(print, Plain(3)),
+        lambda x, log=Plain(3): log,  # noqa: B008
+    ],
+    ids=["list", "tuple", "dict", "object", "partial", "function"],
+)
+def test_what_holds_no_module_is_shared(held):
+    """A model that counts its calls in an object of its own, say, goes on to count in that one."""
+    model = Body()
+    model.held = held
+    assert private_copy(model).held is held
+
+
 def test_a_child_that_appears_twice_has_one_copy():
     copy = private_copy(shared())
     assert copy[0] is copy[2]
