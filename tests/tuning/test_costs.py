@@ -142,3 +142,4 @@ def test_numbers_of_all_points():
     parts = [torch.ones(2, 3), torch.zeros(1, 3)]
     assert all_points(parts, 3).shape == (3, 3) and all_points(parts, 3).dtype == torch.float64
     assert all_points([], 3).shape == (0, 3) and all_points([]).shape == (0,)
+    assert all_points([], 3).dtype == torch.float64  # other processes have points, and send them so
