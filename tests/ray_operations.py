@@ -119,6 +119,7 @@ FUNCTIONS = {
     "relu6": functional.relu6,
     "hardtanh": lambda x: functional.hardtanh(x, -2, 3),
     "clamp": lambda x: x.clamp(-1, 2),
+    "clamp to numbers that are not exact": lambda x: x.clamp(-0.1, 0.3).relu() - x.clamp(max=0.7),
     "clamp min": lambda x: x.clamp(min=0.5),
     "clamp max": lambda x: x.clamp_max(0.5),
     "abs": torch.abs,

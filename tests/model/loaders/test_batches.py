@@ -1,5 +1,8 @@
 """Batches of loaders: pairs, mappings and tensors, and parts."""
 
+import json
+from dataclasses import asdict
+
 import pytest
 import torch
 from torch import nn
@@ -15,6 +18,7 @@ from bitbayes.model import (
     model_device,
     row_count,
 )
+from bitbayes.model.loaders.batches import InputForm
 
 CPU = torch.device("cpu")
 
@@ -323,3 +327,18 @@ def test_an_input_without_rows_is_refused():
 def test_names_beside_the_inputs_are_left_out(names):
     (batch,) = input_batches([(X, names)], ANY)
     assert torch.equal(batch.inputs, X) and batch.labels is None
+
+
+@pytest.mark.parametrize("inputs", [X, torch.zeros(3), {"b": X, "a": X}, {1: X, 0: X}])
+def test_the_form_of_inputs_is_the_same_after_a_file(inputs):
+    form = InputForm.of(inputs)
+    assert InputForm.read(json.loads(json.dumps(asdict(form)))) == form
+    assert InputForm.read(None) == InputForm()
+
+
+def test_one_row_is_known_by_the_form_of_the_inputs():
+    form = InputForm.of(torch.zeros(5, 2))
+    form.refuse_one_row(torch.zeros(2, 2))
+    with pytest.raises(DataError, match=r"shape \(2,\), which is one row: use x\[None\]"):
+        form.refuse_one_row(torch.zeros(2))
+    InputForm.of({"x": X}).refuse_one_row(torch.zeros(2))
