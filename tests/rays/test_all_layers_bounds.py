@@ -147,6 +147,27 @@ def test_bounds_of_networks_with_pooling_and_batch_norm(structure):
     assert bool((bound < 1).all()) and bool((bayes.limit(x).confidence <= bound).all())
 
 
+class Squeezed(nn.Module):
+    """A network whose output has no axes of length one."""
+
+    def __init__(self, inside):
+        super().__init__()
+        self.inside = inside
+
+    def forward(self, x):
+        return self.inside(x).squeeze()
+
+
+@pytest.mark.parametrize("k", [1, 3])
+def test_the_bound_of_an_output_whose_axes_are_squeezed_away_is_the_same(k):
+    plain, x, labels = fitted(k, "diag", "probit")
+    bayes = bb.Laplace(Squeezed(plain.model), layers="all", structure="diag", predictive="probit")
+    bayes.fit([(x, labels)])
+    bayes.prior_variance = PRIOR
+    expected = plain.bound(x[:3], form="theorem")
+    torch.testing.assert_close(bayes.bound(x[:3], form="theorem"), expected, rtol=1e-10, atol=0)
+
+
 def test_the_bound_is_one_where_j_is_singular():
     """A frozen first layer has no weight for the second input, so u cannot change in that direction."""
     bayes, x, labels = fitted(1, "full", "probit")

@@ -183,3 +183,9 @@ def test_the_largest_number_of_a_unit_ray_is_between_one_and_two(shape, dtype):
     assert torch.equal(size.log2().frac(), torch.zeros(6).double())  # so that nothing is rounded
     assert torch.equal((unit.double() * size.reshape(-1, *[1] * len(shape))).to(dtype), x)
     assert not unit[5].any() and size[5] == 1
+
+
+def test_unit_rays_reach_over_all_numbers_of_float64():
+    unit, size = unit_rays(torch.tensor([[1e300, 3.0], [1e-300, 0.0]], dtype=torch.float64))
+    assert bool((unit.amax(1) >= 1).all()) and bool((unit.amax(1) < 2).all())
+    assert (unit * size[:, None]).tolist() == [[1e300, 3.0], [1e-300, 0.0]]
