@@ -75,6 +75,14 @@ def into_slices(x):
     return buffer.add_(y, alpha=0.5)
 
 
+def with_numbers(x):
+    """Plain numbers that are written over some columns, and over all of a tensor."""
+    y = x.clone()
+    y[:, :3] = torch.arange(3.0, dtype=x.dtype)
+    level = torch.zeros_like(x).copy_(torch.arange(24.0, dtype=x.dtype))
+    return (y - level).relu()
+
+
 def in_time(x):
     """Time before batch, as in recurrent networks: the first dimension does not count the inputs."""
     return torch.relu(sequence(x).transpose(0, 1) - 1).transpose(0, 1).flatten(1)
@@ -111,6 +119,7 @@ FUNCTIONS = {
     "relu6": functional.relu6,
     "hardtanh": lambda x: functional.hardtanh(x, -2, 3),
     "clamp": lambda x: x.clamp(-1, 2),
+    "clamp to numbers that are not exact": lambda x: x.clamp(-0.1, 0.3).relu() - x.clamp(max=0.7),
     "clamp min": lambda x: x.clamp(min=0.5),
     "clamp max": lambda x: x.clamp_max(0.5),
     "abs": torch.abs,
@@ -163,6 +172,8 @@ FUNCTIONS = {
     "split and unbind": lambda x: sum(part.relu() for part in [*x.split(12, 1), *sequence(x).unbind(1)]),
     "padding": lambda x: functional.pad(image(x), (1, 1, 0, 2), value=-1.0).relu().flatten(1),
     "padded rows": lambda x: functional.pad(x, (0, 0, 1, 0)).relu()[1:],
+    "numbers written": with_numbers,
+    "made indices": lambda x: x[:, x.new_zeros(3, dtype=torch.long)].relu(),
     "dtype and device": lambda x: x.to(torch.float64).contiguous().detach().relu(),
     "through views": into_slices,
     "time first": in_time,

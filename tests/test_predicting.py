@@ -56,6 +56,27 @@ def test_a_method_that_does_not_fit_the_number_of_logits_raises(k, method, right
         fitted("auto", k, 1.0, predictive=method)
 
 
+@pytest.mark.parametrize("layers", ["last", "all"])
+@pytest.mark.parametrize("method", ["probit", "pairwise", "meanfield", "bridge"])
+def test_a_closed_form_is_that_of_the_logits_whichever_layers_are_uncertain(method, layers):
+    bayes, x = fitted("kron", 3, 5.0, layers=layers)
+    gaussian = bayes.logits(x)
+    points = zip(gaussian.mean.double(), gaussian.covariance.double(), strict=True)
+    expected = torch.stack([getattr(reference, method)(*each) for each in points])
+    torch.testing.assert_close(bayes.predict_proba(x, method=method), expected, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("batch", [7, 3])
+def test_every_position_of_an_output_is_predicted_like_a_point_of_its_own(batch):
+    x, y = torch.randn(7, 5, 3, dtype=torch.float64), torch.arange(35).reshape(7, 5) % 4
+    model = reference.network(4)
+    tokens = bb.Laplace(model, prior_variance=2.0).fit([(x, y)])
+    rows = bb.Laplace(model, prior_variance=2.0).fit([(x.flatten(0, 1), y.flatten())])
+    found = tokens.predict_proba(list(x.split(batch)))
+    expected = rows.predict_proba(x.flatten(0, 1)).reshape(7, 5, 4)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+
+
 def test_predict_proba_takes_loaders_with_and_without_labels():
     bayes, x = fitted("auto", 3, 5.0)
     whole = bayes.predict_proba(x)
@@ -84,6 +105,15 @@ def test_predictions_in_chunks_are_the_same(structure, monkeypatch):
     assert len(list(bayes._predictor().gaussians(bayes._predictor().batches(x)))) == 10
     for method, expected in whole.items():
         torch.testing.assert_close(bayes.predict_proba(x, method=method), expected, rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("samples, rows", [(100, [30]), (1000, [4, 4, 4, 4, 4, 4, 4, 2])])
+def test_no_more_numbers_are_drawn_at_once_than_fit_into_memory(samples, rows, monkeypatch):
+    bayes, x = fitted("kron", 3, 5.0)
+    monkeypatch.setattr("bitbayes.predicting.NUMBERS_PER_PREDICTION", 4 * 3 * 1000)
+    predictor = bayes._predictor()
+    parts = predictor.predict(predictor.batches(x), predictor.predictive("mc", samples))
+    assert [len(batch) for batch, _ in parts] == rows
 
 
 def test_full_covariances_made_a_few_points_at_a_time_are_the_same(monkeypatch):

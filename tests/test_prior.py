@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from bitbayes.errors import ArgumentError
-from bitbayes.prior import Prior, check_variance, variance_grid
+from bitbayes.prior import Prior, check_variance, differentiable, variance_grid
 
 
 def test_candidates_are_spaced_evenly_in_the_logarithm():
@@ -73,3 +73,16 @@ def test_a_variance_is_a_positive_number_or_one_for_each_layer():
             check_variance(wrong, names)
     with pytest.raises(ArgumentError, match="give one number"):
         check_variance({"fc": 1.0}, lambda: None)
+
+
+def test_a_variance_to_differentiate_in_is_one_positive_number():
+    for given in (3, 3.0, torch.tensor(3.0), torch.tensor([[3.0]])):
+        found = differentiable(given, lambda: None).of("fc")
+        assert found.shape == () and found.dtype == torch.float64 and float(found) == 3
+    variance = torch.tensor([0.5], requires_grad=True)
+    by_layer = differentiable({"fc": variance, "conv": 2}, lambda: ("conv", "fc"))
+    (slope,) = torch.autograd.grad(by_layer.of("fc") ** 2, variance)
+    assert slope.tolist() == [1.0] and float(by_layer.of("conv")) == 2
+    for wrong in (0.0, -1.0, math.inf, math.nan, [1.0, 2.0], []):
+        with pytest.raises(ArgumentError, match=r"prior_variance=tensor.*expected one positive number"):
+            differentiable(torch.tensor(wrong), lambda: None)

@@ -32,7 +32,7 @@ class Net(nn.Module):
 
 
 ALL = {"layers": "all"}
-DRAWN = {"layers": "all", "predictive": "weights", "residual": False}
+DRAWN = {"layers": "all", "predictive": "sampled_networks", "residual": False}
 ACTIONS = {
     "fit": lambda bayes, x, y: bayes.fit([(x, y)]),
     "tune": lambda bayes, x, y: bayes.tune([(x, y)]),

@@ -25,7 +25,7 @@ def main() -> None:
     for name, settings in {
         "last layer": {},
         "all layers": {"layers": "all"},
-        "drawn networks": {"layers": "all", "predictive": "weights"},
+        "drawn networks": {"layers": "all", "predictive": "sampled_networks"},
     }.items():
         bayes = bb.Laplace(model, prior_variance=0.1, **settings).fit([(x, y)])
         for _ in range(options.count // 10):

@@ -4,9 +4,10 @@
 
 The order of the faults follows from the seed and each fault's own line. So the first n are a fair sample, and
 an edit of the sources leaves the others in their order. Each fault goes into a copy of the repository; tests
-that fail or hang have noticed it. Outcomes are kept in a file, one line for each fault, and the next run goes
-on from there (`--again` repeats what was not noticed). Faults that change nothing that a test should see are
-named in equivalent.txt, with the reason.
+that fail or hang have noticed it: first those of the file and its folder, and if these pass, those in
+tests/behaviour. Outcomes are kept in a file, one line for each fault, and the next run goes on from there
+(`--again` repeats what was not noticed). Faults that change nothing that a test should see are named in
+equivalent.txt, with the reason.
 """
 
 import argparse
@@ -23,7 +24,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,6 +33,9 @@ PACKAGE = Path("src/bitbayes")
 EQUIVALENT = Path(__file__).with_name("equivalent.txt")
 # Those of trained networks on real data take longest and see least.
 SLOW = "not lenet and not embedded_digits and not half_a_percent"
+
+# Tests across packages: pytest's arguments.
+BEHAVIOUR = ("-m", "not slow", "tests/behaviour")
 
 # Seconds after which a run hangs: several times what the slowest takes.
 LIMIT = 150
@@ -173,19 +177,28 @@ def drawn(count: int, seed: int) -> list[Mutant]:
     return sorted(every, key=lambda each: hashlib.sha256(f"{seed} {each.key}".encode()).digest())[:count]
 
 
-def tests_of(path: str) -> list[str]:
-    """The tests that answer for src/bitbayes/a/b.py: tests/a/test_b.py first, then the others in tests/a."""
+def tests_of(path: str, tree: Path) -> list[str]:
+    """The tests that answer for src/bitbayes/a/b.py: tests/a/test_b.py first, then the others in tests/a.
+
+    Those of the copy `tree`, which stays as it is while others edit the repository.
+    """
     part = Path(path).relative_to(PACKAGE)
     folder = Path("tests") / part.parent
     mirror = folder / f"test_{part.name}"
-    found = [mirror] if (ROOT / mirror).exists() else []
+    found = [mirror] if (tree / mirror).exists() else []
     if len(part.parts) > 1:
-        found += sorted(each.relative_to(ROOT) for each in (ROOT / folder).glob("test_*.py"))
+        found += sorted(each.relative_to(tree) for each in (tree / folder).glob("test_*.py"))
     return list(dict.fromkeys(map(str, found)))
 
 
-def run_tests(tree: Path, path: str) -> str:
-    """ "passed", "failed" or "hung": the tests that answer for a file, in a copy of the repository.
+def group_of(path: str) -> str:
+    """The files for which the same tests answer: those of its folder, or in the topmost the file alone."""
+    folder = Path(path).parent
+    return path if folder == PACKAGE else str(folder)
+
+
+def run_tests(tree: Path, tests: Sequence[str]) -> str:
+    """ "passed", "failed" or "hung": some tests, by pytest's arguments, in a copy of the repository.
 
     In a fork of this process, which has imported all that takes long.
     """
@@ -200,7 +213,7 @@ def run_tests(tree: Path, path: str) -> str:
         # Nobody reads the output, and what is left over goes with the process.
         options = ["-x", "-q", "--tb=no", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
         options += ["-p", "no:cacheprovider", "-p", "no:unraisableexception", "-k"]
-        os._exit(int(pytest.main([*options, SLOW, path, *tests_of(path)])))
+        os._exit(int(pytest.main([*options, SLOW, *tests])))
     end = time.monotonic() + LIMIT
     while time.monotonic() < end:
         done, status = os.waitpid(child, os.WNOHANG)
@@ -215,9 +228,11 @@ def run_tests(tree: Path, path: str) -> str:
 def work(mutants: list[Mutant], results: Path) -> None:
     """Run the tests for each of them, in a copy of the repository of its own."""
 
-    def outcome(key: str, path: str) -> str:
-        start = time.monotonic()
-        found = run_tests(tree, path)
+    def outcome(key: str, *stages: Sequence[str]) -> str:
+        start, found = time.monotonic(), "passed"
+        for tests in stages:
+            if found == "passed":
+                found = run_tests(tree, tests)
         line = {"key": key, "outcome": found, "seconds": round(time.monotonic() - start, 1)}
         with results.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line, ensure_ascii=False) + "\n")
@@ -229,15 +244,17 @@ def work(mutants: list[Mutant], results: Path) -> None:
         shutil.copytree(ROOT, tree, ignore=ignored)
         known = outcomes(results)
         for number, mutant in enumerate(mutants):
-            if known.get(mutant.path) != "passed":
-                known[mutant.path] = outcome(mutant.path, mutant.path)
-                if known[mutant.path] != "passed":
-                    raise SystemExit(f"the tests of {mutant.path} fail without any fault")
+            own = [mutant.path, *tests_of(mutant.path, tree)]
+            for key, tests in ((group_of(mutant.path), own), (BEHAVIOUR[-1], BEHAVIOUR)):
+                if known.get(key) != "passed":
+                    known[key] = outcome(key, tests)
+                    if known[key] != "passed":
+                        raise SystemExit(f"the tests of {key} fail without any fault")
             path = tree / mutant.path
             shutil.copy2(path, original)
             path.write_text(mutant.text, encoding="utf-8")
             os.utime(path, (number, number))  # no compiled file is that of another fault
-            outcome(mutant.key, mutant.path)
+            outcome(mutant.key, own, BEHAVIOUR)
             shutil.copy2(original, path)
 
 

@@ -1,4 +1,4 @@
-"""The predictive 'weights', which averages the predictions of sampled networks."""
+"""The predictive 'sampled_networks', which averages the predictions of sampled networks."""
 
 import pytest
 import torch

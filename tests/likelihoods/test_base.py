@@ -126,6 +126,14 @@ def test_wrong_labels_raise_and_are_shown(likelihood, labels, says):
         checked(likelihood, labels, (3, 4 if isinstance(likelihood, Categorical) else 1), "batch 7")
 
 
+@pytest.mark.parametrize("wrong, told", [(255, True), (254, False), (256, False)])
+def test_what_to_write_for_the_masked_pixels_of_files_is_told(wrong, told):
+    """Files of masks mark pixels to ignore with 255, and `cross_entropy` ignores -100."""
+    with pytest.raises(DataError, match=f"{wrong}") as error:
+        checked(Categorical(), torch.tensor([0, 1, wrong]), (3, 4))
+    assert ("torch.where(labels == 255, -100, labels.long())" in str(error.value)) is told
+
+
 def test_many_wrong_labels_are_not_all_shown():
     with pytest.raises(DataError, match="and more"):
         checked(Categorical(), torch.arange(50), (50, 4), "batch 0")

@@ -8,6 +8,7 @@ from torch import nn
 
 import bitbayes as bb
 import dense
+from bitbayes.errors import DataError
 from bitbayes.model import Batch
 from bitbayes.posteriors.all_layers import NODES, interpolation_weights
 from bitbayes.prior import Prior
@@ -183,3 +184,24 @@ def test_directions_without_data_keep_a_wide_priors_variance_in_float32(structur
     found = contrast @ bayes.logits(unseen).covariance[0] @ contrast.T
     # ‖unseen‖² = 4, ‖contrast‖² = 2. Rounding x leaves N·(6e-8)² ≪ 1/wide to be seen; the bias adds ≪ wide.
     close(found, torch.tensor([[8 * wide]]), 1e-3)
+
+
+@pytest.mark.parametrize("size, message", [(1e38, "the network overflows"), (math.nan, "holds NaN")])
+def test_inputs_whose_logits_are_not_finite_are_refused(size, message):
+    model = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3))
+    for layer in (model[0], model[2]):
+        nn.init.constant_(layer.weight, 1.0)  # each of them makes inputs four or five times as large
+    bayes = bb.Laplace(model, layers="all").fit([(torch.randn(12, 4), torch.arange(12) % 3)])
+    x = torch.tensor([[0.0] * 4, [size] * 4])
+    with pytest.raises(DataError, match=f"the third batch.*{message}"):
+        bayes.posterior.logits(Batch(x, None, "the third batch"), Prior(1.0))
+
+
+@pytest.mark.parametrize("structure", STRUCTURES)
+def test_predictions_whose_variances_overflow_float32_are_those_of_float64(structure):
+    model = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3)).double()
+    x, y = torch.randn(12, 4, dtype=torch.float64), torch.arange(12) % 3
+    far = torch.cat([x, 1e25 * x])  # squares of 1e50: only the scale of each point keeps them in float32
+    expected = bb.Laplace(model, layers="all", structure=structure).fit([(x, y)]).predict_proba(far)
+    found = bb.Laplace(model.float(), layers="all", structure=structure).fit([(x.float(), y)])
+    close(found.predict_proba(far.float()).double(), expected, 1e-4)

@@ -1,10 +1,14 @@
 """What both kinds of posteriors share: drawn networks, and what they know of their outputs."""
 
+import copy
+import math
+
 import pytest
 import torch
 
 import reference
-from bitbayes.model import Batch
+from bitbayes.errors import ModelError
+from bitbayes.model import Batch, DeferredChecks
 from bitbayes.prior import Prior
 
 
@@ -29,3 +33,34 @@ def test_it_is_known_whether_two_outputs_vary_together(structure, known):
     posterior = reference.fitted(3, structure=structure)[0].posterior
     assert posterior.has_cross_covariance is known
     assert posterior.outputs == 3 and posterior.names == ("head",)
+
+
+@pytest.mark.parametrize("layers", ["last", "all"])
+def test_a_prior_variance_that_is_a_float_has_all_of_its_digits_in_the_evidence(layers):
+    """0.3 in float32 is off by 4e-8 of itself, which a comparison of candidates could see."""
+    posterior = reference.fitted(3, layers=layers, structure="kron")[0].posterior
+    expected = 0.0
+    for name, gaussian in posterior.decomposed().items():
+        precisions = gaussian.precisions(1 / 0.3).flatten().tolist()
+        fit = float(posterior.fitted.squared_norms[name]) / 0.3 - len(precisions) * math.log(1 / 0.3)
+        expected += (fit + math.fsum(map(math.log, precisions))) / 2
+    found = posterior.evidence_penalty(Prior(0.3), posterior.names)
+    assert float(found) == pytest.approx(expected, rel=1e-12)
+
+
+def test_a_model_that_has_changed_is_refused_at_once_or_later():
+    bayes, _, _ = reference.fitted(3)
+    posterior, model = bayes.posterior, bayes.model
+    known = posterior._detector
+    posterior.check_unchanged(model)
+    assert posterior._detector is known  # nothing to renew
+    model.load_state_dict({name: each.clone() for name, each in model.state_dict().items()})
+    posterior.check_unchanged(model)  # the same weights, written again
+    with pytest.raises(ModelError, match="has been replaced"):
+        posterior.check_unchanged(copy.deepcopy(model))
+    with torch.no_grad():
+        model.head.bias += 1
+    with pytest.raises(ModelError, match="has changed since it was fitted"):
+        posterior.check_unchanged(model)
+    with pytest.raises(ModelError, match="has changed since it was fitted"), DeferredChecks() as checks:
+        posterior.check_unchanged(model, checks)

@@ -11,6 +11,7 @@ from torch.func import functional_call
 
 import bitbayes as bb
 import reference
+from bitbayes.errors import DataError
 from bitbayes.model import Batch
 from bitbayes.prior import Prior
 from bitbayes.structures.kron import KronGaussian
@@ -230,3 +231,21 @@ def test_only_wide_priors_take_products_in_float64(monkeypatch):
     assert dtypes == [torch.float32, torch.float64]
     list(bayes.posterior.logits_by_prior([Batch(x, None, "the input")]))
     assert dtypes[-1] == torch.float64
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.parametrize("case", [*STRUCTURES, "lowrank"])
+def test_inputs_that_are_not_finite_are_refused_in_words_by_every_structure(case, value):
+    """A Cholesky factor of NaN would raise before the check of the batch is read."""
+    bayes, _ = fitted(case, 3, True)
+    x = torch.randn(4, 3, dtype=torch.float64)
+    wrong = x.clone()
+    wrong[2, 1] = value
+    for ask in (bayes.predict_proba, bayes.score, bayes.logits):
+        with pytest.raises(DataError, match="holds NaN or infinity"):
+            ask([wrong])
+    with pytest.raises(DataError, match="batch 1 holds NaN or infinity"):
+        bayes.predict_proba([x, wrong])
+    # The drop-in stands for the model, whose other rows have their outputs.
+    plain, found = bayes(x), bayes(wrong)
+    torch.testing.assert_close(found[[0, 1, 3]], plain[[0, 1, 3]], rtol=1e-12, atol=1e-12)

@@ -102,6 +102,21 @@ def test_the_bound_over_all_layers_is_the_theorems(structure, k, method, tempera
     assert bool((bayes.limit(rays).confidence <= bound).all())
 
 
+@pytest.mark.parametrize("structure", ["full", "diag"])
+def test_the_bound_holds_for_layers_without_a_bias_too(structure):
+    torch.manual_seed(0)
+    model = MLP((3, 6, 4, 3)).double()
+    model[2] = nn.Linear(6, 4, bias=False).double()
+    x, labels = 2 * torch.randn(25, 3, dtype=torch.float64), torch.arange(25) % 3
+    bayes = bb.Laplace(model, layers="all", structure=structure, prior_variance=PRIOR).fit([(x, labels)])
+    bayes.predictive = "pairwise"
+    with torch.no_grad():
+        plain = torch.stack([expected(bayes, structure, x, labels, ray, "pairwise") for ray in x[:3]])
+    plain = plain.nan_to_num(nan=1.0)  # a ray on which every unit dies: J is 0
+    assert bool((plain < 1).any())
+    torch.testing.assert_close(bayes.bound(x[:3], form="theorem"), plain, rtol=0, atol=1e-7)
+
+
 @given(
     case=st.sampled_from(CASES),
     structure=st.sampled_from(STRUCTURES),
@@ -130,6 +145,27 @@ def test_bounds_of_networks_with_pooling_and_batch_norm(structure):
     bayes, x = laplace("mlp with batch norm", 3, n=6, layers="all", structure=structure)
     bound = bayes.bound(x, form="theorem")
     assert bool((bound < 1).all()) and bool((bayes.limit(x).confidence <= bound).all())
+
+
+class Squeezed(nn.Module):
+    """A network whose output has no axes of length one."""
+
+    def __init__(self, inside):
+        super().__init__()
+        self.inside = inside
+
+    def forward(self, x):
+        return self.inside(x).squeeze()
+
+
+@pytest.mark.parametrize("k", [1, 3])
+def test_the_bound_of_an_output_whose_axes_are_squeezed_away_is_the_same(k):
+    plain, x, labels = fitted(k, "diag", "probit")
+    bayes = bb.Laplace(Squeezed(plain.model), layers="all", structure="diag", predictive="probit")
+    bayes.fit([(x, labels)])
+    bayes.prior_variance = PRIOR
+    expected = plain.bound(x[:3], form="theorem")
+    torch.testing.assert_close(bayes.bound(x[:3], form="theorem"), expected, rtol=1e-10, atol=0)
 
 
 def test_the_bound_is_one_where_j_is_singular():

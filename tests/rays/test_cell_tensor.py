@@ -83,7 +83,15 @@ def test_where_no_unit_switches_there_is_no_error():
     assert found.radius.tolist() == [[0.0, 0.0]]
 
 
-@pytest.mark.parametrize("function", [lambda x: x.relu() - x.mean(0), lambda x: x.flip(0).relu()])
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x.relu() - x.mean(0),
+        lambda x: x.flip(0).relu(),
+        lambda x: torch.maximum(x, x.flip(0)),
+        lambda x: torch.maximum(x.flip(0), x),
+    ],
+)
 def test_rows_of_several_cells_that_are_mixed_are_noticed(function):
     found = function(CellTensor.on(torch.randn(4, 24).double(), *cells(4, 0.1)))
     assert not found.by_row

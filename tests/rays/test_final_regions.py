@@ -11,6 +11,7 @@ from torch import nn
 from bitbayes.errors import ArgumentError, DataError
 from bitbayes.model import find_head
 from bitbayes.rays import final_region
+from bitbayes.rays.final_regions import unit_rays
 from bitbayes.toys import MLP, LeNet, digits, digits_lenet
 from paper.resnet import resnet18
 from ray_cases import NETWORKS, deltas, deviation, network, region_of
@@ -168,3 +169,23 @@ def test_slopes_that_cancel_are_zero_whatever_their_sign(sign):
     region = region_of(model, torch.full((1, 3), sign, dtype=torch.float64))
     assert float(region.features.slope) == 0 and float(region.features.intercept) == 1
     assert float(region.alpha) == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("shape", [(), (4,), (2, 3)])
+def test_the_largest_number_of_a_unit_ray_is_between_one_and_two(shape, dtype):
+    x = torch.randn(6, *shape, dtype=dtype) * torch.tensor([1e-30, 1e-3, 1, 7, 1e5, 0]).to(dtype).reshape(
+        -1, *[1] * len(shape)
+    )
+    unit, size = unit_rays(x)
+    largest = unit.reshape(6, -1).abs().amax(1)
+    assert bool((largest[:5] >= 1).all()) and bool((largest[:5] < 2).all())
+    assert torch.equal(size.log2().frac(), torch.zeros(6).double())  # so that nothing is rounded
+    assert torch.equal((unit.double() * size.reshape(-1, *[1] * len(shape))).to(dtype), x)
+    assert not unit[5].any() and size[5] == 1
+
+
+def test_unit_rays_reach_over_all_numbers_of_float64():
+    unit, size = unit_rays(torch.tensor([[1e300, 3.0], [1e-300, 0.0]], dtype=torch.float64))
+    assert bool((unit.amax(1) >= 1).all()) and bool((unit.amax(1) < 2).all())
+    assert (unit * size[:, None]).tolist() == [[1e300, 3.0], [1e-300, 0.0]]

@@ -9,7 +9,7 @@ import dense
 from bitbayes.likelihoods import likelihood_for
 from bitbayes.model import DenseJacobian
 from bitbayes.structures import DiagCurvature
-from bitbayes.structures.kron import KronGaussian
+from bitbayes.structures.kron import KronGaussian, squared_components
 from curvatures import points, sums
 from dense import close, fitted, loader
 from reference import logit_hessians
@@ -247,3 +247,14 @@ def test_the_curvature_of_float32_features_has_the_digits_of_float64(k):
     assert found.keys() == expected.keys()
     for name, value in expected.items():
         torch.testing.assert_close(found[name], value, rtol=1e-13, atol=1e-13)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_squared_components_below_the_range_of_the_dtype_are_zero(dtype):
+    """Denormal numbers would slow a product down."""
+    half = torch.tensor([[0.6, 0.8], [-0.8, 0.6]], dtype=torch.float64)
+    tiny = torch.finfo(dtype).tiny ** 0.5
+    features = torch.tensor([[3.0, 4.0], [0.0, 5.0], [0.0, 0.0], [tiny, tiny]], dtype=dtype)
+    found = squared_components(half, features)
+    torch.testing.assert_close(found[:2], ((features[:2].double() @ half) ** 2).to(dtype))
+    assert found.dtype == dtype and not found[2:].any()

@@ -96,6 +96,25 @@ def test_each_layers_block_has_its_part_of_the_dense_curvature(name, structure):
         close(ours.T @ ours, sigma[theirs][:, theirs])
 
 
+@pytest.mark.parametrize("structure", EXACT)
+@pytest.mark.parametrize("number", [0, 2])
+def test_a_layer_given_all_others_has_its_own_part_of_the_dense_precision(number, structure):
+    bayes, model, x, y = fitted("mlp", structure)
+    layer = bayes.posterior.layers[number]
+    gaussian, tau = network_gaussian(bayes).given_others(layer, Prior(0.25))
+    assert tau == 4
+    weight = model.get_parameter(layer.names[0])
+    place = sum(each.size for each in bayes.posterior.layers[:number])
+    weights, biases = torch.arange(weight.numel()).reshape(weight.shape), torch.arange(len(weight))
+    own = place + torch.cat([weights, weight.numel() + biases[:, None]], 1).flatten()  # row by row
+    precision = torch.linalg.inv(dense.covariance(structure, model, x, y, 0.25))[own][:, own]
+    precisions = gaussian.precisions(tau)
+    basis = torch.eye(len(own), dtype=torch.float64).reshape(len(own), *precisions.shape)
+    roots = gaussian.to_weights(basis * precisions.rsqrt())
+    assert roots.shape[1:] == (len(weight), weight.shape[1] + 1)
+    close(roots.flatten(1).T @ roots.flatten(1), torch.linalg.inv(precision))
+
+
 PRIOR, TEMPERATURE = 3.0, 0.6
 
 

@@ -1,5 +1,7 @@
 """Mean costs of candidates on points, against plain predictions of each candidate."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -142,3 +144,16 @@ def test_numbers_of_all_points():
     parts = [torch.ones(2, 3), torch.zeros(1, 3)]
     assert all_points(parts, 3).shape == (3, 3) and all_points(parts, 3).dtype == torch.float64
     assert all_points([], 3).shape == (0, 3) and all_points([]).shape == (0,)
+    assert all_points([], 3).dtype == torch.float64  # other processes have points, and send them so
+
+
+def test_means_are_over_the_points_of_all_processes(monkeypatch):
+    """Two processes with the same points: sums and counts are twice as large, and their ratio is the same."""
+    group, likelihood = points(3, residual=False), likelihood_for(3)
+    alone = Costs([group], likelihood, "pairwise").mean(PLAIN, likelihood.prediction_losses)
+    twins = SimpleNamespace(add_=lambda *tensors: [each.mul_(2) for each in tensors])
+    monkeypatch.setattr(module, "current_processes", lambda: twins)
+    together = Costs([group], likelihood, "pairwise")
+    assert together.count == 18
+    found = together.mean(PLAIN, likelihood.prediction_losses)
+    torch.testing.assert_close(found, alone, rtol=1e-12, atol=0)

@@ -116,3 +116,17 @@ def test_tuning_on_constant_inputs_asks_for_outliers():
     with pytest.raises(DataError, match="outliers of your own"):
         bayes.tune([(x, y)], objective="ood")
     assert bayes.prior_variance == 1.0
+
+
+def test_noise_moves_to_another_device_and_keeps_its_shapes():
+    noise = NoiseLike.of(torch.randn(4, 2)) + NoiseLike.of(torch.randn(3, 2))
+    moved = noise.to(torch.device("meta"))
+    assert [each.device.type for each in moved.range] == ["meta", "meta"]
+    assert moved.shapes == noise.shapes == (torch.Size([4, 2]), torch.Size([3, 2]))
+
+
+def test_several_processes_draw_the_noise_of_one_alone():
+    every = [NoiseLike.of(torch.randn(4, 2)), NoiseLike(), NoiseLike.of(torch.randn(3, 2))]
+    alone = [*(every[0] + every[2])]
+    shares = [each for rank in range(3) for each in NoiseLike.share(every, rank)]
+    assert len(shares) == 2 and all(torch.equal(a, b) for a, b in zip(alone, shares, strict=True))

@@ -11,6 +11,9 @@ import bitbayes as bb
 import reference
 from bitbayes.prior import Prior
 from bitbayes.tuning import TuningRequest, kept_points
+from bitbayes.tuning import points as tuning_points
+from bitbayes.tuning.noise import NoiseLike
+from bitbayes.tuning.points import Points
 from classifiers import trained
 
 
@@ -105,3 +108,35 @@ def test_one_number_is_kept_for_each_point_and_feature(structure, k):
         for each in (logits.coordinates, logits.scaled_mean, logits.scale, group.labels):
             kept[each.untyped_storage().data_ptr()] = each.untyped_storage().nbytes()
     assert sum(kept.values()) == n * (4 * (width + 1 + k + 1) + 8)
+
+
+def some_points(n, share=1.0):
+    numbers = torch.arange(n).as_subclass(Numbers)
+    return Points(numbers, numbers % 7, numbers.sqrt()[:, None], share)
+
+
+def test_joined_and_selected_points_know_which_share_of_the_data_they_are():
+    parts = [some_points(4, 0.25), some_points(3, 0.25)]
+    joined = Points.joined(parts)
+    assert joined.share == 0.25 and joined.by_prior.tolist() == [0, 1, 2, 3, 0, 1, 2]
+    assert joined.labels.tolist() == [0, 1, 2, 3, 0, 1, 2]
+    some = joined.select(torch.tensor([5, 3]))
+    assert some.share == 0.25 and some.by_prior.tolist() == [1, 3]
+
+
+def test_where_another_process_has_dropped_more_points_as_many_are_dropped_here(monkeypatch):
+    """This one has a half of its points, in two groups, and the other a quarter."""
+    mine, noise = [some_points(4000, 0.5), some_points(2000, 0.5)], NoiseLike.of(torch.randn(4, 2))
+
+    def agree(task, work, facts):
+        points = work()
+        return points, [facts(points), ([0.25], noise)]
+
+    monkeypatch.setattr(tuning_points, "current_processes", lambda: SimpleNamespace(size=2, agree=agree))
+    found, noises = tuning_points.shared_points(lambda: "tune", lambda: mine, lambda: noise)
+    assert len(noises) == 2 and [each.share for each in found] == [0.25, 0.25]
+    for before, after in zip(mine, found, strict=True):
+        n = len(before.by_prior)
+        assert abs(len(after.by_prior) - n / 2) < 5 * math.sqrt(n / 4)  # standard deviations of a binomial
+        assert len(after.by_prior.unique()) == len(after.by_prior)
+        assert torch.equal(after.labels, after.by_prior % 7)

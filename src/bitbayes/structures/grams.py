@@ -33,12 +33,16 @@ def gram_root(matrix: Tensor, lift: float) -> Tensor:
 
     Zero features have zero variance, and rounding can make it negative: then there is no Cholesky factor. So
     the diagonal is raised by `lift` times its mean.
+
+    Where a matrix is not finite, L is NaN, and checks of inputs and features can say why: a factorisation
+    would raise before they are read, and for all matrices.
     """
-    matrix = to_float64(matrix)
+    matrix, eye = to_float64(matrix), torch.eye(matrix.shape[-1])
     mean = matrix.diagonal(dim1=-2, dim2=-1).mean(-1)
     lifts = (mean * lift + torch.finfo(matrix.dtype).tiny)[..., None, None]
-    root: Tensor = torch.linalg.cholesky(matrix + lifts * torch.eye(matrix.shape[-1]).to(matrix))
-    return root
+    finite = matrix.isfinite().all(-1, keepdim=True).all(-2, keepdim=True)  # (…, 1, 1)
+    root: Tensor = torch.linalg.cholesky(torch.where(finite, matrix + lifts * eye.to(matrix), eye.to(matrix)))
+    return torch.where(finite, root, torch.nan)
 
 
 def _gram_of_products(jacobian: MatrixJacobian, weights: Tensor) -> Tensor:

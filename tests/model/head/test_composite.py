@@ -86,6 +86,25 @@ def test_what_is_not_linear_is_refused(combine):
         find_head(Two(combine), X)
 
 
+def test_a_cap_that_small_numbers_hardly_see_is_refused_in_float32():
+    """W·x + b is right there to the rounding of bfloat16, but not for numbers that are 64 times as large."""
+    linear, cap = Two(torch.add).float(), Two(lambda f, g: 100 * ((f + g) / 100).tanh()).float()
+    cap.load_state_dict(linear.state_dict())
+    x = X.float()
+    torch.testing.assert_close(cap(x), linear(x), rtol=1e-3, atol=0)
+    assert find_head(linear, x).parts == ("a", "b")
+    with pytest.raises(ModelError):
+        find_head(cap, x)
+
+
+def test_an_average_of_positive_numbers_is_linear():
+    model = Two(lambda f, g: (f + g) / 2)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.abs_()
+    assert find_head(model, X.abs()).parts == ("a", "b")
+
+
 class Sometimes(Two):
     """Not linear where an input is large."""
 

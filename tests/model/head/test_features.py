@@ -154,6 +154,15 @@ def test_a_batch_that_is_not_finite_is_refused_by_its_name():
 
 
 @torch.no_grad()
+def test_logits_that_overflow_are_refused_where_the_features_do_not():
+    model = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 2))
+    head = find_head(model, X)
+    model[1].weight.fill_(3e38)
+    with pytest.raises(DataError, match="batch 7: the network overflows"), DeferredChecks() as checks:
+        FeaturePasses(model, head, checks).run(Batch(X, Y, "batch 7"))
+
+
+@torch.no_grad()
 def test_positions_without_labels_are_left_out_and_all_of_them_refused():
     model, tokens = nn.Linear(2, 3), torch.randn(4, 5, 2)
     head, labels = find_head(model, tokens), torch.full((4, 5), -100)

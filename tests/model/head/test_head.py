@@ -74,8 +74,11 @@ def test_hooks_are_taken_off_also_after_an_error():
 
 def test_errors_list_the_layers_that_were_called():
     model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2), nn.Softmax(1))
-    with pytest.raises(ModelError, match=r"'0' -> \(2, 4\), '2' -> \(2, 2\)"):
+    called = r"\('0' -> \(2, 4\), '2' -> \(2, 2\)\)"
+    with pytest.raises(ModelError, match=f"not the output of any of the model's linear layers {called}"):
         find_head(model, torch.randn(2, 3))
+    with pytest.raises(ModelError, match=f"not the output of the linear layer '0' {called}"):
+        find_head(model, torch.randn(2, 3), "0")
     deep = nn.Sequential(*(nn.Linear(2, 2) for _ in range(300)), nn.Softmax(1))
     with pytest.raises(ModelError, match=r"\(294 others, '294' -> \(2, 2\), .*'299' -> \(2, 2\)\)") as caught:
         find_head(deep, torch.randn(2, 2))
@@ -85,6 +88,30 @@ def test_errors_list_the_layers_that_were_called():
     many = nn.Sequential(*(nn.ReLU() for _ in range(30)))
     with pytest.raises(ModelError, match=r"ReLU.*and 18 more"):
         find_head(many, torch.randn(2, 3))
+
+
+def test_what_to_do_without_a_linear_head_depends_on_whether_there_are_positions():
+    model = nn.Sequential(nn.Linear(3, 2), nn.Softmax(-1))
+    plain, positions = "If its head is not linear, ", "With positions in the output the head must be linear"
+    for x, told, other in (
+        (torch.randn(2, 3), plain, positions),
+        (torch.randn(2, 5, 3), positions, plain),
+    ):
+        with pytest.raises(ModelError, match=told) as error:
+            find_head(model, x)
+        assert other not in str(error.value)
+
+
+class Doubled(nn.Linear):
+    """A linear layer that computes something else."""
+
+    def forward(self, x):
+        return 2 * super().forward(x)
+
+
+def test_a_head_that_does_not_compute_its_own_weights_is_refused():
+    with pytest.raises(ModelError, match=r"the head '1' \(Doubled\) does not compute W·x \+ b"):
+        find_head(nn.Sequential(nn.Linear(3, 4), Doubled(4, 2)), torch.randn(5, 3))
 
 
 class Shaped(nn.Module):

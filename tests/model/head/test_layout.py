@@ -56,6 +56,8 @@ def test_parts_of_other_sizes_are_refused():
 def test_values_of_inputs_are_repeated_for_their_positions():
     values = torch.tensor([1.0, 2.0])
     assert Layout(True, 1).for_points(values, 6).tolist() == [1, 1, 1, 2, 2, 2]
+    rows = torch.tensor([[1.0, 10], [2, 20]])
+    assert Layout(True, 1).for_points(rows, 4).tolist() == [[1, 10], [1, 10], [2, 20], [2, 20]]
     assert Layout(True, 1).for_points(values, 2) is values and Layout().for_points(values, 6) is values
 
 
@@ -72,6 +74,21 @@ def test_labels_of_positions_become_rows():
     assert position_labels(labels.to(torch.uint8), 2, (3,), 5, "batch 0").dtype == torch.int64
     with pytest.raises(DataError, match=r"batch 7: the labels have shape \(2, 3\); expected \(2, 4\)"):
         position_labels(labels, 2, (4,), 5, "batch 7")
+
+
+@pytest.mark.parametrize(
+    "labels, sizes, k, told",
+    [
+        (torch.zeros(2), (4,), 1, True),
+        (torch.zeros(2, 3), (4,), 1, False),
+        (torch.zeros(2), (4,), 5, False),
+        (torch.zeros(2), (4, 4), 1, False),
+    ],
+)
+def test_one_label_for_several_single_logits_may_be_that_of_a_choice(labels, sizes, k, told):
+    with pytest.raises(DataError, match="one for each position") as error:
+        position_labels(labels, 2, sizes, k, "batch 0")
+    assert ("If the 4 logits of an input are those of a choice" in str(error.value)) is told
 
 
 @pytest.mark.parametrize("mapping", [False, True])

@@ -48,6 +48,14 @@ def sentences(length=6):
     return {"input_ids": torch.cat([ids, pad], 1), "attention_mask": torch.cat([mask, 0 * pad], 1)}
 
 
+def test_without_levels_the_network_is_not_run():
+    class Refusing(nn.Module):
+        def forward(self, x):
+            raise AssertionError("it was run")
+
+    assert run_levels(Refusing(), (), torch.zeros(2, 3)) == []
+
+
 # ---- which layers
 
 

@@ -5,7 +5,15 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from bitbayes.model.head import linear_maps
-from bitbayes.model.head.linear_maps import computes, is_batch, rows_of, sizes
+from bitbayes.model.head.linear_maps import (
+    computes,
+    equal_values,
+    is_batch,
+    rows_of,
+    sizes,
+    weight_and_bias,
+    weight_matrix,
+)
 
 
 def weights_and_points(k, bias=True):
@@ -62,3 +70,42 @@ def test_sizes_and_batches_of_linear_layers_and_convolutions(bias):
     assert sizes(linear) == sizes(conv) == (3, 2, bias)
     assert is_batch(linear, torch.zeros(4, 3)) and not is_batch(linear, torch.zeros(3))
     assert is_batch(conv, torch.zeros(4, 3, 5, 5)) and not is_batch(conv, torch.zeros(3, 5, 5))
+
+
+def test_equal_values_are_those_in_the_same_order_whatever_the_shapes():
+    a = torch.arange(12.0).reshape(3, 4)
+    a[1, 2] = torch.nan
+    for same in (a, a.clone(), a.flatten(), a.reshape(4, 3), a.double()):
+        assert bool(equal_values(a, same))
+    changed = a.clone()
+    changed[2, 3] += 1
+    for other in (a.T, changed, a[:2], a.nan_to_num()):
+        assert not bool(equal_values(a, other))
+    numbers = torch.arange(8.0)
+    assert not bool(equal_values(numbers[::2], numbers[:4]))  # which begin at the same address
+
+
+class Adapter(torch.nn.Module):
+    """W + BA in place of a layer's own W, as LoRA adds it."""
+
+    def __init__(self, base):
+        super().__init__()
+        self.base_layer = base
+        self.down, self.up = torch.randn(2, 3), torch.randn(4, 2)
+
+    def forward(self, x):
+        more = (x.movedim(1, -1) @ self.down.T @ self.up.T).movedim(-1, 1)
+        return self.base_layer(x) + more
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("kind", ["linear", "convolution"])
+def test_the_weight_of_an_adapter_is_that_of_what_it_computes(kind, bias):
+    base = torch.nn.Linear(3, 4, bias=bias) if kind == "linear" else torch.nn.Conv2d(3, 4, 1, bias=bias)
+    module = Adapter(base)
+    expected = base.weight.flatten(1) + module.up @ module.down
+    weight, found = weight_and_bias(module)
+    torch.testing.assert_close(weight, expected.detach(), rtol=1e-5, atol=1e-6)
+    assert found is None if not bias else torch.allclose(found, base.bias)
+    columns = [expected, base.bias[:, None]] if bias else [expected]
+    torch.testing.assert_close(weight_matrix(module), torch.cat(columns, 1).detach(), rtol=1e-5, atol=1e-6)

@@ -1,12 +1,15 @@
 """Batches of loaders: pairs, mappings and tensors, and parts."""
 
+import json
+from dataclasses import asdict
+
 import pytest
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import bitbayes as bb
-from bitbayes.errors import DataError
+from bitbayes.errors import DataError, UnusedDataWarning
 from bitbayes.model import (
     Batch,
     check_loader,
@@ -15,6 +18,7 @@ from bitbayes.model import (
     model_device,
     row_count,
 )
+from bitbayes.model.loaders.batches import InputForm
 
 CPU = torch.device("cpu")
 
@@ -68,6 +72,24 @@ def test_errors_count_batches_from_zero():
         list(labelled_batches([(X, Y), [X]], ANY))
     with pytest.raises(DataError, match="empty"):
         list(labelled_batches([], ANY))
+
+
+def test_a_mapping_without_labels_is_refused_with_its_keys_names_and_places_alike():
+    with pytest.raises(DataError, match=r"keys \[0, 'a', 'b'\]: 'labels' is missing"):
+        list(labelled_batches([{"b": X, 0: X, "a": X}], ANY))
+
+
+def test_a_warning_of_what_is_left_out_points_to_the_line_of_the_caller():
+    with pytest.warns(UnusedDataWarning, match="what follows it is left out") as warned:
+        list(labelled_batches([(X, Y, "names")], ANY))
+    assert [each.filename for each in warned] == [__file__]
+
+
+@pytest.mark.parametrize("batch, told", [((X, X, X), True), ((X, "a"), False), ((X,), False), (X, False)])
+def test_how_to_give_several_inputs_is_told_only_where_there_are_more_than_two_parts(batch, told):
+    with pytest.raises(DataError, match="expected a pair of tensors") as error:
+        list(labelled_batches([batch], ANY))
+    assert ("several inputs of a model are ((x1, x2), labels)" in str(error.value)) is told
 
 
 @pytest.mark.parametrize(
@@ -305,3 +327,18 @@ def test_an_input_without_rows_is_refused():
 def test_names_beside_the_inputs_are_left_out(names):
     (batch,) = input_batches([(X, names)], ANY)
     assert torch.equal(batch.inputs, X) and batch.labels is None
+
+
+@pytest.mark.parametrize("inputs", [X, torch.zeros(3), {"b": X, "a": X}, {1: X, 0: X}])
+def test_the_form_of_inputs_is_the_same_after_a_file(inputs):
+    form = InputForm.of(inputs)
+    assert InputForm.read(json.loads(json.dumps(asdict(form)))) == form
+    assert InputForm.read(None) == InputForm()
+
+
+def test_one_row_is_known_by_the_form_of_the_inputs():
+    form = InputForm.of(torch.zeros(5, 2))
+    form.refuse_one_row(torch.zeros(2, 2))
+    with pytest.raises(DataError, match=r"shape \(2,\), which is one row: use x\[None\]"):
+        form.refuse_one_row(torch.zeros(2))
+    InputForm.of({"x": X}).refuse_one_row(torch.zeros(2))

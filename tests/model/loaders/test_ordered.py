@@ -90,6 +90,13 @@ def test_other_batches_are_noticed(loader):
         list(OrderedLoader(loader, **known))
 
 
+@pytest.mark.parametrize("count", [0, 1, 2])
+def test_a_list_that_ends_before_what_was_read_is_noticed(count):
+    _, known = first_pass(LOADERS["list"](), 3)
+    with pytest.raises(DataError, match="are not those"):
+        list(OrderedLoader(LOADERS["list"]()[:count], **known))
+
+
 @pytest.mark.parametrize(
     "change", [lambda x, y: (x + 1, y), lambda x, y: (x, y + 1), lambda x, y: (x.double(), y)]
 )
@@ -114,3 +121,16 @@ def test_loaders_without_a_fixed_order_are_refused():
     ):
         with pytest.raises(ArgumentError, match=says):
             OrderedLoader(loader)
+
+
+@pytest.mark.parametrize("shape, seen", [((10,), True), ((10, 1), True), ((10, 2), False)])
+def test_other_labels_are_noticed_and_those_of_positions_are_not_compared(shape, seen):
+    """Labels of positions are augmented with the inputs, and so differ each time."""
+    before, after = torch.zeros(shape), torch.ones(shape)
+    _, known = first_pass(DataLoader(TensorDataset(X, before), 2), 3)
+    again = OrderedLoader(DataLoader(TensorDataset(X, after), 2), **known)
+    if seen:
+        with pytest.raises(DataError, match="are not those"):
+            list(again)
+    else:
+        assert len(list(again)) == 3

@@ -1,4 +1,4 @@
-"""Outputs with squeezed axes, or with too few rows."""
+"""Outputs with squeezed axes, with too few rows, or replaced; and recorded inputs."""
 
 import pytest
 import torch
@@ -6,6 +6,7 @@ from torch import nn
 
 import bitbayes as bb
 from bitbayes.errors import ModelError
+from bitbayes.model.running.calls import recorded_inputs, replaced_outputs
 from classifiers import points, relu_mlp
 from dense import close
 
@@ -56,3 +57,45 @@ def test_an_output_with_too_few_rows_is_refused():
         bb.Laplace(Pooled(4, 3).double(), layers="all", structure="diag").fit(
             [points(6, dtype=torch.float64)]
         )
+
+
+def test_replaced_outputs_are_made_of_the_modules_input_and_output():
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = nn.Linear(2, 2), nn.Linear(2, 2)
+
+        def forward(self, x):
+            return self.second(input=self.first(x))
+
+    model, x, seen = Twice(), torch.randn(3, 2), []
+
+    def replace(name, given, output):
+        seen.append((name, given, output))
+        return 10 * given + output
+
+    plain = model(x)
+    with replaced_outputs({"first": model.first, "second": model.second}, replace):
+        found = model(x)
+    (_, first_input, first), (_, second_input, second) = seen
+    assert [name for name, _, _ in seen] == ["first", "second"]
+    torch.testing.assert_close(first_input, x)
+    torch.testing.assert_close(first, model.first(x))
+    torch.testing.assert_close(second_input, 10 * x + model.first(x))
+    torch.testing.assert_close(second, model.second(second_input))
+    torch.testing.assert_close(found, 10 * second_input + second)
+    assert torch.equal(model(x), plain)  # only inside of the block
+
+
+def test_recorded_inputs_are_those_before_each_call():
+    layer = nn.Linear(2, 2)
+    model, x = nn.Sequential(layer, nn.ReLU(inplace=True), layer, nn.Linear(2, 1)), torch.randn(3, 2)
+    with recorded_inputs(model, ["0", "1"], lambda value: value.detach().clone()) as recorded:
+        model(x)
+    first = layer(x)
+    assert recorded.keys() == {"0", "1"}
+    # The shared layer is called twice, and what works in place is shown as it was before.
+    torch.testing.assert_close(torch.stack(recorded["0"]), torch.stack([x, first.relu()]))
+    torch.testing.assert_close(torch.stack(recorded["1"]), first[None])
+    model(x)
+    assert len(recorded["0"]) == 2

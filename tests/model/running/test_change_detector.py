@@ -6,7 +6,7 @@ from torch import nn
 
 import bitbayes as bb
 from bitbayes.errors import ModelError
-from bitbayes.model import ChangeDetector, detect_changes, fingerprint
+from bitbayes.model import ChangeDetector, SideEffects, detect_changes, fingerprint, private_copy
 from bitbayes.model.running import change_detector
 from classifiers import points
 
@@ -119,9 +119,17 @@ def test_a_change_of_a_single_number_is_noticed_where_the_tensor_was_written_to(
     known = detector(model)
     with torch.no_grad():
         model[0].weight[0, 1] += 1  # not one of the entries that are compared each time
-    assert not bool(known.unchanged())
+    assert known.unchanged() is False  # and no tensor: no values had to be looked at
     with pytest.raises(ModelError, match="in entries other than those that are compared"):
         known.renewed()
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_entries_all_over_a_tensor_are_compared_each_time(part):
+    model = nn.Sequential(nn.Linear(64, 64))
+    known = detector(model)
+    model[0].weight.data[16 * part : 16 * part + 16] += 1  # behind the version counter
+    assert not bool(known.unchanged())
 
 
 def test_the_names_of_what_has_changed_are_told():
@@ -173,3 +181,32 @@ def test_training_while_the_model_is_only_run_is_refused():
         detect_changes(model, model),
     ):
         model[0].weight.data += 1
+
+
+class Counts(nn.Module):
+    """It writes to a buffer: a number of calls, in place or in a new tensor, or what is there already."""
+
+    def __init__(self, how):
+        super().__init__()
+        self.how = how
+        self.register_buffer("calls", torch.zeros(2))
+        self.register_buffer("scale", torch.full((2,), torch.nan))
+
+    def forward(self, x):
+        if self.how == "in a new tensor":
+            self.calls = self.calls + 1
+        else:
+            self.calls += 1 if self.how == "in place" else 0
+        return x
+
+
+@pytest.mark.parametrize("how", ["in place", "in a new tensor", "the same"])
+def test_buffers_that_a_copy_writes_to_or_replaces_are_side_effects(how):
+    model = Counts(how)
+    copy = private_copy(model, SideEffects(("calls", "scale")))
+    with detect_changes(model, copy) as run:
+        pass
+    assert run.side_effects.buffers == ()
+    with detect_changes(model, copy) as run:
+        copy(torch.zeros(1))
+    assert run.side_effects.buffers == ("calls",) and not model.calls.any()

@@ -34,11 +34,19 @@ def test_whole_numbers_lie_in_the_range_of_their_column():
     assert bool(((found >= x.amin(0)) & (found <= x.amax(0))).all()) and len(found[:, 1].unique()) > 1
 
 
+def test_of_two_neighbouring_whole_numbers_the_larger_one_is_taken_and_of_others_any():
+    x = torch.stack([torch.arange(40) % 2 + 1, torch.arange(40) % 2 - 1, torch.arange(40) % 7 - 4], 1)
+    found = made(x)[None]
+    assert found[:, :2].tolist() == [[2, 0]] * 3
+    assert bool(((found[:, 2] >= -4) & (found[:, 2] <= 2)).all()) and len(found[:, 2].unique()) > 1
+
+
 def test_masks_hide_nothing():
     ids, mask = torch.randint(5, 90, (6, 7)), torch.ones(6, 7, dtype=torch.int64)
-    mask[:, 4:] = torch.randint(0, 2, (6, 3))
+    mask[:3, 4:] = 0
     found = made({"input_ids": ids, "attention_mask": mask, "flags": mask.bool()})
-    assert bool(found["attention_mask"][:, :4].all()) and found["flags"].dtype == torch.bool
+    assert bool(found["attention_mask"].all()) and bool(found["flags"].all())
+    assert found["attention_mask"].dtype == torch.int64 and found["flags"].dtype == torch.bool
     assert set(found) == {"input_ids", "attention_mask", "flags"}
 
 
@@ -53,6 +61,7 @@ def test_many_columns_share_one_range():
         torch.randn(1, 4),  # one row
         torch.ones(5, 4),  # all rows the same
         torch.full((5, 4), torch.nan),
+        {"x": torch.randn(5, 4), "scale": torch.full((5, 1), torch.inf)},
         torch.zeros(0, 4),
         {"x": torch.randn(5, 4), "texts": ["a"] * 5},
         {"x": torch.randn(5, 4), "shared": torch.randn(4, 4)},

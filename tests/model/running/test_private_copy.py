@@ -87,6 +87,13 @@ def as_closure(body):
     body.forward = doubled
 
 
+def with_forward_of_a_torch_layer():
+    model = nn.Sequential(Body(), nn.Linear(3, 3))
+    before = model[1].forward
+    model[1].forward = lambda x: 2 * before(x)
+    return model
+
+
 def as_default(body):
     def forward(x, body=body):
         return Body.forward(body, x)
@@ -215,6 +222,7 @@ MODELS = {
     "partial": lambda: with_forward(as_partial),
     "closure": lambda: with_forward(as_closure),
     "closure with an empty cell": lambda: with_forward(as_unfinished_closure),
+    "closure in a layer of torch": with_forward_of_a_torch_layer,
     "default argument": lambda: with_forward(as_default),
     "hook with features": Tap,
     "hook of one module": WithHook,
@@ -259,7 +267,8 @@ def test_hooks_and_other_parameters_stay_on_the_copy(name):
     copy, called = private_copy(model), []
     others = {name: torch.zeros_like(each) for name, each in model.named_parameters()}
     with call_hooks(dict(copy.named_modules()), lambda *call: called.append(call[0])):
-        functional_call(copy, others, (x,))
+        found = functional_call(copy, others, (x,))
+        assert not found.nan_to_num().any()  # of zeros alone: 0, or 0/0 in a weight norm
         assert snapshot(model) == before
         count = len(called)
         assert torch.equal(model(x), expected) and len(called) == count  # the model calls no hook
@@ -293,6 +302,25 @@ def test_modules_that_are_not_registered_keep_their_mode():
     dropout = nn.Dropout()
     copy = private_copy(Holder(dropout).eval())
     assert copy.held[0].training and copy.held[0] is not dropout
+
+
+@pytest.mark.parametrize(
+    "held",
+    [
+        [Plain(3)],
+        (Plain(3), "a"),
+        {"log": Plain([1, 2])},
+        Plain(Plain(3)),
+        functools.partial(print, Plain(3)),
+        lambda x, log=Plain(3): log,  # noqa: B008
+    ],
+    ids=["list", "tuple", "dict", "object", "partial", "function"],
+)
+def test_what_holds_no_module_is_shared(held):
+    """A model that counts its calls in an object of its own, say, goes on to count in that one."""
+    model = Body()
+    model.held = held
+    assert private_copy(model).held is held
 
 
 def test_a_child_that_appears_twice_has_one_copy():

@@ -10,6 +10,7 @@ from torch import nn
 
 import bitbayes as bb
 from bitbayes.errors import KeptDtypeWarning, NotFittedError, StateDictWarning
+from bitbayes.model.running.wrapper import ModelWrapper
 from classifiers import points, relu_mlp
 
 
@@ -155,3 +156,32 @@ def test_devices_are_changed_and_the_dtype_stays():
     with pytest.warns(KeptDtypeWarning):
         bayes.to("meta", torch.float64)
     assert {(each.device.type, each.dtype) for each in bayes.model.parameters()} == {("meta", torch.float32)}
+
+
+class Words(ModelWrapper):
+    """It knows some bytes, and learns no more than the first half of those that end with a dot."""
+
+    def __init__(self, known=b""):
+        super().__init__()
+        self.model, self.known = nn.Linear(1, 1), known
+
+    def _knowledge(self):
+        return self.known
+
+    def _forget(self):
+        self.known = b""
+
+    def _learn(self, content):
+        self.known = content
+        if content.endswith(b"."):
+            self.known = content[: len(content) // 2]
+            raise ValueError("no more")
+
+
+def test_what_was_learned_in_part_is_forgotten():
+    words = Words(b"old")
+    words.load_state_dict(Words(b"new").state_dict())
+    assert words.known == b"new"
+    with pytest.warns(StateDictWarning, match="no more"):
+        words.load_state_dict(Words(b"newer.").state_dict())
+    assert words.known == b""

@@ -27,7 +27,7 @@ def test_every_operation_is_affine_beyond_alpha(name):
     "name",
     [
         *("relu", "max pool 2d", "hardtanh", "minimum", "batch norm", "conv 1d"),
-        *("class token", "expanded"),
+        *("class token", "expanded", "numbers written", "split and unbind"),
     ],
 )
 def test_each_row_has_its_own_alpha(name):
@@ -54,6 +54,12 @@ def test_inputs_that_are_compared_with_their_mean_share_one_alpha():
     assert float(alpha[0]) > 0 and torch.equal(alpha, alpha[:1].expand(6))
 
 
+def test_rows_beside_others_that_are_mixed_share_one_alpha():
+    model = around(lambda x: torch.cat([x, x - x.mean(0, keepdim=True)], 1).sub(1).relu())
+    alpha = region_of(model, torch.randn(6, 24, dtype=torch.float64)).alpha
+    assert float(alpha[0]) > 0 and torch.equal(alpha, alpha[:1].expand(6))
+
+
 def test_a_square_batch_is_not_mistaken_for_rows():
     """With as many inputs as tokens, the first dimension after a transpose still counts tokens."""
 
@@ -61,6 +67,17 @@ def test_a_square_batch_is_not_mistaken_for_rows():
         return torch.relu(x.reshape(-1, 6, 4).transpose(0, 1) - 1).transpose(0, 1).flatten(1)
 
     model, x = AroundFunction(tokens, 24).double(), torch.randn(6, 24, dtype=torch.float64)
+    rows = torch.cat([region_of(model, row[None]).alpha for row in x])
+    assert bool((region_of(model, x).alpha >= rows * (1 - 1e-9)).all())
+
+
+def test_the_parts_of_one_input_are_not_mistaken_for_rows():
+    """With as many inputs as tokens, the first dimension of each input's own part counts its tokens."""
+
+    def each_input(x):
+        return torch.stack([torch.relu(part - 1) for part in x.reshape(-1, 6, 4).unbind(0)]).flatten(1)
+
+    model, x = AroundFunction(each_input, 24).double(), torch.randn(6, 24, dtype=torch.float64)
     rows = torch.cat([region_of(model, row[None]).alpha for row in x])
     assert bool((region_of(model, x).alpha >= rows * (1 - 1e-9)).all())
 

@@ -93,5 +93,6 @@ def _make_plain(module: nn.Module) -> None:
 
 def _whole(parameter: nn.Parameter) -> nn.Parameter:
     gather = getattr(parameter, "full_tensor", None)  # of a DTensor
-    tensor = parameter.detach().clone() if gather is None else gather().detach()
-    return nn.Parameter(tensor, requires_grad=parameter.requires_grad)
+    tensor = parameter if gather is None else gather()
+    # A process that shares with nobody gathers a view of its own shard.
+    return nn.Parameter(tensor.detach().clone(), requires_grad=parameter.requires_grad)
