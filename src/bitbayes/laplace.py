@@ -582,8 +582,8 @@ class Laplace(ModelWrapper):
         """Return how far each input is from the training data, and where: (n,) for each level.
 
         By the name of the level, each one's part of the residual's variance. All parts of an input add up to
-        v, the variance that the residual adds to each of its logits (`Settings`). A level is the input, or
-        the features at the input of a layer.
+        v, the variance that the residual adds to each of its logits (`Settings`). A level is the input, the
+        features at the input of a layer, or "classes", the last of these by their distance from the classes.
 
         Args:
             x: inputs, or a loader of them.

@@ -202,7 +202,8 @@ class LogitGaussian:
             else:
                 variances = torch.einsum("n...r,nr->n...", gaps, weights)
         if independent is not None:
-            variances = variances.add(independent.reshape(-1, *[1] * (variances.dim() - 1)), alpha=2)
+            # Not `add(…, alpha=2)`: behind a product, torch.compile (2.13) loses that factor.
+            variances = variances + 2 * independent.reshape(-1, *[1] * (variances.dim() - 1))
         return variances
 
     def scaled_mean_pair_variance(self) -> Tensor:

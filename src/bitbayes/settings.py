@@ -20,6 +20,8 @@ DISTANCE_WEIGHT, SATURATION = 4.0, 2.0
 # The largest distance, and the largest cube of one in units of the edge, that the score tells from smaller
 # ones: the cube of the distance is finite times any weight, and so is the square of that cube.
 LARGEST_DISTANCE, LARGEST_CUBE = 1e80, 1e150
+# The same for the distance from the classes, which the score does not take the logarithm of.
+LARGEST_CLASS_DISTANCE = 1e36
 
 
 @dataclass(frozen=True)
@@ -154,7 +156,8 @@ class Settings:
         # In float64, in which it does not saturate: what is further away has the smaller score.
         penalty = DISTANCE_WEIGHT * furthest.clamp_max(LARGEST_CUBE).square().log1p()
         if self.class_spread is not None and self.class_centre is not None:
-            unusual = SATURATION * (distances[:, -1] - self.class_centre) / self.class_spread
+            own = distances[:, -1].clamp_max(LARGEST_CLASS_DISTANCE)
+            unusual = SATURATION * (own - self.class_centre) / self.class_spread
             # log(1 + e^x), in a form that does not overflow in exported graphs either.
             penalty = penalty + (unusual.clamp_min(0) + (-unusual.abs()).exp().log1p()) / SATURATION
         return functional.logsigmoid(typical) / SATURATION - penalty.to(energy)

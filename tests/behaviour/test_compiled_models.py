@@ -39,6 +39,22 @@ def test_a_laplace_can_be_compiled():
         torch.testing.assert_close(compiled(x), bayes(x), rtol=0, atol=1e-6)
 
 
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # of torch's own compiler
+def test_a_laplace_that_is_compiled_to_machine_code_has_the_same_residual():
+    """Of a product and `add(…, alpha=2)` it made a product and a sum."""
+    x, y = points()
+    bayes = bb.Laplace(relu_mlp()).fit([(x, y)]).tune([(x, y)])
+    assert bayes.settings.near_variance > 0
+    with torch.no_grad():
+        expected = bayes(3 * x)
+        try:
+            found = torch.compile(bayes)(3 * x)
+        except torch._dynamo.exc.BackendCompilerFailed as error:
+            pytest.skip(f"no compiler here: {error}")
+    torch.testing.assert_close(found.softmax(1), expected.softmax(1), rtol=0, atol=1e-5)
+
+
 class Around(nn.Module):
     def __init__(self, body):
         super().__init__()

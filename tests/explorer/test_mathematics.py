@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from bitbayes.explorer.toys import fit_toy, pack_toy
-from bitbayes.residual import Distance, LevelSums
+from bitbayes.residual import ClassDistance, Distance, LevelSums
 from bitbayes.toys import TOY_PROBLEMS, train_toy
 
 MATHEMATICS = files("bitbayes.explorer").joinpath("mathematics.js").read_text("utf-8")
@@ -75,7 +75,10 @@ def test_the_page_computes_what_the_library_does(make):
     rays = torch.stack([angles.cos(), angles.sin()], dim=1)
     for added in ([], MORE):
         if added:
-            bayes.update([(torch.tensor(added, dtype=torch.float64), torch.zeros(len(added)).long())])
+            more = torch.tensor(added, dtype=torch.float64)
+            with torch.no_grad():  # the page takes the classes that the network chooses
+                labels = probabilities(network(more)).reshape(len(more), -1).argmax(1)
+            bayes.update([(more, labels)])
         distances = bayes.known_residual.distances(points).detach()
         for prior, temperature, residual, tolerance in SETTINGS:
             bayes.prior_variance, bayes.temperature = prior, temperature
@@ -107,16 +110,41 @@ def probabilities(logits):
     return logits.softmax(1).flatten()
 
 
-def test_distances_with_constant_and_rare_features():
+def features():
+    """Rows (60, 6) with constant and rare features, some of them, and some that are all constant."""
     rows = torch.randn(60, 6, dtype=torch.float64) @ torch.randn(6, 6, dtype=torch.float64)
     rows[:, 1], rows[:, 2] = 0.0, 0.7
     rows[3:, 3] = 0.0  # three points determine it
-    ask = "(rows) => Object.values(distanceMap(rows.flat(), 6)).map((each) => [...each])"
-    for some in (rows, rows[:2], rows[:, 1:2].expand(-1, 6)):  # the last are all constant
-        matrix, bias = (torch.tensor(each, dtype=torch.float64) for each in evaluate(ask, some.tolist()))
-        distance = Distance.of(LevelSums.of(some, correlated=True), torch.device("cpu"), torch.float64)
-        points = 3 * torch.randn(20, 6, dtype=torch.float64)
-        close((points @ matrix.reshape(6, 6) + bias).norm(dim=1), distance(points))
+    rows[1:, 5] = 0.0  # and one this
+    return rows, rows[:2], rows[:, 1:2].expand(-1, 6)
+
+
+def measured(made, argument, points):
+    """The squared distances of points (n, 6) by a distance of JavaScript."""
+    ask = f"([argument, points]) => [...squaredDistances({made}, points.flat(), points.length)]"
+    return torch.tensor(evaluate(ask, [argument, points.tolist()]), dtype=torch.float64)
+
+
+@pytest.mark.parametrize("at_zero", [1.0, 2.0**-6])
+def test_distances_with_constant_and_rare_features(at_zero):
+    points = 3 * torch.randn(20, 6, dtype=torch.float64)
+    for rows in features():
+        found = measured(f"dataDistance(argument.flat(), 6, {at_zero})", rows.tolist(), points)
+        sums = LevelSums.of(rows, correlated=True)
+        close(found.sqrt(), Distance.of(sums, torch.device("cpu"), torch.float64, at_zero)(points))
+
+
+@pytest.mark.parametrize("classes", [1, 2, 4, 9])
+def test_distances_from_classes(classes):
+    """Also of one class, of more than there are directions, and if one has no points."""
+    points = 3 * torch.randn(20, 6, dtype=torch.float64)
+    for rows in features():
+        labels = torch.arange(len(rows)) % classes
+        rows = rows + (rows.std(0) > 1e-9) * torch.randn(classes, 6, dtype=torch.float64)[labels]
+        made = "classDistance(argument[0].flat(), 6, argument[1])"
+        found = measured(made, [rows.tolist(), labels.tolist()], points)
+        sums = LevelSums.of(rows, correlated=True, labels=labels, classes=classes + 1)
+        close(found.sqrt(), ClassDistance.of_classes(sums, torch.device("cpu"), torch.float64)(points))
 
 
 def test_eigenvectors_of_a_matrix_with_zero_eigenvalues():

@@ -68,3 +68,9 @@ def test_the_largest_probability_in_a_range_is_at_one_of_its_ends():
     expected = LIKELIHOOD.probabilities(inside[:, :, None]).amax((1, 2))
     found = LIKELIHOOD.largest_probability(low, high)
     torch.testing.assert_close(found, expected, rtol=1e-14, atol=0)
+
+
+def test_labels_that_are_not_valid_are_still_indices():
+    """On a GPU another index would crash the program before it can say what is wrong."""
+    labels, valid, _ = Bernoulli().valid_labels(torch.tensor([-3, 0, 1, 7]), 1)
+    assert labels.tolist() == [0, 0, 1, 1] and not bool(valid)

@@ -331,7 +331,7 @@ def class_distance(train, labels, dtype=torch.float64, classes=None):
     """With the classes up to the largest label, or with more."""
     classes = classes or int(labels.max()) + 1
     sums = LevelSums.of(train, correlated=True, labels=labels, classes=classes)
-    return ClassDistance.of(sums, CPU, dtype)
+    return ClassDistance.of_classes(sums, CPU, dtype)
 
 
 def around(train, n=25, size=2.0):
@@ -386,7 +386,7 @@ def test_classes_add_to_the_same_distance():
     train, labels = classes_of(*CLASSES["five"])
     parts = zip(train.split(37), labels.split(37), strict=True)
     first, *rest = (LevelSums.of(x, correlated=True, labels=y, classes=5) for x, y in parts)
-    found = ClassDistance.of(sum(rest, start=first), CPU, torch.float64)
+    found = ClassDistance.of_classes(sum(rest, start=first), CPU, torch.float64)
     x = around(train)
     assert_same_squares(found(x), class_distances(x, train, labels))
 

@@ -173,7 +173,6 @@ class Sequences(nn.Module):
 X, Y = torch.randn(60, 4, generator=torch.Generator().manual_seed(0)), torch.arange(60) % 3
 WITHOUT_CLASSES = {
     "no level at the head": (nn.Linear(4, 3), X, Y, {}, ("input",)),
-    "the head's layer by its own name": (MLP((4, 6, 3)), X, Y, {"residual": ("2",)}, ("input", "2")),
     "no residual": (MLP((4, 6, 3)), X, Y, {"residual": False}, None),
     # They have the last layer alone.
     "positions": (Sequences(), X[:, None].repeat(1, 5, 1), Y[:, None].repeat(1, 5), {}, None),
@@ -243,7 +242,7 @@ def test_training_data_of_clear_classes_are_near_their_classes(n, noise):
     labels = torch.arange(n) % 10
     rows = torch.randn(10, 64).double()[labels] + noise * torch.randn(n, 64).double()
     sums = LevelSums.of(rows, correlated=True, labels=labels, classes=10)
-    found = ClassDistance.of(sums, torch.device("cpu"), torch.float64)(rows)
+    found = ClassDistance.of_classes(sums, torch.device("cpu"), torch.float64)(rows)
     assert float(found.mean()) < 1
 
 
@@ -280,8 +279,12 @@ def test_layers_that_are_named_are_the_levels_before_the_head(tmp_path):
     loaded = bb.Laplace.load(tmp_path / "bayes.safetensors", bayes.model)
     assert loaded.residual == ("3", "1")
     torch.testing.assert_close(loaded.predict_proba(5 * x), bayes.predict_proba(5 * x), rtol=0, atol=0)
-    # The head is named once, whatever it is called; classes are measured under its own name alone.
-    assert laplace("mlp", 3, residual=["4"])[0].known_residual.names == ("input", "4")
+    # The head's input is a level anyway.
+    found = laplace("mlp", 3, residual=["4", "1"])[0].known_residual
+    assert found.names == ("input", "1", "head", "classes") and [each.layer for each in found.levels] == [
+        "1",
+        "4",
+    ]
 
 
 def test_layers_that_cannot_be_levels_raise():

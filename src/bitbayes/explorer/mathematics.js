@@ -11,6 +11,10 @@
 // Without a variance this is the softmax of m/T.
 
 const KAPPA = Math.PI / 8;
+// The deviation of a feature that is constant, relative to its value.
+const CONSTANT = 1 / 64;
+// Shares of the variance between classes below this are rounding, and so are those within classes.
+const SMALLEST_SHARE = 1e-9;
 
 // From the numbers in the page: typed arrays, weights as (inputs, outputs), and the logit 0 of a network with
 // one logit.
@@ -43,6 +47,15 @@ function affine(inputs, weight, bias, outputs) {
   }
   return result;
 }
+
+// A matrix (n, d) as (d, n).
+function transpose(matrix, d) {
+  const n = matrix.length / d;
+  return matrix.map((_, i) => matrix[(i % n) * d + Math.floor(i / n)]);
+}
+
+// Σ xxᵀ (d, d) over the rows x of a matrix (n, d).
+const products = (rows, d) => affine(transpose(rows, d), rows, null, d);
 
 // The inputs of all layers at some points: (n, 2), then those of the hidden layers, and last the features (n, D).
 function layerInputs(toy, points) {
@@ -97,6 +110,9 @@ function eigen(matrix, d) {
 // The precisions of the weights are outputValues[b]·inputValues[a] + 1/σ₀² in the basis of both eigenvectors.
 // One logit: the exact Hessian Σ p(1 − p)φφᵀ. K logits: Σ Λ ⊗ Σ φφᵀ / N, with Λ = diag(p) − ppᵀ.
 // gaps[pair][b] is (Q_ib − Q_jb)², so that Var(f_i − f_j) = Σ_b gaps[pair][b]·w_b.
+//
+// The toy's points come first. Those that people have added have no label: they count for the class that the
+// network chooses.
 function fitPosterior(toy, points) {
   const { width: d, classes: k, oneLogit } = toy;
   const n = points.length / 2;
@@ -105,8 +121,10 @@ function fitPosterior(toy, points) {
   const logits = logitsOf(toy, phi);
   const inputs = new Float64Array(d * d);
   const outputs = new Float64Array(k * k);
+  const labels = [...toy.labels];
   for (let point = 0; point < n; point++) {
     const p = softmax(logits.subarray(point * k, point * k + k));
+    labels[point] ??= p.indexOf(Math.max(...p));
     const weight = oneLogit ? p[0] * p[1] : 1;
     for (let i = 0; i < d; i++)
       for (let j = 0; j < d; j++) inputs[i * d + j] += weight * phi[point * d + i] * phi[point * d + j];
@@ -132,7 +150,11 @@ function fitPosterior(toy, points) {
     vectors: own.vectors,
     outputValues: oneLogit ? between.values : between.values.map((value) => value / n),
     pairs,
-    distances: toy.levels.map(({ layer }) => distanceMap(atLayers[layer], atLayers[layer].length / n)),
+    distances: toy.levels.map(({ name, layer }) => {
+      const values = atLayers[layer];
+      if (name === "classes") return classDistance(values, values.length / n, labels);
+      return dataDistance(values, values.length / n, name === "input" ? CONSTANT : 1);
+    }),
   };
 }
 
@@ -143,30 +165,100 @@ function softmax(logits) {
   return weights.map((value) => value / total);
 }
 
-// From the features (n, d) of the points at a level: the affine map h ↦ h·matrix + bias whose norm is the distance
-// √((h − μ)ᵀ S⁻¹ (h − μ)/d). S are the second moments about the mean μ, in units of the deviations, shrunk.
-function distanceMap(values, d) {
-  const n = values.length / d;
-  const columns = columnMoments(values, d);
-  const moments = new Float64Array(d * d);
-  for (let point = 0; point < n; point++) {
-    const scaled = columns.map(({ mean, deviation }, i) => (values[point * d + i] - mean) / deviation);
-    for (let i = 0; i < d; i++)
-      for (let j = 0; j < d; j++) moments[i * d + j] += (scaled[i] * scaled[j]) / n;
-  }
-  columns.forEach(({ varies }, i) => {
-    if (!varies) moments[i * d + i] = 1;
+// A distance of features h is a matrix (d, r) and centres with places (r,) and offsets: the root of the least
+// |h·matrix − place|² − offset, or 0 where that is negative. `rows` are n features; its squares, (n,).
+function squaredDistances({ matrix, centres }, rows, n) {
+  const r = centres[0].place.length;
+  const coordinates = affine(rows, matrix, null, r);
+  return Float64Array.from({ length: n }, (_, point) => {
+    let least = Infinity;
+    for (const { place, offset } of centres) {
+      let square = -offset;
+      for (let j = 0; j < r; j++) square += (coordinates[point * r + j] - place[j]) ** 2;
+      if (square < least) least = square;
+    }
+    return Math.max(0, least);
   });
-  const { values: sizes, vectors } = eigen(shrunk(moments, n, d), d);
-  const matrix = vectors.map((value, i) => value / Math.sqrt(sizes[i % d] * d) / columns[Math.floor(i / d)].deviation);
-  const means = columns.map(({ mean }) => mean);
-  return { matrix, bias: affine(means, matrix, null, d).map((value) => -value) };
 }
 
-// The mean of each column, whether it varies, and the number that gaps from the mean are divided by: the fourth
-// root of the mean fourth power, or more where fewer than ten points determine it. A column that is constant has
-// 1/64 of its value, and one that is 0 the median of those that vary.
-function columnMoments(values, d) {
+// From the features (n, d) of the points at a level: the distance √((h − μ)ᵀ S⁻¹ (h − μ)/d). S are the second
+// moments about the mean μ, in units of the deviations, shrunk.
+function dataDistance(values, d, atZero) {
+  const { columns, moments, share } = levelMoments(values, d, atZero);
+  const root = inverseRoot(shrunk(moments, share, d), d);
+  const matrix = root.map((value, i) => value / Math.sqrt(d) / columns[Math.floor(i / d)].deviation);
+  const means = columns.map(({ mean }) => mean);
+  return { matrix, centres: [{ place: affine(means, matrix, null, d), offset: 0 }] };
+}
+
+// From the features (n, d) of the points at the head, and their labels: the distance d² = max(0, min_c R_c)/r with
+// R_c = (h − μ(c))ᵀ W⁻¹ (h − μ(c)) − (h − μ)ᵀ (W + B)⁻¹ (h − μ), the covariances B between classes and W within
+// them, and the number r of directions in which the means μ(c) of classes differ.
+//
+// A plain difference would lose the digits of directions in which they do not differ. With the means m(c) of classes
+// that have shares p(c) of the points, in coordinates t in which W + B = 1, and √p(c)·m(c) = Σ_j √β_j·u_j(c)·v_j,
+// R_c = Σ_j (√β_j·t·v_j − u_j(c)/√p(c))²/(1 − β_j) − u_j(c)²/p(c).
+function classDistance(values, d, labels) {
+  const { columns, scaled, moments, share } = levelMoments(values, d, 1);
+  const n = labels.length;
+  const known = [...new Set(labels)];
+  const c = known.length;
+  const shares = known.map((label) => labels.filter((each) => each === label).length / n);
+  const gaps = new Float64Array(c * d); // √p(c)·(μ(c) − μ), in units of the deviations
+  labels.forEach((label, point) => {
+    const own = known.indexOf(label);
+    for (let i = 0; i < d; i++) gaps[own * d + i] += scaled[point * d + i] / (n * Math.sqrt(shares[own]));
+  });
+  const between = products(gaps, d);
+  const within = shrunk(moments.map((value, i) => value - between[i]), share, d);
+  const root = inverseRoot(within.map((value, i) => value + between[i]), d);
+  const means = transpose(affine(gaps, root, null, d), d); // √p(c)·m(c), (d, c)
+  const { values: ratios, vectors } = eigen(products(means, c), c); // β and u
+  // The means of c classes span c − 1 directions.
+  const order = known.map((_, j) => j).sort((a, b) => ratios[b] - ratios[a]);
+  const kept = order.slice(0, c - 1).filter((j) => ratios[j] > SMALLEST_SHARE);
+  const r = kept.length;
+  const sizes = kept.map((j) => 1 / Math.sqrt(Math.max(1 - ratios[j], SMALLEST_SHARE) * r));
+  const directions = known.flatMap((_, own) => kept.map((j, to) => vectors[own * c + j] * sizes[to])); // (c, r)
+  const matrix = affine(affine(root, means, null, c), directions, null, r).map(
+    (value, i) => value / columns[Math.floor(i / r)].deviation
+  );
+  const middle = affine(columns.map(({ mean }) => mean), matrix, null, r);
+  const centres = known.map((_, own) => ({
+    place: middle.map((value, to) => value + directions[own * r + to] / Math.sqrt(shares[own])),
+    offset: kept.reduce((sum, j) => sum + vectors[own * c + j] ** 2 / shares[own] / r, 0),
+  }));
+  return { matrix, centres };
+}
+
+// V·Λ^−½ (d, d) of a matrix VΛVᵀ: in the coordinates of its columns, the matrix is the identity.
+function inverseRoot(matrix, d) {
+  const { values, vectors } = eigen(matrix, d);
+  return vectors.map((value, i) => value / Math.sqrt(values[i % d]));
+}
+
+// The columns of features (n, d), the features about their means in units of the deviations, their second moments
+// (d, d), and the share by which to shrink these (Chen et al., 2010). Where a deviation is larger than the standard
+// deviation, the difference of their squares counts as variance of that column alone: the diagonal is 1.
+function levelMoments(values, d, atZero) {
+  const n = values.length / d;
+  const columns = columnMoments(values, d, atZero);
+  const scaled = Float64Array.from(values, (value, i) => {
+    const { mean, deviation, varies } = columns[i % d];
+    return varies ? (value - mean) / deviation : 0; // what does not vary has rounding errors
+  });
+  const moments = products(scaled, d).map((value, i) => (i % (d + 1) ? value / n : 1));
+  const squared = moments.reduce((sum, value) => sum + value ** 2, 0);
+  const spread = (n + 1 - 2 / d) * (squared - d);
+  // The smallest share of the library, 1e-4, would take ten thousand points.
+  const share = spread > 0 ? Math.min(1, ((1 - 2 / d) * squared + d ** 2) / spread) : 1;
+  return { columns, scaled, moments, share };
+}
+
+// The mean of each column, whether it varies, and the number that gaps from the mean are divided by: the standard
+// deviation, or that of a column of the same size in one of 30 points, or more where fewer than ten points determine
+// it. A column that is constant has 1/64 of its value, and one that is 0 `atZero` times the median of those that vary.
+function columnMoments(values, d, atZero) {
   const n = values.length / d;
   const columns = Array.from({ length: d }, (_, axis) => {
     let [mean, squares, fourths] = [0, 0, 0];
@@ -179,27 +271,25 @@ function columnMoments(values, d) {
     // A constant column has squares by rounding errors only.
     return { mean, squares, fourths, varies: squares > n * (64 * Number.EPSILON * mean) ** 2 };
   });
-  const floor = Math.sqrt(columns.reduce((sum, { squares }) => sum + squares, 0) / (d * n));
-  for (const column of columns) {
-    const own = (column.fourths / n) ** 0.25;
-    column.deviation = column.squares ** 2 >= 10 * column.fourths ? own : Math.max(own, floor);
+  const varying = columns.filter(({ varies }) => varies);
+  const floor = columns.reduce((sum, { squares }) => sum + squares, 0) / (d * n);
+  for (const column of varying) {
+    const { squares, fourths } = column;
+    const own = Math.max(squares / n, fourths / squares / 30);
+    column.deviation = Math.sqrt(squares ** 2 >= 10 * fourths ? own : Math.max(own, floor));
   }
-  const varying = columns.filter(({ varies }) => varies).map(({ deviation }) => deviation);
-  const typical = varying.sort((a, b) => a - b)[(varying.length - 1) >> 1] ?? 1;
-  for (const column of columns)
-    if (!column.varies) column.deviation = Math.abs(column.mean) / 64 || typical;
+  const deviations = varying.map(({ deviation }) => deviation).sort((a, b) => a - b);
+  const typical = deviations[(deviations.length - 1) >> 1] ?? 1;
+  for (const column of columns) column.deviation ??= CONSTANT * Math.abs(column.mean) || atZero * typical;
   return columns;
 }
 
-// Second moments (d, d) of n points, shrunk towards their mean size (Chen et al., 2010). The smallest share of the
-// library, 1e-4, would take ten thousand points.
-function shrunk(moments, n, d) {
-  let [trace, squared] = [0, 0];
-  for (let i = 0; i < d * d; i++) squared += moments[i] ** 2;
-  for (let i = 0; i < d; i++) trace += moments[i * d + i];
-  const spread = (n + 1 - 2 / d) * (squared - trace ** 2 / d);
-  const share = spread > 0 ? Math.min(1, ((1 - 2 / d) * squared + trace ** 2) / spread) : 1;
-  return moments.map((value, i) => (1 - share) * value + (i % (d + 1) ? 0 : (share * trace) / d));
+// Second moments (d, d) shrunk towards their mean size. Classes may have none within them.
+function shrunk(moments, share, d) {
+  let mean = 0;
+  for (let i = 0; i < d; i++) mean += moments[i * d + i] / d;
+  mean = Math.max(mean, 1e-6);
+  return moments.map((value, i) => (1 - share) * value + (i % (d + 1) ? 0 : share * mean));
 }
 
 // The variance that the tuned residual adds to every logit, (n,), from the inputs of all layers at n points:
@@ -207,15 +297,11 @@ function shrunk(moments, n, d) {
 function residualVariances({ levels, tuned }, { distances }, inputs) {
   const result = new Float64Array(inputs[0].length / 2);
   levels.forEach(({ layer, weight, threshold }, level) => {
-    const { matrix, bias } = distances[level];
-    const coordinates = affine(inputs[layer], matrix, bias, bias.length);
-    for (let point = 0, i = 0; point < result.length; point++) {
-      let square = 0;
-      for (const end = i + bias.length; i < end; i++) square += coordinates[i] ** 2;
+    squaredDistances(distances[level], inputs[layer], result.length).forEach((square, point) => {
       const cube = square * Math.sqrt(square);
       const beyond = Math.max(0, cube / threshold ** 3 - 1);
       result[point] += tuned.nearVariance * weight * cube + tuned.beyondVariance * beyond;
-    }
+    });
   });
   return result;
 }

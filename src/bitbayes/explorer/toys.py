@@ -52,6 +52,7 @@ def pack_levels(tuned: bb.Laplace, network: nn.Module) -> list[dict[str, Any]]:
     assert residual is not None
     linear = [name for name, module in network.named_children() if isinstance(module, nn.Linear)]
     layers = {level.name: linear.index(level.layer) for level in residual.levels}
+    layers["classes"] = layers["head"]  # the same features, by their distance from the classes
     return [
         {
             "name": name,

@@ -14,6 +14,7 @@ from bitbayes.model import (
     DeferredChecks,
     FeaturePasses,
     Head,
+    Level,
     SideEffects,
     check_rows,
     detect_changes,
@@ -67,7 +68,7 @@ def fit_last_layer(request: FitRequest) -> Fitted:
             for features, logits, labels in _joined(waiting, head, budget):
                 logits = to_float64(logits)
                 # The products of the same features, if they were computed for the residual already.
-                known = None if added is None else _moments(added, head)
+                known = None if added is None else _moments(added, head, levels.levels[-1])
                 curvature = None if known is None else kind.of_moments(known, logits, likelihood)
                 if curvature is None:
                     curvature = kind.of_features(_with_bias(features, head), logits, likelihood)
@@ -104,9 +105,10 @@ def _with_bias(features: Tensor, head: Head) -> Tensor:
     return torch.cat([features, torch.ones_like(features[:, :1])], dim=1) if head.bias else features
 
 
-def _moments(sums: LevelSums, head: Head) -> Tensor | None:
-    """Σ φ̃φ̃ᵀ (D, D) of the points with these sums, if they are sums of the head's features."""
-    if head.parts or head.layout.positions or sums.products.shape != (head.inputs, head.inputs):
+def _moments(sums: LevelSums, head: Head, level: Level) -> Tensor | None:
+    """Σ φ̃φ̃ᵀ (D, D) of the points with these sums, if their level is the input of the head."""
+    same = level.layer == head.name and sums.products.shape == (head.inputs, head.inputs)
+    if head.parts or head.layout.positions or not same:
         return None
     total = sums.count * sums.mean
     moments = torch.addmm(sums.products, total[:, None], sums.mean[None])

@@ -79,7 +79,8 @@ class LevelTotals:
         asked, able = options.residual_asked, measurable(preview)
         levels = find_levels(network, preview, head, input_is_level=able)
         if names := options.residual_layers:
-            last = [each for each in levels if each.name == HEAD and each.layer not in names]
+            last = [each for each in levels if each.name == HEAD]  # which is a level anyway
+            names = tuple(name for name in names if name not in [each.layer for each in last])
             levels = [*named_levels(network, names, preview), *last]
         if asked and not able and not levels:
             as_rows(preview)  # raises, and says why there is no residual

@@ -33,7 +33,8 @@ class Bernoulli(Likelihood):
         expected = "a network with one logit needs 0 and 1"
         if labels.is_complex():
             return labels.real.long(), False, expected
-        return labels.long(), ((labels == 0) | (labels == 1)).all(), expected
+        # On a GPU an index outside would crash the program.
+        return labels.long().clamp(0, 1), ((labels == 0) | (labels == 1)).all(), expected
 
     def losses(self, outputs: Tensor, labels: Tensor) -> Tensor:
         return functional.softplus((1 - 2 * labels) * outputs[:, 0])

@@ -124,11 +124,9 @@ class ClassDistance(Distance):
     offsets: Tensor
 
     @classmethod
-    def of(
-        cls, sums: LevelSums, device: torch.device, dtype: torch.dtype, at_zero: float = 1.0
-    ) -> ClassDistance:
+    def of_classes(cls, sums: LevelSums, device: torch.device, dtype: torch.dtype) -> ClassDistance:
         """The distance from the classes of the data with these sums, which have means of classes."""
-        deviations, known = sums.deviations(at_zero), sums.class_counts > 0
+        deviations, known = sums.deviations(), sums.class_counts > 0
         shares = sums.class_counts[known] / sums.count
         gaps = (sums.class_means[known] - sums.mean) * sums.varies()  # what does not vary has rounding errors
         moments, weighted = sums.moments(), gaps / deviations * shares.sqrt()[:, None]

@@ -95,14 +95,14 @@ class Residual:
         found = [inputs, *hidden] if self.measures_input else list(hidden)
         return [*found, hidden[-1]] if self.measures_classes else found
 
-    def distance(self, name: str, device: torch.device, dtype: torch.dtype) -> Distance:
+    def _make_distance(self, name: str, device: torch.device, dtype: torch.dtype) -> Distance:
         """The distance that has this name.
 
         A column of a table that was always 0 is far if it is anything else. A dead unit or a dark pixel that
         lights up is only as far as any other.
         """
         if name == CLASSES:
-            return ClassDistance.of(self.sums[HEAD], device, dtype)
+            return ClassDistance.of_classes(self.sums[HEAD], device, dtype)
         sums = self.sums[name]
         return Distance.of(sums, device, dtype, CONSTANT if name == INPUT and sums.correlated else 1.0)
 
@@ -118,14 +118,15 @@ class Residual:
             )
         if rows.device.type == "mps":  # which has no float64
             rows = rows.cpu()
-        return self._cached_distance(name, rows.device, prediction_dtype(rows.dtype))(rows)
+        return self.distance(name, rows.device, prediction_dtype(rows.dtype))(rows)
 
-    def _cached_distance(self, name: str, device: torch.device, dtype: torch.dtype) -> Distance:
+    def distance(self, name: str, device: torch.device, dtype: torch.dtype) -> Distance:
+        """The distance that has this name, made once."""
         key = device, dtype
         made = self._distances.get(key, {})
         if name not in made:
             with torch.inference_mode(False):  # what is cached may be differentiated through later
-                new = self.distance(name, device, dtype).refuse_traced()
+                new = self._make_distance(name, device, dtype).refuse_traced()
             # Another thread may do this at the same time, so the cache is replaced, not changed.
             kept = {each: value for each, value in self._distances.items() if each[0] == device}
             self._distances = {**kept, key: {**self._distances.get(key, {}), name: new}}

@@ -102,6 +102,7 @@ class LevelSums(TensorBundle):
         if labels is None:
             return self
         gaps = to_float64(rows) - self.mean
+        labels = labels.to(gaps.device)  # which is another one than that of the rows for MPS
         counts = gaps.new_zeros(classes).index_add_(0, labels, gaps.new_ones(len(gaps)))
         totals = gaps.new_zeros(classes, gaps.shape[1]).index_add_(0, labels, gaps)
         means = totals / counts.clamp_min(1)[:, None] + self.mean
@@ -169,7 +170,7 @@ class LevelSums(TensorBundle):
             products = products * (varies[:, None] & varies)
         counts = self.class_counts - part.class_counts
         left = counts > 0
-        check_cancellation(self.class_counts * left, counts, max_ratio)
+        check_cancellation(torch.zeros_like(counts), counts, max_ratio)  # none is negative: they are exact
         gaps = (self.class_means - part.class_means) * (part.class_counts / counts.clamp_min(1))[:, None]
         means = (self.class_means + gaps) * left[:, None]
         return LevelSums(count, mean, squares, cubes, fourths, products, self.rounding, counts, means)

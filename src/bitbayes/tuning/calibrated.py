@@ -131,8 +131,8 @@ def calibrate(costs: Costs, grid: list[float], residual: Residual | None, now: S
 def _least_edges(residual: Residual) -> Tensor:
     """The least edges of the data, (levels,), for few points, or points that are all alike.
 
-    Distances with correlations have the mean square 1 on the training data. That from the classes is 0 on
-    many points.
+    Distances with correlations have a mean square of at most 1 on the training data. That from the classes is
+    0 on many points.
     """
     pixels = [name for name, sums in residual.sums.items() if not sums.correlated]
     least = [SMALLEST_DISTANCE if name in pixels else 1.0 for name in residual.names]

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+import bitbayes as bb
 from bitbayes.errors import ModelError
 from bitbayes.model import find_levels, named_levels, private_copy, recorded_levels, run_levels
 from bitbayes.model.head.levels import Level, averaged, level_axis
@@ -309,3 +310,32 @@ def test_layers_that_are_not_called_or_see_no_rows_are_named():
     for name in ("words", "flat", "keyword"):
         with pytest.raises(ModelError, match=f"'{name}' does not see one row of numbers for each input"):
             run_levels(private_copy(model), tuple(named_levels(private_copy(model), (name,), x)), x)
+
+
+class Lora(nn.Module):
+    """A low-rank change of a linear layer, with layers of its own, as in peft."""
+
+    def __init__(self, base_layer, rank):
+        super().__init__()
+        self.base_layer = base_layer
+        self.lora_A = nn.Linear(base_layer.in_features, rank, bias=False)
+        self.lora_B = nn.Linear(rank, base_layer.out_features, bias=False)
+
+    def forward(self, x):
+        return self.base_layer(x) + self.lora_B(self.lora_A(x))
+
+
+@pytest.mark.parametrize("rank", [2, 5])
+def test_what_is_inside_an_adapter_is_no_level(rank):
+    """Also if its bottleneck is as wide as the features: the curvature would be that of the bottleneck."""
+    model = MLP((4, 6, 5, 3)).double()
+    model[4], model[2] = Lora(model[4], rank).double(), Lora(model[2], rank).double()
+    x, y = torch.randn(30, 4).double(), torch.arange(30) % 3
+    assert layers(model, x) == ["2", "4"]
+    with_it, without = (
+        bb.Laplace(model, residual=each).fit([(x, y)]).posterior.fitted for each in ("auto", False)
+    )
+    torch.testing.assert_close(
+        with_it.curvature["4"].inputs, without.curvature["4"].inputs, rtol=1e-12, atol=1e-12
+    )
+    assert torch.equal(with_it.level_sums["head"].mean, model[:4](x).detach().mean(0))

@@ -162,6 +162,9 @@ def _calls(network: nn.Module, inputs: Inputs, count: int) -> list[_Call]:
     watched = {
         name: module for name, module in network.named_modules() if _has_weights(module) or _flattens(module)
     }
+    # Of an adapter, what is inside sees the same input, or that of its own bottleneck.
+    adapters = tuple(f"{name}." for name, module in watched.items() if _is_adapter(module))
+    watched = {name: module for name, module in watched.items() if not name.startswith(adapters)}
 
     def note(name: str, value: Any) -> None:
         module = watched[name]
@@ -183,11 +186,16 @@ def _flattens(module: nn.Module) -> bool:
     return isinstance(module, nn.Flatten)
 
 
+def _is_adapter(module: nn.Module) -> bool:
+    """Whether the module adds to the result of a layer with weights, as those of peft do."""
+    return isinstance(getattr(module, "base_layer", None), (nn.Linear, *CONVOLUTIONS))
+
+
 def _has_weights(module: nn.Module) -> bool:
     """Whether the module multiplies its input by a matrix, its own or one that is made of other tensors."""
     if isinstance(module, (nn.Embedding, nn.EmbeddingBag)):
         return False
-    if isinstance(module, (nn.Linear, *CONVOLUTIONS)):
+    if isinstance(module, (nn.Linear, *CONVOLUTIONS)) or _is_adapter(module):
         return True
     return any(each.dim() >= 2 for each in module.parameters(recurse=False))
 
