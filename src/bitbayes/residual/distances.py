@@ -118,10 +118,12 @@ class ClassDistance(Distance):
 
     centres: (c, r), m(c)/β of all classes that have points, in the coordinates of `matrix` (d, r).
     offsets: (c,), Σⱼ mⱼ(c)²/βⱼ, in units of `unit`².
+    half: (c,), (|centre|² − offset)/2.
     """
 
     centres: Tensor
     offsets: Tensor
+    half: Tensor
 
     @classmethod
     def of_classes(cls, sums: LevelSums, device: torch.device, dtype: torch.dtype) -> ClassDistance:
@@ -145,17 +147,15 @@ class ClassDistance(Distance):
         unit = torch.where(matrix.any(), matrix.abs().sum(0).sum(), 1.0)[None]
         centres = means / ratios * weights.sqrt() / unit
         offsets = (means.square() / ratios).sum(1) / count / unit.square()
-        matrix = (matrix / unit).to(device, dtype)
-        return cls(
-            *_centred(sums, device, dtype), matrix, *(each.to(device) for each in (unit, centres, offsets))
-        )
+        half = (centres.square().sum(1) - offsets) / 2
+        matrix, others = (matrix / unit).to(device, dtype), (unit, centres, offsets, half)
+        return cls(*_centred(sums, device, dtype), matrix, *(each.to(device) for each in others))
 
     def __call__(self, rows: Tensor) -> Tensor:
         """The distances (n,), in float64, of features as rows (n, d): finite up to 1e36; differentiable."""
         scaled = self.scaled(self.gaps(rows))  # (n, r)
         # |t|² is the same for all centres.
-        constant = (self.centres.square().sum(1) - self.offsets) / 2
-        nearest = (constant - scaled @ self.centres.T).argmin(1)
+        nearest = (self.half - scaled @ self.centres.T).argmin(1)
         squares = (scaled - self.centres[nearest]).square().sum(1) - self.offsets[nearest]
         # The root has no derivative at 0.
         away = squares > 0
