@@ -74,7 +74,8 @@ def test_derivatives_that_grow_beside_logits_that_do_not_have_the_limit_of_chanc
     options = {"layers": "all", "structure": structure, "prior_variance": 1e-3, "residual": residual}
     bayes = bb.Laplace(model, **options).fit([(x, torch.arange(30) % 3)])
     if residual:
-        bayes.settings = replace(bayes.settings, levels={"input": 0.0, "2": 1.0}, near_variance=0.1)
+        levels = {"input": 0.0, "head": 1.0, "classes": 0.0}
+        bayes.settings = replace(bayes.settings, levels=levels, near_variance=0.1)
     ray = torch.tensor([[-1.0]], dtype=torch.float64)
     near, far = (float(bayes.predict_proba(delta * ray).max()) for delta in (1.0, 1e18))
     assert near > 0.8 and far == pytest.approx(1 / 3, abs=1e-6)
