@@ -217,12 +217,12 @@ def test_classes_that_are_the_only_level_are_the_furthest_one_too():
     assert without.furthest(torch.tensor([[2.0, 3.0]], dtype=torch.float64)).tolist() == [54.0]
 
 
-def test_a_distance_from_the_classes_that_is_typical_costs_little_and_a_large_one_as_much_as_it_is():
+def test_a_distance_from_the_classes_that_is_typical_costs_little_and_a_large_one_ten_at_most():
     energies, rows = torch.full((4,), 50.0).double(), torch.zeros(4, 3, dtype=torch.float64)
-    rows[:, 2] = torch.tensor([0.0, 0.3, 3.3, 1e30], dtype=torch.float64)  # b = −1.5, 0, 15, 5e30
+    rows[:, 2] = torch.tensor([0.0, 0.3, 2.1, 1e30], dtype=torch.float64)  # b = −1.5, 0, 9, 5e30
     found = WITH_CLASSES.score(energies, rows)
-    expected = [-math.log1p(math.exp(-3)) / 2, -math.log(2) / 2, -15.0, -(1e30 - 0.3) / 0.2]
-    assert found.tolist() == pytest.approx(expected, rel=1e-12)
+    expected = [-math.log1p(math.exp(-3)) / 2, -math.log(2) / 2, -9 - math.log1p(math.exp(-18)) / 2]
+    assert found.tolist() == pytest.approx([*expected, -10 - math.log1p(math.exp(-20)) / 2], rel=1e-12)
 
 
 def test_the_score_falls_with_the_distance_and_does_not_rise_with_more_energy_than_is_typical():
@@ -252,13 +252,15 @@ def test_the_score_falls_with_every_distance_up_to_1e49(dtype):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_the_score_falls_with_the_distance_from_the_classes(dtype):
-    """Up to 1e36 in float32, too."""
+    """Up to ten deviations; further out the distance from the data counts."""
     sizes = torch.logspace(-3, 36, 79, dtype=torch.float64)
     distances = torch.zeros(len(sizes), 3, dtype=torch.float64)
     distances[:, 2] = sizes
     found = WITH_CLASSES.score(torch.zeros(len(sizes), dtype=dtype), distances)
     assert bool(found.isfinite().all()) and bool((found.diff() <= 0).all())
-    assert bool((found.diff()[sizes[1:] > 0.1] < 0).all())
+    counts = (sizes[1:] > 0.1) & (sizes[1:] < 0.3 + 10 * 0.2)
+    assert int(counts.sum()) > 1 and bool((found.diff()[counts] < 0).all())
+    assert len({*found[sizes >= 0.3 + 10 * 0.2].tolist()}) == 1
 
 
 def test_without_chosen_numbers_the_score_is_the_energy():

@@ -20,8 +20,9 @@ DISTANCE_WEIGHT, SATURATION = 4.0, 2.0
 # The largest distance, and the largest cube of one in units of the edge, that the score tells from smaller
 # ones: the cube of the distance is finite times any weight, and so is the square of that cube.
 LARGEST_DISTANCE, LARGEST_CUBE = 1e80, 1e150
-# The same for the distance from the classes, which the score does not take the logarithm of.
-LARGEST_CLASS_DISTANCE = 1e36
+# The distance from the classes counts up to so many deviations. What is further from all classes is further
+# from all data, too, and the score takes the logarithm of that.
+MOST_UNUSUAL = 10.0
 
 
 @dataclass(frozen=True)
@@ -138,7 +139,7 @@ class Settings:
     def score(self, energy: Tensor, distances: Tensor | None) -> Tensor:
         """−½ log(1 + e^(−2a)) − ½ log(1 + e^(2b)) − 4 log(1 + c²).
 
-        a = (energy − centre)/spread is the energy, and b the distance from the classes, in the same way.
+        a = (energy − centre)/spread is the energy, and b ≤ 10 the distance from the classes in the same way.
         c = maxₗ levelₗ·dₗ³/edge is the cube of the distance at the other level at which x is furthest. It is
         1 at the edge of the data. More energy than that of a typical point does not count: a stranger has it,
         too, if its logits are large. What counts is less of it, and more distance. c is squared, because
@@ -156,8 +157,8 @@ class Settings:
         # In float64, in which it does not saturate: what is further away has the smaller score.
         penalty = DISTANCE_WEIGHT * furthest.clamp_max(LARGEST_CUBE).square().log1p()
         if self.class_spread is not None and self.class_centre is not None:
-            own = distances[:, -1].clamp_max(LARGEST_CLASS_DISTANCE)
-            unusual = SATURATION * (own - self.class_centre) / self.class_spread
+            unusual = (distances[:, -1] - self.class_centre) / self.class_spread
+            unusual = SATURATION * unusual.clamp_max(MOST_UNUSUAL)
             # log(1 + e^x), in a form that does not overflow in exported graphs either.
             penalty = penalty + (unusual.clamp_min(0) + (-unusual.abs()).exp().log1p()) / SATURATION
         return functional.logsigmoid(typical) / SATURATION - penalty.to(energy)

@@ -53,10 +53,13 @@ def _rank(by: str, scores: Tensor, others: list[Tensor]) -> Ranking:
 
 
 def _on_axis(by: str, scores: Tensor) -> Tensor:
-    """Return the scores as they are, but a confidence p as log(p/(1 − p)): most of them are close to 1."""
+    """Return a score s as ±log(1 + |s|), and a confidence p as log(p/(1 − p)): most of them are close to 1.
+
+    Scores far away are some hundred times those of the test data.
+    """
     scores = scores.double()
     if by == "score":
-        return scores
+        return scores.sign() * scores.abs().log1p()
     return scores.clamp(NEAREST_TO_ONE, 1 - NEAREST_TO_ONE).logit()
 
 
