@@ -81,17 +81,17 @@ class EuclideanLevel(NamedTuple):
 
     def cubes(self, row: Tensor, delta: Tensor) -> Tensor:
         """d³ (m,) at δ (m,), on the rays with the numbers `row` (m,)."""
-        return _root_of_cube(self._squares(row, delta))
+        return _least_cubes(self._squares(row, delta))
 
     def largest(self, row: Tensor, low: Tensor, high: Tensor) -> Tensor:
         """At least the largest d³ (m,) for low ≤ δ ≤ high: from the centre whose largest one is least."""
-        return _root_of_cube(torch.maximum(self._squares(row, low), self._squares(row, high)))
+        return _least_cubes(torch.maximum(self._squares(row, low), self._squares(row, high)))
 
     def smallest(self, row: Tensor, low: Tensor, high: Tensor) -> Tensor:
         """The smallest d³ (m,) for low ≤ δ ≤ high."""
         speed, start, rest = (each[row] for each in self)
         ends = (speed * each[:, None] - start for each in (low, high))
-        return _root_of_cube(_smallest_size(*ends).square() + rest)
+        return _least_cubes(_smallest_size(*ends).square() + rest)
 
     def smallest_relative(self, row: Tensor, low: Tensor, high: Tensor) -> Tensor:
         """The smallest (d/δ)³ (m,) for low ≤ δ ≤ high, low > 0.
@@ -105,7 +105,7 @@ class EuclideanLevel(NamedTuple):
         least = speed * start / torch.where(squared > 0, squared, 1.0)
         places = torch.where(squared > 0, least.clamp(*ends), ends[0]), ends[1]
         values = ((speed - start * t).square() + rest * t.square() for t in places)
-        return _root_of_cube(torch.minimum(*values))
+        return _least_cubes(torch.minimum(*values))
 
     def _squares(self, row: Tensor, delta: Tensor) -> Tensor:
         """The squared distances (m, c) from all centres."""
@@ -262,8 +262,8 @@ def _squares(values: Tensor) -> Tensor:
     return values.square().clamp_max(MAX_VARIANCE)
 
 
-def _root_of_cube(squares: Tensor) -> Tensor:
-    """Return d³ (m,) from what is the square of d if it is positive, (m, c); the least of all counts."""
+def _least_cubes(squares: Tensor) -> Tensor:
+    """Return d³ (m,) from squares (m, c), of which the least counts; d is 0 where it is negative."""
     return squares.amin(1).clamp_min(0).pow(1.5)
 
 

@@ -131,12 +131,12 @@ class ClassDistance(Distance):
         deviations, known = sums.deviations(), sums.class_counts > 0
         shares = sums.class_counts[known] / sums.count
         gaps = (sums.class_means[known] - sums.mean) * sums.varies()  # what does not vary has rounding errors
-        moments, weighted = sums.moments(), gaps / deviations * shares.sqrt()[:, None]
-        between = weighted.T @ weighted
+        standard, roots = gaps / deviations, shares.sqrt()[:, None]
+        moments, between = sums.moments(), (standard * roots).T @ (standard * roots)
         within = shrunk(moments - between, sums.shrinkage(moments))
         root = torch.linalg.cholesky(within + between)
-        means = torch.linalg.solve_triangular(root, (gaps / deviations).T, upper=False).T  # (c, d)
-        _, values, vectors = torch.linalg.svd(means * shares.sqrt()[:, None], full_matrices=False)
+        means = torch.linalg.solve_triangular(root, standard.T, upper=False).T  # (c, d)
+        _, values, vectors = torch.linalg.svd(means * roots, full_matrices=False)
         ratios = values[: len(means) - 1].square()  # the means of c classes span c − 1 directions
         ratios = ratios[ratios > SMALLEST_SHARE].clamp_max(1 - SMALLEST_SHARE)  # β (r,), in descending order
         directions, count = vectors[: len(ratios)].T, max(1, len(ratios))  # (d, r)

@@ -5,7 +5,7 @@ Central sums, and not those of x, x², …: a mean of 1e9 would leave no digit o
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -73,13 +73,12 @@ class LevelSums(TensorBundle):
         parts = torch.split(rows, step)
         theirs = torch.split(labels, step) if classes and labels is not None else [None] * len(parts)
         first, *others = (
-            cls._of(part, correlated)._with_classes(part, own, classes)
-            for part, own in zip(parts, theirs, strict=True)
+            cls._of(part, correlated, own, classes) for part, own in zip(parts, theirs, strict=True)
         )
         return sum(others, first)
 
     @classmethod
-    def _of(cls, rows: Tensor, correlated: bool) -> LevelSums:
+    def _of(cls, rows: Tensor, correlated: bool, labels: Tensor | None, classes: int) -> LevelSums:
         precision = rows.dtype if rows.is_floating_point() else torch.float64
         rows = to_float64(rows)
         # Sums over rows as products with ones: a GPU takes half the time of `sum(0)`.
@@ -94,19 +93,12 @@ class LevelSums(TensorBundle):
         products = second_moments(gaps) if correlated else rows.new_zeros(0, 0)
         squares, cubes, fourths = (ones @ each for each in powers)
         count, rounding = (rows.new_full((), each) for each in (len(rows), torch.finfo(precision).eps))
-        none = rows.new_zeros(0), rows.new_zeros(0, 0)
-        return cls(count, mean, squares, cubes, fourths, products, rounding, *none)
-
-    def _with_classes(self, rows: Tensor, labels: Tensor | None, classes: int) -> LevelSums:
-        """The sums of these rows, with the means of their classes."""
-        if labels is None:
-            return self
-        gaps = to_float64(rows) - self.mean
-        labels = labels.to(gaps.device)  # which is another one than that of the rows for MPS
-        counts = gaps.new_zeros(classes).index_add_(0, labels, gaps.new_ones(len(gaps)))
-        totals = gaps.new_zeros(classes, gaps.shape[1]).index_add_(0, labels, gaps)
-        means = totals / counts.clamp_min(1)[:, None] + self.mean
-        return replace(self, class_counts=counts, class_means=means * (counts > 0)[:, None])
+        by_class = rows.new_zeros(0), rows.new_zeros(0, 0)
+        if labels is not None:
+            by_class = _class_means(
+                mean, gaps, labels.to(gaps.device), classes
+            )  # MPS has other rows: no float64
+        return cls(count, mean, squares, cubes, fourths, products, rounding, *by_class)
 
     @property
     def correlated(self) -> bool:
@@ -252,6 +244,14 @@ class LevelSums(TensorBundle):
         """The second moments (d, d) in units of `deviations`, shrunk towards the identity."""
         moments = self.moments()
         return shrunk(moments, self.shrinkage(moments))
+
+
+def _class_means(mean: Tensor, gaps: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, Tensor]:
+    """The number of rows mean + gaps (n, d) of each class, (k,), and their means (k, d): 0 without rows."""
+    counts = gaps.new_zeros(classes).index_add_(0, labels, gaps.new_ones(len(gaps)))
+    totals = gaps.new_zeros(classes, gaps.shape[1]).index_add_(0, labels, gaps)
+    means = totals / counts.clamp_min(1)[:, None] + mean
+    return counts, means * (counts > 0)[:, None]
 
 
 def shrunk(moments: Tensor, share: float) -> Tensor:
