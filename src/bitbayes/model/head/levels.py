@@ -5,9 +5,11 @@ averaged, tokens over those that the attention mask counts.
 
 `find_levels` chooses the levels of a network. The layers with weights are numbered 0, 1, …, M in the order of
 their calls, M is the head. The levels are the inputs of the layers nearest to M/4, M/2 and 3M/4, and of the
-head. Layer 0 is left out if the network's own input can be measured, because it sees little else. Layers that
-are called twice, or whose input has no row for each input of the network, are left out, too. If a flattening
-comes directly before a layer, its input is the level, because there pixels can be averaged.
+head. Layer 0 is left out if the network's own input can be measured, because it sees little else. So is layer
+1 behind a convolution: averaged over the pixels, its features say how bright an image is and hardly what it
+shows, and what is far from the data there is often predicted well. Layers that are called twice, or whose
+input has no row for each input of the network, are left out, too. If a flattening comes directly before a
+layer, its input is the level, because there pixels can be averaged.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -103,10 +105,11 @@ def find_levels(network: nn.Module, inputs: Inputs, head: str | None, *, input_i
         return []
     *before, last = weighted
     names = [each.name for each in calls]
+    first = _first_able(calls[weighted[0]].module) if input_is_level else 0
     able = [
         number
         for number, place in enumerate(before)
-        if calls[place].rows and names.count(names[place]) == 1 and not (number == 0 and input_is_level)
+        if number >= first and calls[place].rows and names.count(names[place]) == 1
     ]
     depth = len(before)
     wanted = [share * depth for share in DEPTHS] if able else []
@@ -117,6 +120,11 @@ def find_levels(network: nn.Module, inputs: Inputs, head: str | None, *, input_i
         end = calls[last]
         found.append(Level(HEAD, end.name, level_axis(end.module, len(end.shape))))
     return found
+
+
+def _first_able(layer: nn.Module) -> int:
+    """The number of the first layer whose input may be a level, by layer 0 of the network."""
+    return 2 if isinstance(getattr(layer, "base_layer", layer), CONVOLUTIONS) else 1
 
 
 @torch.no_grad()
