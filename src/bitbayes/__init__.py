@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from bitbayes.options import Fisher
     from bitbayes.passed_points import PassedPoints
     from bitbayes.processes import process_group
+    from bitbayes.regression import Prediction
     from bitbayes.settings import Settings
     from bitbayes.uncertainty import Uncertainty
 
@@ -39,6 +40,7 @@ __all__ = [
     "Laplace",
     "LogitGaussian",
     "PassedPoints",
+    "Prediction",
     "Settings",
     "TemperatureScaling",
     "Uncertainty",
@@ -66,6 +68,7 @@ _HOMES = {
     "Laplace": "laplace",
     "LogitGaussian": "logits",
     "PassedPoints": "passed_points",
+    "Prediction": "regression",
     "Settings": "settings",
     "TemperatureScaling": "baselines",
     "Uncertainty": "uncertainty",

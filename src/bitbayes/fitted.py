@@ -77,6 +77,7 @@ class Fitted:
     inputs: what the inputs are like.
     random: whether running it draws random numbers.
     known_outputs: of the model at a few made-up inputs, or None.
+    squared_errors: Σ (y − f)² for each output, if the likelihood has a noise variance; otherwise ().
     """
 
     weights: Head | TrainableLayers
@@ -92,6 +93,7 @@ class Fitted:
     inputs: InputForm = field(default_factory=InputForm)
     random: bool = False
     known_outputs: KnownOutputs | None = None
+    squared_errors: tuple[float, ...] = ()
 
     @property
     def count(self) -> int:
@@ -134,6 +136,7 @@ class Fitted:
             level_sums=sums,
             mutable_buffers=tuple(sorted({*self.mutable_buffers, *more.mutable_buffers})),
             random=self.random or more.random,
+            squared_errors=tuple(map(sum, zip(self.squared_errors, more.squared_errors, strict=True))),
         )
 
     def without(self, part: Fitted, max_ratio: float) -> Fitted:
@@ -163,6 +166,10 @@ class Fitted:
             loss=max(0.0, self.loss - part.loss),
             entries=entries,
             level_sums=sums,
+            squared_errors=tuple(
+                max(0.0, whole - own)
+                for whole, own in zip(self.squared_errors, part.squared_errors, strict=True)
+            ),
         )
 
     def _check_same_model(self, other: Fitted) -> None:

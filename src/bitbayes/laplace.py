@@ -1,7 +1,7 @@
 """Laplace: the public face. It ties the packages together and holds no mathematics."""
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -71,10 +71,11 @@ from bitbayes.options import (
 from bitbayes.posteriors import POSTERIORS, WeightPosterior
 from bitbayes.posteriors.base import Passed
 from bitbayes.predicting import RANKS, SCORE, Predictive, Predictor, Rank, Rated
-from bitbayes.prior import Prior, check_variance, differentiable, positive
+from bitbayes.prior import Prior, check_noise_variance, check_variance, differentiable, positive
 from bitbayes.processes import current_processes
 from bitbayes.progress import track
 from bitbayes.rays import BoundRequest, Certificate, Limit
+from bitbayes.regression import Prediction
 from bitbayes.residual import Residual
 from bitbayes.settings import SettingAttribute, Settings
 from bitbayes.tuning import (
@@ -85,6 +86,7 @@ from bitbayes.tuning import (
     objective_for,
     tune_by_evidence,
     tune_calibrated,
+    tune_calibrated_regression,
     tune_on_data,
     warn_at_the_edge,
 )
@@ -132,7 +134,8 @@ class Laplace(ModelWrapper):
             with a warning at the first prediction if nothing was chosen by then.
         predictive: how the average is computed: the default `method` of `predict_proba`. "auto" is probit for
             one logit, pairwise for up to 64 and meanfield for more. It can be set at any time.
-        likelihood: of the labels. "auto" is "bernoulli" for one output and "categorical" for more.
+        likelihood: of the labels. "auto" is "bernoulli" for one output and "categorical" for more. "gaussian"
+            is for regression, with `predict` and `interval` (docs/regression.md).
         head: the name of the last linear layer. It is found automatically if None.
         curvature: "exact". With `layers="all"` this takes k − 1 backward passes for each batch; "fisher", or
             `bb.Fisher(draws=1)`, takes one for each label that is drawn from the model.
@@ -140,6 +143,8 @@ class Laplace(ModelWrapper):
             beyond. "auto" measures it at the head's input, at up to three levels before it, and at the input
             of the model if that is of floating-point numbers (or uint8) of one size, once `tune` has chosen
             its numbers. Names of layers choose the levels before the head; True uses it before `tune`, too.
+        noise_variance: σ² of the targets in regression, one number or one for each output, if it is known.
+            Otherwise `tune` chooses it.
         output: where the logits are in what the model returns: a key, an attribute, or a function. It is not
             needed if the model returns a tensor, or something with `logits`.
         adapt: a function of a loader's batch that returns (inputs, labels), for loaders whose batches have
@@ -182,6 +187,7 @@ class Laplace(ModelWrapper):
         head: str | None = None,
         curvature: CurvatureName | Fisher = "exact",
         residual: ResidualOption = AUTO,
+        noise_variance: float | Sequence[float] | None = None,
         output: Selector | None = None,
         adapt: Adapter | None = None,
         **unknown: Never,  # a misspelt name gets a helpful error, and type checkers accept none
@@ -193,12 +199,14 @@ class Laplace(ModelWrapper):
         self.model = selected(unwrapped(model), output, adapt)
         given: dict[str, Any] = {"layers": layers, "structure": structure, "predictive": predictive}
         given |= {"likelihood": likelihood, "head": head, "output": output, "adapt": adapt}
+        given |= {"noise_variance": noise_variance}
         self.options = Options.checked(self.model, curvature, residual, **given)
         self._posterior: WeightPosterior | None = None
         self._residual: Residual | None = None
         self._warned = False
         self.settings = Settings(
             None if prior_variance is None else check_variance(prior_variance, self._layer_names),
+            noise_variance=self.options.noise_variance,
             **self._untuned_residual,
         )
 
@@ -223,9 +231,7 @@ class Laplace(ModelWrapper):
     def settings(self, value: Settings) -> None:
         if isinstance(value.prior_variance, dict):
             check_variance(value.prior_variance, self._layer_names)
-        likelihood = self._known_likelihood()
-        if value.temperature != 1 and likelihood is not None and not likelihood.has_temperature:
-            raise ArgumentError(f"likelihood={likelihood.name!r} has no temperature: leave it at 1")
+        self._check_for_likelihood(value)
         if self._residual is not None:
             try:
                 value = value.in_order_of(self._residual.names)
@@ -245,6 +251,21 @@ class Laplace(ModelWrapper):
     @prior_variance.setter
     def prior_variance(self, value: float | Mapping[str, float]) -> None:
         self.settings = replace(self.settings, prior_variance=check_variance(value, self._layer_names))
+
+    @property
+    def noise_variance(self) -> float | tuple[float, ...]:
+        """The variance σ² of the targets around the function: one number, or one for each output.
+
+        Until one is chosen, it is the mean squared error on the training data. Only regression has it.
+        """
+        value = self.settings.noise_variance
+        if value is None:
+            value = self._fitted_posterior().noise_variance
+        return value or 1.0
+
+    @noise_variance.setter
+    def noise_variance(self, value: float | Sequence[float]) -> None:
+        self.settings = replace(self.settings, noise_variance=check_noise_variance(value))
 
     @property
     def predictive(self) -> PredictiveName:
@@ -359,9 +380,12 @@ class Laplace(ModelWrapper):
             check_objective(objective, weight, penalty)
             self._check_tuning(objective, val_loader, outliers)
         if objective == EVIDENCE:
-            choose = partial(tune_by_evidence, posterior, each_layer=isinstance(self.prior_variance, dict))
+            each_layer, fixed = isinstance(self.prior_variance, dict), self.options.noise_variance
+            choose = partial(
+                tune_by_evidence, posterior, self.settings, each_layer=each_layer, fixed=fixed
+            )
             task = f"tune({objective!r}) of {posterior.fitted.summary()}"
-            self.prior_variance, _ = processes.agree(task, choose, lambda _: None)
+            self.settings, _ = processes.agree(task, choose, lambda _: None)
         else:
             assert val_loader is not None
             networks = self.predictive == SAMPLED_NETWORKS
@@ -372,7 +396,9 @@ class Laplace(ModelWrapper):
             used = objective == CALIBRATED or self.settings.has_residual
             residual = self._residual if used and not networks else None
             request = TuningRequest(posterior, residual, self.settings, method, val_loader, shown)
-            if objective == CALIBRATED:
+            if posterior.likelihood.has_noise:
+                self.settings = tune_calibrated_regression(request, self.options.noise_variance)
+            elif objective == CALIBRATED:
                 self.settings = tune_calibrated(request)
             else:
                 cost = objective_for(objective, posterior.likelihood, weight, penalty)
@@ -390,6 +416,12 @@ class Laplace(ModelWrapper):
             raise ArgumentError(
                 f"objective={objective!r} chooses one prior variance for all layers, and prior_variance "
                 "holds one for each: choose objective='evidence', or set a number first"
+            )
+        likelihood = self.posterior.likelihood
+        if objective != CALIBRATED and not likelihood.classifies:
+            raise ArgumentError(
+                f"objective={objective!r} is for classifiers: choose 'calibrated' or 'evidence' for "
+                f"likelihood={likelihood.name!r}"
             )
         if outliers is not None and objective == CALIBRATED:
             raise ArgumentError(
@@ -457,6 +489,8 @@ class Laplace(ModelWrapper):
         """
         self._warn_if_untuned()
         predictor = self._current_predictor()
+        if not predictor.posterior.likelihood.classifies:
+            raise ArgumentError("a regression has no probabilities of classes: use `predict` or `interval`")
         predictive = predictor.predictive(method or self.predictive, samples, generator)
         if samples is not None and predictive.in_closed_form:
             networks = " or 'sampled_networks'" if self.options.layers == "all" else ""
@@ -469,6 +503,55 @@ class Laplace(ModelWrapper):
                 f"method={predictive.name!r} does not use the residual: choose another, or residual=False"
             )
         return predictor.assemble(predictor.predict(predictor.batches(x), predictive))
+
+    def predict(self, x: Data, *, joint: bool = False) -> Prediction:
+        """Return the values that are predicted in regression: mean, variance and noise variance, (n, k) each.
+
+        y is N(mean, variance + noise_variance). `variance` is that of the function: of the weights, and of the
+        distance from the data. The result is differentiable in x, if x is a tensor that requires a gradient.
+
+        Args:
+            x: inputs, or a loader of them.
+            joint: whether to return the covariance of the function between the points, too: `covariance`,
+                (k, n, n). x must then be one batch.
+
+        >>> import bitbayes as bb
+        >>> _ = torch.manual_seed(0)
+        >>> x = torch.rand(200, 1)
+        >>> y = 3 * x[:, 0] + 0.1 * torch.randn(200)
+        >>> model = nn.Linear(1, 1)
+        >>> with torch.no_grad():
+        ...     _ = model.weight.fill_(3.0), model.bias.fill_(0.0)
+        >>> bayes = bb.Laplace(model, likelihood="gaussian").fit([(x[:150], y[:150])])
+        >>> bayes = bayes.tune([(x[150:], y[150:])])
+        >>> near, far = bayes.predict(torch.tensor([[0.5], [50.0]])).deviation.flatten()
+        >>> bool(near < 0.12), bool(far > 1)
+        (True, True)
+        """
+        self._warn_if_untuned()
+        predictor = self._current_predictor()
+        if predictor.posterior.likelihood.classifies:
+            raise ArgumentError(
+                "`predict` is for regression (likelihood='gaussian'): a classifier has `predict_proba`"
+            )
+        if joint:
+            if not isinstance(x, (Tensor, Mapping)):
+                raise ArgumentError(f"joint=True needs one batch of inputs, not a {type(x).__name__}")
+            with torch.set_grad_enabled(_requires_grad(x)):
+                return predictor.joint_values(without_labels(x))
+        if _requires_grad(x):
+            return Prediction.of(predictor.forward(without_labels(x)).gaussian, predictor.settings)
+        with torch.no_grad():
+            return Prediction.joined(found for _, found in predictor.values(predictor.batches(x)))
+
+    def interval(self, x: Data, *, coverage: float = 0.9) -> Tensor:
+        """Return the interval that y lies in with this probability, (n, k, 2): its lower and upper ends.
+
+        Args:
+            x: inputs, or a loader of them.
+            coverage: the probability, between 0 and 1.
+        """
+        return self.predict(x).interval(coverage)
 
     @torch.no_grad()
     def predict_and_score(self, x: Data) -> tuple[Tensor, Tensor]:
@@ -507,8 +590,9 @@ class Laplace(ModelWrapper):
         posterior = self.posterior
         if not isinstance(n, int) or n < 1:
             raise ArgumentError(f"n={n!r}: expected a positive number of draws")
-        prior = Prior(self.settings.prior_variance)
-        return posterior.sample(n, prior, generator, self.settings.temperature)
+        settings = self._predictor().settings
+        prior, noise = Prior(settings.prior_variance), settings.noise_variance
+        return posterior.sample(n, prior, generator, settings.temperature, noise)
 
     # ---- deciding
 
@@ -529,10 +613,7 @@ class Laplace(ModelWrapper):
         Args:
             x: inputs, or a loader of them.
         """
-        self._warn_if_untuned()
-        predictor = self._current_predictor()
-        found = predictor.gaussians(predictor.batches(x))
-        return predictor.assemble((batch, predictor.score(batch, each)) for batch, each in found)
+        return self._rank(x, "score")
 
     @torch.no_grad()
     def confidence(self, x: Data) -> Tensor:
@@ -544,10 +625,7 @@ class Laplace(ModelWrapper):
         Args:
             x: inputs, or a loader of them.
         """
-        self._warn_if_untuned()
-        predictor = self._current_predictor()
-        found = predictor.predict(predictor.batches(x), predictor.predictive(self.predictive))
-        return predictor.assemble((batch, each.amax(1)) for batch, each in found)
+        return self._rank(x, "confidence")
 
     @torch.no_grad()
     def threshold(self, val_loader: Data, *, accept: float = 0.95, by: Rank = "score") -> float:
@@ -574,8 +652,8 @@ class Laplace(ModelWrapper):
         self._warn_if_untuned()
         predictor = self._current_predictor()
         batches = predictor.batches(val_loader, keep_labels=True)
-        rated = predictor.rate(batches, predictor.predictive(self.predictive))
-        return metrics.threshold(torch.cat([each.by(by) for each in rated]), accept=accept)
+        ranks = predictor.rank(batches, by, predictor.predictive(self.predictive))
+        return metrics.threshold(torch.cat([each.cpu() for _, each in ranks]), accept=accept)
 
     @torch.no_grad()
     def explain(self, x: Data) -> dict[str, Tensor]:
@@ -691,7 +769,8 @@ class Laplace(ModelWrapper):
             prior_variance: in the place of the present one. The result is differentiable in a tensor.
         """
         value = self.prior_variance if prior_variance is None else prior_variance
-        return self.posterior.log_evidence(differentiable(value, self._layer_names))
+        posterior, noise = self.posterior, self._predictor().settings.noise_variance
+        return posterior.log_evidence(differentiable(value, self._layer_names), noise)
 
     # ---- far from the data
 
@@ -1013,6 +1092,33 @@ class Laplace(ModelWrapper):
 
     # ---- inside
 
+    def _rank(self, x: Data, by: Rank) -> Tensor:
+        self._warn_if_untuned()
+        predictor = self._current_predictor()
+        ranks = predictor.rank(predictor.batches(x), by, predictor.predictive(self.predictive))
+        return predictor.assemble(ranks)
+
+    def _check_for_likelihood(self, value: Settings) -> None:
+        """Raise on settings that the likelihood does not have."""
+        likelihood = self._known_likelihood()
+        if likelihood is None:
+            return
+        if value.temperature != 1 and not likelihood.has_temperature:
+            raise ArgumentError(f"likelihood={likelihood.name!r} has no temperature: leave it at 1")
+        noise = value.noise_variance
+        if noise is not None and not likelihood.has_noise:
+            raise ArgumentError(f"likelihood={likelihood.name!r} has no noise variance")
+        if isinstance(noise, tuple) and self.options.layers == "all":
+            raise ArgumentError(
+                f"noise_variance={noise!r}: over all layers, the outputs share their weights, and so one noise "
+                "variance: give one number"
+            )
+        if isinstance(noise, tuple) and self._posterior is not None and len(noise) != self._posterior.outputs:
+            raise ArgumentError(
+                f"noise_variance={noise!r}: expected one number, or one for each of "
+                f"{self._posterior.outputs} outputs"
+            )
+
     def _fitted_posterior(self) -> WeightPosterior:
         if self._posterior is None:
             raise NotFittedError("this Laplace is not fitted yet: call `fit(train_loader)` first")
@@ -1073,8 +1179,10 @@ class Laplace(ModelWrapper):
         return LIKELIHOODS.get(self.options.likelihood)
 
     def _predictor(self) -> Predictor:
-        used = self._residual if self.settings.has_residual else None
-        return Predictor(self._fitted_posterior(), used, self.settings)
+        posterior, settings = self._fitted_posterior(), self.settings
+        if posterior.likelihood.has_noise and settings.noise_variance is None:
+            settings = replace(settings, noise_variance=posterior.noise_variance)
+        return Predictor(posterior, self._residual if settings.has_residual else None, settings)
 
     def _current_predictor(self) -> Predictor:
         """The predictor; raises if the model has changed since it was fitted."""
@@ -1097,6 +1205,13 @@ class Laplace(ModelWrapper):
             stacklevel=level_of_the_caller(),
         )
         self._warned = True
+
+
+def _requires_grad(x: Any) -> bool:
+    """Whether one of these inputs wants a gradient."""
+    parts = x.values() if isinstance(x, Mapping) else [x]
+    wanted = any(isinstance(each, Tensor) and each.requires_grad for each in parts)
+    return wanted and torch.is_grad_enabled()
 
 
 class _WithScore(nn.Module):

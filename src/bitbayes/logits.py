@@ -132,6 +132,26 @@ class LogitGaussian:
         largest = torch.finfo(self.scaled_mean.dtype).max / 2
         return replace(self, scaled_mean=(self.scaled_mean / temperature).clamp(-largest, largest))
 
+    def at_noise(self, deviations: Tensor) -> LogitGaussian:
+        """The Gaussian with the same mean, and each covariance Cᵢⱼ multiplied by sᵢsⱼ.
+
+        Args:
+            deviations: s (k,), the standard deviations of the noise that the covariance is in units of. There
+                is no common shift of the outputs then.
+        """
+        weights, factor, shift, independent, _ = self.factors
+        deviations = deviations.to(weights)
+        own = torch.diag(deviations)
+        if factor is None:
+            weights = weights if independent is None else weights + independent[:, None]
+            return replace(self, factors=CovarianceFactors(weights * deviations.square(), None, shift))
+        factor = deviations[:, None] * factor
+        if independent is not None:  # a column of its own for each output
+            weights = torch.cat([weights, independent[:, None].expand(-1, len(own))], dim=1)
+            own = own if factor.dim() == 2 else own.expand(len(factor), -1, -1)
+            factor = torch.cat([factor, own], dim=-1)
+        return replace(self, factors=CovarianceFactors(weights, factor, shift))
+
     def plus_independent(self, deviations: Tensor) -> LogitGaussian:
         """The Gaussian with a variance added to every logit, independent of all else.
 

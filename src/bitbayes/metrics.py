@@ -1,7 +1,7 @@
-"""Measures of predicted probabilities: accuracy, calibration, and the separation of outliers from data.
+"""Measures of predicted probabilities and values: calibration, sharpness, separation of outliers from data.
 
 `probs` is (n, k): one row of k class probabilities per point. Each row sums to one. A network with a single
-logit gives (n, 2). `labels` is (n,): whole numbers from 0 to k − 1. The *confidence* of a point is its
+logit gives (n, 2). In regression, `mean`, `deviation` and `targets` are (n, k). `labels` is (n,): whole numbers from 0 to k − 1. The *confidence* of a point is its
 largest probability. `scores` is (n,): any numbers, larger for points that look more like the data. All sums
 are taken in float64 on the CPU, so the result does not depend on the device.
 """
@@ -25,17 +25,23 @@ __all__ = [
     "aurc",
     "auroc",
     "brier",
+    "crps",
     "ece",
     "entropy",
     "fpr95",
+    "gaussian_nll",
+    "interval_coverage",
     "log_names",
     "mce",
     "mmc",
     "nll",
     "of_outliers",
     "of_predictions",
+    "of_values",
+    "quantile_error",
     "reliability",
     "risk_coverage",
+    "rmse",
     "threshold",
 ]
 
@@ -442,3 +448,111 @@ def _check_labels(labels: Tensor, probs: Tensor) -> Tensor:
     if low < 0 or high >= k:
         raise DataError(f"labels go from {low} to {high}, but probs has {k} classes: give 0 to {k - 1}")
     return labels.detach().to("cpu", torch.int64)
+
+
+def rmse(mean: Tensor, targets: Tensor) -> float:
+    """Return the root of the mean squared error, √(mean (y − m)²), over points and outputs.
+
+    Args:
+        mean: predicted values (n, k).
+        targets: (n, k).
+
+    >>> rmse(torch.tensor([[0.0], [0.0]]), torch.tensor([[3.0], [4.0]])) ** 2
+    12.5
+    """
+    mean, _, targets = _check_values(mean, None, targets)
+    return (targets - mean).square().mean().sqrt().item()
+
+
+def gaussian_nll(mean: Tensor, deviation: Tensor, targets: Tensor) -> float:
+    """Return the negative log-likelihood in nats, the mean of ½ log 2πs² + ½((y − m)/s)².
+
+    Args:
+        mean: predicted values (n, k).
+        deviation: the predicted standard deviations s of y, (n, k).
+        targets: y, (n, k).
+
+    >>> round(gaussian_nll(torch.zeros(1, 1), torch.ones(1, 1), torch.zeros(1, 1)), 4)  # ½ log 2π
+    0.9189
+    """
+    mean, deviation, targets = _check_values(mean, deviation, targets)
+    z = (targets - mean) / deviation
+    return (math.log(2 * math.pi) / 2 + deviation.log() + z.square() / 2).mean().item()
+
+
+def crps(mean: Tensor, deviation: Tensor, targets: Tensor) -> float:
+    """Return the continuous ranked probability score of Gaussian predictions, in the units of the targets.
+
+    The mean of s[z(2Φ(z) − 1) + 2φ(z) − 1/√π], z = (y − m)/s. For a certain prediction it is |y − m|.
+
+    Args:
+        mean: predicted values (n, k).
+        deviation: the predicted standard deviations s of y, (n, k).
+        targets: y, (n, k).
+
+    >>> round(crps(torch.zeros(1, 1), torch.ones(1, 1), torch.zeros(1, 1)), 4)  # (√2 − 1)/√π
+    0.2337
+    """
+    mean, deviation, targets = _check_values(mean, deviation, targets)
+    z = (targets - mean) / deviation
+    density = (-z.square() / 2).exp() / math.sqrt(2 * math.pi)
+    own = z * (2 * torch.special.ndtr(z) - 1) + 2 * density - 1 / math.sqrt(math.pi)
+    return (deviation * own).mean().item()
+
+
+def interval_coverage(interval: Tensor, targets: Tensor) -> float:
+    """Return the share of targets inside of their intervals.
+
+    Args:
+        interval: (n, k, 2), lower and upper ends.
+        targets: (n, k).
+
+    >>> interval_coverage(torch.tensor([[[0.0, 1.0]], [[0.0, 1.0]]]), torch.tensor([[0.5], [2.0]]))
+    0.5
+    """
+    lower, _, targets = _check_values(interval[..., 0], None, targets)
+    inside = (lower <= targets) & (targets <= interval[..., 1].double().cpu())
+    return inside.double().mean().item()
+
+
+def quantile_error(mean: Tensor, deviation: Tensor, targets: Tensor) -> float:
+    """Return how far quantiles are from calibrated: mean |share of y below the q-quantile − q|, q = .05 … .95.
+
+    Args:
+        mean: predicted values (n, k).
+        deviation: the predicted standard deviations of y, (n, k).
+        targets: y, (n, k).
+
+    >>> round(quantile_error(torch.zeros(1, 1), torch.ones(1, 1), torch.full((1, 1), 9.0)), 4)
+    0.5
+    """
+    mean, deviation, targets = _check_values(mean, deviation, targets)
+    places = torch.special.ndtr((targets - mean) / deviation).flatten()
+    levels = torch.arange(1, 20, dtype=torch.float64) / 20
+    return ((places[:, None] <= levels).double().mean(0) - levels).abs().mean().item()
+
+
+def of_values(mean: Tensor, deviation: Tensor, interval: Tensor, targets: Tensor) -> dict[str, float]:
+    """Return the measures of `Laplace.evaluate` in regression; `interval` is that of 90 %."""
+    return {
+        "rmse": rmse(mean, targets),
+        "nll": gaussian_nll(mean, deviation, targets),
+        "crps": crps(mean, deviation, targets),
+        "coverage90": interval_coverage(interval, targets),
+        "width90": (interval[..., 1] - interval[..., 0]).double().mean().item(),
+        "quantile_error": quantile_error(mean, deviation, targets),
+    }
+
+
+def _check_values(mean: Tensor, deviation: Tensor | None, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Means, deviations (1 without any) and targets in float64 on the CPU; raises if they do not fit."""
+    deviation = torch.ones_like(mean) if deviation is None else deviation
+    shapes = [tuple(each.shape) for each in (mean, deviation, targets)]
+    if len(set(shapes)) > 1 or mean.dim() != 2 or not len(mean):
+        raise ArgumentError(
+            f"means, deviations and targets have the shapes {', '.join(map(str, shapes))}: expected (n, k) each"
+        )
+    if not bool((deviation > 0).all()):
+        raise ArgumentError("the deviations are not all positive")
+    m, d, t = (each.detach().double().cpu() for each in (mean, deviation, targets))
+    return m, d, t

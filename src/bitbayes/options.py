@@ -11,15 +11,16 @@ from torch import Tensor, nn
 
 from bitbayes.errors import ArgumentError, FileError, UnknownAttributeError, one_of
 from bitbayes.likelihoods import LIKELIHOODS, SAMPLED_LOGITS, closed_form_names
+from bitbayes.prior import check_noise_variance
 from bitbayes.structures import CURVATURES
 
 # The values of options, for editors and type checkers. The tests compare them with what is checked below.
 Layers = Literal["last", "all"]
 Structure = Literal["auto", "full", "kron", "lowrank", "diag", "isotropic"]
-Method = Literal["probit", "pairwise", "meanfield", "bridge", "quadrature", "mc", "sampled_networks"]
+Method = Literal["probit", "pairwise", "meanfield", "bridge", "quadrature", "mean", "mc", "sampled_networks"]
 PredictiveName = Literal["auto", Method]
 CurvatureName = Literal["exact", "fisher"]
-LikelihoodName = Literal["auto", "categorical", "bernoulli"]
+LikelihoodName = Literal["auto", "categorical", "bernoulli", "gaussian"]
 ResidualOption = bool | Literal["auto"] | tuple[str, ...] | list[str]
 Objective = Literal["calibrated", "ood", "nll", "evidence"]
 Penalty = Literal["entropy", "uniform"]
@@ -31,11 +32,11 @@ SAMPLED_NETWORKS: Literal["sampled_networks"] = "sampled_networks"
 # What laplace-torch calls its options and likelihoods, and what to write here instead.
 LAPLACE_TORCH = {
     "classification": "leave it out, the number of the model's outputs decides",
-    "regression": "there is none for regression yet",
+    "regression": "likelihood='gaussian'",
     "subset_of_weights": "layers='last' or layers='all'; for a subnetwork, freeze the other parameters",
     "hessian_structure": "structure='kron', 'diag', 'full' or 'lowrank'",
     "prior_precision": "prior_variance=1/prior_precision",
-    "sigma_noise": "leave it out: classifiers have no noise variance",
+    "sigma_noise": "likelihood='gaussian', noise_variance=sigma_noise**2; classifiers have none",
     "temperature": "set it afterwards, bayes.temperature = …",
     "backend": "leave it out; curvature='fisher' draws labels",
     "backend_kwargs": "leave it out; curvature=bb.Fisher(draws=…) draws labels",
@@ -84,6 +85,7 @@ class LaplaceOptions(TypedDict, total=False):
     head: str | None
     curvature: CurvatureName | Fisher
     residual: ResidualOption
+    noise_variance: float | Sequence[float] | None
     output: str | Callable[..., Tensor] | None
     adapt: Callable[..., object] | None
 
@@ -95,6 +97,7 @@ class Options:
     curvature: "exact" or a `Fisher`.
     residual: whether there is one, "auto" (where the inputs allow it), or the layers whose inputs enter the
         kernel.
+    noise_variance: that of the targets, if it was given: `tune` then keeps it.
     output: where the logits are in what the model returns.
     adapt: what makes (inputs, labels) of a loader's batch.
     """
@@ -106,6 +109,7 @@ class Options:
     head: str | None = None
     curvature: CurvatureName | Fisher = "exact"
     residual: bool | Literal["auto"] | tuple[str, ...] = AUTO
+    noise_variance: float | tuple[float, ...] | None = None
     output: str | Callable[..., Tensor] | None = None
     adapt: Callable[..., object] | None = None
 
@@ -128,6 +132,16 @@ class Options:
                 f"likelihood={self.likelihood!r} is laplace-torch's. Here: {LAPLACE_TORCH[self.likelihood]}"
             )
         one_of("likelihood", self.likelihood, (AUTO, *LIKELIHOODS))
+        if self.noise_variance is not None:
+            known = LIKELIHOODS.get(self.likelihood)
+            if known is None or not known.has_noise:
+                raise ArgumentError(
+                    f"noise_variance={self.noise_variance!r}: likelihood={self.likelihood!r} has no noise "
+                    "variance; for regression give likelihood='gaussian'"
+                )
+            checked = check_noise_variance(self.noise_variance)
+            if checked != self.noise_variance:
+                return replace(self, noise_variance=checked).check()
         if not isinstance(self.curvature, Fisher):
             one_of("curvature", self.curvature, ESTIMATES)
         elif not every_layer:

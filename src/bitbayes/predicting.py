@@ -7,7 +7,7 @@ residual in it. Drawn networks are run on the inputs, and have no residual.
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
@@ -24,6 +24,7 @@ from bitbayes.options import SAMPLED_NETWORKS
 from bitbayes.posteriors.base import Passed, WeightPosterior
 from bitbayes.prior import Prior
 from bitbayes.rays import RayGaussian
+from bitbayes.regression import Prediction
 from bitbayes.residual import Residual
 from bitbayes.settings import Settings
 
@@ -227,6 +228,17 @@ class Predictor:
             labels = None if batch.labels is None else batch.labels.cpu()
             yield Rated(labels, probabilities.cpu(), self.score(batch, gaussian).cpu())
 
+    def rank(
+        self, batches: Iterator[Batch], by: str, predictive: Predictive
+    ) -> Iterator[tuple[Batch, Tensor]]:
+        """The points of each batch, and their scores or confidences (n,)."""
+        if by == SCORE:
+            for batch, gaussian in self.gaussians(batches):
+                yield batch, self.score(batch, gaussian)
+        else:
+            for batch, probabilities in self.predict(batches, predictive):
+                yield batch, probabilities.amax(1)
+
     def score(self, batch: Batch, gaussian: LogitGaussian) -> Tensor:
         """How much the points of a batch are like the data, (n,), from what `gaussians` gives."""
         return self.settings.score(self.posterior.likelihood.score(gaussian), batch.distances)
@@ -261,6 +273,21 @@ class Predictor:
             points, gaussian = self.posterior.logits(observed, self.prior)
             parts.append(self.settings.complete(gaussian, points.distances))
         return LogitGaussian.stacked(parts)
+
+    def values(self, batches: Iterator[Batch]) -> Iterator[tuple[Batch, Prediction]]:
+        """The points of each batch, and the prediction of their values."""
+        for batch, gaussian in self.gaussians(batches):
+            yield batch, Prediction.of(gaussian, self.settings)
+
+    def joint_values(self, x: Any) -> Prediction:
+        """The prediction for one batch, with its covariance between the points."""
+        passed = self.forward(x)
+        found = Prediction.of(passed.gaussian, self.settings)
+        own = self.posterior.joint_covariance(x, self.prior)  # (k, n, n)
+        noise = self.settings.noise_variances(found.mean)
+        # What the residual adds is independent of all else.
+        own = noise[:, None, None] * (own - torch.diag_embed(own.diagonal(dim1=1, dim2=2)))
+        return replace(found, covariance=own + torch.diag_embed(found.variance.T))
 
     def rays(self, x: Tensor, *, find_alpha: bool, tolerance: float) -> Iterator[RayGaussian]:
         """The Gaussians over logits along the rays δ·x."""

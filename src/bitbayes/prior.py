@@ -115,3 +115,16 @@ def _scalar(value: object) -> Tensor:
     if value.numel() != 1 or not bool((value > 0) & value.isfinite()):
         raise ArgumentError(f"prior_variance={value!r}: expected one positive number")
     return value.double().reshape(())
+
+
+def check_noise_variance(value: object) -> float | tuple[float, ...]:
+    """Return a noise variance as a float, or as floats, one for each output; raise if one is not positive.
+
+    >>> check_noise_variance(1), check_noise_variance([1, 2])
+    (1.0, (1.0, 2.0))
+    """
+    if isinstance(value, Tensor):
+        value = value.tolist()
+    if isinstance(value, (list, tuple)):
+        return tuple(positive(each, "noise_variance") for each in value)
+    return positive(value, "noise_variance")

@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from bitbayes.errors import ArgumentError
 from bitbayes.logits import LogitGaussian
-from bitbayes.prior import positive
+from bitbayes.prior import check_noise_variance, positive
 
 # How much the distance counts in the score, and how quickly the score saturates: see `Settings.score`.
 DISTANCE_WEIGHT, SATURATION = 4.0, 2.0
@@ -42,6 +42,9 @@ class Settings:
     score_centre, score_spread: the median and the deviation of the energy on the validation data, for
         `score`; None until they are chosen.
     score_edge: the largest levelₗ·dₗ³ of a point at the edge of the data, for `score`.
+    noise_variance: σ² of the targets in regression, one number or one for each output. It is None until one
+        is chosen; predictions then use the mean squared error on the training data. The prior variance of a
+        weight is then σ₀²σ².
     class_centre, class_spread: the median and the deviation of the distance from the classes on the
         validation data, for `score`. It is the last of the levels. None if there is no such distance.
 
@@ -60,6 +63,7 @@ class Settings:
     score_edge: float = 1.0
     class_centre: float | None = None
     class_spread: float | None = None
+    noise_variance: float | tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
         checked: dict[str, Any] = {"temperature": positive(self.temperature, "temperature")}
@@ -75,6 +79,8 @@ class Settings:
                 checked[f"{kind}_centre"] = 0.0
             if centre is not None:
                 checked[f"{kind}_centre"] = _finite(centre, f"{kind}_centre")
+        if self.noise_variance is not None:
+            checked["noise_variance"] = check_noise_variance(self.noise_variance)
         prior = self.prior_variance
         if isinstance(prior, Mapping):
             checked["prior_variance"] = _numbers(prior, "prior_variance")
@@ -92,14 +98,24 @@ class Settings:
         """The Gaussian with the temperature and the residual applied.
 
         Args:
-            gaussian: over the logits at n points, from the weights alone.
+            gaussian: over the logits at n points, from the weights alone; in units of the noise, if there is
+                a noise variance.
             distances: (n, levels) in float64, in the order of `levels`; None without a residual.
         """
-        if distances is None or not self.has_residual:
-            return gaussian.at_temperature(self.temperature)
-        # The floor is for the derivative of the root, which is infinite at 0.
-        variances = self.residual_variances(distances).clamp_min(torch.finfo(distances.dtype).tiny)
-        return gaussian.at_temperature(self.temperature).plus_independent(variances.sqrt())
+        gaussian = gaussian.at_temperature(self.temperature)
+        if distances is not None and self.has_residual:
+            # The floor is for the derivative of the root, which is infinite at 0.
+            variances = self.residual_variances(distances).clamp_min(torch.finfo(distances.dtype).tiny)
+            gaussian = gaussian.plus_independent(variances.sqrt())
+        if self.noise_variance is None:
+            return gaussian
+        return gaussian.at_noise(self.noise_variances(gaussian.scaled_mean).sqrt())
+
+    def noise_variances(self, like: Tensor) -> Tensor:
+        """The noise variance of each output, (k,), like a tensor (n, k)."""
+        value = 1.0 if self.noise_variance is None else self.noise_variance
+        several = value if isinstance(value, tuple) else (value,) * like.shape[1]
+        return torch.stack([like.new_full((), each) for each in several])
 
     def residual_variances(self, distances: Tensor) -> Tensor:
         """v(x), (n,), from distances (n, levels)."""
@@ -182,7 +198,7 @@ class Settings:
         }
         return replace(self, **parts)  # type: ignore[arg-type]
 
-    def as_json(self) -> dict[str, float | dict[str, float] | None]:
+    def as_json(self) -> dict[str, Any]:
         """The numbers for a JSON file."""
         return asdict(self)
 

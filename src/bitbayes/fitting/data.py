@@ -74,6 +74,7 @@ class Totals:
     """The running sums of a pass.
 
     batches, rows: the number of batches that were read, and of inputs in them.
+    squared_errors: Σ (y − f)² for each output, (k,), if the likelihood has a noise variance.
     digest: of the data that were read.
     generator: of the labels that are drawn; None if none are.
     inputs: what the inputs are like.
@@ -82,6 +83,7 @@ class Totals:
     curvature: dict[str, Curvature] = field(default_factory=dict)
     count: int = 0
     loss: Tensor | float = 0.0
+    squared_errors: Tensor | None = None
     level_sums: dict[str, LevelSums] = field(default_factory=dict)
     batches: int = 0
     rows: int = 0
@@ -89,10 +91,15 @@ class Totals:
     generator: torch.Generator | None = None
     inputs: InputForm = field(default_factory=InputForm)
 
-    def add_points(self, losses: Tensor, curvature: dict[str, Curvature]) -> None:
-        """Add the losses (n,) and the curvature of some points."""
-        self.count += len(losses)
-        self.loss = self.loss + losses.sum()
+    def add_points(
+        self, likelihood: Likelihood, logits: Tensor, labels: Tensor, curvature: dict[str, Curvature]
+    ) -> None:
+        """Add the losses and the curvature of some points, from logits (n, k) in float64."""
+        self.count += len(logits)
+        self.loss = self.loss + likelihood.losses(logits, labels).sum()
+        errors = likelihood.squared_errors(logits, labels)
+        if errors is not None:
+            self.squared_errors = errors if self.squared_errors is None else self.squared_errors + errors
         for name, more in curvature.items():
             if name in self.curvature:
                 self.curvature[name].add_(more)
@@ -137,6 +144,7 @@ class Totals:
             mutable_buffers=run.side_effects.buffers,
             inputs=self.inputs,
             random=run.side_effects.random,
+            squared_errors=() if self.squared_errors is None else tuple(self.squared_errors.tolist()),
         )
 
     def check_overflow(self, dtype: torch.dtype) -> None:

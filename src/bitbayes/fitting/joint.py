@@ -132,6 +132,7 @@ def _summed(
         level_sums=sums,
         mutable_buffers=tuple(sorted({name for each in known for name in each.mutable_buffers})),
         random=any(each.random for each in known),
+        squared_errors=tuple(map(sum, zip(*(each.squared_errors for each in known), strict=True))),
     )
 
 

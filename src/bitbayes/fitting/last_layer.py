@@ -5,6 +5,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
+from bitbayes.errors import ArgumentError, ModelError
 from bitbayes.fitted import Fitted
 from bitbayes.fitting.affordable import affordable_structure
 from bitbayes.fitting.data import FitRequest, TrainingData
@@ -51,10 +52,24 @@ def fit_last_layer(request: FitRequest) -> Fitted:
     # Not its parameters: a weight norm or an adapter computes the weight from others.
     weights = head.parts_of_weights(network)
     budget = GPU_FIT_BYTES if data.device.type == "cuda" else FIT_BYTES
-    kind = affordable_structure(options.structure, head, data.device, COPIES * budget)
-    likelihood, pairs = likelihood_for(head.outputs, options.likelihood), kind.has_cross_covariance
+    likelihood = likelihood_for(head.outputs, options.likelihood)
+    structure = options.structure
+    if likelihood.has_noise:  # all outputs have the same curvature: "kron" is exact
+        if structure == "lowrank":
+            raise ArgumentError(
+                f"structure='lowrank' is for many classes: use structure='kron', which is exact for "
+                f"likelihood={likelihood.name!r}"
+            )
+        structure = "kron" if structure == "auto" else structure
+    kind = affordable_structure(structure, head, data.device, COPIES * budget)
+    pairs = kind.has_cross_covariance
     likelihood.predictive_name(options.predictive, head.outputs, has_cross_covariance=pairs)  # raises early
 
+    if head.layout.positions and not likelihood.has_positions:
+        raise ModelError(
+            f"likelihood={likelihood.name!r} needs one row of outputs for each input, and this model's output "
+            "has positions"
+        )
     if likelihood.labels_are_classes and not head.layout.positions:
         levels.expect_classes(likelihood.classes(head.outputs))
     if head.layout.positions:  # if there are many, logits take memory, too
@@ -72,7 +87,7 @@ def fit_last_layer(request: FitRequest) -> Fitted:
                 curvature = None if known is None else kind.of_moments(known, logits, likelihood)
                 if curvature is None:
                     curvature = kind.of_features(_with_bias(features, head), logits, likelihood)
-                totals.add_points(likelihood.losses(logits, labels), {head.name: curvature})
+                totals.add_points(likelihood, logits, labels, {head.name: curvature})
             totals.level_sums = levels.sums
             if request.checkpointer is not None:  # here the sums hold every batch that was read
                 request.checkpointer.write_if_due(totals, checks.settle)

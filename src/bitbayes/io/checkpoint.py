@@ -26,7 +26,7 @@ from bitbayes.model import DataDigest, OrderedLoader, fingerprint
 from bitbayes.options import Options
 from bitbayes.processes import Processes, current_processes
 
-FORMAT = 5
+FORMAT = 6
 SECONDS = 30.0
 # A pause is at least this many times as long as writing takes, so that little time is spent on it.
 PAUSE = 20
@@ -95,6 +95,7 @@ class Checkpoint:
             **described,
             "count": totals.count,
             "loss": float(totals.loss),
+            "squared_errors": None if totals.squared_errors is None else totals.squared_errors.tolist(),
             "batches": totals.batches,
             "rows": totals.rows,
             "digest": int(totals.digest),
@@ -123,6 +124,9 @@ class Checkpoint:
             generator = torch.Generator(device)
             generator.set_state(file.tensors["generator"])
         numbers = {name: header[name] for name in ("count", "loss", "batches", "rows")}
+        if header["squared_errors"] is not None:
+            errors = torch.tensor(header["squared_errors"], dtype=torch.float64, device=target)
+            numbers["squared_errors"] = errors
         numbers["digest"] = DataDigest(header["digest"])
         return header, Totals(curvature, level_sums=levels, generator=generator, **numbers)
 

@@ -71,6 +71,7 @@ def _contents(
         "mutable_buffers": fitted.mutable_buffers,
         "input_form": asdict(fitted.inputs),
         "random": fitted.random,
+        "squared_errors": fitted.squared_errors,
         "known_outputs": None if fitted.known_outputs is None else asdict(fitted.known_outputs),
     }
     try:
@@ -196,4 +197,5 @@ def _fitted(header: dict[str, Any], tensors: dict[str, Tensor]) -> Fitted:
         InputForm.read(header.get("input_form")),
         bool(header.get("random", False)),
         KnownOutputs.read(header["known_outputs"]) if header.get("known_outputs") else None,
+        tuple(float(each) for each in header.get("squared_errors", ())),
     )

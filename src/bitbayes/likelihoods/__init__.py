@@ -11,8 +11,9 @@ from bitbayes.likelihoods.base import (
 )
 from bitbayes.likelihoods.bernoulli import Bernoulli
 from bitbayes.likelihoods.categorical import Categorical
+from bitbayes.likelihoods.gaussian import Gaussian
 
-LIKELIHOODS |= {each.name: each for each in (Categorical(), Bernoulli())}
+LIKELIHOODS |= {each.name: each for each in (Categorical(), Bernoulli(), Gaussian())}
 
 __all__ = [
     "AUTO",
@@ -21,6 +22,7 @@ __all__ = [
     "SAMPLES",
     "Bernoulli",
     "Categorical",
+    "Gaussian",
     "Likelihood",
     "closed_form_names",
     "likelihood_for",

@@ -45,6 +45,11 @@ class Likelihood(ABC):
     has_temperature: whether dividing the mean outputs by a temperature keeps their meaning.
     logits_in_a_margin: how many outputs a margin (see `margins`) is the difference of: 1 or 2.
     labels_are_classes: whether a label (`valid_labels`) is the number of one class, from 0 on.
+    one_label: whether a point has one label, (n,); otherwise it has one for each output, (n, k).
+    classifies: whether predictions are probabilities of classes; otherwise they are values (`predict`).
+    has_positions: whether the model's output may have positions.
+    has_noise: whether labels have a noise variance, which is one of the settings. The posterior is then in
+        units of it: a covariance is multiplied by σ², and the prior variance of a weight is σ₀²σ².
     """
 
     name: ClassVar[str]
@@ -55,6 +60,10 @@ class Likelihood(ABC):
     has_temperature: ClassVar[bool] = True
     logits_in_a_margin: ClassVar[int] = 1
     labels_are_classes: ClassVar[bool] = False
+    one_label: ClassVar[bool] = True
+    classifies: ClassVar[bool] = True
+    has_positions: ClassVar[bool] = True
+    has_noise: ClassVar[bool] = False
 
     @abstractmethod
     def takes(self, outputs: int) -> bool:
@@ -69,7 +78,9 @@ class Likelihood(ABC):
     def check_labels(
         self, labels: Tensor, shape: tuple[int, int], where: str, checks: DeferredChecks
     ) -> Tensor:
-        """Return the labels (n,) in the form that the other functions take; raise if they are not valid.
+        """Return the labels in the form that the other functions take; raise if they are not valid.
+
+        They are (n,), or (n, k) if there is one for each output.
 
         Args:
             labels: as the loader gives them.
@@ -78,11 +89,13 @@ class Likelihood(ABC):
             checks: for the values, which are checked later.
         """
         n, k = shape
-        if labels.shape not in ((n,), (n, 1)):
+        wanted, meaning = ((n,), "input") if self.one_label else ((n, k), "output of each input")
+        if labels.shape != wanted and not (labels.numel() == n and labels.shape in ((n,), (n, 1))):
             raise DataError(
-                f"{where}: the labels have shape {tuple(labels.shape)}; expected ({n},), one for each input"
+                f"{where}: the labels have shape {tuple(labels.shape)}; expected {wanted}, one for each "
+                f"{meaning}"
             )
-        labels = labels.reshape(n)
+        labels = labels.reshape(wanted)
         checked, ok, expected = self.valid_labels(labels, k)
 
         def refuse() -> None:
@@ -107,6 +120,10 @@ class Likelihood(ABC):
     @abstractmethod
     def losses(self, outputs: Tensor, labels: Tensor) -> Tensor:
         """−log p(yₙ | fₙ), (n,)."""
+
+    def squared_errors(self, outputs: Tensor, labels: Tensor) -> Tensor | None:
+        """Σₙ (yₙ − fₙ)² for each output, (k,), if the likelihood has a noise variance."""
+        return None
 
     # ---- the curvature Λₙ of the loss at the outputs, which does not depend on the label
 
@@ -167,17 +184,22 @@ class Likelihood(ABC):
             largest = torch.finfo(logits.dtype).max / 2
             return logits.clamp(-largest, largest)
 
-    @abstractmethod
     def log_probabilities(self, drop_in: Tensor) -> Tensor:
         """log p of all classes, (n, classes), from drop-in logits (n, k)."""
+        raise self._no_classes()
 
-    @abstractmethod
     def probabilities(self, outputs: Tensor) -> Tensor:
         """The probabilities (…, classes) of outputs (…, k) of the model itself."""
+        raise self._no_classes()
 
-    @abstractmethod
     def drop_in(self, probabilities: Tensor) -> Tensor:
         """Drop-in logits (n, k), all finite, that predict these probabilities (n, classes)."""
+        raise self._no_classes()
+
+    def _no_classes(self) -> ArgumentError:
+        return ArgumentError(
+            f"likelihood={self.name!r} has values, and no probabilities of classes: use `predict` or `interval`"
+        )
 
     def prediction_losses(self, drop_in: Tensor, labels: Tensor) -> Tensor:
         """−log p of the labels, (n,), from drop-in logits."""
@@ -218,13 +240,13 @@ class Likelihood(ABC):
 
     # ---- what tuning measures
 
-    @abstractmethod
     def margins(self, mean: Tensor) -> Tensor:
         """How far the mean outputs (n, k) are from another decision, (n,)."""
+        raise self._no_classes()
 
-    @abstractmethod
     def scaled_margin_variance(self, gaussian: LogitGaussian) -> Tensor:
         """The variance of a typical margin, (n,), in units of scale²."""
+        raise self._no_classes()
 
     # ---- far from the data
 

@@ -31,7 +31,15 @@ from bitbayes.model import (
     run_levels,
     working_dtype,
 )
-from bitbayes.posteriors.base import BatchGaussians, Choice, LogitsByPrior, Passed, WeightPosterior
+from bitbayes.posteriors.base import (
+    SMALLEST_NOISE,
+    BatchGaussians,
+    Choice,
+    LogitsByPrior,
+    Noise,
+    Passed,
+    WeightPosterior,
+)
 from bitbayes.precision import without_autocast
 from bitbayes.prior import Prior, variance_grid
 from bitbayes.rays import BoundRequest, ExactNetwork, RayGaussian
@@ -116,10 +124,18 @@ class AllLayers(WeightPosterior):
             yield part, self._gaussian(part, prior, self.differences)
 
     def sample(
-        self, n: int, prior: Prior, generator: torch.Generator | None, temperature: float = 1.0
+        self,
+        n: int,
+        prior: Prior,
+        generator: torch.Generator | None,
+        temperature: float = 1.0,
+        noise: Noise = None,
     ) -> dict[str, Tensor]:
         gaussian = self._network(model_device(self.model), working_dtype(self.model))
         draws = gaussian.draw(n, prior, generator)
+        if noise is not None:
+            assert isinstance(noise, float)
+            draws = {name: each * math.sqrt(noise) for name, each in draws.items()}
         means = {name: self.model.get_parameter(name).detach() for name in draws}
         return {name: means[name] + noise.to(means[name].dtype) for name, noise in draws.items()}
 
@@ -127,6 +143,11 @@ class AllLayers(WeightPosterior):
 
     def candidates(self) -> list[float]:
         return variance_grid(CANDIDATES, SMALLEST_NETWORK_VARIANCE, LARGEST_NETWORK_VARIANCE)
+
+    @property
+    def noise_variance(self) -> float:
+        fitted = self.fitted
+        return max(sum(fitted.squared_errors) / (fitted.count * self.outputs), SMALLEST_NOISE)
 
     @property
     def rows_per_step(self) -> int:

@@ -1,5 +1,6 @@
 """The Gaussian over weights of a network, for any prior. `LastLayer` and `AllLayers` are its two kinds."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, ClassVar, NamedTuple, Protocol, Self
@@ -7,7 +8,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol, Self
 import torch
 from torch import Tensor, nn
 
-from bitbayes.errors import ModelError
+from bitbayes.errors import ArgumentError, ModelError
 from bitbayes.fitted import Fitted
 from bitbayes.logits import LogitGaussian
 from bitbayes.model import (
@@ -30,6 +31,10 @@ from bitbayes.structures import Curvature, WeightGaussian
 BatchGaussians = Iterator[tuple[Batch, LogitGaussian]]
 # n → indices to keep (None: all).
 Choice = Callable[[int], Tensor | None]
+# A noise variance: one number, one for each output, or None for likelihoods that have none.
+Noise = float | tuple[float, ...] | None
+# Below this a noise variance is 0.
+SMALLEST_NOISE = torch.finfo(torch.float32).tiny
 
 
 class Passed(NamedTuple):
@@ -151,9 +156,16 @@ class WeightPosterior(ABC):
 
     @abstractmethod
     def sample(
-        self, n: int, prior: Prior, generator: torch.Generator | None, temperature: float = 1.0
+        self,
+        n: int,
+        prior: Prior,
+        generator: torch.Generator | None,
+        temperature: float = 1.0,
+        noise: Noise = None,
     ) -> dict[str, Tensor]:
         """n draws of the weights, stacked, by their names in the model.
+
+        `noise`: the noise variance that the prior's is in units of, or None.
 
         `temperature`: what the mean of the last layer's weights is divided by. No weights of all layers have
         such logits, so draws of these do not depend on it: see `network_logits`.
@@ -177,6 +189,10 @@ class WeightPosterior(ABC):
             check_finite(batch, own, own, network)
             logits = logits - own.to(logits) * (1 - 1 / temperature)
         return logits, outputs[0].shape
+
+    def joint_covariance(self, x: Any, prior: Prior) -> Tensor:
+        """The covariance of each output between the points of x, (k, n, n); differentiable in x."""
+        raise ArgumentError("joint=True needs layers='last': over all layers there is no joint covariance")
 
     # ---- choosing the prior
 
@@ -204,18 +220,57 @@ class WeightPosterior(ABC):
         `most_points` is a number.
         """
 
-    def log_evidence(self, prior: Prior) -> Tensor:
-        """log p(D | θ*) − the penalty of all layers: a scalar in float64."""
-        return -self.fitted.loss - self.evidence_penalty(prior, self.names)
+    def log_evidence(self, prior: Prior, noise: Noise = None) -> Tensor:
+        """log p(D | θ*) − the penalty of all layers: a scalar in float64.
 
-    def evidence_penalty(self, prior: Prior, names: Iterable[str]) -> Tensor:
-        """½ Σ over the named layers [τ‖θ*‖² − P log τ + log det(H + τI)], τ = 1/σ₀², P weights."""
+        `noise`: the noise variance σ², one number or one for each output, if the likelihood has one. Then
+        log p(D | θ*) = −½ Σ over the outputs [n log 2πσ² + Σₙ(yₙ − fₙ)²/σ²].
+        """
+        fitted = self.fitted
+        if noise is None:
+            return -fitted.loss - self.evidence_penalty(prior, self.names)
+        several = noise if isinstance(noise, tuple) else (noise,) * self.outputs
+        loss = sum(
+            fitted.count * math.log(2 * math.pi * own) + errors / own
+            for own, errors in zip(several, fitted.squared_errors, strict=True)
+        )
+        return -loss / 2 - self.evidence_penalty(prior, self.names, noise)
+
+    def evidence_penalty(self, prior: Prior, names: Iterable[str], noise: Noise = None) -> Tensor:
+        """½ Σ over the named layers [τ‖θ*‖² − P log τ + log det(H + τI)], τ = 1/σ₀², P weights.
+
+        With a noise variance, ‖θ*‖² is in units of it. H is, too.
+        """
         total = torch.zeros((), dtype=torch.float64)
         for name in names:
             gaussian, tau = self.decomposed()[name], 1 / torch.as_tensor(prior.of(name), dtype=torch.float64)
-            fit = self.fitted.squared_norms[name] * tau - gaussian.size * tau.log()
+            fit = self.squared_norm(name, noise) * tau - gaussian.size * tau.log()
             total = total + (fit + gaussian.log_determinant(tau)) / 2
         return total
+
+    def squared_norm(self, name: str, noise: Noise = None) -> float:
+        """‖θ*‖² of a layer, in units of the noise variance if there is one."""
+        norm = self.fitted.squared_norms[name]
+        if isinstance(noise, tuple):
+            raise ArgumentError(
+                "over all layers, the outputs share their weights, and so one noise variance: give one number"
+            )
+        return norm if noise is None else norm / noise
+
+    @property
+    def noise_variance(self) -> float | tuple[float, ...]:
+        """The mean squared error on the training data, which is used until a noise variance is chosen.
+
+        One for each output; one for all if they share their weights.
+        """
+        fitted = self.fitted
+        return tuple(max(each / fitted.count, SMALLEST_NOISE) for each in fitted.squared_errors)
+
+    def best_noise(self, prior: Prior) -> float | tuple[float, ...]:
+        """The noise variance with the largest evidence for a prior."""
+        total = sum(self.squared_norm(name) / float(prior.of(name)) for name in self.names)
+        errors = sum(self.fitted.squared_errors)
+        return max((errors + total) / (self.fitted.count * self.outputs), SMALLEST_NOISE)
 
     # ---- far from the data
 

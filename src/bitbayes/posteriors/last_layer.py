@@ -21,7 +21,15 @@ from bitbayes.model import (
     forward,
     recorded_levels,
 )
-from bitbayes.posteriors.base import BatchGaussians, Choice, LogitsByPrior, Passed, WeightPosterior
+from bitbayes.posteriors.base import (
+    SMALLEST_NOISE,
+    BatchGaussians,
+    Choice,
+    LogitsByPrior,
+    Noise,
+    Passed,
+    WeightPosterior,
+)
 from bitbayes.precision import float64_or, prediction_dtype, without_autocast
 from bitbayes.prior import Prior, variance_grid
 from bitbayes.rays import BoundRequest, ExactHead, RayGaussian
@@ -126,17 +134,36 @@ class LastLayer(WeightPosterior):
         for batch, by_prior in self._logits_by_prior(batches, self._affordable(rows), wide=wide):
             yield batch, by_prior.at(prior)
 
+    def joint_covariance(self, x: Any, prior: Prior) -> Tensor:
+        features, _, _ = forward(self.network(), self.head, x)
+        device, dtype = features.device, prediction_dtype(features.dtype)
+        with without_autocast(device):
+            precision = float64_or(device, dtype)
+            gaussian = self.moved(device, precision)[self.head.name]
+            scaled, scale = rescale(features.to(precision), self.head.bias)
+            tau = prior.precision(self.head.name, dtype)
+            own = gaussian.joint_covariance(scaled, tau, self.head.outputs)
+            return (own * scale[:, None] * scale).to(dtype)
+
     def sample(
-        self, n: int, prior: Prior, generator: torch.Generator | None, temperature: float = 1.0
+        self,
+        n: int,
+        prior: Prior,
+        generator: torch.Generator | None,
+        temperature: float = 1.0,
+        noise: Noise = None,
     ) -> dict[str, Tensor]:
         weight = next(self._head_tensors())
         dtype = prediction_dtype(weight.dtype)
         gaussian = self.moved(weight.device, dtype)[self.head.name]
-        noise = gaussian.draw(n, prior.precision(self.head.name, dtype), generator)  # (n, k, D)
+        draws = gaussian.draw(n, prior.precision(self.head.name, dtype), generator)  # (n, k, D)
+        if noise is not None:
+            units = torch.tensor(noise, dtype=dtype, device=weight.device).sqrt()
+            draws = draws * units.reshape(-1, 1)  # one for each output, or one for all
         network = self.network()
         # W*/T + noise is W* and more noise. An adapter adds to W*, so W* itself is not replaced.
-        noise = noise + (1 / temperature - 1) * self.head.weights(network).to(noise)
-        return self.head.draws(network, noise)
+        draws = draws + (1 / temperature - 1) * self.head.weights(network).to(draws)
+        return self.head.draws(network, draws)
 
     # ---- choosing the prior
 
@@ -148,6 +175,26 @@ class LastLayer(WeightPosterior):
         self, batches: Iterable[Batch], choose: Choice | None = None
     ) -> Iterator[tuple[Batch, LogitsByPrior]]:
         return self._logits_by_prior(batches, self.rows_per_step, choose=choose)
+
+    def squared_norm(self, name: str, noise: Noise = None) -> float:
+        if not isinstance(noise, tuple):
+            return super().squared_norm(name, noise)
+        norms = self._norms()
+        return float(sum(each / own for each, own in zip(norms, noise, strict=True)))
+
+    def best_noise(self, prior: Prior) -> tuple[float, ...]:
+        """The noise variance of each output with the largest evidence: (Σ(y − f)² + τ‖w‖²)/n."""
+        tau, fitted = 1 / float(prior.of(self.head.name)), self.fitted
+        return tuple(
+            max((errors + tau * norm) / fitted.count, SMALLEST_NOISE)
+            for errors, norm in zip(fitted.squared_errors, self._norms(), strict=True)
+        )
+
+    def _norms(self) -> list[float]:
+        """‖w‖² of the weights of each output, its bias included."""
+        weights = self.head.weights(self.network()).detach().double()  # (k, D)
+        norms: list[float] = weights.square().sum(1).tolist()
+        return norms
 
     # ---- far from the data
 

@@ -167,6 +167,14 @@ class WeightGaussian(TensorBundle):
         gaussian = LogitGaussian(mean, self.covariance(coordinates, tau), mean[:, 0])
         return gaussian.scaled_mean_pair_variance()
 
+    def joint_covariance(self, features: Tensor, tau: Precision, outputs: int) -> Tensor:
+        """The covariance of each of k = `outputs` logits between the points φ̃ (n, D), (k, n, n)."""
+        precisions = self.precisions(tau)
+        every = torch.eye(precisions.numel(), dtype=precisions.dtype, device=precisions.device)
+        every = every.reshape(-1, *precisions.shape) * precisions.rsqrt()
+        roots = torch.einsum("pkd,nd->knp", self.to_weights(every), features.to(precisions))
+        return roots @ roots.mT
+
     def whiten(self, combinations: Tensor, vectors: Tensor, tau: Precision) -> Tensor:
         """Vectors g (s, v, D) in coordinates (s, v, …) whose squared norm is gᵀS⁻¹g, of the last layer.
 

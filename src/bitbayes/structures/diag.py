@@ -78,6 +78,11 @@ class DiagGaussian(WeightGaussian):
         variances = coordinates @ self.precisions(tau).reciprocal().to(coordinates).T  # (n, k)
         return CovarianceFactors(variances, None, torch.zeros_like(variances[:, 0]))
 
+    def joint_covariance(self, features: Tensor, tau: Precision, outputs: int) -> Tensor:
+        variances = self.precisions(tau).reciprocal()  # (k, D)
+        features = features.to(variances)
+        return (features * variances[:, None]) @ features.mT
+
     def whiten(self, combinations: Tensor, vectors: Tensor, tau: Precision) -> Tensor:
         variances = combinations.square().sum(1) @ self.precisions(tau).reciprocal()  # (s, D)
         return vectors * variances.rsqrt()[:, None]

@@ -130,6 +130,13 @@ class KronGaussian(WeightGaussian):
         total = self.precisions(tau).reciprocal_()[:-1].sum(0)  # (D,)
         return coordinates @ (total * (2 / (outputs - 1))).to(coordinates)
 
+    def joint_covariance(self, features: Tensor, tau: Precision, outputs: int) -> Tensor:
+        """In A's eigenbasis: no matrix of all weights is needed."""
+        rotated = features.to(self.input_vectors) @ self.input_vectors  # (n, D)
+        inverse = self.precisions(tau).reciprocal()  # (k, D)
+        variances = self.output_vectors.square() @ inverse  # (k, D)
+        return (rotated * variances[:, None]) @ rotated.mT
+
     def whiten(self, combinations: Tensor, vectors: Tensor, tau: Precision) -> Tensor:
         """In A's eigenbasis, in which S is diagonal: Σ over c and b of (Uᵀc)_b²/(β_bα_a + τ)."""
         along = (combinations @ self.output_vectors).square().sum(1)  # (s, k)

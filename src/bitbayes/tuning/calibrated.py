@@ -30,6 +30,13 @@ from bitbayes.tuning.costs import Costs, all_points
 from bitbayes.tuning.noise import NoiseLike
 from bitbayes.tuning.points import Points, kept_points, shared_points
 from bitbayes.tuning.request import TuningRequest
+from bitbayes.tuning.residual_numbers import (
+    data_edges,
+    level_weights,
+    thresholds,
+    validation_distances,
+    with_score,
+)
 from bitbayes.tuning.search import largest_within, least, search
 
 # Steps in the logarithm of the temperature; a parabola through three costs gives the last one.
@@ -43,24 +50,15 @@ COLDER, WARMER = 0.15, 0.35
 TYPICAL_SHRINKAGE, SHRINKAGE_WIDTH = 1.2, 0.1
 # In nats: prior variances that the validation data and the weak prior tell apart by less are equal.
 EQUAL_NATS = 0.01
-# The edge of the data: the quantile of the distances on the validation data.
-EDGE = 0.99
 # By what share the variance near the data may raise the NLL.
 PRICE = 0.015
 # At the edge of the data the logits are shrunk by at most this factor, and less for few validation points.
 LARGEST_SHRINKAGE, MANY_POINTS = 3.0, 1333
 # The candidates for the variance near the data, relative to the largest.
 NEAR = [0.0, *(math.exp(-4 + 0.5 * i) for i in range(9))]
-# The steep term begins at this multiple of the edge, and further out if few points determine the edge.
-BEYOND, FEW_POINTS = 2.0, 4.0
 # Where its kernel has doubled, the deviation of a difference of two logits is this many times the typical
 # difference of the two largest means.
 DEVIATIONS, SMALLEST_DEVIATION = 4.0, 1.0
-SMALLEST_DISTANCE = 1e-6
-# The least deviation of the distance from the classes, which may be 0 on all of few points.
-SMALLEST_SPREAD = 0.1
-# Energies whose deviation is so many rounding errors are the same.
-ROUNDINGS = 16
 # With fewer points than this, a warning says so.
 ENOUGH_POINTS = 50
 
@@ -114,42 +112,15 @@ def calibrate(costs: Costs, grid: list[float], residual: Residual | None, now: S
     found = best.settings(replace(plain, prior_variance=prior_variance))
     if residual is None:
         return found
-    distances = all_points(
-        [each.distances for each in costs.groups if each.distances is not None], len(residual.names)
-    )
-    edges = torch.maximum(distances.quantile(EDGE, dim=0), _least_edges(residual).to(distances))
-    found = _widest_near(best, replace(found, levels=_weights(distances, edges, residual)))
-    further = BEYOND * (1 + FEW_POINTS / math.sqrt(costs.count))
+    distances = validation_distances(costs, residual)
+    edges = data_edges(distances, residual)
+    found = _widest_near(best, replace(found, levels=level_weights(distances, edges, residual)))
     found = replace(
         found,
         beyond_variance=_wanted_deviation(costs, found) ** 2 / costs.likelihood.logits_in_a_margin,
-        thresholds=dict(zip(residual.names, (further * edges).tolist(), strict=True)),
+        thresholds=thresholds(edges, residual, costs.count),
     )
-    return _with_score(costs, found, distances, residual)
-
-
-def _least_edges(residual: Residual) -> Tensor:
-    """The least edges of the data, (levels,), for few points, or points that are all alike.
-
-    Distances with correlations have a mean square of at most 1 on the training data. That from the classes is
-    0 on many points.
-    """
-    pixels = [name for name, sums in residual.sums.items() if not sums.correlated]
-    least = [SMALLEST_DISTANCE if name in pixels else 1.0 for name in residual.names]
-    return torch.tensor(least, dtype=torch.float64)
-
-
-def _weights(distances: Tensor, edges: Tensor, residual: Residual) -> dict[str, float]:
-    """The weights of the levels in K: equal in units of their edges, and K is 1 at the edge of the data.
-
-    Args:
-        distances: (n, levels), of all validation points.
-        edges: (levels,), the edge of the data at each level.
-        residual: which levels count near the data.
-    """
-    weights = edges.new_tensor([name in residual.near_names for name in residual.names]) / edges.pow(3)
-    edge = float((distances.pow(3) @ weights).quantile(EDGE))
-    return dict(zip(residual.names, (weights / max(edge, SMALLEST_DISTANCE**3)).tolist(), strict=True))
+    return with_score(costs, found, distances, residual)
 
 
 def _widest_near(best: "BestTemperatures", found: Settings) -> Settings:
@@ -175,22 +146,6 @@ def _wanted_deviation(costs: Costs, settings: Settings) -> float:
     ]
     margins = all_points([costs.likelihood.margins(mean) for mean in means])
     return max(DEVIATIONS * float(margins.median()), SMALLEST_DEVIATION)
-
-
-def _with_score(costs: Costs, settings: Settings, distances: Tensor, residual: Residual) -> Settings:
-    """The settings with what the score needs: how energy and distances vary on the validation data."""
-    energies = all_points([costs.likelihood.score(each.gaussians([settings])[0]) for each in costs.groups])
-    # Where all energies are the same (but for roundings of float32, which another batch may change), the
-    # score is that of the distance.
-    rounding = ROUNDINGS * torch.finfo(torch.float32).eps * (1 + float(energies.abs().amax()))
-    spread = max(float(energies.std(correction=0)), rounding)
-    settings = replace(settings, score_centre=float(energies.median()), score_spread=spread)
-    if residual.measures_classes:
-        own = distances[:, -1]
-        spread = max(float(own.std(correction=0)), SMALLEST_SPREAD)
-        settings = replace(settings, class_centre=float(own.median()), class_spread=spread)
-    edge = max(float(settings.furthest(distances).quantile(EDGE)), SMALLEST_DISTANCE**3)
-    return replace(settings, score_edge=edge)
 
 
 # The prior variance and the variance near the data: by these a candidate is known.

@@ -18,7 +18,7 @@ from bitbayes.model import (
     input_batches,
     model_device,
 )
-from bitbayes.posteriors.base import WeightPosterior
+from bitbayes.posteriors.base import Noise, WeightPosterior
 from bitbayes.prior import Prior
 from bitbayes.processes import current_processes
 from bitbayes.progress import track
@@ -30,16 +30,37 @@ from bitbayes.tuning.points import Points, kept_points, shared_points
 from bitbayes.tuning.request import TuningRequest
 from bitbayes.tuning.search import least, search
 
+# Prior and noise variance are chosen in turns, at most so many times.
+NOISE_STEPS = 20
 
-def tune_by_evidence(posterior: WeightPosterior, *, each_layer: bool) -> float | dict[str, float]:
-    """The prior variance with the largest evidence, which is a sum over layers; or one for each layer."""
-    grid = posterior.candidates()
+
+def tune_by_evidence(posterior: WeightPosterior, now: Settings, *, each_layer: bool, fixed: Noise) -> Settings:
+    """The settings with the prior variance of the largest evidence, which is a sum over layers.
+
+    Args:
+        posterior: the Gaussian over the weights.
+        now: the present settings; all others are kept.
+        each_layer: whether to choose one for each layer.
+        fixed: a noise variance that was given and is kept, or None. For regression, the one of the largest
+            evidence is chosen as well.
+    """
+    grid, has_noise = posterior.candidates(), posterior.likelihood.has_noise
+    noise = (fixed or posterior.noise_variance) if has_noise else None
 
     def best(names: Iterable[str]) -> float:
-        costs = torch.stack([posterior.evidence_penalty(Prior(value), names) for value in grid])
+        costs = torch.stack([posterior.evidence_penalty(Prior(value), names, noise) for value in grid])
         return grid[least(costs)]
 
-    return {name: best([name]) for name in posterior.names} if each_layer else best(posterior.names)
+    chosen: float | dict[str, float] = 1.0
+    # Prior and noise variance depend on each other: each step raises the evidence.
+    for _ in range(NOISE_STEPS if has_noise and fixed is None else 1):
+        before = chosen, noise
+        chosen = {name: best([name]) for name in posterior.names} if each_layer else best(posterior.names)
+        if has_noise and fixed is None:
+            noise = posterior.best_noise(Prior(chosen))
+        if (chosen, noise) == before:
+            break
+    return replace(now, prior_variance=chosen, noise_variance=noise)
 
 
 @torch.no_grad()

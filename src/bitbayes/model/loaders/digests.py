@@ -81,7 +81,7 @@ class DataDigest:
             return
         hashed, labels = (torch.cat(column) for column in zip(*self._waiting, strict=True))
         hashed = hashed + self._products(_as_integers(labels, len(labels)), 1)
-        counts = (labels.reshape(len(labels), -1) != IGNORED).any(1)
+        counts = (labels.reshape(len(labels), -1) != IGNORED).any(1) | labels.is_floating_point()
         self._value, self._waiting = self._value + (_mixed(hashed) * counts).sum(), []
 
     def _products(self, numbers: Tensor, start: int) -> Tensor:
