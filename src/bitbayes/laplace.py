@@ -1,7 +1,7 @@
 """Laplace: the public face. It ties the packages together and holds no mathematics."""
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -33,6 +33,7 @@ from bitbayes.likelihoods import LIKELIHOODS, Likelihood, closed_form_names
 from bitbayes.logits import LogitGaussian
 from bitbayes.model import (
     Adapter,
+    Batch,
     Data,
     DeferredChecks,
     Loader,
@@ -70,7 +71,7 @@ from bitbayes.options import (
 )
 from bitbayes.posteriors import POSTERIORS, WeightPosterior
 from bitbayes.posteriors.base import Passed
-from bitbayes.predicting import RANKS, SCORE, Predictive, Predictor, Rank, Rated
+from bitbayes.predicting import RANKS, SCORE, Predictive, Predictor, Rank
 from bitbayes.prior import Prior, check_noise_variance, check_variance, differentiable, positive
 from bitbayes.processes import current_processes
 from bitbayes.progress import track
@@ -489,8 +490,6 @@ class Laplace(ModelWrapper):
         """
         self._warn_if_untuned()
         predictor = self._current_predictor()
-        if not predictor.posterior.likelihood.classifies:
-            raise ArgumentError("a regression has no probabilities of classes: use `predict` or `interval`")
         predictive = predictor.predictive(method or self.predictive, samples, generator)
         if samples is not None and predictive.in_closed_form:
             networks = " or 'sampled_networks'" if self.options.layers == "all" else ""
@@ -498,6 +497,7 @@ class Laplace(ModelWrapper):
                 f"samples={samples!r}, method={predictive.name!r}: expected a positive number, and "
                 f"'mc'{networks}"
             )
+        predictive.likelihood.require_classes()
         if not predictive.of_gaussian and self.options.residual_asked:
             raise ArgumentError(
                 f"method={predictive.name!r} does not use the residual: choose another, or residual=False"
@@ -564,7 +564,7 @@ class Laplace(ModelWrapper):
         """
         self._warn_if_untuned()
         predictor = self._current_predictor()
-        rated = Rated.joined(predictor.rate(predictor.batches(x), predictor.predictive(self.predictive)))
+        rated = predictor.rate(predictor.batches(x), predictor.predictive(self.predictive))
         return rated.probabilities, rated.scores
 
     @torch.no_grad()
@@ -717,7 +717,9 @@ class Laplace(ModelWrapper):
     ) -> dict[str, float]:
         """Measure the predictions on test data, and how well outliers are detected, in one pass.
 
-        The result has the keys "accuracy", "nll", "ece", "brier", "mmc" and "aurc" (in the order of the
+        In regression the keys are "rmse", "nll", "crps", "coverage90" and "width90" (of 90 % intervals) and
+        "quantile_error", and for outliers "NAME/widening", the mean deviation relative to that on the data.
+        Otherwise the result has the keys "accuracy", "nll", "ece", "brier", "mmc" and "aurc" (in the order of the
         confidence). For each set of outliers it has "NAME/auroc" and "NAME/fpr95", which compare the scores
         with those of the test data, and "NAME/mmc". `bb.metrics` defines them. All values are floats. MLflow
         and Weights & Biases take the keys as they are, if the names are made of letters, digits and
@@ -744,16 +746,16 @@ class Laplace(ModelWrapper):
                 check_data(data)
         predictive = predictor.predictive(self.predictive)
         steps = track(check_loader(loader), "evaluating", progress)
-        rated = predictor.rate(labelled_batches(steps, self.model), predictive)
-        inside = Rated.joined(rated)
-        assert inside.labels is not None
-        found = metrics.of_predictions(inside.probabilities, inside.labels, inside.by("confidence"))
+        rate: Callable[[Iterator[Batch]], Any] = partial(predictor.rate, predictive=predictive)
+        if not predictive.likelihood.classifies:
+            rate = predictor.rate_values
+        inside = rate(labelled_batches(steps, self.model))
+        found: dict[str, float] = inside.measures()
         for name, data in sets.items():
             with naming(f"outliers {name!r}"):
                 if not isinstance(data, (Tensor, Mapping)):
                     data = track(data, f"evaluating: {name}", progress)
-                outside = Rated.joined(predictor.rate(predictor.batches(data), predictive))
-                measured = metrics.of_outliers(outside.probabilities, outside.by(by), inside.by(by))
+                measured = rate(predictor.batches(data)).measures_of_outliers(inside, by)
                 found |= {f"{name}/{measure}": value for measure, value in measured.items()}
         return found
 

@@ -37,6 +37,7 @@ __all__ = [
     "nll",
     "of_outliers",
     "of_predictions",
+    "of_scores",
     "of_values",
     "quantile_error",
     "reliability",
@@ -352,7 +353,12 @@ def of_predictions(probs: Tensor, labels: Tensor, scores: Tensor) -> dict[str, f
 
 def of_outliers(probs: Tensor, scores: Tensor, scores_in: Tensor) -> dict[str, float]:
     """Return the measures of `Laplace.evaluate` on outliers. `scores_in` (n,) are the scores of the data."""
-    return {"auroc": auroc(scores_in, scores), "fpr95": fpr95(scores_in, scores), "mmc": mmc(probs)}
+    return {**of_scores(scores, scores_in), "mmc": mmc(probs)}
+
+
+def of_scores(scores: Tensor, scores_in: Tensor) -> dict[str, float]:
+    """Return how well scores tell outliers from data, whose scores are `scores_in`."""
+    return {"auroc": auroc(scores_in, scores), "fpr95": fpr95(scores_in, scores)}
 
 
 def _confidence(probs: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, Self
 import torch
 from torch import Tensor
 
-from bitbayes import rays
+from bitbayes import metrics, rays
 from bitbayes.closed_forms import FEW_CLASSES
 from bitbayes.errors import ArgumentError
 from bitbayes.likelihoods import SAMPLED_LOGITS, SAMPLES, Likelihood
@@ -22,6 +22,7 @@ from bitbayes.logits import LogitGaussian
 from bitbayes.model import Batch, Data, input_batches
 from bitbayes.options import SAMPLED_NETWORKS
 from bitbayes.posteriors.base import Passed, WeightPosterior
+from bitbayes.precision import to_float64
 from bitbayes.prior import Prior
 from bitbayes.rays import RayGaussian
 from bitbayes.regression import Prediction
@@ -148,12 +149,54 @@ class Rated(NamedTuple):
         """The scores or the confidences, (n,)."""
         return self.scores if rank == SCORE else self.probabilities.amax(1)
 
+    def measures(self) -> dict[str, float]:
+        """What `Laplace.evaluate` returns for labelled data."""
+        assert self.labels is not None
+        return metrics.of_predictions(self.probabilities, self.labels, self.by(CONFIDENCE))
+
+    def measures_of_outliers(self, inside: Self, by: str) -> dict[str, float]:
+        """What it returns for outliers, compared with the data."""
+        return metrics.of_outliers(self.probabilities, self.by(by), inside.by(by))
+
     @classmethod
     def joined(cls, parts: Iterable[Self]) -> Self:
         """The points of all parts."""
         labels, probabilities, scores = zip(*parts, strict=True)
         joined = None if labels[0] is None else torch.cat(labels)
         return cls(joined, torch.cat(probabilities), torch.cat(scores))
+
+
+class RatedValues(NamedTuple):
+    """Targets (n, k) or None, predicted values and scores (n,) of some points, on the CPU."""
+
+    labels: Tensor | None
+    prediction: Prediction
+    scores: Tensor
+
+    def by(self, rank: str) -> Tensor:
+        """The scores, (n,)."""
+        if rank == SCORE:
+            return self.scores
+        raise ArgumentError(f"by={rank!r}: values have no confidence, choose by='score'")
+
+    def measures(self) -> dict[str, float]:
+        """What `Laplace.evaluate` returns for labelled data."""
+        assert self.labels is not None
+        mean, deviation = self.prediction.mean, self.prediction.deviation
+        return metrics.of_values(mean, deviation, self.prediction.interval(0.9), self.labels)
+
+    def measures_of_outliers(self, inside: Self, by: str) -> dict[str, float]:
+        """What it returns for outliers, compared with the data."""
+        found = metrics.of_scores(self.by(by), inside.by(by))
+        own, theirs = (each.prediction.deviation.mean().item() for each in (self, inside))
+        return {**found, "widening": own / theirs}
+
+    @classmethod
+    def joined(cls, parts: Iterable[Self]) -> Self:
+        """The points of all parts."""
+        labels, predictions, scores = zip(*parts, strict=True)
+        joined = None if labels[0] is None else torch.cat(labels)
+        return cls(joined, Prediction.joined(predictions), torch.cat(scores))
 
 
 @dataclass(frozen=True)
@@ -196,7 +239,10 @@ class Predictor:
         """
         posterior, positions = self.posterior, self.posterior.layout.positions
         form, keep = posterior.fitted.inputs, keep_labels and positions
-        for batch in input_batches(x, posterior.model, form=form, positions=positions, keep_labels=keep):
+        width = None if posterior.likelihood.one_label else posterior.outputs
+        for batch in input_batches(
+            x, posterior.model, form=form, positions=positions, width=width, keep_labels=keep
+        ):
             form.refuse_one_row(batch.inputs)
             yield batch
 
@@ -221,12 +267,27 @@ class Predictor:
         for batch, gaussian in self._with_gaussians(predictive, batches):
             yield batch, predictive.draws(batch, gaussian)
 
-    def rate(self, batches: Iterator[Batch], predictive: Predictive) -> Iterator[Rated]:
-        """Predictions and scores of one forward pass."""
-        for batch, gaussian in self.gaussians(batches):
-            probabilities = predictive.probabilities(batch, gaussian)
-            labels = None if batch.labels is None else batch.labels.cpu()
-            yield Rated(labels, probabilities.cpu(), self.score(batch, gaussian).cpu())
+    def rate(self, batches: Iterator[Batch], predictive: Predictive) -> Rated:
+        """Probabilities and scores of one forward pass."""
+
+        def rated() -> Iterator[Rated]:
+            for batch, gaussian in self.gaussians(batches):
+                probabilities = predictive.probabilities(batch, gaussian)
+                labels = None if batch.labels is None else batch.labels.cpu()
+                yield Rated(labels, probabilities.cpu(), self.score(batch, gaussian).cpu())
+
+        return Rated.joined(rated())
+
+    def rate_values(self, batches: Iterator[Batch]) -> RatedValues:
+        """Predicted values and scores of one forward pass, in regression."""
+
+        def rated() -> Iterator[RatedValues]:
+            for batch, gaussian in self.gaussians(batches):
+                labels = None if batch.labels is None else to_float64(batch.labels.cpu())
+                found = Prediction.of(gaussian, self.settings).to_float64()
+                yield RatedValues(labels, found, self.score(batch, gaussian).cpu())
+
+        return RatedValues.joined(rated())
 
     def rank(
         self, batches: Iterator[Batch], by: str, predictive: Predictive

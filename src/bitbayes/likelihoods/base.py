@@ -186,20 +186,26 @@ class Likelihood(ABC):
 
     def log_probabilities(self, drop_in: Tensor) -> Tensor:
         """log p of all classes, (n, classes), from drop-in logits (n, k)."""
-        raise self._no_classes()
+        self.require_classes()
+        raise NotImplementedError
 
     def probabilities(self, outputs: Tensor) -> Tensor:
         """The probabilities (…, classes) of outputs (…, k) of the model itself."""
-        raise self._no_classes()
+        self.require_classes()
+        raise NotImplementedError
 
     def drop_in(self, probabilities: Tensor) -> Tensor:
         """Drop-in logits (n, k), all finite, that predict these probabilities (n, classes)."""
-        raise self._no_classes()
+        self.require_classes()
+        raise NotImplementedError
 
-    def _no_classes(self) -> ArgumentError:
-        return ArgumentError(
-            f"likelihood={self.name!r} has values, and no probabilities of classes: use `predict` or `interval`"
-        )
+    def require_classes(self) -> None:
+        """Raise if predictions are no probabilities of classes."""
+        if not self.classifies:
+            raise ArgumentError(
+                f"likelihood={self.name!r} predicts values, which have no probabilities of classes: use `predict` "
+                "or `interval`"
+            )
 
     def prediction_losses(self, drop_in: Tensor, labels: Tensor) -> Tensor:
         """−log p of the labels, (n,), from drop-in logits."""
@@ -242,11 +248,13 @@ class Likelihood(ABC):
 
     def margins(self, mean: Tensor) -> Tensor:
         """How far the mean outputs (n, k) are from another decision, (n,)."""
-        raise self._no_classes()
+        self.require_classes()
+        raise NotImplementedError
 
     def scaled_margin_variance(self, gaussian: LogitGaussian) -> Tensor:
         """The variance of a typical margin, (n,), in units of scale²."""
-        raise self._no_classes()
+        self.require_classes()
+        raise NotImplementedError
 
     # ---- far from the data
 

@@ -124,6 +124,7 @@ def input_batches(
     *,
     form: InputForm | None = None,
     positions: bool = False,
+    width: int | None = None,
     keep_labels: bool = False,
 ) -> Iterator[Batch]:
     """Batches without labels, as the model takes them.
@@ -134,6 +135,7 @@ def input_batches(
         model: it says which inputs it takes, and its device is where the batches are wanted.
         form: what the inputs of `fit` are like; what follows such inputs in a pair can only be labels.
         positions: whether labels have positions, (n, …).
+        width: how many real numbers the label of a point is, (n, width); None if it is a class.
         keep_labels: whether to keep the labels.
     """
     check_data(data)
@@ -144,7 +146,7 @@ def input_batches(
         return
     number, kind = -1, None
     for number, given in enumerate(data):
-        inputs, labels = _inputs(adapted(given, model), number, model, form, positions)
+        inputs, labels = _inputs(adapted(given, model), number, model, form, positions, width)
         kind = kind or _kind(inputs)
         if _kind(inputs) != kind:
             raise DataError(
@@ -301,7 +303,12 @@ def _named_labels(inputs: Inputs) -> Tensor | None:
 
 
 def _inputs(
-    batch: Any, number: int, model: nn.Module, form: InputForm | None, positions: bool
+    batch: Any,
+    number: int,
+    model: nn.Module,
+    form: InputForm | None,
+    positions: bool,
+    width: int | None,
 ) -> tuple[Inputs, Tensor | None]:
     """Inputs as the model takes them, and labels or None, from (inputs, labels), (inputs,), or the batch."""
     batch = _without_rest(batch, number, model)
@@ -320,6 +327,10 @@ def _inputs(
         return inputs, None
     # As many integers as there are token ids may be labels or a mask, unless `fit` took such inputs alone.
     known = form is not None and InputForm.of(inputs).names == form.names
+    if labels is not None and known and width is not None:
+        rows = labels.shape == (len(labels), width) or (width == 1 and labels.dim() == 1)
+        if rows and len(labels) == row_count(inputs):
+            return inputs, labels
     if labels is None or not _may_be_labels(labels, inputs, positions, known):
         kind = "one integer for each position" if positions else "one integer for each row of the inputs"
         raise DataError(
