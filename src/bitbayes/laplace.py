@@ -94,6 +94,8 @@ from bitbayes.tuning import (
 from bitbayes.uncertainty import Uncertainty
 
 UNCERTAINTY_SEED = 0
+# How many noise variances are shown.
+SHOWN_NOISE = 3
 # What a user may set, and the public attributes that `__init__` sets.
 SETTABLE = ("settings", "temperature", "prior_variance", "near_variance", "beyond_variance", "predictive")
 ATTRIBUTES = ("model", "options")
@@ -382,9 +384,7 @@ class Laplace(ModelWrapper):
             self._check_tuning(objective, val_loader, outliers)
         if objective == EVIDENCE:
             each_layer, fixed = isinstance(self.prior_variance, dict), self.options.noise_variance
-            choose = partial(
-                tune_by_evidence, posterior, self.settings, each_layer=each_layer, fixed=fixed
-            )
+            choose = partial(tune_by_evidence, posterior, self.settings, each_layer=each_layer, fixed=fixed)
             task = f"tune({objective!r}) of {posterior.fitted.summary()}"
             self.settings, _ = processes.agree(task, choose, lambda _: None)
         else:
@@ -505,10 +505,10 @@ class Laplace(ModelWrapper):
         return predictor.assemble(predictor.predict(predictor.batches(x), predictive))
 
     def predict(self, x: Data, *, joint: bool = False) -> Prediction:
-        """Return the values that are predicted in regression: mean, variance and noise variance, (n, k) each.
+        """Return the values that are predicted in regression: mean, variance and noise variance, (n, k).
 
-        y is N(mean, variance + noise_variance). `variance` is that of the function: of the weights, and of the
-        distance from the data. The result is differentiable in x, if x is a tensor that requires a gradient.
+        y is N(mean, variance + noise_variance). `variance` is that of the function: of the weights, and of
+        the distance from the data. The result is differentiable in x, if x requires a gradient.
 
         Args:
             x: inputs, or a loader of them.
@@ -719,8 +719,8 @@ class Laplace(ModelWrapper):
 
         In regression the keys are "rmse", "nll", "crps", "coverage90" and "width90" (of 90 % intervals) and
         "quantile_error", and for outliers "NAME/widening", the mean deviation relative to that on the data.
-        Otherwise the result has the keys "accuracy", "nll", "ece", "brier", "mmc" and "aurc" (in the order of the
-        confidence). For each set of outliers it has "NAME/auroc" and "NAME/fpr95", which compare the scores
+        Otherwise the result has the keys "accuracy", "nll", "ece", "brier", "mmc" and "aurc" (in the order of
+        the confidence). For each set of outliers it has "NAME/auroc" and "NAME/fpr95", which compare the scores
         with those of the test data, and "NAME/mmc". `bb.metrics` defines them. All values are floats. MLflow
         and Weights & Biases take the keys as they are, if the names are made of letters, digits and
         underscores (`metrics.log_names`).
@@ -955,9 +955,9 @@ class Laplace(ModelWrapper):
         """Write model and posterior as one graph that runs without bitbayes.
 
         The graph's output has the shape of the model's own, for any number of rows. Its softmax (or sigmoid)
-        is `predict_proba`, with the present predictive, prior variance, temperature and residual. The graph
-        does not check its inputs: if the network overflows, so does the graph. The predictive must be one in
-        closed form.
+        is `predict_proba`, with the present predictive, prior variance, temperature and residual. In
+        regression it has two outputs, "values" and "deviations" (of y). The graph does not check its inputs:
+        if the network overflows, so does the graph. The predictive must be one in closed form.
 
         Args:
             path: ends in ".onnx" (last layer only; needs the extra `onnx`), or in ".pt2" for
@@ -998,9 +998,14 @@ class Laplace(ModelWrapper):
             raise ArgumentError("layers='all' needs derivatives, and ONNX has none: export to '.pt2' instead")
         if not isinstance(score, bool):
             one_of("score", score, RANKS)
-        second = SCORE if score is True else score or None
-        module = self if second is None else _WithScore(self, second)
-        graph = export.Graph(module, second, differentiates=every)
+        by = SCORE if score is True else score or None
+        classifies = predictive.likelihood.classifies
+        if by is not None and by != SCORE:
+            predictive.likelihood.require_classes()
+        outputs = (export.LOGITS,) if classifies else (export.VALUES, export.DEVIATIONS)
+        module = self if by is None and classifies else _Outputs(self, by)
+        names = outputs if by is None else (*outputs, by)
+        graph = export.Graph(module, names, differentiates=every)
         export.write(graph, target, example, dynamic_shapes=dynamic_shapes, metadata=metadata)
 
     def __repr__(self) -> str:
@@ -1008,14 +1013,16 @@ class Laplace(ModelWrapper):
         rows = [
             f"model={type(self.model).__name__}, layers={self.layers!r}, "
             f"structure={self._shown_structure()}, predictive={self._shown_predictive()}",
-            f"prior_variance={self._shown_prior()}, temperature={self.temperature:.4g}, "
+            f"prior_variance={self._shown_prior()}, {self._shown_spread()}, "
             f"residual={self._shown_residual()}",
             "not fitted",
         ]
         if self._posterior is not None:
             likelihood, outputs = self._posterior.likelihood, self._posterior.outputs
-            points, classes = self._posterior.fitted.count, likelihood.classes(outputs)
-            rows[-1] = f"fitted on {points:,} points, {classes:,} classes"
+            what = "classes" if likelihood.classifies else "outputs"
+            rows[-1] = (
+                f"fitted on {self._posterior.fitted.count:,} points, {likelihood.classes(outputs):,} {what}"
+            )
         return f"{type(self).__name__}(\n  " + ",\n  ".join(rows) + "\n)"
 
     def _shown_structure(self) -> str:
@@ -1035,6 +1042,15 @@ class Laplace(ModelWrapper):
         if isinstance(value, dict):
             return f"one for each of {len(value)} layers"
         return f"{value:.4g}" if self.settings.prior_variance is not None else f"{value:.4g} (not tuned)"
+
+    def _shown_spread(self) -> str:
+        """The temperature, or in regression the noise variance."""
+        if self._posterior is None or not self._posterior.likelihood.has_noise:
+            return f"temperature={self.temperature:.4g}"
+        noise = self.noise_variance
+        shown = [f"{each:.4g}" for each in (noise if isinstance(noise, tuple) else (noise,))[:SHOWN_NOISE]]
+        more = ", …" if isinstance(noise, tuple) and len(noise) > SHOWN_NOISE else ""
+        return f"noise_variance=({', '.join(shown)}{more})"
 
     def _shown_residual(self) -> str:
         if self._posterior is None:
@@ -1112,8 +1128,8 @@ class Laplace(ModelWrapper):
             raise ArgumentError(f"likelihood={likelihood.name!r} has no noise variance")
         if isinstance(noise, tuple) and self.options.layers == "all":
             raise ArgumentError(
-                f"noise_variance={noise!r}: over all layers, the outputs share their weights, and so one noise "
-                "variance: give one number"
+                f"noise_variance={noise!r}: over all layers, the outputs share their weights, and so one "
+                "noise variance: give one number"
             )
         if isinstance(noise, tuple) and self._posterior is not None and len(noise) != self._posterior.outputs:
             raise ArgumentError(
@@ -1216,21 +1232,27 @@ def _requires_grad(x: Any) -> bool:
     return wanted and torch.is_grad_enabled()
 
 
-class _WithScore(nn.Module):
-    """The drop-in logits, and the score or the confidence, for a graph that has both."""
+class _Outputs(nn.Module):
+    """What a graph returns: drop-in logits, or values and deviations; then score or confidence, if any."""
 
-    def __init__(self, bayes: Laplace, by: str) -> None:
+    def __init__(self, bayes: Laplace, by: str | None) -> None:
         super().__init__()
         self.bayes, self.by = bayes, by
 
-    def forward(self, x: Any) -> tuple[Tensor, Tensor]:
-        logits, passed = self.bayes._drop_in(x)
+    def forward(self, x: Any) -> tuple[Tensor, ...]:
+        first, passed = self.bayes._drop_in(x)
         posterior = self.bayes._fitted_posterior()
         assert passed is not None  # only closed forms are exported
         likelihood, layout = posterior.likelihood, posterior.layout
+        found = [first]
+        if not likelihood.classifies:
+            predicted = Prediction.of(passed.gaussian, self.bayes._predictor().settings)
+            found.append(predicted.deviation.reshape(first.shape))
         if self.by == SCORE:
             ranks = self.bayes.settings.score(likelihood.score(passed.gaussian), passed.distances)
-        else:
-            rows = layout.flatten(logits, passed.gaussian.scale.shape[0], posterior.outputs)
+        elif self.by is not None:
+            rows = layout.flatten(first, passed.gaussian.scale.shape[0], posterior.outputs)
             ranks = likelihood.log_probabilities(rows).amax(1).exp()
-        return logits, layout.assemble([(layout.position_sizes(tuple(logits.shape)), ranks)])
+        if self.by is not None:
+            found.append(layout.assemble([(layout.position_sizes(tuple(first.shape)), ranks)]))
+        return tuple(found)

@@ -1,9 +1,10 @@
 """Measures of predicted probabilities and values: calibration, sharpness, separation of outliers from data.
 
 `probs` is (n, k): one row of k class probabilities per point. Each row sums to one. A network with a single
-logit gives (n, 2). In regression, `mean`, `deviation` and `targets` are (n, k). `labels` is (n,): whole numbers from 0 to k − 1. The *confidence* of a point is its
-largest probability. `scores` is (n,): any numbers, larger for points that look more like the data. All sums
-are taken in float64 on the CPU, so the result does not depend on the device.
+logit gives (n, 2). `labels` is (n,): whole numbers from 0 to k − 1. In regression, `mean`, `deviation` and
+`targets` are (n, k). The *confidence* of a point is its largest probability. `scores` is (n,): any numbers,
+larger for points that look more like the data. All sums are taken in float64 on the CPU, so the result does
+not depend on the device.
 """
 
 import itertools
@@ -503,7 +504,7 @@ def crps(mean: Tensor, deviation: Tensor, targets: Tensor) -> float:
     z = (targets - mean) / deviation
     density = (-z.square() / 2).exp() / math.sqrt(2 * math.pi)
     own = z * (2 * torch.special.ndtr(z) - 1) + 2 * density - 1 / math.sqrt(math.pi)
-    return (deviation * own).mean().item()
+    return float((deviation * own).mean())
 
 
 def interval_coverage(interval: Tensor, targets: Tensor) -> float:
@@ -522,7 +523,9 @@ def interval_coverage(interval: Tensor, targets: Tensor) -> float:
 
 
 def quantile_error(mean: Tensor, deviation: Tensor, targets: Tensor) -> float:
-    """Return how far quantiles are from calibrated: mean |share of y below the q-quantile − q|, q = .05 … .95.
+    """Return how far quantiles are from calibrated: the mean of |share of y below the q-quantile − q|.
+
+    q = 0.05, 0.1, …, 0.95.
 
     Args:
         mean: predicted values (n, k).
@@ -535,7 +538,7 @@ def quantile_error(mean: Tensor, deviation: Tensor, targets: Tensor) -> float:
     mean, deviation, targets = _check_values(mean, deviation, targets)
     places = torch.special.ndtr((targets - mean) / deviation).flatten()
     levels = torch.arange(1, 20, dtype=torch.float64) / 20
-    return ((places[:, None] <= levels).double().mean(0) - levels).abs().mean().item()
+    return float(((places[:, None] <= levels).double().mean(0) - levels).abs().mean())
 
 
 def of_values(mean: Tensor, deviation: Tensor, interval: Tensor, targets: Tensor) -> dict[str, float]:
@@ -556,7 +559,8 @@ def _check_values(mean: Tensor, deviation: Tensor | None, targets: Tensor) -> tu
     shapes = [tuple(each.shape) for each in (mean, deviation, targets)]
     if len(set(shapes)) > 1 or mean.dim() != 2 or not len(mean):
         raise ArgumentError(
-            f"means, deviations and targets have the shapes {', '.join(map(str, shapes))}: expected (n, k) each"
+            f"means, deviations and targets have the shapes {', '.join(map(str, shapes))}: expected (n, k) "
+            "for each"
         )
     if not bool((deviation > 0).all()):
         raise ArgumentError("the deviations are not all positive")

@@ -67,8 +67,8 @@ def fit_last_layer(request: FitRequest) -> Fitted:
 
     if head.layout.positions and not likelihood.has_positions:
         raise ModelError(
-            f"likelihood={likelihood.name!r} needs one row of outputs for each input, and this model's output "
-            "has positions"
+            f"likelihood={likelihood.name!r} needs one row of outputs for each input, and this model's "
+            "output has positions"
         )
     if likelihood.labels_are_classes and not head.layout.positions:
         levels.expect_classes(likelihood.classes(head.outputs))

@@ -27,6 +27,8 @@ from bitbayes.precision import without_autocast
 
 EXPORT_SUFFIXES = (".onnx", ".pt2")
 LOGITS = "logits"
+# The outputs of a regression.
+VALUES, DEVIATIONS = "values", "deviations"
 ROWS = "rows"
 # Where a .pt2 file has its metadata.
 METADATA_FILE = "metadata.json"
@@ -53,12 +55,12 @@ class Graph(NamedTuple):
     """What becomes a graph.
 
     module: its forward pass takes inputs like the example.
-    second: the name of what it returns beside the logits, or None.
+    outputs: the names of what it returns.
     differentiates: whether the forward pass calls autograd.
     """
 
     module: nn.Module
-    second: str | None = None
+    outputs: tuple[str, ...] = (LOGITS,)
     differentiates: bool = False
 
 
@@ -79,7 +81,7 @@ def write(
         dynamic_shapes: names of other sizes that are free, {axis: name}; by input, if these are a mapping.
         metadata: what the file says about the graph, beside the versions that made it.
     """
-    module, outputs = graph.module, (LOGITS, graph.second) if graph.second else (LOGITS,)
+    module = graph.module
     example = _with_two_rows(example)
     shapes, texts = _shapes(example, dynamic_shapes), _texts(metadata)
     with EXPORT_LOCK, torch.no_grad(), without_autocast(next(module.parameters()).device):
@@ -92,7 +94,7 @@ def write(
                 onnx_graph = _onnx_graph(
                     program,
                     [_input_name(each) for each in example] if isinstance(example, dict) else ["x"],
-                    outputs,
+                    graph.outputs,
                 )
     if path.suffix == ".pt2":
         write_bytes(path, content)

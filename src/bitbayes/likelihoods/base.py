@@ -90,7 +90,8 @@ class Likelihood(ABC):
         """
         n, k = shape
         wanted, meaning = ((n,), "input") if self.one_label else ((n, k), "output of each input")
-        if labels.shape != wanted and not (labels.numel() == n and labels.shape in ((n,), (n, 1))):
+        one = self.one_label or k == 1
+        if labels.shape not in (((n,), (n, 1)) if one else (wanted,)):
             raise DataError(
                 f"{where}: the labels have shape {tuple(labels.shape)}; expected {wanted}, one for each "
                 f"{meaning}"
@@ -203,8 +204,8 @@ class Likelihood(ABC):
         """Raise if predictions are no probabilities of classes."""
         if not self.classifies:
             raise ArgumentError(
-                f"likelihood={self.name!r} predicts values, which have no probabilities of classes: use `predict` "
-                "or `interval`"
+                f"likelihood={self.name!r} predicts values, which have no probabilities of classes: use "
+                "`predict` or `interval`"
             )
 
     def prediction_losses(self, drop_in: Tensor, labels: Tensor) -> Tensor:

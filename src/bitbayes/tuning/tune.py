@@ -34,7 +34,9 @@ from bitbayes.tuning.search import least, search
 NOISE_STEPS = 20
 
 
-def tune_by_evidence(posterior: WeightPosterior, now: Settings, *, each_layer: bool, fixed: Noise) -> Settings:
+def tune_by_evidence(
+    posterior: WeightPosterior, now: Settings, *, each_layer: bool, fixed: Noise
+) -> Settings:
     """The settings with the prior variance of the largest evidence, which is a sum over layers.
 
     Args:
