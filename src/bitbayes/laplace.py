@@ -717,13 +717,15 @@ class Laplace(ModelWrapper):
     ) -> dict[str, float]:
         """Measure the predictions on test data, and how well outliers are detected, in one pass.
 
-        In regression the keys are "rmse", "nll", "crps", "coverage90" and "width90" (of 90 % intervals) and
-        "quantile_error", and for outliers "NAME/widening", the mean deviation relative to that on the data.
-        Otherwise the result has the keys "accuracy", "nll", "ece", "brier", "mmc" and "aurc" (in the order of
-        the confidence). For each set of outliers it has "NAME/auroc" and "NAME/fpr95", which compare the scores
+        The result has the keys "accuracy", "nll", "ece", "brier", "mmc" and "aurc" (in the order of the
+        confidence). For each set of outliers it has "NAME/auroc" and "NAME/fpr95", which compare the scores
         with those of the test data, and "NAME/mmc". `bb.metrics` defines them. All values are floats. MLflow
         and Weights & Biases take the keys as they are, if the names are made of letters, digits and
         underscores (`metrics.log_names`).
+
+        In regression the keys are "rmse", "nll", "crps", "coverage90" and "width90" (of 90 % intervals) and
+        "quantile_error". Outliers have "NAME/widening" in the place of "NAME/mmc": the mean deviation there,
+        relative to that on the data.
 
         Args:
             loader: test data, as for `fit`.
