@@ -116,7 +116,9 @@ def test_the_variance_near_the_data_is_the_widest_that_its_price_allows(n):
 def test_where_the_steep_kernel_has_doubled_the_deviation_is_twice_that_of_the_targets():
     bayes, x, y = case(2)
     bayes.tune([(x, y)])
-    wanted = 2 * (y.var(0, correction=0) / torch.tensor(bayes.noise_variance).double()).max().sqrt()
+    wanted = (
+        2 * (y.var(0, correction=0) / torch.tensor(bayes.noise_variance, dtype=torch.float64)).max().sqrt()
+    )
     assert bayes.beyond_variance == pytest.approx(float(wanted) ** 2, rel=1e-9)
 
 
