@@ -1,0 +1,201 @@
+"""The classifier: labels of any kind, and probabilities in the sorted order of the classes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor, nn
+from torch.nn import functional
+
+from bitbayes.errors import ArgumentError
+from bitbayes.options import AUTO, CurvatureName, Fisher, Layers, PredictiveName, ResidualOption, Structure
+from bitbayes.sklearn.estimator import LaplaceEstimator, Rows
+from bitbayes.sklearn.installed import (
+    ClassifierMixin,
+    check_classification_targets,
+    check_is_fitted,
+    check_random_state,
+    validate_data,
+)
+
+
+class LaplaceClassifier(ClassifierMixin, LaplaceEstimator):
+    """A classifier whose probabilities are averages over a Gaussian over its network's weights.
+
+    `fit` sets aside a part of the data, trains a network on the rest, and fits a `Laplace` on that rest. The
+    part that was set aside tunes it. A network that is trained already is used as it is.
+
+    Args:
+        module: None for an MLP with ReLUs in float64; a function (features, classes) → network, which `fit`
+            calls and trains; or a trained network, an `nn.Module`, which is not trained further and never
+            changed. Its outputs are k logits in the order of the classes, or one logit of two classes. X has
+            the dtype of its parameters.
+        hidden: the widths of the MLP's hidden layers.
+        epochs: of the training, by Adam with decoupled weight decay.
+        batch_size: rows in each step of the training.
+        learning_rate: of the training; it falls to 0 along a cosine.
+        weight_decay: of the training.
+        validation_fraction: the part of the data that is set aside to tune; not needed if `fit` is given
+            other validation data, or if `prior_variance` is set: then nothing is tuned.
+        classes: the labels in the order of a trained network's outputs; by default those of y, sorted.
+        layers, structure, prior_variance, predictive, head, curvature, residual: as for `Laplace`.
+        device: where a new network is trained. A trained network stays where it is.
+        random_state: of the network, its training, and what is set aside.
+
+    Attributes:
+        classes_: the labels, sorted: the order of the columns of `predict_proba`.
+        module_: the network, whose outputs keep their own order.
+        laplace_: the fitted `Laplace`, with all that it can do; its columns are in the network's order.
+        n_features_in_: the number of columns of X; `feature_names_in_`: their names, if they have any.
+
+    >>> from sklearn.datasets import load_iris
+    >>> from sklearn.model_selection import cross_val_score
+    >>> from sklearn.pipeline import make_pipeline
+    >>> from sklearn.preprocessing import StandardScaler
+    >>> import bitbayes as bb
+    >>> X, y = load_iris(return_X_y=True)
+    >>> model = make_pipeline(StandardScaler(), bb.sklearn.LaplaceClassifier(epochs=30, random_state=0))
+    >>> bool(cross_val_score(model, X, y, cv=3).mean() > 0.9)
+    True
+    """
+
+    def __init__(
+        self,
+        module: nn.Module | Callable[[int, int], nn.Module] | None = None,
+        *,
+        hidden: Sequence[int] = (64, 64),
+        epochs: int = 100,
+        batch_size: int = 32,
+        learning_rate: float = 0.01,
+        weight_decay: float = 0.01,
+        validation_fraction: float = 0.2,
+        classes: ArrayLike | None = None,
+        layers: Layers = "last",
+        structure: Structure = "auto",
+        prior_variance: float | Mapping[str, float] | None = None,
+        predictive: PredictiveName = "auto",
+        head: str | None = None,
+        curvature: CurvatureName | Fisher = "exact",
+        residual: ResidualOption = AUTO,
+        device: str | None = None,
+        random_state: int | np.random.RandomState | None = None,
+    ) -> None:
+        self.module = module
+        self.hidden = hidden
+        self.epochs = epochs
+        self.batch_size = batch_size
+        self.learning_rate = learning_rate
+        self.weight_decay = weight_decay
+        self.validation_fraction = validation_fraction
+        self.classes = classes
+        self.layers = layers
+        self.structure = structure
+        self.prior_variance = prior_variance
+        self.predictive = predictive
+        self.head = head
+        self.curvature = curvature
+        self.residual = residual
+        self.device = device
+        self.random_state = random_state
+
+    def fit(
+        self, X: ArrayLike, y: ArrayLike, *, validation: tuple[ArrayLike, ArrayLike] | None = None
+    ) -> Self:
+        """Train the network, unless it is trained already, fit the `Laplace` and tune it.
+
+        Args:
+            X: (n, features), or (n, …) as the network takes it.
+            y: labels (n,), numbers or texts.
+            validation: (X, y) that the network was not trained on, to tune by. Without it a part of X and y
+                is set aside. A trained network that has seen X is too sure of that part.
+        """
+        rows = Rows(*validate_data(self, X, y, allow_nd=True, dtype="numeric", ensure_min_samples=2))
+        check_classification_targets(rows.y)
+        self._check_numbers()
+        classes = self._classes_of(rows.y)
+        random = check_random_state(self.random_state)
+        held_out = self._checked_validation(validation)
+        if held_out is not None and not np.isin(held_out.y, classes).all():
+            raise ArgumentError(f"validation has labels other than the classes {classes.tolist()}")
+        if held_out is None and self.prior_variance is None:
+            rows, held_out = self._set_aside(rows, random, by_class=True)
+        labels = _indices(rows.y, classes)
+        network = self._network(rows.X, labels, len(classes), int(random.randint(2**31 - 1)))
+        bayes = self._fitted_laplace(
+            network,
+            (rows.X, labels),
+            None if held_out is None else (held_out.X, _indices(held_out.y, classes)),
+            predictive=self.predictive,
+        )
+        # scikit-learn's scorers assume sorted columns, and ignore classes_.
+        self._sorted_outputs = np.argsort(classes)
+        self.classes_, self.module_, self.laplace_ = classes[self._sorted_outputs], network, bayes
+        return self
+
+    def predict(self, X: ArrayLike) -> NDArray[np.generic]:
+        """Return the most probable label of each row."""
+        probabilities = self.predict_proba(X)
+        found: NDArray[Any] = self.classes_[probabilities.argmax(1)]
+        return found
+
+    def predict_proba(self, X: ArrayLike) -> NDArray[np.floating]:
+        """Return the probabilities (n, k), in the order of `classes_`; rows sum to one."""
+        check_is_fitted(self)
+        by_output: NDArray[Any] = self.laplace_.predict_proba(self._inputs(X)).cpu().numpy()
+        return by_output.take(self._sorted_outputs, axis=1)
+
+    # ---- inside
+
+    def _check_outputs(self, outputs: int, wanted: int) -> None:
+        if outputs != wanted and (outputs, wanted) != (1, 2):
+            raise ArgumentError(
+                f"the network has {outputs} outputs and there are {wanted} classes: give all its labels in "
+                "their order, classes=[…], or another network"
+            )
+
+    def _losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """The cross-entropy."""
+        if outputs.shape[1] == 1:
+            return functional.binary_cross_entropy_with_logits(
+                outputs[:, 0], targets.to(outputs), reduction="none"
+            )
+        return functional.cross_entropy(outputs, targets, reduction="none")
+
+    def _classes_of(self, y: NDArray[Any]) -> NDArray[Any]:
+        """Return the labels in the order of the network's outputs."""
+        seen = np.unique(y)
+        classes = seen if self.classes is None else np.asarray(self.classes)
+        if len(classes) < 2:
+            raise ArgumentError(
+                f"y has one class, {classes.tolist()}: a classifier needs two or more classes"
+            )
+        if classes.ndim != 1 or len(np.unique(classes)) != len(classes) or not np.isin(seen, classes).all():
+            raise ArgumentError(
+                f"classes={self.classes!r}: expected each label once, and all of y: {seen.tolist()}"
+                + _hint_if_numbered(seen, len(classes))
+            )
+        return classes
+
+
+def _indices(y: NDArray[Any], classes: NDArray[Any]) -> Tensor:
+    """Return the index of each label in `classes`."""
+    order = np.argsort(classes)
+    return torch.as_tensor(order[np.searchsorted(classes, y, sorter=order)])
+
+
+def _hint_if_numbered(seen: NDArray[Any], k: int) -> str:
+    """Return advice if the labels may be numbers that a scikit-learn tool put in place of other labels.
+
+    They are not translated back, because they may also be the indices of the network's outputs.
+    """
+    if seen.dtype.kind not in "iu" or seen.min() < 0 or seen.max() >= k:
+        return ""
+    return (
+        ". cross_val_predict for probabilities, VotingClassifier and StackingClassifier put numbers in the "
+        "place of the labels. For a trained network give them no classes, and as y the numbers of its "
+        f"outputs, 0 to {k - 1}"
+    )
