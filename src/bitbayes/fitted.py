@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -28,22 +29,25 @@ from bitbayes.structures import Curvature
 class DataEntry:
     """The data of one `fit` or `update`: the number of points, and their digest (`model/loaders/digests.py`).
 
-    Two entries are equal if the data are the same, in whatever order and batches they were read.
+    Two entries are equal if the data are the same, in whatever order and batches they were read. `weight`:
+    how many times the points count together. The digest depends on it; as a sum it is rounded.
     """
 
     count: int
     digest: int
+    weight: float = field(compare=False)
 
     @classmethod
-    def of(cls, count: int, digest: int) -> Self:
-        """An entry with a digest between 0 and 2⁶⁴."""
-        return cls(count, digest % 2**64)
+    def of(cls, count: int, digest: int, weight: float | None = None) -> Self:
+        """An entry with a digest between 0 and 2⁶⁴; each point counts once if there is no weight."""
+        return cls(count, digest % 2**64, float(count if weight is None else weight))
 
     @classmethod
     def joined(cls, parts: Iterable[DataEntry]) -> Self:
         """The entry of all data, from those of their parts."""
         parts = tuple(parts)
-        return cls.of(sum(each.count for each in parts), sum(each.digest for each in parts))
+        count, digest = sum(each.count for each in parts), sum(each.digest for each in parts)
+        return cls.of(count, digest, math.fsum(each.weight for each in parts))
 
 
 def remaining(entries: Sequence[DataEntry], part: Sequence[DataEntry]) -> tuple[DataEntry, ...]:
@@ -99,6 +103,11 @@ class Fitted:
     def count(self) -> int:
         """The number of points."""
         return sum(each.count for each in self.entries)
+
+    @property
+    def total_weight(self) -> float:
+        """How many times the points count together; their number if they have no weights."""
+        return math.fsum(each.weight for each in self.entries)
 
     @property
     def side_effects(self) -> SideEffects:

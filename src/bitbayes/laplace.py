@@ -285,6 +285,7 @@ class Laplace(ModelWrapper):
         self,
         loader: Loader,
         *,
+        weighted: bool = False,
         checkpoint: str | PathLike[str] | None = None,
         progress: bool | None = None,
     ) -> Self:
@@ -299,6 +300,9 @@ class Laplace(ModelWrapper):
             loader: yields (x, y), ((x1, x2), y), or mappings of tensors with a key "labels". If the output
                 has positions, the labels have them too, and those with the label -100 do not count. What the
                 model does not take, such as the paths of files, is left out, with an `UnusedDataWarning`.
+            weighted: whether it yields (x, y, weights), or mappings with a key "weight": numbers from 0 on,
+                (n,). A point with the weight w counts w times, and one without weight not at all. If the
+                output has positions, all of an input have its weight (docs/weights.md).
             checkpoint: a folder. What was summed up is written there twice a minute, and a fit that was
                 interrupted continues from it. The loader must then give the same batches in the same order.
             progress: True or False to show a progress bar or not. None shows one on terminals and in
@@ -308,26 +312,27 @@ class Laplace(ModelWrapper):
             The `Laplace` itself.
         """
         shown = current_processes().shown(progress)
-        request = FitRequest(self.model, loader, self.options, shown)
+        request = FitRequest(self.model, loader, self.options, shown, weighted=weighted)
         with nullcontext() if checkpoint is None else checkpointing(checkpoint, request) as checkpointer:
             fitted = fit_jointly("fit", replace(request, checkpointer=checkpointer))
             self._set_jointly("the end of fit", lambda: fitted)
         return self
 
-    def update(self, loader: Loader, *, progress: bool | None = None) -> Self:
+    def update(self, loader: Loader, *, weighted: bool = False, progress: bool | None = None) -> Self:
         """Add more data to what was fitted.
 
         One `fit` on all data gives the same result (apart from labels that are drawn).
 
         Args:
             loader: the new data, as for `fit`.
-            progress: as for `fit`.
+            weighted, progress: as for `fit`.
         """
         processes = current_processes()
         with processes.propagate_errors():
             self.posterior.check_outputs()
             before = self.posterior.fitted
-        request = FitRequest(self.model, loader, self.options, processes.shown(progress), before.count)
+        shown, seen = processes.shown(progress), before.count
+        request = FitRequest(self.model, loader, self.options, shown, seen, weighted=weighted)
         more = fit_jointly(f"update of {before.summary()}", request)
         self._set_jointly("the end of update", lambda: before + more)
         return self
@@ -340,6 +345,7 @@ class Laplace(ModelWrapper):
         objective: Objective = "calibrated",
         weight: float = 0.25,
         penalty: Penalty = "entropy",
+        weighted: bool = False,
         progress: bool | None = None,
     ) -> Self:
         """Choose the prior variance, and by default temperature and residual, in one pass over the data.
@@ -361,6 +367,9 @@ class Laplace(ModelWrapper):
             weight: of the outliers' term of "ood".
             penalty: of "ood". "entropy" as above. "uniform" adds `weight` × mean cross-entropy to the uniform
                 distribution instead.
+            weighted: whether `val_loader` yields weights of its points, as for `fit`. NLL and noise are means
+                in which a point counts w times. Medians and quantiles (where the residual begins, what the
+                score is measured by) have no weights, but points of the weight 0 are left out of them, too.
             progress: as for `fit`.
 
         Returns:
@@ -396,7 +405,7 @@ class Laplace(ModelWrapper):
             # Drawn networks have no residual. "calibrated" chooses it, and the others keep it.
             used = objective == CALIBRATED or self.settings.has_residual
             residual = self._residual if used and not networks else None
-            request = TuningRequest(posterior, residual, self.settings, method, val_loader, shown)
+            request = TuningRequest(posterior, residual, self.settings, method, val_loader, shown, weighted)
             if posterior.likelihood.has_noise:
                 self.settings = tune_calibrated_regression(request, self.options.noise_variance)
             elif objective == CALIBRATED:

@@ -83,8 +83,8 @@ def fit_all_layers(request: FitRequest) -> Fitted:
                 logits, records = differentiate(network, layers, part.inputs, directions)
                 check_finite(part, logits, logits, network)
                 own, labels = labels[: len(logits)], labels[len(logits) :]
-                curvature = layer_curvatures(structure, records)
-                totals.add_points(likelihood, to_float64(logits), own, curvature)
+                curvature = layer_curvatures(structure, records, part.weights)
+                totals.add_points(likelihood, to_float64(logits), own, curvature, part.weights)
             if request.checkpointer is not None:
                 request.checkpointer.write_if_due(totals, lambda: None)
     totals.check_overflow(working_dtype(model))

@@ -57,6 +57,7 @@ class Checkpointer(Protocol):
 class FitRequest:
     """One pass over data.
 
+    weighted: whether the batches have weights of their points.
     seen: how many points were fitted before. The seed of drawn labels depends on it, so that `update` adds
         independent draws.
     """
@@ -67,12 +68,15 @@ class FitRequest:
     progress: bool | None = None
     seen: int = 0
     checkpointer: Checkpointer | None = None
+    weighted: bool = False
 
 
 @dataclass
 class Totals:
     """The running sums of a pass.
 
+    count: the number of points.
+    weight: how many times they count together, () or a number.
     batches, rows: the number of batches that were read, and of inputs in them.
     squared_errors: Σ (y − f)² for each output, (k,), if the likelihood has a noise variance.
     digest: of the data that were read.
@@ -82,6 +86,7 @@ class Totals:
 
     curvature: dict[str, Curvature] = field(default_factory=dict)
     count: int = 0
+    weight: Tensor | float = 0.0
     loss: Tensor | float = 0.0
     squared_errors: Tensor | None = None
     level_sums: dict[str, LevelSums] = field(default_factory=dict)
@@ -92,13 +97,24 @@ class Totals:
     inputs: InputForm = field(default_factory=InputForm)
 
     def add_points(
-        self, likelihood: Likelihood, logits: Tensor, labels: Tensor, curvature: dict[str, Curvature]
+        self,
+        likelihood: Likelihood,
+        logits: Tensor,
+        labels: Tensor,
+        curvature: dict[str, Curvature],
+        weights: Tensor | None = None,
     ) -> None:
-        """Add the losses and the curvature of some points, from logits (n, k) in float64."""
+        """Add the losses and the curvature of some points, from logits (n, k) in float64.
+
+        `weights`: how many times each point counts, (n,); None is once. The curvature has them already.
+        """
         self.count += len(logits)
-        self.loss = self.loss + likelihood.losses(logits, labels).sum()
-        errors = likelihood.squared_errors(logits, labels)
-        if errors is not None:
+        self.weight = self.weight + (len(logits) if weights is None else weights.sum())
+        losses = likelihood.losses(logits, labels)
+        self.loss = self.loss + (losses.sum() if weights is None else weights @ losses)
+        each = likelihood.squared_errors(logits, labels)
+        if each is not None:
+            errors = each.sum(0) if weights is None else weights @ each
             self.squared_errors = errors if self.squared_errors is None else self.squared_errors + errors
         for name, more in curvature.items():
             if name in self.curvature:
@@ -127,6 +143,8 @@ class Totals:
         """
         if not self.count:  # all points of this process are repeats of other processes' points
             raise EmptyLoaderError("the loader has no points but those that other processes have")
+        if not float(self.weight):
+            raise EmptyLoaderError("no point counts: all weights are 0")
         sums = {name: each for name, each in self.level_sums.items() if is_finite(each)}
         if len(sums) < len(self.level_sums) and request.options.residual_asked:  # inputs of 1e90, say
             raise DataError("the fourth powers of the training inputs overflow float64: scale them down")
@@ -138,7 +156,7 @@ class Totals:
             squared_norms=norms,
             loss=float(self.loss),
             fingerprint=run.fingerprint,
-            entries=(DataEntry.of(self.count, int(self.digest)),),
+            entries=(DataEntry.of(self.count, int(self.digest), float(self.weight)),),
             levels=tuple(each for each in levels if each.name in sums),
             level_sums=sums,
             mutable_buffers=run.side_effects.buffers,
@@ -180,13 +198,16 @@ class TrainingData:
             first = next(self.iterator)
         except StopIteration:
             raise EmptyLoaderError(EMPTY) from None
-        self.first = labelled_batch(first, 0, request.model)
+        self.first = self._labelled(first, 0)
         inputs, labels = self.first.inputs, self.first.labels
         assert labels is not None
         self.totals.inputs = InputForm.of(inputs)
         # The shapes of a mapping's tensors depend on each other: only a plain tensor is cut.
         self.some_rows, self.input_kinds = SomeRows.of(inputs, len(labels)), input_kinds(inputs)
         self.preview = _copied(inputs[:PREVIEW_ROWS] if isinstance(inputs, Tensor) else inputs)
+
+    def _labelled(self, given: Any, number: int) -> Batch:
+        return labelled_batch(given, number, self.request.model, weighted=self.request.weighted)
 
     def with_known_outputs(self, fitted: Fitted) -> Fitted:
         """What was fitted, with the model's outputs at made-up inputs."""
@@ -201,7 +222,7 @@ class TrainingData:
         batches = self.iterator if totals.batches else chain([self.first], self.iterator)
         with Progress("fitting", length_hint(self.loader), self.request.progress) as progress:
             for number, given in enumerate(batches, totals.batches):
-                batch = given if number == 0 else labelled_batch(given, number, self.request.model)
+                batch = given if number == 0 else self._labelled(given, number)
                 assert batch.labels is not None
                 totals.batches += 1
                 totals.rows += len(batch.labels)  # not those of the inputs, which may be texts in a list

@@ -50,7 +50,8 @@ def fit_jointly(task: str, request: FitRequest) -> Fitted:
     # The text of a function contains its address, which differs between processes.
     asked = replace(options, output="a function") if callable(options.output) else options
     asked = replace(asked, adapt=None)
-    mine, outlines = processes.agree(f"{task} with {asked}", share, _outline)
+    weighted = " and weights" if request.weighted else ""
+    mine, outlines = processes.agree(f"{task} with {asked}{weighted}", share, _outline)
     known = [each for each in outlines if each is not None]
     if not known:
         raise EmptyLoaderError("the loaders of all processes are empty: they yielded no batch")

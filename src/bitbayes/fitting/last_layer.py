@@ -32,8 +32,8 @@ FIT_BYTES, GPU_FIT_BYTES = 2**25, 2**27
 # Peak memory as a multiple of the collected features: logits, copies in float64, and products.
 COPIES = 10
 
-# Features (n, d), logits (n, k) and labels (n,) of some points.
-Points = tuple[Tensor, Tensor, Tensor]
+# Features (n, d), logits (n, k), labels (n,) and, if there are any, weights (n,) of some points.
+Points = tuple[Tensor, ...]
 
 
 @torch.no_grad()
@@ -62,6 +62,10 @@ def fit_last_layer(request: FitRequest) -> Fitted:
             )
         structure = "kron" if structure == "auto" else structure
     kind = affordable_structure(structure, head, data.device, COPIES * budget)
+    if request.weighted and not kind.takes_weights:
+        raise ArgumentError(
+            f"weighted=True does not fit structure={kind.structure!r}: use structure='kron' or 'diag'"
+        )
     pairs = kind.has_cross_covariance
     likelihood.predictive_name(options.predictive, head.outputs, has_cross_covariance=pairs)  # raises early
 
@@ -80,14 +84,15 @@ def fit_last_layer(request: FitRequest) -> Fitted:
 
         def add_waiting() -> None:
             added = levels.add_waiting()
-            for features, logits, labels in _joined(waiting, head, budget):
+            for features, logits, labels, *weighted in _joined(waiting, head, budget):
                 logits = to_float64(logits)
                 # The products of the same features, if they were computed for the residual already.
-                known = None if added is None else _moments(added, head, levels.levels[-1])
+                known = None if added is None or weighted else _moments(added, head, levels.levels[-1])
                 curvature = None if known is None else kind.of_moments(known, logits, likelihood)
                 if curvature is None:
-                    curvature = kind.of_features(_with_bias(features, head), logits, likelihood)
-                totals.add_points(likelihood, logits, labels, {head.name: curvature})
+                    make = kind.of_weighted_features if weighted else kind.of_features
+                    curvature = make(_with_bias(features, head), logits, likelihood, *weighted)
+                totals.add_points(likelihood, logits, labels, {head.name: curvature}, *weighted)
             totals.level_sums = levels.sums
             if request.checkpointer is not None:  # here the sums hold every batch that was read
                 request.checkpointer.write_if_due(totals, checks.settle)
@@ -100,7 +105,8 @@ def fit_last_layer(request: FitRequest) -> Fitted:
                 shape = len(points.logits), head.outputs
                 labels = likelihood.check_labels(points.labels, shape, points.name, checks)
                 levels.add_labels(labels)
-                waiting.append((points.features, points.logits, labels))
+                own = [] if points.weights is None else [points.weights]
+                waiting.append((points.features, points.logits, labels, *own))
                 held += max(tensor.nbytes for tensor in waiting[-1])
                 if held >= budget:
                     add_waiting()
@@ -139,8 +145,7 @@ def _joined(waiting: list[Points], head: Head, size: int) -> Iterable[Points]:
         return []
     joined = waiting[0]
     if len(waiting) > 1:  # otherwise it would be copied
-        features, logits, labels = (torch.cat(column) for column in zip(*waiting, strict=True))
-        joined = features, logits, labels
+        joined = tuple(torch.cat(column) for column in zip(*waiting, strict=True))
     if not head.layout.positions:
         return [joined]
     # A batch of images may hold a million positions.

@@ -50,6 +50,8 @@ class LevelTotals:
     waiting_inputs: list[Tensor] = field(default_factory=list)
     waiting: list[list[Tensor]] = field(default_factory=list)
     waiting_labels: list[Tensor] = field(default_factory=list)
+    waiting_weights: list[Tensor] = field(default_factory=list)
+    waiting_input_weights: list[Tensor] = field(default_factory=list)
     table: bool = False
     classes: int = 0
 
@@ -91,8 +93,11 @@ class LevelTotals:
 
     def attach(self, batch: Batch) -> Batch:
         """The batch with an observer of its levels. Its input is copied now: the model may change it."""
-        self._add_input(batch.inputs)
-        return replace(batch, observer=Observer(self.levels, self._wait)) if self.levels else batch
+        self._add_input(batch.inputs, batch.weights)
+        if not self.levels:
+            return batch
+        self._add_weights(batch)
+        return replace(batch, observer=Observer(self.levels, self._wait))
 
     def expect_classes(self, classes: int) -> None:
         """Each batch will have labels of so many classes, given to `add_labels`."""
@@ -106,8 +111,9 @@ class LevelTotals:
     def add_run(self, batch: Batch, network: nn.Module, labels: Tensor) -> None:
         """Add the batch by a run of its own, without gradients."""
         with torch.no_grad():
-            self._add_input(batch.inputs)
+            self._add_input(batch.inputs, batch.weights)
             if self.levels:
+                self._add_weights(batch)
                 self._wait(run_levels(network, self.levels, batch.inputs))
         self.add_labels(labels)
         self.add_waiting()
@@ -127,27 +133,37 @@ class LevelTotals:
             labels = torch.cat(self.waiting_labels) if self.waiting_labels and level.name == HEAD else None
             if len(widths) == 1 < len(parts):
                 parts = (torch.cat(parts),)
-            for rows in parts:  # it raises if they are not of one size
-                more = self._add(level.name, rows, correlated=rows.shape[1] <= LARGEST_WIDTH, labels=labels)
+            counts: list[Tensor | None] = [*self.waiting_weights] or [None] * len(self.waiting)
+            if len(parts) < len(counts):
+                counts = [torch.cat(self.waiting_weights) if self.waiting_weights else None]
+            for rows, own in zip(parts, counts, strict=True):  # it raises if they are not of one size
+                correlated = rows.shape[1] <= LARGEST_WIDTH
+                more = self._add(level.name, rows, correlated=correlated, labels=labels, weights=own)
                 added = more if level.name == HEAD else None
-        self.waiting, self.waiting_labels = [], []
+        self.waiting, self.waiting_labels, self.waiting_weights = [], [], []
         return added
+
+    def _add_weights(self, batch: Batch) -> None:
+        if batch.weights is not None:
+            self.waiting_weights.append(batch.weights)
 
     def _wait(self, rows: list[Tensor]) -> None:
         self.waiting.append([each.detach() for each in rows])
 
-    def _add_input(self, inputs: Inputs) -> None:
+    def _add_input(self, inputs: Inputs, weights: Tensor | None) -> None:
         if not self.input_is_level:
             return
         if not self._fits(inputs):
             if not self.asked:
-                self.input_is_level, self.waiting_inputs = False, []
+                self.input_is_level, self.waiting_inputs, self.waiting_input_weights = False, [], []
                 self.sums.pop(INPUT, None)
                 return
             self._add_inputs()  # so that these are compared with all before them
         if INPUT not in self.sums and not self.waiting_inputs:
             self.table = are_vectors(inputs)
         self.waiting_inputs.append(as_rows(inputs).clone())
+        if weights is not None:
+            self.waiting_input_weights.append(weights)
         numbers = GPU_STEP_NUMBERS if self.waiting_inputs[0].is_cuda else STEP_NUMBERS
         if sum(each.numel() for each in self.waiting_inputs) >= numbers:
             self._add_inputs()
@@ -162,11 +178,20 @@ class LevelTotals:
     def _add_inputs(self) -> None:
         if self.waiting_inputs:
             correlated = self.sums[INPUT].correlated if INPUT in self.sums else self.table
-            self._add(INPUT, torch.cat(self.waiting_inputs), correlated=correlated)
-            self.waiting_inputs = []
+            weights = torch.cat(self.waiting_input_weights) if self.waiting_input_weights else None
+            self._add(INPUT, torch.cat(self.waiting_inputs), correlated=correlated, weights=weights)
+            self.waiting_inputs, self.waiting_input_weights = [], []
 
-    def _add(self, name: str, rows: Tensor, *, correlated: bool, labels: Tensor | None = None) -> LevelSums:
+    def _add(
+        self,
+        name: str,
+        rows: Tensor,
+        *,
+        correlated: bool,
+        labels: Tensor | None = None,
+        weights: Tensor | None,
+    ) -> LevelSums:
         classes = self.classes if correlated and labels is not None and len(labels) == len(rows) else 0
-        more = LevelSums.of(rows, correlated=correlated, labels=labels, classes=classes)
+        more = LevelSums.of(rows, correlated=correlated, labels=labels, classes=classes, weights=weights)
         self.sums[name] = self.sums[name] + more if name in self.sums else more
         return more

@@ -26,7 +26,7 @@ from bitbayes.model import DataDigest, OrderedLoader, fingerprint
 from bitbayes.options import Options
 from bitbayes.processes import Processes, current_processes
 
-FORMAT = 6
+FORMAT = 7
 SECONDS = 30.0
 # A pause is at least this many times as long as writing takes, so that little time is spent on it.
 PAUSE = 20
@@ -37,12 +37,18 @@ class Checkpoint:
     """The checkpoint of one process's share of a fit, in a folder; see `fitting.Checkpointer`."""
 
     def __init__(
-        self, folder: str | PathLike[str], model: nn.Module, options: Options, processes: Processes
+        self,
+        folder: str | PathLike[str],
+        model: nn.Module,
+        options: Options,
+        processes: Processes,
+        *,
+        weighted: bool = False,
     ) -> None:
         if not isinstance(folder, (str, PathLike)):
             raise ArgumentError(f"checkpoint={folder!r}: expected the path of a folder")
         self.path = Path(folder) / f"fit-{processes.rank}-of-{processes.size}.safetensors"
-        self.model, self.options, self.processes = model, options, processes
+        self.model, self.options, self.processes, self.weighted = model, options, processes, weighted
         self.belongs_to: dict[str, Any] = {}
         self.loader: OrderedLoader | None = None
         self._next = 0.0
@@ -54,7 +60,7 @@ class Checkpoint:
         self._refuse_other_shares()
         # What must be the same when the fit is resumed.
         options, model = as_parsed(self.options.as_json()), asdict(fingerprint(self.model))
-        self.belongs_to = {"options": options, "fingerprint": model}
+        self.belongs_to = {"options": options, "fingerprint": model, "weighted": self.weighted}
         none = {"order": "", "data": ""}, Totals()
         header, totals = self._read(device) if self.path.exists() else none
         self.loader = OrderedLoader(loader, totals.batches, header["order"], header["data"])
@@ -94,6 +100,7 @@ class Checkpoint:
             **self.belongs_to,
             **described,
             "count": totals.count,
+            "weight": float(totals.weight),
             "loss": float(totals.loss),
             "squared_errors": None if totals.squared_errors is None else totals.squared_errors.tolist(),
             "batches": totals.batches,
@@ -114,7 +121,11 @@ class Checkpoint:
             raise FileError(f"{self.path} was written by another version of bitbayes; {REMOVE}")
         for what, now in self.belongs_to.items():
             if header[what] != now:
-                other = "other options" if what == "options" else "another model, or with other weights"
+                other = {
+                    "options": "other options",
+                    "fingerprint": "another model, or with other weights",
+                    "weighted": f"weighted={header[what]}",
+                }[what]
                 raise FileError(f"{self.path} is the checkpoint of a fit with {other}; {REMOVE}")
         target = torch.device("cpu") if device.type == "mps" else device  # MPS has no float64
         tensors = {name: tensor.to(target) for name, tensor in file.tensors.items() if name != "generator"}
@@ -123,7 +134,7 @@ class Checkpoint:
         if header["generator"]:
             generator = torch.Generator(device)
             generator.set_state(file.tensors["generator"])
-        numbers = {name: header[name] for name in ("count", "loss", "batches", "rows")}
+        numbers = {name: header[name] for name in ("count", "weight", "loss", "batches", "rows")}
         if header["squared_errors"] is not None:
             errors = torch.tensor(header["squared_errors"], dtype=torch.float64, device=target)
             numbers["squared_errors"] = errors
@@ -136,6 +147,7 @@ def checkpointing(folder: str | PathLike[str], request: FitRequest) -> Iterator[
     """The checkpoint of a fit in a folder; removed at the end of a block that succeeds."""
     processes = current_processes()
     with processes.propagate_errors():
-        checkpoint = Checkpoint(folder, request.model, request.options, processes)
+        model, options, weighted = request.model, request.options, request.weighted
+        checkpoint = Checkpoint(folder, model, options, processes, weighted=weighted)
     yield checkpoint
     checkpoint.remove()

@@ -190,7 +190,10 @@ def _fitted(header: dict[str, Any], tensors: dict[str, Tensor]) -> Fitted:
         norms,
         float(header["loss"]),
         Fingerprint(**header["fingerprint"]),
-        tuple(DataEntry.of(int(each["count"]), int(each["digest"])) for each in header["entries"]),
+        tuple(
+            DataEntry.of(int(each["count"]), int(each["digest"]), each.get("weight"))
+            for each in header["entries"]
+        ),
         tuple(Level(**each) for each in header["levels"]),
         measured,
         tuple(header["mutable_buffers"]),

@@ -123,7 +123,7 @@ class Likelihood(ABC):
         """−log p(yₙ | fₙ), (n,)."""
 
     def squared_errors(self, outputs: Tensor, labels: Tensor) -> Tensor | None:
-        """Σₙ (yₙ − fₙ)² for each output, (k,), if the likelihood has a noise variance."""
+        """(yₙ − fₙ)² for each output, (n, k), if the likelihood has a noise variance."""
         return None
 
     # ---- the curvature Λₙ of the loss at the outputs, which does not depend on the label
@@ -136,9 +136,10 @@ class Likelihood(ABC):
     def curvature(self, outputs: Tensor) -> Tensor:
         """Λₙ along `differences`, (n, c, c)."""
 
-    def total_curvature(self, outputs: Tensor) -> Tensor:
-        """Σₙ Λₙ along `differences`, (c, c), of outputs in float64."""
-        return self.curvature(outputs).sum(0)
+    def total_curvature(self, outputs: Tensor, weights: Tensor | None = None) -> Tensor:
+        """Σₙ wₙΛₙ along `differences`, (c, c), of outputs in float64; all weights are 1 if there are none."""
+        each = self.curvature(outputs)
+        return each.sum(0) if weights is None else torch.einsum("n,nab->ab", weights, each)
 
     @abstractmethod
     def diagonal(self, outputs: Tensor) -> Tensor:

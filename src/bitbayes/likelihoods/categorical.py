@@ -69,11 +69,11 @@ class Categorical(Likelihood):
         mean = p @ t  # (n, k−1)
         return torch.einsum("ia,ni,ib->nab", t, p, t) - mean[:, :, None] * mean[:, None, :]
 
-    def total_curvature(self, outputs: Tensor) -> Tensor:
-        """Σₙ Λₙ along the class differences, (k − 1, k − 1), without a matrix for each point."""
+    def total_curvature(self, outputs: Tensor, weights: Tensor | None = None) -> Tensor:
+        """Σₙ wₙΛₙ along the class differences, (k − 1, k − 1), without a matrix for each point."""
         p = outputs.softmax(1)
-        total = -second_moments(p)
-        total.diagonal().add_(p.sum(0))
+        total = -second_moments(p if weights is None else p * weights.sqrt()[:, None])
+        total.diagonal().add_(p.sum(0) if weights is None else weights @ p)
         return _in_class_differences(_in_class_differences(total).T)
 
     def diagonal(self, outputs: Tensor) -> Tensor:

@@ -49,7 +49,7 @@ class Gaussian(Likelihood):
         return (labels - outputs).square().sum(1) / 2
 
     def squared_errors(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        return (labels - outputs).square().sum(0)
+        return (labels - outputs).square()
 
     # ---- the curvature of the loss at the outputs
 

@@ -147,7 +147,7 @@ class AllLayers(WeightPosterior):
     @property
     def noise_variance(self) -> float:
         fitted = self.fitted
-        return max(sum(fitted.squared_errors) / (fitted.count * self.outputs), SMALLEST_NOISE)
+        return max(sum(fitted.squared_errors) / (fitted.total_weight * self.outputs), SMALLEST_NOISE)
 
     @property
     def rows_per_step(self) -> int:

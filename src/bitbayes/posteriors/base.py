@@ -231,7 +231,7 @@ class WeightPosterior(ABC):
             return -fitted.loss - self.evidence_penalty(prior, self.names)
         several = noise if isinstance(noise, tuple) else (noise,) * self.outputs
         loss = sum(
-            fitted.count * math.log(2 * math.pi * own) + errors / own
+            fitted.total_weight * math.log(2 * math.pi * own) + errors / own
             for own, errors in zip(several, fitted.squared_errors, strict=True)
         )
         return -loss / 2 - self.evidence_penalty(prior, self.names, noise)
@@ -264,13 +264,13 @@ class WeightPosterior(ABC):
         One for each output; one for all if they share their weights.
         """
         fitted = self.fitted
-        return tuple(max(each / fitted.count, SMALLEST_NOISE) for each in fitted.squared_errors)
+        return tuple(max(each / fitted.total_weight, SMALLEST_NOISE) for each in fitted.squared_errors)
 
     def best_noise(self, prior: Prior) -> float | tuple[float, ...]:
         """The noise variance with the largest evidence for a prior."""
         total = sum(self.squared_norm(name) / float(prior.of(name)) for name in self.names)
         errors = sum(self.fitted.squared_errors)
-        return max((errors + total) / (self.fitted.count * self.outputs), SMALLEST_NOISE)
+        return max((errors + total) / (self.fitted.total_weight * self.outputs), SMALLEST_NOISE)
 
     # ---- far from the data
 

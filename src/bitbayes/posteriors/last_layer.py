@@ -186,7 +186,7 @@ class LastLayer(WeightPosterior):
         """The noise variance of each output with the largest evidence: (Σ(y − f)² + τ‖w‖²)/n."""
         tau, fitted = 1 / float(prior.of(self.head.name)), self.fitted
         return tuple(
-            max((errors + tau * norm) / fitted.count, SMALLEST_NOISE)
+            max((errors + tau * norm) / fitted.total_weight, SMALLEST_NOISE)
             for errors, norm in zip(fitted.squared_errors, self._norms(), strict=True)
         )
 

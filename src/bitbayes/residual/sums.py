@@ -21,6 +21,8 @@ RARE = 30
 # Rounding errors up to which a column counts as constant: those of its mean, and of features that a network
 # computes, which rounds them in another way in a batch of another size.
 ROUNDINGS = 64
+# What is left of a sum of weights is 0 up to this share of it.
+COUNT_ROUNDING = 1e-12
 # The deviation of a column that is constant, relative to its value: the precision of bfloat16, and some.
 CONSTANT = 2.0**-6
 # Up to this many features their correlations are kept, and up to this many classes their means.
@@ -37,7 +39,8 @@ class LevelSums(TensorBundle):
     `squares`, `cubes` and `fourths` are the sums of (x − mean)², ³ and ⁴. `products` (d, d) are the sums of
     (x − mean)(x − mean)ᵀ, or (0, 0) if the correlations are not kept. `class_counts` (k,) and `class_means`
     (k, d) are those of the rows of each class, or (0,) and (0, 0) if there are none. All of them add.
-    `rounding` () is that of the rows, relative to their size; of a sum it is the largest.
+    `rounding` () is that of the rows, relative to their size; of a sum it is the largest. A row with the
+    weight w counts w times, and counts are sums of weights.
 
     >>> a, b = torch.randn(5, 3).double(), torch.randn(9, 3).double()
     >>> both = LevelSums.of(a, correlated=True) + LevelSums.of(b, correlated=True)
@@ -57,7 +60,13 @@ class LevelSums(TensorBundle):
 
     @classmethod
     def of(
-        cls, rows: Tensor, *, correlated: bool, labels: Tensor | None = None, classes: int = 0
+        cls,
+        rows: Tensor,
+        *,
+        correlated: bool,
+        labels: Tensor | None = None,
+        classes: int = 0,
+        weights: Tensor | None = None,
     ) -> LevelSums:
         """The sums of features as rows (n, d), in any precision.
 
@@ -66,38 +75,47 @@ class LevelSums(TensorBundle):
             correlated: whether to keep the products.
             labels: (n,), the classes of the rows, from 0 to `classes` − 1.
             classes: their number; 0 keeps no means of classes.
+            weights: (n,), how many times each row counts; None is once.
         """
         numbers = GPU_STEP_NUMBERS if rows.device.type == "cuda" else STEP_NUMBERS
         # A few rows at a time: the sums take some copies of them in float64.
         step = max(1, numbers // max(1, rows.shape[1]))
         parts = torch.split(rows, step)
-        theirs = torch.split(labels, step) if classes and labels is not None else [None] * len(parts)
+        nothing = [None] * len(parts)
+        theirs = torch.split(labels, step) if classes and labels is not None else nothing
+        counts = nothing if weights is None else torch.split(weights, step)
         first, *others = (
-            cls._of(part, correlated, own, classes) for part, own in zip(parts, theirs, strict=True)
+            cls._of(part, correlated, own, classes, count)
+            for part, own, count in zip(parts, theirs, counts, strict=True)
         )
         return sum(others, first)
 
     @classmethod
-    def _of(cls, rows: Tensor, correlated: bool, labels: Tensor | None, classes: int) -> LevelSums:
+    def _of(
+        cls, rows: Tensor, correlated: bool, labels: Tensor | None, classes: int, weights: Tensor | None
+    ) -> LevelSums:
         precision = rows.dtype if rows.is_floating_point() else torch.float64
         rows = to_float64(rows)
-        # Sums over rows as products with ones: a GPU takes half the time of `sum(0)`.
-        ones = rows.new_ones(len(rows))
-        mean = (ones @ rows) / len(rows)
+        # Sums over rows as products with their weights, or with ones: a GPU takes half the time of `sum(0)`.
+        counts = rows.new_ones(len(rows)) if weights is None else weights.to(rows)
+        count = rows.new_full((), len(rows)) if weights is None else counts.sum()
+        total = _positive(count)
+        mean = (counts @ rows) / total
         gaps = rows - mean
         # The mean of many equal numbers is off by many roundings: a constant column would seem to vary.
-        shift = (ones @ gaps) / len(rows)
+        shift = (counts @ gaps) / total
         mean, gaps = mean + shift, gaps.sub_(shift)
         squares = gaps.square()
         powers = squares, squares * gaps, squares.square()
-        products = second_moments(gaps) if correlated else rows.new_zeros(0, 0)
-        squares, cubes, fourths = (ones @ each for each in powers)
-        count, rounding = (rows.new_full((), each) for each in (len(rows), torch.finfo(precision).eps))
+        products = rows.new_zeros(0, 0)
+        if correlated:
+            products = second_moments(gaps if weights is None else gaps * counts.sqrt()[:, None])
+        squares, cubes, fourths = (counts @ each for each in powers)
+        rounding = rows.new_full((), torch.finfo(precision).eps)
         by_class = rows.new_zeros(0), rows.new_zeros(0, 0)
         if labels is not None:
-            by_class = _class_means(
-                mean, gaps, labels.to(gaps.device), classes
-            )  # MPS has other rows: no float64
+            # MPS has other rows: no float64
+            by_class = _class_means(mean, gaps, labels.to(gaps.device), classes, counts)
         return cls(count, mean, squares, cubes, fourths, products, rounding, *by_class)
 
     @property
@@ -117,7 +135,7 @@ class LevelSums(TensorBundle):
                 "the residual needs all of one size, and residual=False any"
             )
         count = self.count + other.count
-        a, b = self.count / count, other.count / count
+        a, b = self.count / _positive(count), other.count / _positive(count)
         gap = other.mean - self.mean
         between = gap.square() * (self.count * b)
         squares = self.squares + other.squares + between
@@ -136,7 +154,7 @@ class LevelSums(TensorBundle):
             products = torch.addmm(products, gap[:, None] * (self.count * b), gap[None])
         rounding = torch.maximum(self.rounding, other.rounding)
         counts = self.class_counts + other.class_counts
-        share = (other.class_counts / counts.clamp_min(1))[:, None]
+        share = (other.class_counts / _positive(counts))[:, None]
         means = self.class_means + (other.class_means - self.class_means) * share
         return LevelSums(
             count, self.mean + gap * b, squares, cubes, fourths, products, rounding, counts, means
@@ -161,9 +179,11 @@ class LevelSums(TensorBundle):
         if self.correlated:
             products = products * (varies[:, None] & varies)
         counts = self.class_counts - part.class_counts
+        # Numbers of points are exact. What is left of a sum of weights may be a rounding.
+        counts = torch.where(counts.abs() <= COUNT_ROUNDING * self.class_counts, 0.0, counts)
         left = counts > 0
-        check_cancellation(torch.zeros_like(counts), counts, max_ratio)  # none is negative: they are exact
-        gaps = (self.class_means - part.class_means) * (part.class_counts / counts.clamp_min(1))[:, None]
+        check_cancellation(torch.zeros_like(counts), counts, max_ratio)  # none is negative
+        gaps = (self.class_means - part.class_means) * (part.class_counts / _positive(counts))[:, None]
         means = (self.class_means + gaps) * left[:, None]
         return LevelSums(count, mean, squares, cubes, fourths, products, self.rounding, counts, means)
 
@@ -246,12 +266,19 @@ class LevelSums(TensorBundle):
         return shrunk(moments, self.shrinkage(moments))
 
 
-def _class_means(mean: Tensor, gaps: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, Tensor]:
-    """The number of rows mean + gaps (n, d) of each class, (k,), and their means (k, d): 0 without rows."""
-    counts = gaps.new_zeros(classes).index_add_(0, labels, gaps.new_ones(len(gaps)))
-    totals = gaps.new_zeros(classes, gaps.shape[1]).index_add_(0, labels, gaps)
-    means = totals / counts.clamp_min(1)[:, None] + mean
+def _class_means(
+    mean: Tensor, gaps: Tensor, labels: Tensor, classes: int, weights: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The weight of the rows mean + gaps (n, d) of each class, (k,), and their means (k, d): 0 if it is 0."""
+    counts = gaps.new_zeros(classes).index_add_(0, labels, weights)
+    totals = gaps.new_zeros(classes, gaps.shape[1]).index_add_(0, labels, gaps * weights[:, None])
+    means = totals / _positive(counts)[:, None] + mean
     return counts, means * (counts > 0)[:, None]
+
+
+def _positive(counts: Tensor) -> Tensor:
+    """Counts to divide by: those that are 0 as 1."""
+    return torch.where(counts > 0, counts, 1.0)
 
 
 def shrunk(moments: Tensor, share: float) -> Tensor:

@@ -29,6 +29,8 @@ class Curvature(TensorBundle):
     in_class_differences: ClassVar[bool] = False
     # Whether the Gaussian over logits has covariances, and not only variances.
     has_cross_covariance: ClassVar[bool] = True
+    # Whether points may have weights.
+    takes_weights: ClassVar[bool] = True
 
     @classmethod
     def largest_side(cls, outputs: int, width: int) -> int:
@@ -54,9 +56,21 @@ class Curvature(TensorBundle):
         return None
 
     @classmethod
+    def of_weighted_features(
+        cls, features: Tensor, logits: Tensor, likelihood: Likelihood, weights: Tensor
+    ) -> Self:
+        """The same where each point counts w times, (n,): Σₙ wₙ Λₙ ⊗ φ̃ₙφ̃ₙᵀ has the features √w φ̃."""
+        return cls.of_features(scaled_rows(features, weights), logits, likelihood)
+
+    @classmethod
     def of_jacobian(cls, jacobian: LayerJacobian) -> Self:
         """A layer's curvature at some points, from the derivatives of Vᵀf with V Vᵀ = Λₙ."""
         raise NotImplementedError
+
+    @classmethod
+    def of_weighted_jacobian(cls, jacobian: LayerJacobian, weights: Tensor) -> Self:
+        """The same where each point counts w times, (n,): Σₙ wₙ JₙᵀΛₙJₙ has the derivatives √w J."""
+        return cls.of_jacobian(jacobian.scaled(weights.sqrt()))
 
     def head_gaussian(self, head: Head, differences: Tensor | None) -> WeightGaussian:
         """The Gaussian over the last layer's weights.
@@ -203,6 +217,11 @@ class WeightGaussian(TensorBundle):
     def rotate(self, jacobian: LayerJacobian) -> LayerJacobian:
         """A layer's derivatives in the eigenbasis, in which their products need `precisions` alone."""
         raise NotImplementedError
+
+
+def scaled_rows(rows: Tensor, weights: Tensor) -> Tensor:
+    """√w x of rows x (n, d), in float64: their sums of squares count each row w times."""
+    return to_float64(rows) * weights.sqrt()[:, None]
 
 
 def eigen(matrix: Tensor) -> tuple[Tensor, Tensor]:

@@ -18,7 +18,7 @@ from bitbayes.likelihoods import Likelihood
 from bitbayes.logits import CovarianceFactors
 from bitbayes.model import DenseJacobian, Head, Layer, LayerJacobian, MatrixJacobian
 from bitbayes.precision import to_float64
-from bitbayes.structures.base import Curvature, Precision, WeightGaussian, eigen
+from bitbayes.structures.base import Curvature, Precision, WeightGaussian, eigen, scaled_rows
 from bitbayes.tensors import second_moments
 
 
@@ -56,6 +56,14 @@ class KronCurvature(Curvature):
         return cls(outputs, moments, moments.new_full((), len(logits)))
 
     @classmethod
+    def of_weighted_features(
+        cls, features: Tensor, logits: Tensor, likelihood: Likelihood, weights: Tensor
+    ) -> Self:
+        """B = Σ wΛ, A = Σ wφ̃φ̃ᵀ and N = Σ w."""
+        outputs = likelihood.total_curvature(to_float64(logits), weights)
+        return cls(outputs, second_moments(scaled_rows(features, weights)), weights.sum())
+
+    @classmethod
     def of_jacobian(cls, jacobian: LayerJacobian) -> Self:
         assert isinstance(jacobian, MatrixJacobian)
         n, _, _, _, positions = jacobian.gradients.shape
@@ -64,6 +72,15 @@ class KronCurvature(Curvature):
             _second_moments(jacobian.inputs.transpose(0, 1)),
             jacobian.inputs.new_full((), n * positions, dtype=torch.float64),
         )
+
+    @classmethod
+    def of_weighted_jacobian(cls, jacobian: LayerJacobian, weights: Tensor) -> Self:
+        """B = Σ w ggᵀ, A = Σ w aaᵀ and N·T = Σ w T."""
+        assert isinstance(jacobian, MatrixJacobian)
+        roots, positions = weights.sqrt(), jacobian.inputs.shape[3]
+        inputs = jacobian.inputs * roots.to(jacobian.inputs)[:, None, None, None]
+        found = cls.of_jacobian(MatrixJacobian(inputs, jacobian.scaled(roots).gradients))
+        return replace(found, count=weights.sum() * positions)
 
     def squares(self) -> dict[str, Tensor]:
         outputs, inputs = (each.diagonal(dim1=-2, dim2=-1) for each in (self.outputs, self.inputs))

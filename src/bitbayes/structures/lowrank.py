@@ -61,6 +61,7 @@ class LowRankCurvature(Curvature):
 
     structure = "lowrank"
     has_cross_covariance = False
+    takes_weights = False
     sums: Tensor
     diagonal: Tensor
     directions: Tensor

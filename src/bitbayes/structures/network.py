@@ -20,19 +20,28 @@ from bitbayes.structures.kron import KronCurvature
 WHOLE_NETWORK = "*"
 
 
-def layer_curvatures(structure: str, records: list[LayerRecord]) -> dict[str, Curvature]:
-    """The curvature of each block at some points, from the derivatives of Vᵀf in every layer."""
+def layer_curvatures(
+    structure: str, records: list[LayerRecord], weights: Tensor | None = None
+) -> dict[str, Curvature]:
+    """The curvature of each block at some points, from the derivatives of Vᵀf in every layer.
+
+    `weights`: how many times each point counts, (n,); None is once.
+    """
     kind = CURVATURES[structure]
+
+    def sums(own: type[Curvature], jacobian: LayerJacobian) -> Curvature:
+        return own.of_jacobian(jacobian) if weights is None else own.of_weighted_jacobian(jacobian, weights)
+
     if issubclass(kind, FullCurvature):
         whole = torch.cat([record.jacobian().dense() for record in records], dim=2)
-        return {WHOLE_NETWORK: kind.of_jacobian(DenseJacobian(whole))}
+        return {WHOLE_NETWORK: sums(kind, DenseJacobian(whole))}
     curvatures: dict[str, Curvature] = {}
     for record in records:
         jacobian = record.jacobian()
         # Norm layers, and those of kind "other", have no Kronecker factors.
         diagonal = issubclass(kind, KronCurvature) and not isinstance(jacobian, MatrixJacobian)
         own = DiagCurvature if diagonal else kind
-        curvatures[record.layer.name] = own.of_jacobian(jacobian)
+        curvatures[record.layer.name] = sums(own, jacobian)
     return curvatures
 
 

@@ -87,7 +87,7 @@ def _warn_if_few(costs: Costs, settings: Settings) -> None:
 
     errors = round(float(costs.mean([settings], wrong)[0]) * costs.count)
     warnings.warn(
-        f"there are {costs.count} validation points, of which {errors} are predicted wrong: they cannot "
+        f"there are {costs.count:.4g} validation points, of which {errors} are predicted wrong: they cannot "
         "choose a temperature, and the prediction stays near the plain network's. Give some hundred",
         FewPointsWarning,
         stacklevel=level_of_the_caller(),

@@ -66,8 +66,8 @@ def tune_calibrated_regression(request: TuningRequest, fixed: float | tuple[floa
     costs = Costs(points, posterior.likelihood, request.method)
     if costs.count < ENOUGH_POINTS:
         warnings.warn(
-            f"there are {costs.count} validation points: they cannot choose a noise variance well. Give some "
-            "hundred",
+            f"there are {costs.count:.4g} validation points: they cannot choose a noise variance well. Give "
+            "some hundred",
             FewPointsWarning,
             stacklevel=level_of_the_caller(),
         )
@@ -160,7 +160,8 @@ class BestNoise:
             errors = _squared_errors(points)
             for i, candidate in enumerate(candidates):
                 spreads = self._spreads(points, candidate)
-                totals[i] += torch.stack([(errors / spreads).sum(0), spreads.log().sum(0)]).cpu()
+                both = torch.stack([errors / spreads, spreads.log()], dim=1)  # (n, 2, k)
+                totals[i] += points.total(both).cpu()
         current_processes().add_(totals)
         errors, logarithms = totals.unbind(1)  # (c, k)
         noise = (errors + TRAINING_POINTS * self.training) / (self.count + TRAINING_POINTS)

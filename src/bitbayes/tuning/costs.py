@@ -24,7 +24,7 @@ MEAN_FIELD = "meanfield"
 
 
 class Costs:
-    """Mean costs of candidates on groups of points.
+    """Mean costs of candidates on groups of points; a point with the weight w counts w times.
 
     Args:
         groups: this process's share of the points, which may be empty.
@@ -49,7 +49,8 @@ class Costs:
                 some = candidates[start : start + at_once]
                 labels = () if points.labels is None else (points.labels.repeat(len(some)),)
                 # In float64: of float32 the rounding would depend on the order of the points.
-                sums.append(to_float64(cost(predict(some), *labels)).reshape(len(some), -1).sum(1))
+                found = to_float64(cost(predict(some), *labels)).reshape(len(some), -1)
+                sums.append(points.total(found.T))
             totals.append(torch.cat(sums))
         # Read back from the device once, at the end.
         none = torch.zeros(len(candidates), dtype=torch.float64)
@@ -100,11 +101,12 @@ class Costs:
         return self.likelihood.predict_by_draws(gaussian, SAMPLES, generator)
 
 
-def point_count(groups: list[Points]) -> int:
-    """The number of points of all processes."""
-    count = torch.tensor(sum(len(points.by_prior.scale) for points in groups))
+def point_count(groups: list[Points]) -> int | float:
+    """The number of points of all processes; with weights, how many times these count together."""
+    count = torch.tensor(sum(points.weight for points in groups), dtype=torch.float64)
     current_processes().add_(count)
-    return int(count)
+    whole = float(count)
+    return int(whole) if whole.is_integer() else whole
 
 
 def all_points(parts: list[Tensor], *shape: int) -> Tensor:

@@ -23,13 +23,37 @@ SEED = 0
 class Points(NamedTuple):
     """Some points: Gaussians over their logits, labels (n,) or None, distances (n, levels) or None.
 
-    `share`: the share of the data that was kept, if the points were drawn from more.
+    `share`: the share of the data that was kept, if the points were drawn from more. `weights`: how many
+    times each point counts, (n,), all above 0; None if each counts once.
     """
 
     by_prior: LogitsByPrior
     labels: Tensor | None
     distances: Tensor | None
     share: float = 1.0
+    weights: Tensor | None = None
+
+    @classmethod
+    def of(cls, batch: Batch, by_prior: LogitsByPrior) -> Points:
+        """The points of a batch, without those that have the weight 0."""
+        points = cls(by_prior, batch.labels, batch.distances, weights=batch.weights)
+        if batch.weights is None or bool((batch.weights > 0).all()):
+            return points
+        return points.select((batch.weights > 0).nonzero()[:, 0].to(by_prior.scale.device))
+
+    def __bool__(self) -> bool:
+        return len(self.by_prior.scale) > 0
+
+    @property
+    def weight(self) -> float:
+        """How many times the points count together."""
+        return float(len(self.by_prior.scale) if self.weights is None else self.weights.sum())
+
+    def total(self, values: Tensor) -> Tensor:
+        """Σ w·value over the points, from values (n, …) in float64."""
+        if self.weights is None:
+            return values.sum(0)
+        return (self.weights.to(values) @ values.flatten(1)).reshape(values.shape[1:])
 
     def gaussians(self, candidates: list[Settings]) -> list[LogitGaussian]:
         """The Gaussian over their logits for each candidate."""
@@ -40,20 +64,22 @@ class Points(NamedTuple):
     def select(self, indices: Tensor) -> Points:
         """Some of the points."""
         labels = None if self.labels is None else self.labels[indices]
-        distances = None if self.distances is None else self.distances[indices]
-        return Points(self.by_prior.select(indices), labels, distances, self.share)
+        distances = None if self.distances is None else self.distances[indices.to(self.distances.device)]
+        weights = None if self.weights is None else self.weights[indices.to(self.weights.device)]
+        return Points(self.by_prior.select(indices), labels, distances, self.share, weights)
 
     @staticmethod
     def joined(parts: list[Points]) -> Points:
         """All points of the parts."""
         if len(parts) == 1:
             return parts[0]
-        logits, labels, distances, shares = zip(*parts, strict=True)
+        logits, labels, distances, shares, weights = zip(*parts, strict=True)
         return Points(
             logits[0].joined(list(logits)),
             None if labels[0] is None else torch.cat(labels),
             None if distances[0] is None else torch.cat(distances),
             shares[0],
+            None if weights[0] is None else torch.cat(weights),
         )
 
 
@@ -62,18 +88,27 @@ def kept_points(posterior: WeightPosterior, batches: Iterable[Batch]) -> list[Po
 
     They are in groups of at most `rows_per_step` points, unless a batch has more.
     """
+    groups = _groups(posterior, batches)
+    if not groups:
+        raise EmptyLoaderError("no point counts: all weights are 0")
+    return groups
+
+
+def _groups(posterior: WeightPosterior, batches: Iterable[Batch]) -> list[Points]:
     if posterior.most_points is not None:
         return Thinning(posterior.most_points, model_device(posterior.model)).kept(posterior, batches)
     rows, count = posterior.rows_per_step, 0
     groups: list[Points] = []
     waiting: list[Points] = []
     for batch, by_prior in posterior.logits_by_prior(batches):
-        points = Points(by_prior, batch.labels, batch.distances)
-        if waiting and count + len(by_prior.scale) > rows:
+        points = Points.of(batch, by_prior)
+        if not points:
+            continue
+        if waiting and count + len(points.by_prior.scale) > rows:
             groups.append(Points.joined(waiting))
             waiting, count = [], 0
         waiting.append(points)
-        count += len(by_prior.scale)
+        count += len(points.by_prior.scale)
     return [*groups, Points.joined(waiting)] if waiting else groups
 
 
@@ -138,9 +173,9 @@ class Thinning:
         found: list[Points] = []
         count = 0
         for batch, by_prior in posterior.logits_by_prior(batches, self._chosen):
-            if len(by_prior.scale):
-                found.append(Points(by_prior, batch.labels, batch.distances))
-                count += len(by_prior.scale)
+            if points := Points.of(batch, by_prior):
+                found.append(points)
+                count += len(points.by_prior.scale)
             while count > self.most:
                 self.share /= 2
                 found = [Points.joined(found).select(self._drawn(count, 1 / 2))]

@@ -24,6 +24,7 @@ class TuningRequest:
     settings: the current ones.
     method: how probabilities are predicted: a closed form, or "mc".
     loader: validation data; this process's share of them.
+    weighted: whether their batches have weights of the points.
     """
 
     posterior: WeightPosterior
@@ -32,6 +33,7 @@ class TuningRequest:
     method: str
     loader: Iterable[Any] = ()
     progress: bool | None = None
+    weighted: bool = False
 
     def validation_batches(self, look: Callable[[Inputs], None] | None = None) -> Iterator[Batch]:
         """The batches of the loader, without points that a sampler repeats, that the residual measures.
@@ -42,7 +44,8 @@ class TuningRequest:
         with Progress("tuning: validation data", length_hint(self.loader), self.progress) as progress:
             unpadded = Unpadded(self.loader)
             for number, given in enumerate(check_loader(self.loader)):
-                batch = unpadded(labelled_batch(given, number, self.posterior.model))
+                model = self.posterior.model
+                batch = unpadded(labelled_batch(given, number, model, weighted=self.weighted))
                 if batch is not None:
                     if look is not None:
                         look(batch.inputs)

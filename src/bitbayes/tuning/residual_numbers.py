@@ -35,7 +35,7 @@ def data_edges(distances: Tensor, residual: Residual) -> Tensor:
     return torch.maximum(distances.quantile(EDGE, dim=0), _least_edges(residual).to(distances))
 
 
-def thresholds(edges: Tensor, residual: Residual, count: int) -> dict[str, float]:
+def thresholds(edges: Tensor, residual: Residual, count: float) -> dict[str, float]:
     """Where the steep term begins at each level, for so many validation points."""
     further = BEYOND * (1 + FEW_POINTS / math.sqrt(count))
     return dict(zip(residual.names, (further * edges).tolist(), strict=True))

@@ -55,10 +55,9 @@ class FeatureBatch(Batch):
         features, logits = (
             torch.cat([getattr(each, name) for each in parts]) for name in ("features", "logits")
         )
-        labels = (
-            None
-            if first.labels is None
-            else torch.cat([each.labels for each in parts if each.labels is not None])
+        labels, weights = (
+            None if getattr(first, name) is None else torch.cat([getattr(each, name) for each in parts])
+            for name in ("labels", "weights")
         )
         observer, rows = first.observer, first.rows
         if observer is not None:
@@ -66,18 +65,26 @@ class FeatureBatch(Batch):
             observer = replace(observer, before=tuple(torch.cat(each) for each in before))
             rows = tuple(torch.cat(each) for each in zip(*(each.rows for each in parts), strict=True))
         return replace(
-            first, inputs={}, labels=labels, features=features, logits=logits, observer=observer, rows=rows
+            first,
+            inputs={},
+            labels=labels,
+            features=features,
+            logits=logits,
+            observer=observer,
+            rows=rows,
+            weights=weights,
         )
 
     def select(self, which: Tensor) -> Self:
         """Some of the points, by a mask or by their indices; the inputs stay as they are."""
-        labels, distances = self.labels, self.distances
+        labels, distances, weights = self.labels, self.distances, self.weights
         return replace(
             self,
             labels=None if labels is None else labels[which],
             features=self.features[which],
             logits=self.logits[which],
             distances=None if distances is None else distances[which.to(distances.device)],
+            weights=None if weights is None else weights[which.to(weights.device)],
         )
 
 
@@ -132,10 +139,12 @@ class FeaturePasses:
 def _by_position(points: FeatureBatch, layout: Layout, shape: tuple[int, ...]) -> FeatureBatch:
     """The batch with one row for each position that counts; `shape`: of the model's output."""
     sizes = layout.position_sizes(shape)
-    distances, labels = points.distances, points.labels
+    distances, labels, weights = points.distances, points.labels, points.weights
     if distances is not None:
         distances = distances.repeat_interleave(math.prod(sizes), dim=0)
-    points = replace(points, distances=distances, positions=sizes)
+    if weights is not None:  # each position counts as often as its input
+        weights = weights.repeat_interleave(math.prod(sizes))
+    points = replace(points, distances=distances, weights=weights, positions=sizes)
     if labels is None:
         return points
     labels = position_labels(labels, shape[0], sizes, points.logits.shape[1], points.name)

@@ -38,6 +38,12 @@ class MatrixJacobian:
         jacobian = self.gradients.flatten(2, 3) @ self.inputs.mT  # (n, groups, c·o, i)
         return jacobian.reshape(*jacobian.shape[:2], c, o, jacobian.shape[3]).transpose(1, 2).flatten(2)
 
+    def scaled(self, factors: Tensor) -> MatrixJacobian:
+        """The Jacobian of each point times a factor, (n,)."""
+        return MatrixJacobian(
+            self.inputs, self.gradients * factors.to(self.gradients)[:, None, None, None, None]
+        )
+
     @property
     def few_positions(self) -> bool:
         """Whether it is cheaper to multiply pairs of positions than to form J."""
@@ -99,6 +105,10 @@ class DenseJacobian:
 
     def dense(self) -> Tensor:
         return self.derivatives
+
+    def scaled(self, factors: Tensor) -> DenseJacobian:
+        """The Jacobian of each point times a factor, (n,)."""
+        return DenseJacobian(self.derivatives * factors.to(self.derivatives)[:, None, None])
 
     def chunks(self) -> Iterator[DenseJacobian]:
         """The Jacobian in chunks of points."""

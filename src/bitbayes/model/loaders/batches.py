@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from bitbayes.errors import DataError, EmptyLoaderError, UnusedDataWarning, level_of_the_caller
 from bitbayes.model.loaders.arguments import USE_ADAPT, as_arguments, model_device, takes_one_input
 from bitbayes.model.running.selected import adapted
+from bitbayes.precision import to_float64
 
 Inputs = Tensor | Mapping[Any, Tensor]
 # The types of public arguments: the keys of a mapping are names, places, or both.
@@ -23,6 +24,7 @@ NamedInputs = Mapping[str, Tensor] | Mapping[int, Tensor] | Mapping[str | int, T
 Loader = Iterable[object]
 Data = Tensor | NamedInputs | Loader
 LABELS = ("labels", "label")
+WEIGHT = "weight"
 EMPTY = "the loader is empty: it yielded no batch"
 # How many parts of a tuple a message shows.
 SHOWN_PARTS = 4
@@ -73,6 +75,7 @@ class Batch:
     rows: those of the levels, (n, d) each, until the observer has looked at them.
     distances: (n, levels), how far each point is from the data, or None; what the observer found.
     positions: the sizes of the axes of positions in the model's output, (t,) or (h, w); () without any.
+    weights: (n,) in float64, how many times each point counts; None if each counts once.
     """
 
     inputs: Inputs
@@ -82,6 +85,7 @@ class Batch:
     rows: tuple[Tensor, ...] = field(default=(), kw_only=True)
     distances: Tensor | None = field(default=None, kw_only=True)
     positions: tuple[int, ...] = field(default=(), kw_only=True)
+    weights: Tensor | None = field(default=None, kw_only=True)
 
     def __len__(self) -> int:
         return row_count(self.inputs)
@@ -112,10 +116,55 @@ def labelled_batches(loader: Iterable[Any], model: nn.Module) -> Iterator[Batch]
         raise EmptyLoaderError(EMPTY)
 
 
-def labelled_batch(given: Any, number: int, model: nn.Module) -> Batch:
-    """A loader's batch of that number, as the model takes it. Raises if it has no labels."""
-    inputs, labels = split_batch(adapted(given, model), number, model)
-    return Batch(as_arguments(inputs, model, number), labels.to(model_device(model)), f"batch {number}")
+def labelled_batch(given: Any, number: int, model: nn.Module, *, weighted: bool = False) -> Batch:
+    """A loader's batch of that number, as the model takes it. Raises if it has no labels.
+
+    `weighted`: whether it has the weights of its points, too. Raises if it has none then.
+    """
+    given, weights = adapted(given, model), None
+    if weighted:
+        given, weights = _split_weights(given, number)
+    inputs, labels = split_batch(given, number, model)
+    device = model_device(model)
+    if weights is not None:
+        weights = _checked_weights(weights, len(labels), number)
+        weights = weights if device.type == "mps" else weights.to(device)  # MPS has no float64
+    inputs = as_arguments(inputs, model, number)
+    return Batch(inputs, labels.to(device), f"batch {number}", weights=weights)
+
+
+def _split_weights(batch: Any, number: int) -> tuple[Any, Any]:
+    """A batch without its weights, and these: the third of several parts, or under their key."""
+    if isinstance(batch, Mapping) and WEIGHT in batch:
+        return {name: value for name, value in batch.items() if name != WEIGHT}, batch[WEIGHT]
+    if isinstance(batch, (list, tuple)) and len(batch) > 2:
+        return (*batch[:2], *batch[3:]), batch[2]
+    given = (
+        f"a mapping with the keys {sorted(batch, key=str)}" if isinstance(batch, Mapping) else describe(batch)
+    )
+    raise DataError(
+        f"batch {number} is {given}, and weighted=True needs the weight of each point: batches "
+        f"(inputs, labels, weights), or mappings with a key {WEIGHT!r}"
+    )
+
+
+def _checked_weights(given: Any, n: int, number: int) -> Tensor:
+    """Weights (n,) in float64; raises unless they are finite numbers from 0 on."""
+    weights = _as_labels(given)
+    if weights is None or weights.is_complex() or weights.shape != (n,):
+        shown = type(given).__name__ if weights is None else f"a tensor of shape {tuple(weights.shape)}"
+        raise DataError(
+            f"batch {number}: the weights are {shown}; expected real numbers of shape {(n,)}, one for each "
+            "label"
+        )
+    weights = to_float64(weights.detach())
+    wrong = weights[~(weights.isfinite() & (weights >= 0))]
+    if len(wrong):
+        raise DataError(
+            f"batch {number}: a weight is {wrong[0].item():g}; expected finite numbers from 0 on, because "
+            "a point with the weight w counts w times"
+        )
+    return weights
 
 
 def input_batches(

@@ -1,6 +1,7 @@
 """A digest of data that depends neither on the order of the points nor on how they are batched.
 
-Each point has a number of 64 bits, a mixture of all bits of its inputs and its label. The digest is the sum
+Each point has a number of 64 bits, a mixture of all bits of its inputs, its label and its weight, if that is
+not 1. The digest is the sum
 of these numbers modulo 2⁶⁴. So digests of parts add up to the digest of the whole, as the sums of a fit do.
 It is computed on the device of the data, and nothing waits for it.
 """
@@ -64,6 +65,11 @@ class DataDigest:
             hashed = products if hashed is None else hashed + products
             start += numbers.shape[1]
         assert hashed is not None
+        if batch.weights is not None:
+            weights = batch.weights.to(labels.device)
+            # Zero bits for a weight of 1: such points are the same as points without a weight.
+            numbers = _as_integers(weights, len(labels)) - _as_integers(weights.new_ones(1), 1)
+            hashed = hashed + self._products(numbers, start)
         before = self._waiting[0][1] if self._waiting else labels
         if (before.dtype, before.shape[1:]) != (labels.dtype, labels.shape[1:]):
             self._mix()
