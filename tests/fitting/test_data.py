@@ -79,7 +79,7 @@ def test_a_model_that_changes_its_preview_does_not_change_the_batch():
 def fitted_of(level_sums, **options):
     """What the sums of a pass become, with a level '2' beside the input."""
     run = SimpleNamespace(fingerprint=None, side_effects=SideEffects())
-    totals = Totals({}, 5, 0.0, level_sums=level_sums)
+    totals = Totals(count=5, weight=5.0, level_sums=level_sums)
     request = FitRequest(nn.Linear(2, 5), [], Options(**options))
     return totals.as_fitted(None, None, {}, request, run, (Level("2", "2", -1),))
 

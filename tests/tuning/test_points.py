@@ -43,7 +43,7 @@ class Posterior(SimpleNamespace):
             numbers = numbers if chosen is None else numbers[chosen]
             self.asked += len(numbers)
             distances = numbers.sqrt()[:, None].expand(-1, 2)
-            yield SimpleNamespace(labels=numbers % 7, distances=distances), numbers
+            yield SimpleNamespace(labels=numbers % 7, distances=distances, weights=None), numbers
 
 
 def kept(most, batches=64, size=500, rows=700):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Self
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
@@ -42,6 +42,8 @@ class LaplaceClassifier(ClassifierMixin, LaplaceEstimator):
         validation_fraction: the part of the data that is set aside to tune; not needed if `fit` is given
             other validation data, or if `prior_variance` is set: then nothing is tuned.
         classes: the labels in the order of a trained network's outputs; by default those of y, sorted.
+        class_weight: how many times the rows of a class count, in training, fitting and tuning: a dict by
+            label, in which others have 1; or "balanced", n/(k·rows of the class). None is once.
         layers, structure, prior_variance, predictive, head, curvature, residual: as for `Laplace`.
         device: where a new network is trained. A trained network stays where it is.
         random_state: of the network, its training, and what is set aside.
@@ -74,6 +76,7 @@ class LaplaceClassifier(ClassifierMixin, LaplaceEstimator):
         weight_decay: float = 0.01,
         validation_fraction: float = 0.2,
         classes: ArrayLike | None = None,
+        class_weight: Mapping[Hashable, float] | Literal["balanced"] | None = None,
         layers: Layers = "last",
         structure: Structure = "auto",
         prior_variance: float | Mapping[str, float] | None = None,
@@ -92,6 +95,7 @@ class LaplaceClassifier(ClassifierMixin, LaplaceEstimator):
         self.weight_decay = weight_decay
         self.validation_fraction = validation_fraction
         self.classes = classes
+        self.class_weight = class_weight
         self.layers = layers
         self.structure = structure
         self.prior_variance = prior_variance
@@ -103,19 +107,28 @@ class LaplaceClassifier(ClassifierMixin, LaplaceEstimator):
         self.random_state = random_state
 
     def fit(
-        self, X: ArrayLike, y: ArrayLike, *, validation: tuple[ArrayLike, ArrayLike] | None = None
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        *,
+        validation: tuple[ArrayLike, ...] | None = None,
     ) -> Self:
         """Train the network, unless it is trained already, fit the `Laplace` and tune it.
 
         Args:
             X: (n, features), or (n, …) as the network takes it.
             y: labels (n,), numbers or texts.
-            validation: (X, y) that the network was not trained on, to tune by. Without it a part of X and y
-                is set aside. A trained network that has seen X is too sure of that part.
+            sample_weight: (n,), how many times each row counts: in training, fitting and tuning. None is
+                once. Rows of the weight 0 are left out.
+            validation: (X, y) or (X, y, sample_weight) that the network was not trained on, to tune by.
+                Without it a part of X and y is set aside. A trained network that has seen X is too sure of
+                that part.
         """
-        rows = Rows(*validate_data(self, X, y, allow_nd=True, dtype="numeric", ensure_min_samples=2))
-        check_classification_targets(rows.y)
+        given = validate_data(self, X, y, allow_nd=True, dtype="numeric", ensure_min_samples=2)
+        check_classification_targets(given[1])
         self._check_numbers()
+        rows = Rows.of(*given, sample_weight)
         classes = self._classes_of(rows.y)
         random = check_random_state(self.random_state)
         held_out = self._checked_validation(validation)
@@ -123,14 +136,15 @@ class LaplaceClassifier(ClassifierMixin, LaplaceEstimator):
             raise ArgumentError(f"validation has labels other than the classes {classes.tolist()}")
         if held_out is None and self.prior_variance is None:
             rows, held_out = self._set_aside(rows, random, by_class=True)
-        labels = _indices(rows.y, classes)
-        network = self._network(rows.X, labels, len(classes), int(random.randint(2**31 - 1)))
-        bayes = self._fitted_laplace(
-            network,
-            (rows.X, labels),
-            None if held_out is None else (held_out.X, _indices(held_out.y, classes)),
-            predictive=self.predictive,
-        )
+        if self.class_weight is not None:
+            factors = self._class_factors(rows, classes)
+            rows, held_out = (
+                None if each is None else each.times(factors[_indices(each.y, classes).numpy()])
+                for each in (rows, held_out)
+            )
+        labels = lambda each: _indices(each.y, classes)  # noqa: E731
+        network = self._network(rows, labels(rows), len(classes), int(random.randint(2**31 - 1)))
+        bayes = self._fitted_laplace(network, rows, held_out, labels, predictive=self.predictive)
         # scikit-learn's scorers assume sorted columns, and ignore classes_.
         self._sorted_outputs = np.argsort(classes)
         self.classes_, self.module_, self.laplace_ = classes[self._sorted_outputs], network, bayes
@@ -164,6 +178,26 @@ class LaplaceClassifier(ClassifierMixin, LaplaceEstimator):
                 outputs[:, 0], targets.to(outputs), reduction="none"
             )
         return functional.cross_entropy(outputs, targets, reduction="none")
+
+    def _class_factors(self, rows: Rows, classes: NDArray[Any]) -> NDArray[Any]:
+        """How many times the rows of each class count, (k,)."""
+        given = self.class_weight
+        if not isinstance(given, Mapping) and given != "balanced":
+            raise ArgumentError(f"class_weight={given!r}: expected None, 'balanced', or a dict by label")
+        if isinstance(given, Mapping):
+            known = set(classes.tolist())
+            if unknown := [each for each in given if each not in known]:
+                raise ArgumentError(
+                    f"class_weight={given!r}: {unknown[0]!r} is no class; these are {classes.tolist()}"
+                )
+            factors = np.array([given.get(label, 1.0) for label in classes.tolist()], dtype=np.float64)
+            if not (np.isfinite(factors) & (factors > 0)).all():
+                raise ArgumentError(f"class_weight={given!r}: expected finite numbers above 0")
+            return factors
+        indices = _indices(rows.y, classes).numpy()
+        counts = np.bincount(indices, weights=rows.weights, minlength=len(classes))
+        # A class that a trained network has, and y has not, has no rows to weigh.
+        return np.where(counts > 0, counts.sum() / (len(classes) * np.where(counts > 0, counts, 1)), 1.0)
 
     def _classes_of(self, y: NDArray[Any]) -> NDArray[Any]:
         """Return the labels in the order of the network's outputs."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -23,10 +23,31 @@ ROWS = 1024
 
 
 class Rows(NamedTuple):
-    """Rows of data: X (n, …) and the labels or targets y (n,) or (n, k)."""
+    """Rows of data: X (n, …), the labels or targets y (n,) or (n, k), and weights (n,) or None."""
 
     X: NDArray[Any]
     y: NDArray[Any]
+    weights: NDArray[Any] | None = None
+
+    @classmethod
+    def of(cls, X: NDArray[Any], y: NDArray[Any], sample_weight: Any) -> Self:
+        """The rows that have a weight above 0; all have the weight 1 if there are no weights."""
+        if sample_weight is None:
+            return cls(X, y)
+        weights = np.asarray(sample_weight, dtype=np.float64)
+        if weights.shape != (len(X),) or not (np.isfinite(weights) & (weights >= 0)).all():
+            raise ArgumentError(
+                f"sample_weight has the shape {weights.shape}, or numbers that are negative or not finite: "
+                f"expected {(len(X),)}, one number from 0 on for each row"
+            )
+        kept = weights > 0
+        if not kept.any():
+            raise ArgumentError("no row counts: every sample_weight is zero")
+        return cls(X[kept], y[kept], weights[kept])
+
+    def times(self, factors: NDArray[Any]) -> Self:
+        """The rows with weights that are so many times as large, (n,)."""
+        return self._replace(weights=factors if self.weights is None else self.weights * factors)
 
 
 class LaplaceEstimator(BaseEstimator):
@@ -72,9 +93,18 @@ class LaplaceEstimator(BaseEstimator):
     # ---- inside
 
     def _fitted_laplace(
-        self, network: nn.Module, rows: tuple[NDArray[Any], Tensor], held_out: Any, **options: Any
+        self,
+        network: nn.Module,
+        rows: Rows,
+        held_out: Rows | None,
+        labels: Callable[[Rows], Tensor],
+        **options: Any,
     ) -> Laplace:
-        """The `Laplace` of a network, fitted on rows, and tuned on those that were set aside, if any."""
+        """The `Laplace` of a network, fitted on rows, and tuned on those that were set aside, if any.
+
+        `labels`: makes the labels for the network of y.
+        """
+        weighted = rows.weights is not None
         bayes = Laplace(
             network,
             layers=self.layers,
@@ -84,9 +114,10 @@ class LaplaceEstimator(BaseEstimator):
             curvature=self.curvature,
             residual=self.residual,
             **options,
-        ).fit(_batches(network, *rows), progress=False)
+        ).fit(_batches(network, rows, labels(rows)), weighted=weighted, progress=False)
         if held_out is not None:
-            bayes.tune(_batches(network, *held_out), progress=False)
+            weighted = held_out.weights is not None
+            bayes.tune(_batches(network, held_out, labels(held_out)), weighted=weighted, progress=False)
         return bayes
 
     def _inputs(self, X: Any) -> list[Tensor]:
@@ -110,12 +141,16 @@ class LaplaceEstimator(BaseEstimator):
                 f"validation_fraction={self.validation_fraction!r}: expected a number between 0 and 1"
             )
 
-    def _checked_validation(self, validation: tuple[Any, Any] | None, **checks: Any) -> Rows | None:
+    def _checked_validation(self, validation: tuple[Any, ...] | None, **checks: Any) -> Rows | None:
         if validation is None:
             return None
-        if not isinstance(validation, (tuple, list)) or len(validation) != 2:
-            raise ArgumentError(f"validation is a {type(validation).__name__}: expected a pair (X, y)")
-        return Rows(*validate_data(self, *validation, allow_nd=True, dtype="numeric", reset=False, **checks))
+        if not isinstance(validation, (tuple, list)) or len(validation) not in (2, 3):
+            raise ArgumentError(
+                f"validation is a {type(validation).__name__}: expected (X, y), or (X, y, sample_weight)"
+            )
+        X, y, *weights = validation
+        X, y = validate_data(self, X, y, allow_nd=True, dtype="numeric", reset=False, **checks)
+        return Rows.of(X, y, *weights or [None])
 
     def _set_aside(self, rows: Rows, random: Any, *, by_class: bool) -> tuple[Rows, Rows]:
         """Split the rows into two parts, stratified by class if that is asked for and there are enough."""
@@ -130,11 +165,13 @@ class LaplaceEstimator(BaseEstimator):
             counts = np.unique(rows.y, return_counts=True)[1]
             enough = counts.min() >= 2 and min(held, len(rows.y) - held) >= len(counts)
             strata = rows.y if enough else None
-        X, held_x, y, held_y = train_test_split(*rows, test_size=held, random_state=random, stratify=strata)
-        return Rows(X, y), Rows(held_x, held_y)
+        columns = [each for each in rows if each is not None]
+        split = train_test_split(*columns, test_size=held, random_state=random, stratify=strata)
+        return Rows(*split[::2]), Rows(*split[1::2])
 
-    def _network(self, X: NDArray[Any], targets: Tensor, outputs: int, seed: int) -> nn.Module:
+    def _network(self, rows: Rows, targets: Tensor, outputs: int, seed: int) -> nn.Module:
         """Return the trained network: the one that was given, or a new one."""
+        X = rows.X
         if isinstance(self.module, nn.Module):
             self._check_outputs(_outputs(self.module, X), outputs)
             return self.module
@@ -160,11 +197,13 @@ class LaplaceEstimator(BaseEstimator):
                 raise ArgumentError(f"module() returned a {type(network).__name__}: expected an nn.Module")
             network = network.to(self.device)
             self._check_outputs(_outputs(network, X), outputs)
-            self._train(network, as_inputs(X, network), targets)
+            # With a mean of 1, so that the rate of learning does not depend on their size.
+            weights = torch.ones(len(X)) if rows.weights is None else torch.as_tensor(rows.weights)
+            self._train(network, as_inputs(X, network), targets, weights / weights.mean())
         return network
 
-    def _train(self, network: nn.Module, x: Tensor, targets: Tensor) -> None:
-        """Minimise the mean loss by AdamW."""
+    def _train(self, network: nn.Module, x: Tensor, targets: Tensor, weights: Tensor) -> None:
+        """Minimise the weighted mean loss by AdamW."""
         device = model_device(network)
         parameters = [each for each in network.parameters() if each.requires_grad]
         optimiser = torch.optim.AdamW(
@@ -174,13 +213,13 @@ class LaplaceEstimator(BaseEstimator):
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps)
         network.train()
         for _ in range(int(self.epochs)):
-            for rows in torch.split(torch.randperm(len(x)), int(self.batch_size)):
-                if len(rows) == 1 < min(len(x), int(self.batch_size)):
+            for some in torch.split(torch.randperm(len(x)), int(self.batch_size)):
+                if len(some) == 1 < min(len(x), int(self.batch_size)):
                     continue  # batch norm cannot train on one row; the next epoch shuffles again
                 optimiser.zero_grad()
-                outputs = as_logits(call(network, x[rows].to(device)), len(rows))
-                losses = self._losses(outputs, targets[rows].to(device))
-                losses.mean().backward()  # type: ignore[no-untyped-call]
+                outputs = as_logits(call(network, x[some].to(device)), len(some))
+                losses = self._losses(outputs, targets[some].to(device))
+                (weights[some].to(losses) * losses).mean().backward()  # type: ignore[no-untyped-call]
                 optimiser.step()
                 schedule.step()
         network.eval()
@@ -209,5 +248,8 @@ def _outputs(network: nn.Module, X: NDArray[Any]) -> int:
     return as_logits(call(private_copy(network), inputs)).shape[1]
 
 
-def _batches(network: nn.Module, X: NDArray[Any], targets: Tensor) -> list[tuple[Tensor, Tensor]]:
-    return [*zip(torch.split(as_inputs(X, network), ROWS), torch.split(targets, ROWS), strict=True)]
+def _batches(network: nn.Module, rows: Rows, targets: Tensor) -> list[tuple[Tensor, ...]]:
+    columns = [as_inputs(rows.X, network), targets]
+    if rows.weights is not None:
+        columns.append(torch.as_tensor(rows.weights))
+    return [*zip(*(torch.split(each, ROWS) for each in columns), strict=True)]

@@ -108,26 +108,34 @@ class LaplaceRegressor(RegressorMixin, MultiOutputMixin, LaplaceEstimator):
         self.random_state = random_state
 
     def fit(
-        self, X: ArrayLike, y: ArrayLike, *, validation: tuple[ArrayLike, ArrayLike] | None = None
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        *,
+        validation: tuple[ArrayLike, ...] | None = None,
     ) -> Self:
         """Train the network, unless it is trained already, fit the `Laplace` and tune it.
 
         Args:
             X: (n, features), or (n, …) as the network takes it.
             y: targets (n,), or (n, k) for k of them.
-            validation: (X, y) that the network was not trained on, to tune by. Without it a part of X and y
-                is set aside. A trained network that has seen X is too sure of that part.
+            sample_weight: (n,), how many times each row counts: in training, fitting and tuning. None is
+                once. Rows of the weight 0 are left out.
+            validation: (X, y) or (X, y, sample_weight) that the network was not trained on, to tune by.
+                Without it a part of X and y is set aside. A trained network that has seen X is too sure of
+                that part.
         """
         checks = {"multi_output": True, "y_numeric": True}
         given = Rows(
             *validate_data(self, X, y, allow_nd=True, dtype="numeric", ensure_min_samples=2, **checks)
         )
-        rows, one_target = _with_columns(*given), given.y.ndim == 1
         self._check_numbers()
+        rows, one_target = _with_columns(Rows.of(*given[:2], sample_weight)), given.y.ndim == 1
         random = check_random_state(self.random_state)
         held_out = self._checked_validation(validation, **checks)
         if held_out is not None:
-            held_out = _with_columns(*held_out)
+            held_out = _with_columns(held_out)
             if held_out.y.shape[1] != rows.y.shape[1]:
                 raise ArgumentError(
                     f"validation has {held_out.y.shape[1]} targets, and y has {rows.y.shape[1]}"
@@ -135,17 +143,12 @@ class LaplaceRegressor(RegressorMixin, MultiOutputMixin, LaplaceEstimator):
         if held_out is None and self.prior_variance is None:
             rows, held_out = self._set_aside(rows, random, by_class=False)
         trained = isinstance(self.module, nn.Module)
-        units = _Units.none(rows.y) if trained else _Units.of(rows.y)
+        units = _Units.none(rows.y) if trained else _Units.of(rows)
         noise = self._noise_in(units)
-        targets = units.standardised(rows.y)
-        network = self._network(rows.X, targets, targets.shape[1], int(random.randint(2**31 - 1)))
-        bayes = self._fitted_laplace(
-            network,
-            (rows.X, targets),
-            None if held_out is None else (held_out.X, units.standardised(held_out.y)),
-            likelihood="gaussian",
-            noise_variance=noise,
-        )
+        targets = units.standardised(rows)
+        network = self._network(rows, targets, targets.shape[1], int(random.randint(2**31 - 1)))
+        options = {"likelihood": "gaussian", "noise_variance": noise}
+        bayes = self._fitted_laplace(network, rows, held_out, units.standardised, **options)
         self.target_mean_, self.target_scale_ = units
         self._one_target = one_target
         self.module_, self.laplace_ = network, bayes
@@ -229,26 +232,28 @@ class _Units(NamedTuple):
     scale: NDArray[np.floating]
 
     @classmethod
-    def of(cls, y: NDArray[Any]) -> _Units:
+    def of(cls, rows: Rows) -> _Units:
         """The mean and the deviation of each column; the scale of a constant column is 1."""
+        y, weights = rows.y, rows.weights
         largest = np.abs(y).max(0)  # no squares or sums of targets overflow
         relative = y / np.where(largest > 0, largest, 1.0)
-        scale = relative.std(0)
+        mean = np.average(relative, axis=0, weights=weights)
+        scale = np.sqrt(np.average(np.square(relative - mean), axis=0, weights=weights))
         constant = scale <= 10 * np.finfo(y.dtype).eps
-        return cls(largest * relative.mean(0), np.where(constant, 1.0, largest * scale))
+        return cls(largest * mean, np.where(constant, 1.0, largest * scale))
 
     @classmethod
     def none(cls, y: NDArray[Any]) -> _Units:
         """Those of a network that predicts y itself."""
         return cls(np.zeros(y.shape[1]), np.ones(y.shape[1]))
 
-    def standardised(self, y: NDArray[Any]) -> Tensor:
-        return torch.as_tensor((y - self.mean) / self.scale)
+    def standardised(self, rows: Rows) -> Tensor:
+        return torch.as_tensor((rows.y - self.mean) / self.scale)
 
 
-def _with_columns(X: NDArray[Any], y: NDArray[Any]) -> Rows:
+def _with_columns(rows: Rows) -> Rows:
     """Return the rows with targets (n, k) in float64."""
-    return Rows(X, y.reshape(len(y), -1).astype(np.float64))
+    return rows._replace(y=rows.y.reshape(len(rows.y), -1).astype(np.float64))
 
 
 def _array(values: Tensor) -> NDArray[Any]:
