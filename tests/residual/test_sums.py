@@ -454,3 +454,20 @@ def test_independent_columns_of_many_points_are_hardly_shrunk_and_never_less_tha
     rows = torch.randn(200_000, 1, dtype=torch.float64).repeat(1, 2)
     values = torch.linalg.eigvalsh(LevelSums.of(rows, correlated=True).correlations())
     assert values.tolist() == pytest.approx([1e-4, 2 - 1e-4], rel=1e-6)
+
+
+@pytest.mark.parametrize("correlated", [True, False])
+@pytest.mark.parametrize("size", [40, 3])
+def test_weights_count_rows_as_often(correlated, size):
+    """Whole weights are repeated rows, for all sums, and parts with no weight at all add nothing."""
+    rows, labels, weights = eighths(40), torch.arange(40) % 4, torch.arange(40) % 3
+    weights[:6] = 0
+    options = {"correlated": correlated, "classes": 4}
+    parts = zip(*(torch.split(each, size) for each in (rows, labels, weights)), strict=True)
+    first, *others = (LevelSums.of(x, labels=y, weights=w.double(), **options) for x, y, w in parts)
+    found = sum(others, first)
+    wanted = LevelSums.of(
+        rows.repeat_interleave(weights, 0), labels=labels.repeat_interleave(weights), **options
+    )
+    for name, tensor in wanted.tensors().items():
+        torch.testing.assert_close(found.tensors()[name], tensor, rtol=1e-12, atol=1e-11)

@@ -125,11 +125,15 @@ class LaplaceClassifier(ClassifierMixin, LaplaceEstimator):
                 Without it a part of X and y is set aside. A trained network that has seen X is too sure of
                 that part.
         """
-        given = validate_data(self, X, y, allow_nd=True, dtype="numeric", ensure_min_samples=2)
-        check_classification_targets(given[1])
+        inputs, targets = validate_data(self, X, y, allow_nd=True, dtype="numeric", ensure_min_samples=2)
+        check_classification_targets(targets)
         self._check_numbers()
-        rows = Rows.of(*given, sample_weight)
+        rows = Rows.of(inputs, targets, sample_weight)
         classes = self._classes_of(rows.y)
+
+        def labels(some: Rows) -> Tensor:
+            return _indices(some.y, classes)
+
         random = check_random_state(self.random_state)
         held_out = self._checked_validation(validation)
         if held_out is not None and not np.isin(held_out.y, classes).all():
@@ -138,11 +142,9 @@ class LaplaceClassifier(ClassifierMixin, LaplaceEstimator):
             rows, held_out = self._set_aside(rows, random, by_class=True)
         if self.class_weight is not None:
             factors = self._class_factors(rows, classes)
-            rows, held_out = (
-                None if each is None else each.times(factors[_indices(each.y, classes).numpy()])
-                for each in (rows, held_out)
-            )
-        labels = lambda each: _indices(each.y, classes)  # noqa: E731
+            rows = rows.times(factors[labels(rows).numpy()])
+            if held_out is not None:
+                held_out = held_out.times(factors[labels(held_out).numpy()])
         network = self._network(rows, labels(rows), len(classes), int(random.randint(2**31 - 1)))
         bayes = self._fitted_laplace(network, rows, held_out, labels, predictive=self.predictive)
         # scikit-learn's scorers assume sorted columns, and ignore classes_.

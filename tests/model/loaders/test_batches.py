@@ -14,6 +14,7 @@ from bitbayes.model import (
     Batch,
     check_loader,
     input_batches,
+    labelled_batch,
     labelled_batches,
     model_device,
     row_count,
@@ -342,3 +343,20 @@ def test_one_row_is_known_by_the_form_of_the_inputs():
     with pytest.raises(DataError, match=r"shape \(2,\), which is one row: use x\[None\]"):
         form.refuse_one_row(torch.zeros(2))
     InputForm.of({"x": X}).refuse_one_row(torch.zeros(2))
+
+
+@pytest.mark.parametrize("weights", [[0, 1, 2, 3, 4], Y, Y.numpy()])
+@pytest.mark.parametrize("mapping", [True, False])
+def test_weights_are_the_third_part_or_under_their_key(weights, mapping):
+    given = {"a": X, "labels": Y, "weight": weights} if mapping else (X, Y, weights)
+    batch = labelled_batch(given, 0, ANY, weighted=True)
+    assert batch.weights.tolist() == [0, 1, 2, 3, 4] and batch.weights.dtype == torch.float64
+    assert batch.labels.tolist() == Y.tolist()
+    assert [each.weights.tolist() for each in batch.split(3)] == [[0, 1, 2], [3, 4]]
+    assert not mapping or [*batch.inputs] == ["a"]
+
+
+def test_what_follows_the_weights_is_left_out_with_a_warning():
+    with pytest.warns(UnusedDataWarning):
+        batch = labelled_batch((X, Y, Y, ["a", "b", "c", "d", "e"]), 0, ANY, weighted=True)
+    assert batch.weights.tolist() == Y.tolist()

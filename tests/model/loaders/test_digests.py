@@ -160,3 +160,16 @@ def test_it_is_what_it_was():
     numbers = torch.cat([y[:, None], x], 1).tolist()
     points = [sum(mixed(place) * each for place, each in enumerate(row, 1)) for row in numbers]
     assert digest((x, y)) == sum(mixed(each % 2**64) for each in points) % 2**64
+
+
+def test_weights_are_part_of_the_data_unless_they_are_one():
+    x, y = torch.randn(4, 3), torch.arange(4)
+
+    def weighted(*weights):
+        found = DataDigest()
+        found.add(Batch(x, y, "batch", weights=torch.tensor(weights, dtype=torch.float64)))
+        return int(found) % 2**64
+
+    assert weighted(1, 1, 1, 1) == digest((x, y))
+    others = [weighted(2, 1, 1, 1), weighted(1, 2, 1, 1), weighted(1, 1, 1, 0), weighted(1, 1, 1, 1 + 1e-15)]
+    assert len({*others, digest((x, y))}) == 5
