@@ -363,9 +363,10 @@ class Ascent:
         bayes = copy.copy(self.laplace)
         with naming(f"after epoch {epoch}"):
             bayes.fit(loader, progress=False)
+            bayes.prior_variance = self.hyperparameters.prior_variance
+            if not math.isfinite(before := float(bayes.log_evidence())):
+                raise ModelError(f"the evidence is {before}: {self._advice()}")
             evidence = self.hyperparameters.ascend(bayes.posterior)
-            if not math.isfinite(evidence):
-                raise ModelError(f"the evidence is {evidence}: {self._advice()}")
         bayes.prior_variance = self.hyperparameters.prior_variance
         self.evidences[epoch], self.prior_variances[epoch] = evidence, self.hyperparameters.prior_variance
         if self.best is None or evidence > self.evidences[self.best[0]]:
