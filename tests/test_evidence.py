@@ -415,7 +415,8 @@ def test_options_that_do_not_fit(options, match):
 
 def test_names_of_laplace_torch_are_told():
     refused(ArgumentError, "prior_precision=2.0 is an option of laplace-torch", prior_precision=2.0)
-    refused(TypeError, "n_epochs", n_epochs=3)
+    refused(ArgumentError, r"n_epochs=3 .*laplace-torch.*train_by_evidence\(epochs=", n_epochs=3)
+    refused(TypeError, "unexpected argument structur='full', did you mean 'structure'", structur="full")
 
 
 def test_data_that_do_not_fit():
