@@ -532,17 +532,13 @@ class Laplace(ModelWrapper):
         """
         self._warn_if_untuned()
         predictor = self._current_predictor()
-        if predictor.posterior.likelihood.classifies:
-            raise ArgumentError(
-                "`predict` is for regression (likelihood='gaussian'): a classifier has `predict_proba`"
-            )
         if joint:
             if not isinstance(x, (Tensor, Mapping)):
                 raise ArgumentError(f"joint=True needs one batch of inputs, not a {type(x).__name__}")
             with torch.set_grad_enabled(_requires_grad(x)):
                 return predictor.joint_values(without_labels(x))
         if _requires_grad(x):
-            return Prediction.of(predictor.forward(without_labels(x)).gaussian, predictor.settings)
+            return predictor.differentiable_values(without_labels(x))
         with torch.no_grad():
             return Prediction.joined(found for _, found in predictor.values(predictor.batches(x)))
 
@@ -1140,11 +1136,12 @@ class Laplace(ModelWrapper):
                 f"noise_variance={noise!r}: over all layers, the outputs share their weights, and so one "
                 "noise variance: give one number"
             )
-        if isinstance(noise, tuple) and self._posterior is not None and len(noise) != self._posterior.outputs:
-            raise ArgumentError(
-                f"noise_variance={noise!r}: expected one number, or one for each of "
-                f"{self._posterior.outputs} outputs"
-            )
+        if isinstance(noise, tuple) and self._posterior is not None:
+            targets = likelihood.targets(self._posterior.outputs)
+            if len(noise) != targets:
+                raise ArgumentError(
+                    f"noise_variance={noise!r}: expected one number, or one for each of {targets} target(s)"
+                )
 
     def _fitted_posterior(self) -> WeightPosterior:
         if self._posterior is None:
@@ -1207,8 +1204,11 @@ class Laplace(ModelWrapper):
 
     def _predictor(self) -> Predictor:
         posterior, settings = self._fitted_posterior(), self.settings
-        if posterior.likelihood.has_noise and settings.noise_variance is None:
-            settings = replace(settings, noise_variance=posterior.noise_variance)
+        if posterior.likelihood.has_noise:
+            noise = settings.noise_variance or posterior.noise_variance
+            if isinstance(noise, float) and not posterior.over_all_layers:
+                noise = (noise,) * posterior.likelihood.targets(posterior.outputs)
+            settings = replace(settings, noise_variance=noise)
         return Predictor(posterior, self._residual if settings.has_residual else None, settings)
 
     def _current_predictor(self) -> Predictor:
@@ -1255,8 +1255,10 @@ class _Outputs(nn.Module):
         likelihood, layout = posterior.likelihood, posterior.layout
         found = [first]
         if not likelihood.classifies:
-            predicted = Prediction.of(passed.gaussian, self.bayes._predictor().settings)
-            found.append(predicted.deviation.reshape(first.shape))
+            predicted = Prediction.of(passed.gaussian, likelihood, self.bayes._predictor().settings)
+            values = (predicted.mean, predicted.deviation)
+            same = first.numel() == predicted.mean.numel()  # a model may return (n,)
+            found = [each.reshape(first.shape) if same else each for each in values]
         if self.by == SCORE:
             ranks = self.bayes.settings.score(likelihood.score(passed.gaussian), passed.distances)
         elif self.by is not None:
