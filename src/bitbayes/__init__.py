@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from bitbayes.laplace import Laplace
     from bitbayes.logits import LogitGaussian
     from bitbayes.merging import merge
-    from bitbayes.options import Fisher
+    from bitbayes.options import Draws, Fisher
     from bitbayes.passed_points import PassedPoints
     from bitbayes.processes import process_group
     from bitbayes.settings import Settings
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BitbayesError",
+    "Draws",
     "Fisher",
     "Laplace",
     "LogitGaussian",
@@ -62,6 +63,7 @@ __all__ = [
 
 # The modules that hold the public classes and functions. Every other public name is a module itself.
 _HOMES = {
+    "Draws": "options",
     "Fisher": "options",
     "Laplace": "laplace",
     "LogitGaussian": "logits",
