@@ -1,9 +1,9 @@
 """The Gaussian over all layers, with a covariance of the logits that is estimated by draws of the weights.
 
-C ≈ (1/S) Σₛ (J δₛ)(J δₛ)ᵀ with δₛ ~ N(0, Σ). The S columns of this root of C take about 2S + 1 forward passes,
-for any number of logits. The exact C of `AllLayers` takes a backward pass for each logit but one. The mean is
-exact. All points share the same δₛ, which follow from a seed: a prediction depends on no other point, and is
-the same in each call and after loading a file.
+C ≈ (1/S) Σₛ (J δₛ)(J δₛ)ᵀ with δₛ ~ N(0, Σ). The S columns of this root of C take about 2S + 1 forward
+passes, for any number of logits. The exact C of `AllLayers` takes a backward pass for each logit but one. The
+mean is exact. All points share the same δₛ, which follow from a seed: a prediction depends on no other point,
+and is the same in each call and after loading a file.
 
 For another prior variance each δₛ is made of the same noise. So variances are smooth in it, and one choice of
 draws serves all candidates.

@@ -7,10 +7,13 @@ linear in v, and J δ is the derivative of δᵀJᵀv.
 """
 
 import threading
+import warnings
 from collections.abc import Callable
+from functools import cache
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.forward_ad import dual_level, make_dual
 from torch.func import jvp
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -29,6 +32,7 @@ ATTENTION = threading.Lock()
 
 def forward_mode(model: nn.Module, inputs: Inputs, directions: Directions) -> Tensor:
     """J δ by forward mode, vectorised over the directions."""
+    _load_forward_mode()
     with torch.inference_mode(False), torch.no_grad():
         tensors = dict(model.named_buffers()) | substitutes(model, ())
         dtype = working_dtype(model)
@@ -109,6 +113,15 @@ def working_way(network: Callable[[], nn.Module], inputs: Inputs, directions: Di
         "the derivatives of this model along draws of its weights cannot be computed"
         f"{f' ({failure})' if failure else ''}: use covariance='exact'"
     ) from failure
+
+
+@cache
+def _load_forward_mode() -> None:
+    """Let torch load what forward mode needs, which warns of how torch itself does that."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        with dual_level():
+            make_dual(torch.zeros(()), torch.zeros(()))
 
 
 def _with_graph(model: nn.Module, inputs: Inputs, directions: Directions) -> tuple[Tensor, list[Tensor]]:
