@@ -121,7 +121,7 @@ def _load_forward_mode() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         with dual_level():
-            make_dual(torch.zeros(()), torch.zeros(()))
+            make_dual(torch.zeros(()), torch.zeros(()))  # type: ignore[no-untyped-call]
 
 
 def _with_graph(model: nn.Module, inputs: Inputs, directions: Directions) -> tuple[Tensor, list[Tensor]]:
