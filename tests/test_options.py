@@ -93,7 +93,7 @@ def test_a_laplace_checks_its_options_when_it_is_made(curvature):
     with pytest.raises(ArgumentError, match="layers='all'"):
         bb.Laplace(relu_mlp(), curvature=curvature)
     options = bb.Laplace(relu_mlp(), layers="all", curvature=curvature).options
-    assert options.fisher == (Fisher() if curvature == "fisher" else curvature)
+    assert options.fisher(3) == (Fisher() if curvature == "fisher" else curvature)
 
 
 def test_options_come_back_from_json():

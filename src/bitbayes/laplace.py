@@ -54,7 +54,9 @@ from bitbayes.options import (
     AUTO,
     SAMPLED_NETWORKS,
     BoundForm,
+    CovarianceName,
     CurvatureName,
+    Draws,
     Fisher,
     FrozenOption,
     LaplaceOptions,
@@ -70,7 +72,7 @@ from bitbayes.options import (
     refuse_places,
     refuse_unknown,
 )
-from bitbayes.posteriors import POSTERIORS, WeightPosterior
+from bitbayes.posteriors import WeightPosterior, posterior_of
 from bitbayes.posteriors.base import Passed
 from bitbayes.predicting import RANKS, SCORE, Predictive, Predictor, Rank
 from bitbayes.prior import Prior, check_noise_variance, check_variance, differentiable, positive
@@ -98,7 +100,15 @@ UNCERTAINTY_SEED = 0
 # How many noise variances are shown.
 SHOWN_NOISE = 3
 # What a user may set, and the public attributes that `__init__` sets.
-SETTABLE = ("settings", "temperature", "prior_variance", "near_variance", "beyond_variance", "predictive")
+SETTABLE = (
+    "settings",
+    "temperature",
+    "prior_variance",
+    "near_variance",
+    "beyond_variance",
+    "predictive",
+    "covariance",
+)
 ATTRIBUTES = ("model", "options")
 
 
@@ -141,8 +151,13 @@ class Laplace(ModelWrapper):
         likelihood: of the labels. "auto" is "bernoulli" for one output and "categorical" for more. "gaussian"
             is for regression, with `predict` and `interval` (docs/regression.md).
         head: the name of the last linear layer. It is found automatically if None.
-        curvature: "exact". With `layers="all"` this takes k − 1 backward passes for each batch; "fisher", or
-            `bb.Fisher(draws=1)`, takes one for each label that is drawn from the model.
+        curvature: with `layers="all"`, "exact" takes k − 1 backward passes for each batch; "fisher", or
+            `bb.Fisher(draws=1)`, takes one for each label that is drawn from the model. "auto" is exact for
+            up to 64 outputs, and "fisher" for more.
+        covariance: of the logits, with `layers="all"`. "exact" takes k − 1 backward passes for each batch;
+            "draws", or `bb.Draws(20)`, estimates it by draws of the weights, and takes about two forward
+            passes for each. "auto" is exact for up to 64 outputs, and "draws" for more. It can be set at any
+            time.
         residual: whether to add a variance that grows with the distance from the training data, near them and
             beyond. "auto" measures it at the head's input, at up to three levels before it, and at the input
             of the model if that is of floating-point numbers (or uint8) of one size, once `tune` has chosen
@@ -189,7 +204,8 @@ class Laplace(ModelWrapper):
         predictive: PredictiveName = "auto",
         likelihood: LikelihoodName = "auto",
         head: str | None = None,
-        curvature: CurvatureName | Fisher = "exact",
+        curvature: CurvatureName | Fisher = AUTO,
+        covariance: CovarianceName | Draws = AUTO,
         residual: ResidualOption = AUTO,
         noise_variance: float | Sequence[float] | None = None,
         output: Selector | None = None,
@@ -204,7 +220,7 @@ class Laplace(ModelWrapper):
         self.model = selected(unwrapped(model), output, adapt)
         given: dict[str, Any] = {"layers": layers, "structure": structure, "predictive": predictive}
         given |= {"likelihood": likelihood, "head": head, "output": output, "adapt": adapt}
-        given |= {"noise_variance": noise_variance}
+        given |= {"noise_variance": noise_variance, "covariance": covariance}
         self.options = Options.checked(self.model, curvature, residual, **given)
         self._posterior: WeightPosterior | None = None
         self._residual: Residual | None = None
@@ -280,6 +296,19 @@ class Laplace(ModelWrapper):
     @predictive.setter
     def predictive(self, value: PredictiveName) -> None:
         self.options = replace(self.options, predictive=value).check()
+
+    @property
+    def covariance(self) -> CovarianceName | Draws:
+        """How the covariance of the logits is computed over all layers. After a change, tune again."""
+        return self.options.covariance
+
+    @covariance.setter
+    def covariance(self, value: CovarianceName | Draws) -> None:
+        options, posterior = replace(self.options, covariance=value).check(), self._posterior
+        if posterior is not None:
+            made = posterior_of(self.model, posterior.fitted, options)
+            self._posterior = made.share_decomposition(posterior)
+        self.options = options
 
     # ---- learning
 
@@ -372,8 +401,9 @@ class Laplace(ModelWrapper):
 
         If `prior_variance` is a mapping, each layer gets its own, which only "evidence" can choose. With
         `layers="all"`, candidates are compared with standard deviations that are interpolated between 18
-        priors (to 0.6 %, near the ends of the range 2 %). They are compared by the closed form even if the
-        predictive is "sampled_networks".
+        priors (to 0.6 %, near the ends of the range 2 %). With `covariance="draws"` these are 12 priors
+        (3.5 % and 10 %), on at most 1,500 points, which are chosen at random. Candidates are compared by the
+        closed form even if the predictive is "sampled_networks".
 
         Warns (`EdgeWarning`) if the chosen prior variance is the first or the last candidate, and
         (`FewPointsWarning`) if there are hardly any validation points.
@@ -999,6 +1029,11 @@ class Laplace(ModelWrapper):
             )
         posterior.check_outputs()
         target, every = export.check_path(path), posterior.over_all_layers
+        if not posterior.has_graph:
+            raise ArgumentError(
+                f"covariance={self._shown_covariance()}: only the exact covariance becomes a graph. Set "
+                "`covariance = 'exact'` first, which takes a backward pass for each logit but one"
+            )
         if every and target.suffix == ".onnx":
             raise ArgumentError("layers='all' needs derivatives, and ONNX has none: export to '.pt2' instead")
         if not isinstance(score, bool):
@@ -1015,9 +1050,10 @@ class Laplace(ModelWrapper):
 
     def __repr__(self) -> str:
         """Return what was asked for and what was chosen. Of the model only the name is shown."""
+        every = f", covariance={self._shown_covariance()}" if self.layers == "all" else ""
         rows = [
             f"model={type(self.model).__name__}, layers={self.layers!r}, "
-            f"structure={self._shown_structure()}, predictive={self._shown_predictive()}",
+            f"structure={self._shown_structure()}, predictive={self._shown_predictive()}{every}",
             f"prior_variance={self._shown_prior()}, {self._shown_spread()}, "
             f"residual={self._shown_residual()}",
             "not fitted",
@@ -1041,6 +1077,11 @@ class Laplace(ModelWrapper):
         if self.predictive != AUTO or self._posterior is None:
             return repr(self.predictive)
         return f"{self._predictive().name!r} (auto)"
+
+    def _shown_covariance(self) -> str:
+        if self.covariance != AUTO or self._posterior is None:
+            return repr(self.covariance)
+        return f"{self.options.draws(self._posterior.outputs) or 'exact'!r} (auto)"
 
     def _shown_prior(self) -> str:
         value = self.prior_variance
@@ -1082,7 +1123,8 @@ class Laplace(ModelWrapper):
         model = fingerprint(self.model), model_device(self.model)
         options, numbers, fitted = posterior_file.from_bytes(content, *model)
         own = as_parsed(self.options.as_json())
-        if differ := [name for name in own if name != "predictive" and options.get(name) != own[name]]:
+        free = ("predictive", "covariance")  # these can be set at any time
+        if differ := [name for name in own if name not in free and options.get(name) != own[name]]:
             raise FileError(f"it was fitted with other options ({', '.join(differ)})")
         before = self._settings
         try:
@@ -1090,6 +1132,7 @@ class Laplace(ModelWrapper):
             self.set_fitted(fitted)
             self.posterior.check_outputs()
             self.predictive, self.settings = options["predictive"], Settings(**numbers)
+            self.covariance = Options.from_json(options, self.output, self.adapt)["covariance"]
         except Exception:
             self._settings = before
             raise
@@ -1166,7 +1209,7 @@ class Laplace(ModelWrapper):
 
     def _posterior_of(self, fitted: Fitted) -> WeightPosterior:
         """The posterior of these sums; raises if the prior variances are for other layers."""
-        posterior = POSTERIORS[self.options.layers](self.model, fitted)
+        posterior = posterior_of(self.model, fitted, self.options)
         if isinstance(self._settings.prior_variance, dict):
             check_variance(self._settings.prior_variance, lambda: posterior.names)
         return posterior

@@ -82,6 +82,8 @@ class WeightPosterior(ABC):
     """
 
     over_all_layers: ClassVar[bool]
+    # Whether its predictions can be exported as a graph.
+    has_graph: ClassVar[bool] = True
 
     def __init__(self, model: nn.Module, fitted: Fitted) -> None:
         self.model, self.fitted, self.likelihood = model, fitted, fitted.likelihood
@@ -108,6 +110,11 @@ class WeightPosterior(ABC):
             checks.add(unchanged, self._renew_detector)
         elif not unchanged:
             self._renew_detector()
+
+    def share_decomposition(self, other: Self) -> Self:
+        """Take what another posterior of the same fit has decomposed already; return self."""
+        self._decomposed, self._moved = other._decomposed, other._moved
+        return self
 
     def _renew_detector(self) -> None:
         self._detector = self._detector.renewed()
