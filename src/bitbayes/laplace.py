@@ -54,7 +54,9 @@ from bitbayes.options import (
     AUTO,
     SAMPLED_NETWORKS,
     BoundForm,
+    CovarianceName,
     CurvatureName,
+    Draws,
     Fisher,
     FrozenOption,
     LaplaceOptions,
@@ -67,9 +69,10 @@ from bitbayes.options import (
     ResidualOption,
     Structure,
     refuse_attribute,
+    refuse_places,
     refuse_unknown,
 )
-from bitbayes.posteriors import POSTERIORS, WeightPosterior
+from bitbayes.posteriors import WeightPosterior, posterior_of
 from bitbayes.posteriors.base import Passed
 from bitbayes.predicting import RANKS, SCORE, Predictive, Predictor, Rank
 from bitbayes.prior import Prior, check_noise_variance, check_variance, differentiable, positive
@@ -97,7 +100,15 @@ UNCERTAINTY_SEED = 0
 # How many noise variances are shown.
 SHOWN_NOISE = 3
 # What a user may set, and the public attributes that `__init__` sets.
-SETTABLE = ("settings", "temperature", "prior_variance", "near_variance", "beyond_variance", "predictive")
+SETTABLE = (
+    "settings",
+    "temperature",
+    "prior_variance",
+    "near_variance",
+    "beyond_variance",
+    "predictive",
+    "covariance",
+)
 ATTRIBUTES = ("model", "options")
 
 
@@ -140,8 +151,13 @@ class Laplace(ModelWrapper):
         likelihood: of the labels. "auto" is "bernoulli" for one output and "categorical" for more. "gaussian"
             is for regression, with `predict` and `interval` (docs/regression.md).
         head: the name of the last linear layer. It is found automatically if None.
-        curvature: "exact". With `layers="all"` this takes k − 1 backward passes for each batch; "fisher", or
-            `bb.Fisher(draws=1)`, takes one for each label that is drawn from the model.
+        curvature: with `layers="all"`, "exact" takes k − 1 backward passes for each batch; "fisher", or
+            `bb.Fisher(draws=1)`, takes one for each label that is drawn from the model. "auto" is exact for
+            up to 64 outputs, and "fisher" for more.
+        covariance: of the logits, with `layers="all"`. "exact" takes k − 1 backward passes for each batch;
+            "draws", or `bb.Draws(20)`, estimates it by draws of the weights, and takes about two forward
+            passes for each. "auto" is exact for up to 64 outputs, and "draws" for more. It can be set at any
+            time.
         residual: whether to add a variance that grows with the distance from the training data, near them and
             beyond. "auto" measures it at the head's input, at up to three levels before it, and at the input
             of the model if that is of floating-point numbers (or uint8) of one size, once `tune` has chosen
@@ -181,14 +197,15 @@ class Laplace(ModelWrapper):
     def __init__(
         self,
         model: nn.Module,
-        *,
+        *places: Never,  # laplace-torch takes options by their place
         layers: Layers = "last",
         structure: Structure = "auto",
         prior_variance: float | Mapping[str, float] | None = None,
         predictive: PredictiveName = "auto",
         likelihood: LikelihoodName = "auto",
         head: str | None = None,
-        curvature: CurvatureName | Fisher = "exact",
+        curvature: CurvatureName | Fisher = AUTO,
+        covariance: CovarianceName | Draws = AUTO,
         residual: ResidualOption = AUTO,
         noise_variance: float | Sequence[float] | None = None,
         output: Selector | None = None,
@@ -196,13 +213,14 @@ class Laplace(ModelWrapper):
         **unknown: Never,  # a misspelt name gets a helpful error, and type checkers accept none
     ) -> None:
         super().__init__()
+        refuse_places(places)
         refuse_unknown(unknown, LaplaceOptions.__annotations__)
         if not isinstance(model, nn.Module):
             raise ArgumentError(f"model is a {type(model).__name__}: expected a torch.nn.Module")
         self.model = selected(unwrapped(model), output, adapt)
         given: dict[str, Any] = {"layers": layers, "structure": structure, "predictive": predictive}
         given |= {"likelihood": likelihood, "head": head, "output": output, "adapt": adapt}
-        given |= {"noise_variance": noise_variance}
+        given |= {"noise_variance": noise_variance, "covariance": covariance}
         self.options = Options.checked(self.model, curvature, residual, **given)
         self._posterior: WeightPosterior | None = None
         self._residual: Residual | None = None
@@ -278,6 +296,19 @@ class Laplace(ModelWrapper):
     @predictive.setter
     def predictive(self, value: PredictiveName) -> None:
         self.options = replace(self.options, predictive=value).check()
+
+    @property
+    def covariance(self) -> CovarianceName | Draws:
+        """How the covariance of the logits is computed over all layers. After a change, tune again."""
+        return self.options.covariance
+
+    @covariance.setter
+    def covariance(self, value: CovarianceName | Draws) -> None:
+        options, posterior = replace(self.options, covariance=value).check(), self._posterior
+        if posterior is not None:
+            made = posterior_of(self.model, posterior.fitted, options)
+            self._posterior = made.share_decomposition(posterior)
+        self.options = options
 
     # ---- learning
 
@@ -356,8 +387,8 @@ class Laplace(ModelWrapper):
                 validation inputs, as many as there are of these.
             objective: what to minimise.
                 "calibrated": the NLL of the validation data, by prior variance and temperature. A residual
-                then gets the widest variance near the data that costs at most one per cent of the NLL, and a
-                steep one beyond them. A weak prior decides where the data cannot.
+                then gets the widest variance near the data that raises the NLL by at most 1.5 per cent, and
+                a steep one beyond them. A weak prior decides where the data cannot.
                 "ood": the paper's, mean NLL − `weight` × mean entropy on outliers. Predictions become less
                 confident on outliers, and on the data too.
                 "nll": the first term alone. Far from the data, predictions are then hardly less confident
@@ -379,8 +410,9 @@ class Laplace(ModelWrapper):
 
         If `prior_variance` is a mapping, each layer gets its own, which only "evidence" can choose. With
         `layers="all"`, candidates are compared with standard deviations that are interpolated between 18
-        priors (to 0.6 %, near the ends of the range 2 %). They are compared by the closed form even if the
-        predictive is "sampled_networks".
+        priors (to 0.6 %, near the ends of the range 2 %). With `covariance="draws"` these are 12 priors
+        (3.5 % and 10 %), on at most 1,500 points, which are chosen at random. Candidates are compared by the
+        closed form even if the predictive is "sampled_networks".
 
         Warns (`EdgeWarning`) if the chosen prior variance is the first or the last candidate, and
         (`FewPointsWarning`) if there are hardly any validation points.
@@ -539,17 +571,13 @@ class Laplace(ModelWrapper):
         """
         self._warn_if_untuned()
         predictor = self._current_predictor()
-        if predictor.posterior.likelihood.classifies:
-            raise ArgumentError(
-                "`predict` is for regression (likelihood='gaussian'): a classifier has `predict_proba`"
-            )
         if joint:
             if not isinstance(x, (Tensor, Mapping)):
                 raise ArgumentError(f"joint=True needs one batch of inputs, not a {type(x).__name__}")
             with torch.set_grad_enabled(_requires_grad(x)):
                 return predictor.joint_values(without_labels(x))
         if _requires_grad(x):
-            return Prediction.of(predictor.forward(without_labels(x)).gaussian, predictor.settings)
+            return predictor.differentiable_values(without_labels(x))
         with torch.no_grad():
             return Prediction.joined(found for _, found in predictor.values(predictor.batches(x)))
 
@@ -615,9 +643,11 @@ class Laplace(ModelWrapper):
 
         The energy is log Σᵢ exp(m̃ᵢ/√(1 + π/8·c̃ᵢᵢ)), where m̃ and c̃ are the means and variances of the centred
         logits. For one logit z = m/√(1 + π/8·v) it is that of the two logits ±z/2. The score is
-        −½ log(1 + e^(−2a)) − 1.75 log(1 + K(x)²), where a is the energy in deviations from the median of the
-        validation data, and K(x) the residual's kernel, which is 1 at the edge of the data (`Settings`).
-        Without a residual that was tuned, it is the energy. It does not depend on the predictive.
+        −½ log(1 + e^(−2a)) − ½ log(1 + e^(2b)) − 4 log(1 + c²). a is the energy, in deviations from the
+        median of the validation data. b ≤ 10 is the residual's distance from the classes, in the same way; if
+        it is not measured, the term is left out. c is the cube of the distance at the other level at which x
+        is furthest, and 1 at the edge of the data (`Settings`). Without a residual that was tuned, the score
+        is the energy. It does not depend on the predictive.
 
         Args:
             x: inputs, or a loader of them.
@@ -1008,6 +1038,11 @@ class Laplace(ModelWrapper):
             )
         posterior.check_outputs()
         target, every = export.check_path(path), posterior.over_all_layers
+        if not posterior.has_graph:
+            raise ArgumentError(
+                f"covariance={self._shown_covariance()}: only the exact covariance becomes a graph. Set "
+                "`covariance = 'exact'` first, which takes a backward pass for each logit but one"
+            )
         if every and target.suffix == ".onnx":
             raise ArgumentError("layers='all' needs derivatives, and ONNX has none: export to '.pt2' instead")
         if not isinstance(score, bool):
@@ -1024,9 +1059,10 @@ class Laplace(ModelWrapper):
 
     def __repr__(self) -> str:
         """Return what was asked for and what was chosen. Of the model only the name is shown."""
+        every = f", covariance={self._shown_covariance()}" if self.layers == "all" else ""
         rows = [
             f"model={type(self.model).__name__}, layers={self.layers!r}, "
-            f"structure={self._shown_structure()}, predictive={self._shown_predictive()}",
+            f"structure={self._shown_structure()}, predictive={self._shown_predictive()}{every}",
             f"prior_variance={self._shown_prior()}, {self._shown_spread()}, "
             f"residual={self._shown_residual()}",
             "not fitted",
@@ -1050,6 +1086,11 @@ class Laplace(ModelWrapper):
         if self.predictive != AUTO or self._posterior is None:
             return repr(self.predictive)
         return f"{self._predictive().name!r} (auto)"
+
+    def _shown_covariance(self) -> str:
+        if self.covariance != AUTO or self._posterior is None:
+            return repr(self.covariance)
+        return f"{self.options.draws(self._posterior.outputs) or 'exact'!r} (auto)"
 
     def _shown_prior(self) -> str:
         value = self.prior_variance
@@ -1091,7 +1132,8 @@ class Laplace(ModelWrapper):
         model = fingerprint(self.model), model_device(self.model)
         options, numbers, fitted = posterior_file.from_bytes(content, *model)
         own = as_parsed(self.options.as_json())
-        if differ := [name for name in own if name != "predictive" and options.get(name) != own[name]]:
+        free = ("predictive", "covariance")  # these can be set at any time
+        if differ := [name for name in own if name not in free and options.get(name) != own[name]]:
             raise FileError(f"it was fitted with other options ({', '.join(differ)})")
         before = self._settings
         try:
@@ -1099,6 +1141,7 @@ class Laplace(ModelWrapper):
             self.set_fitted(fitted)
             self.posterior.check_outputs()
             self.predictive, self.settings = options["predictive"], Settings(**numbers)
+            self.covariance = Options.from_json(options, self.output, self.adapt)["covariance"]
         except Exception:
             self._settings = before
             raise
@@ -1145,11 +1188,12 @@ class Laplace(ModelWrapper):
                 f"noise_variance={noise!r}: over all layers, the outputs share their weights, and so one "
                 "noise variance: give one number"
             )
-        if isinstance(noise, tuple) and self._posterior is not None and len(noise) != self._posterior.outputs:
-            raise ArgumentError(
-                f"noise_variance={noise!r}: expected one number, or one for each of "
-                f"{self._posterior.outputs} outputs"
-            )
+        if isinstance(noise, tuple) and self._posterior is not None:
+            targets = likelihood.targets(self._posterior.outputs)
+            if len(noise) != targets:
+                raise ArgumentError(
+                    f"noise_variance={noise!r}: expected one number, or one for each of {targets} target(s)"
+                )
 
     def _fitted_posterior(self) -> WeightPosterior:
         if self._posterior is None:
@@ -1174,7 +1218,7 @@ class Laplace(ModelWrapper):
 
     def _posterior_of(self, fitted: Fitted) -> WeightPosterior:
         """The posterior of these sums; raises if the prior variances are for other layers."""
-        posterior = POSTERIORS[self.options.layers](self.model, fitted)
+        posterior = posterior_of(self.model, fitted, self.options)
         if isinstance(self._settings.prior_variance, dict):
             check_variance(self._settings.prior_variance, lambda: posterior.names)
         return posterior
@@ -1212,8 +1256,11 @@ class Laplace(ModelWrapper):
 
     def _predictor(self) -> Predictor:
         posterior, settings = self._fitted_posterior(), self.settings
-        if posterior.likelihood.has_noise and settings.noise_variance is None:
-            settings = replace(settings, noise_variance=posterior.noise_variance)
+        if posterior.likelihood.has_noise:
+            noise = settings.noise_variance or posterior.noise_variance
+            if isinstance(noise, float) and not posterior.over_all_layers:
+                noise = (noise,) * posterior.likelihood.targets(posterior.outputs)
+            settings = replace(settings, noise_variance=noise)
         return Predictor(posterior, self._residual if settings.has_residual else None, settings)
 
     def _current_predictor(self) -> Predictor:
@@ -1260,8 +1307,10 @@ class _Outputs(nn.Module):
         likelihood, layout = posterior.likelihood, posterior.layout
         found = [first]
         if not likelihood.classifies:
-            predicted = Prediction.of(passed.gaussian, self.bayes._predictor().settings)
-            found.append(predicted.deviation.reshape(first.shape))
+            predicted = Prediction.of(passed.gaussian, likelihood, self.bayes._predictor().settings)
+            values = (predicted.mean, predicted.deviation)
+            same = first.numel() == predicted.mean.numel()  # a model may return (n,)
+            found = [each.reshape(first.shape) if same else each for each in values]
         if self.by == SCORE:
             ranks = self.bayes.settings.score(likelihood.score(passed.gaussian), passed.distances)
         elif self.by is not None:

@@ -9,6 +9,7 @@ from typing import Any, Generic, Literal, Never, Protocol, Self, TypedDict, Type
 
 from torch import Tensor, nn
 
+from bitbayes.closed_forms import FEW_CLASSES
 from bitbayes.errors import ArgumentError, FileError, UnknownAttributeError, one_of
 from bitbayes.likelihoods import LIKELIHOODS, SAMPLED_LOGITS, closed_form_names
 from bitbayes.prior import check_noise_variance
@@ -19,30 +20,66 @@ Layers = Literal["last", "all"]
 Structure = Literal["auto", "full", "kron", "lowrank", "diag", "isotropic"]
 Method = Literal["probit", "pairwise", "meanfield", "bridge", "quadrature", "mean", "mc", "sampled_networks"]
 PredictiveName = Literal["auto", Method]
-CurvatureName = Literal["exact", "fisher"]
-LikelihoodName = Literal["auto", "categorical", "bernoulli", "gaussian"]
+CurvatureName = Literal["auto", "exact", "fisher"]
+CovarianceName = Literal["auto", "exact", "draws"]
+LikelihoodName = Literal["auto", "categorical", "bernoulli", "gaussian", "heteroscedastic"]
 ResidualOption = bool | Literal["auto"] | tuple[str, ...] | list[str]
 Objective = Literal["calibrated", "ood", "nll", "evidence"]
 Penalty = Literal["entropy", "uniform"]
 BoundForm = Literal["tight", "theorem"]
 
-ESTIMATES = ("exact", "fisher")
+ESTIMATES = ("auto", "exact", "fisher")
+COVARIANCES = ("auto", "exact", "draws")
 AUTO: Literal["auto"] = "auto"
 SAMPLED_NETWORKS: Literal["sampled_networks"] = "sampled_networks"
+# Seeds of torch's generators have 64 bits.
+LARGEST_SEED = 2**40
 # What laplace-torch calls its options and likelihoods, and what to write here instead.
 LAPLACE_TORCH = {
     "classification": "leave it out, the number of the model's outputs decides",
     "regression": "likelihood='gaussian'",
+    "reward_modeling": "likelihood='preference'",
     "subset_of_weights": "layers='last' or layers='all'; for a subnetwork, freeze the other parameters",
     "hessian_structure": "structure='kron', 'diag', 'full' or 'lowrank'",
-    "prior_precision": "prior_variance=1/prior_precision",
+    "prior_precision": "prior_variance=1/prior_precision; in regression 1/(prior_precision·sigma_noise²)",
+    "prior_mean": "leave it out: the prior has mean 0, and only the evidence depends on it",
     "sigma_noise": "likelihood='gaussian', noise_variance=sigma_noise**2; classifiers have none",
-    "temperature": "set it afterwards, bayes.temperature = …",
+    "temperature": "set it afterwards, bayes.temperature = …; it divides the logits, not the Hessian",
+    "enable_backprop": "leave it out: bayes(x) is differentiable",
+    "dict_key_x": "leave it out: all of a mapping but its labels goes to the model",
+    "dict_key_y": "leave it out: mappings have a key 'labels'",
     "backend": "leave it out; curvature='fisher' draws labels",
     "backend_kwargs": "leave it out; curvature=bb.Fisher(draws=…) draws labels",
     "last_layer_name": "head='NAME'",
-    "enable_backprop": "leave it out: bayes(x) is differentiable",
-    "dict_key_y": "leave it out: mappings have a key 'labels'",
+    "asdl_fisher_kwargs": "leave it out; curvature=bb.Fisher(draws=…) draws labels",
+    "subnetwork_indices": "freeze the other parameters (requires_grad_(False)), layers='all'",
+    # of its `marglik_training`
+    "n_epochs": "bb.train_by_evidence(epochs=…)",
+    "n_epochs_burnin": "bb.train_by_evidence(burn_in=…)",
+    "marglik_frequency": "bb.train_by_evidence(every=…)",
+    "n_hypersteps": "bb.train_by_evidence(steps=…)",
+    "lr_hyp": "bb.train_by_evidence(learning_rate=…)",
+    "prior_structure": "bb.train_by_evidence(each_layer=…), True or False",
+    "prior_prec_init": "bb.train_by_evidence(prior_variance=1/prior_prec_init)",
+    "optimizer_cls": "bb.train_by_evidence(model, loader, optimizer), the optimizer itself",
+    "optimizer_kwargs": "bb.train_by_evidence(model, loader, optimizer), the optimizer itself",
+    "scheduler_cls": "bb.train_by_evidence(scheduler=…), the scheduler itself, which steps after each epoch",
+    "scheduler_kwargs": "bb.train_by_evidence(scheduler=…), the scheduler itself",
+    "progress_bar": "the argument `progress` of each function, such as bb.train_by_evidence(progress=…)",
+}
+# The values of its options, and the line to write here.
+LINES = {
+    "last_layer": "layers='last'",
+    "all": "layers='all'",
+    "subnetwork": "layers='all', and freeze the other parameters (requires_grad_(False))",
+    "full": "structure='full'",
+    "kron": "structure='kron'",
+    "diag": "structure='diag'",
+    "lowrank": "structure='kron' ('lowrank' is something else here: for many classes)",
+    "gp": "layers='all'; there is no functional form",
+    "classification": "leave it out",
+    "regression": "likelihood='gaussian'",
+    "reward_modeling": "likelihood='preference'",
 }
 
 # Attributes of earlier versions, and what there is in their place.
@@ -74,6 +111,36 @@ class Fisher:
             raise ArgumentError(f"{self}: expected a positive number of draws, and a whole number as seed")
 
 
+@dataclass(frozen=True)
+class Draws:
+    """Estimate the covariance of the logits by draws of the weights, for `Laplace(covariance=…)`.
+
+    A prediction takes about two forward passes for each draw, whatever the number of classes. The exact
+    covariance takes k − 1 backward passes, and the products of these derivatives.
+
+    With S draws the standard error of an estimated variance is √(2/S) of it: 32 % for 20 draws. That of a
+    mean of variances is smaller. All points share the draws.
+
+    Args:
+        draws: the number S.
+        seed: of the draws.
+
+    >>> import bitbayes as bb
+    >>> bayes = bb.Laplace(nn.Linear(4, 10), layers="all", covariance=bb.Draws(50))
+    """
+
+    draws: int = 20
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        numbers = type(self.draws) is int and type(self.seed) is int
+        if not numbers or self.draws < 1 or not 0 <= self.seed < LARGEST_SEED:
+            raise ArgumentError(
+                f"{self}: expected a positive number of draws, and a whole number from 0 to "
+                f"{LARGEST_SEED - 1:,} as seed"
+            )
+
+
 class LaplaceOptions(TypedDict, total=False):
     """The options of `Laplace` as keyword arguments, for callbacks that pass them on."""
 
@@ -84,6 +151,7 @@ class LaplaceOptions(TypedDict, total=False):
     likelihood: LikelihoodName
     head: str | None
     curvature: CurvatureName | Fisher
+    covariance: CovarianceName | Draws
     residual: ResidualOption
     noise_variance: float | Sequence[float] | None
     output: str | Callable[..., Tensor] | None
@@ -94,7 +162,8 @@ class LaplaceOptions(TypedDict, total=False):
 class Options:
     """Every option but the `Settings`, which can be set at any time.
 
-    curvature: "exact" or a `Fisher`.
+    curvature: "auto", "exact" or a `Fisher`.
+    covariance: "auto", "exact" or a `Draws`.
     residual: whether there is one, "auto" (where the inputs allow it), or the layers whose inputs enter the
         kernel.
     noise_variance: that of the targets, if it was given: `tune` then keeps it.
@@ -107,7 +176,8 @@ class Options:
     predictive: PredictiveName = "auto"
     likelihood: str = AUTO
     head: str | None = None
-    curvature: CurvatureName | Fisher = "exact"
+    curvature: CurvatureName | Fisher = AUTO
+    covariance: CovarianceName | Draws = AUTO
     residual: bool | Literal["auto"] | tuple[str, ...] = AUTO
     noise_variance: float | tuple[float, ...] | None = None
     output: str | Callable[..., Tensor] | None = None
@@ -122,6 +192,8 @@ class Options:
         """Return the options with short forms written out; raise on unknown values and on contradictions."""
         if self.curvature == "fisher":
             return replace(self, curvature=Fisher()).check()
+        if self.covariance == "draws":
+            return replace(self, covariance=Draws()).check()
         every_layer = one_of("layers", self.layers, ("last", "all")) == "all"
         structures = [name for name, kind in CURVATURES.items() if kind.over_all_layers or not every_layer]
         methods = (*closed_form_names(), SAMPLED_LOGITS, *([SAMPLED_NETWORKS] if every_layer else []))
@@ -149,6 +221,13 @@ class Options:
                 "curvature='fisher' estimates derivatives over all layers: the last layer's curvature is "
                 "exact at the price of a forward pass. Use curvature='exact', or layers='all'"
             )
+        if not isinstance(self.covariance, Draws):
+            one_of("covariance", self.covariance, COVARIANCES)
+        elif not every_layer:
+            raise ArgumentError(
+                "covariance='draws' estimates the covariance of the logits over all layers: the last layer's "
+                "is exact at the price of a forward pass. Use covariance='exact', or layers='all'"
+            )
         if self.residual_asked and self.predictive == SAMPLED_NETWORKS:
             raise ArgumentError(
                 "residual=True adds a variance to the logits, and predictive='sampled_networks' does not use "
@@ -156,10 +235,25 @@ class Options:
             )
         return self
 
-    @property
-    def fisher(self) -> Fisher | None:
-        """How labels are drawn; None if the curvature is exact."""
+    def fisher(self, outputs: int) -> Fisher | None:
+        """How labels are drawn for a network with this many outputs; None if the curvature is exact.
+
+        >>> Options(layers="all").fisher(64), Options(layers="all").fisher(65)
+        (None, Fisher(draws=1, seed=0))
+        """
+        if self.curvature == AUTO:
+            return Fisher() if self.layers == "all" and outputs > FEW_CLASSES else None
         return self.curvature if isinstance(self.curvature, Fisher) else None
+
+    def draws(self, outputs: int) -> Draws | None:
+        """How weights are drawn for a network with this many outputs; None if the covariance is exact.
+
+        >>> Options(layers="all").draws(64), Options(layers="all").draws(65)
+        (None, Draws(draws=20, seed=0))
+        """
+        if self.covariance == AUTO:
+            return Draws() if self.layers == "all" and outputs > FEW_CLASSES else None
+        return self.covariance if isinstance(self.covariance, Draws) else None
 
     @property
     def residual_asked(self) -> bool:
@@ -203,7 +297,12 @@ class Options:
                 "Laplace.load(path, model, adapt=…)"
             )
         saved["adapt"], curvature = adapt, saved["curvature"]
-        return {**saved, "curvature": Fisher(**curvature) if isinstance(curvature, dict) else curvature}
+        covariance = saved.get("covariance", "exact")  # files of earlier versions have none
+        return {
+            **saved,
+            "curvature": Fisher(**curvature) if isinstance(curvature, dict) else curvature,
+            "covariance": Draws(**covariance) if isinstance(covariance, dict) else covariance,
+        }
 
 
 T = TypeVar("T")
@@ -247,12 +346,40 @@ def refuse_unknown(given: Mapping[str, object], known: Iterable[str]) -> None:
     """
     for name, value in given.items():
         if name in LAPLACE_TORCH:
-            raise ArgumentError(
-                f"{name}={value!r} is an option of laplace-torch. Here: {LAPLACE_TORCH[name]}"
-            )
+            raise ArgumentError(f"{name}={value!r} is an option of laplace-torch. Here: {_line(name, value)}")
         near = difflib.get_close_matches(name, known, n=1)
         hint = f", did you mean {near[0]!r}?" if near else ""
         raise TypeError(f"unexpected argument {name}={value!r}{hint}")
+
+
+def refuse_places(given: Sequence[object]) -> None:
+    """Raise on options that were given by their place, as laplace-torch takes them.
+
+    Args:
+        given: the arguments behind the model.
+    """
+    if not given:
+        return
+    names = ("likelihood", "subset_of_weights", "hessian_structure")
+    lines = [_line(name, value) for name, value in zip(names, given, strict=False)]
+    known = all(isinstance(each, str) and each in LINES for each in given) and len(given) <= len(names)
+    here = ", ".join(["model", *(each for each in lines if each != LINES["classification"])])
+    line = (
+        f"write Laplace({here})" if known else "give each by its name, as in Laplace(model, structure='kron')"
+    )
+    raise ArgumentError(
+        f"options have no places here, and {', '.join(map(repr, given))} came without a name: {line}"
+    )
+
+
+def _line(name: str, value: object) -> str:
+    """What to write here in the place of an option of laplace-torch."""
+    if name == "prior_precision" and isinstance(value, (int, float)) and value > 0:
+        return f"prior_variance={1 / value:.6g}; in regression prior_variance={1 / value:.6g}/noise_variance"
+    if name == "sigma_noise" and isinstance(value, (int, float)) and value > 0:
+        return f"likelihood='gaussian', noise_variance={value**2:.6g}; classifiers have none"
+    known = LAPLACE_TORCH.get(name, "")
+    return LINES.get(value, known) if isinstance(value, str) else known
 
 
 def refuse_attribute(name: str, value: object, known: Iterable[str]) -> Never:

@@ -239,7 +239,8 @@ class Predictor:
         """
         posterior, positions = self.posterior, self.posterior.layout.positions
         form, keep = posterior.fitted.inputs, keep_labels and positions
-        width = None if posterior.likelihood.one_label else posterior.outputs
+        likelihood = posterior.likelihood
+        width = None if likelihood.one_label else likelihood.targets(posterior.outputs)
         for batch in input_batches(
             x, posterior.model, form=form, positions=positions, width=width, keep_labels=keep
         ):
@@ -284,7 +285,7 @@ class Predictor:
         def rated() -> Iterator[RatedValues]:
             for batch, gaussian in self.gaussians(batches):
                 labels = None if batch.labels is None else to_float64(batch.labels.cpu())
-                found = Prediction.of(gaussian, self.settings).to_float64()
+                found = Prediction.of(gaussian, self.posterior.likelihood, self.settings).to_float64()
                 yield RatedValues(labels, found, self.score(batch, gaussian).cpu())
 
         return RatedValues.joined(rated())
@@ -338,14 +339,18 @@ class Predictor:
     def values(self, batches: Iterator[Batch]) -> Iterator[tuple[Batch, Prediction]]:
         """The points of each batch, and the prediction of their values."""
         for batch, gaussian in self.gaussians(batches):
-            yield batch, Prediction.of(gaussian, self.settings)
+            yield batch, Prediction.of(gaussian, self.posterior.likelihood, self.settings)
+
+    def differentiable_values(self, x: Any) -> Prediction:
+        """The prediction for one batch, differentiable in it."""
+        return Prediction.of(self.forward(x).gaussian, self.posterior.likelihood, self.settings)
 
     def joint_values(self, x: Any) -> Prediction:
         """The prediction for one batch, with its covariance between the points."""
         passed = self.forward(x)
-        found = Prediction.of(passed.gaussian, self.settings)
-        own = self.posterior.joint_covariance(x, self.prior)  # (k, n, n)
+        found = Prediction.of(passed.gaussian, self.posterior.likelihood, self.settings)
         noise = self.settings.noise_variances(found.mean)
+        own = self.posterior.joint_covariance(x, self.prior)[: len(noise)]  # (m, n, n)
         # What the residual adds is independent of all else.
         own = noise[:, None, None] * (own - torch.diag_embed(own.diagonal(dim1=1, dim2=2)))
         return replace(found, covariance=own + torch.diag_embed(found.variance.T))

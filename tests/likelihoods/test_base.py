@@ -142,7 +142,8 @@ def test_many_wrong_labels_are_not_all_shown():
 def test_the_number_of_outputs_decides_the_likelihood():
     assert likelihood_for(1).name == "bernoulli"
     assert likelihood_for(2).name == likelihood_for(10).name == "categorical"
-    assert all(likelihood_for(2 if name == "categorical" else 1, name).name == name for name in LIKELIHOODS)
+    outputs = {"categorical": 2, "heteroscedastic": 2}
+    assert all(likelihood_for(outputs.get(name, 1), name).name == name for name in LIKELIHOODS)
 
 
 @pytest.mark.parametrize("outputs, name", [(1, "categorical"), (2, "bernoulli"), (10, "bernoulli")])

@@ -54,12 +54,9 @@ def fit_last_layer(request: FitRequest) -> Fitted:
     budget = GPU_FIT_BYTES if data.device.type == "cuda" else FIT_BYTES
     likelihood = likelihood_for(head.outputs, options.likelihood)
     structure = options.structure
-    if likelihood.has_noise:  # all outputs have the same curvature: "kron" is exact
+    if likelihood.has_noise:  # "kron" is exact where all outputs have the same curvature
         if structure == "lowrank":
-            raise ArgumentError(
-                f"structure='lowrank' is for many classes: use structure='kron', which is exact for "
-                f"likelihood={likelihood.name!r}"
-            )
+            raise ArgumentError("structure='lowrank' is for many classes: use structure='kron'")
         structure = "kron" if structure == "auto" else structure
     kind = affordable_structure(structure, head, data.device, COPIES * budget)
     if request.weighted and not kind.takes_weights:

@@ -12,8 +12,9 @@ from bitbayes.likelihoods.base import (
 from bitbayes.likelihoods.bernoulli import Bernoulli
 from bitbayes.likelihoods.categorical import Categorical
 from bitbayes.likelihoods.gaussian import Gaussian
+from bitbayes.likelihoods.heteroscedastic import Heteroscedastic
 
-LIKELIHOODS |= {each.name: each for each in (Categorical(), Bernoulli(), Gaussian())}
+LIKELIHOODS |= {each.name: each for each in (Categorical(), Bernoulli(), Gaussian(), Heteroscedastic())}
 
 __all__ = [
     "AUTO",
@@ -23,6 +24,7 @@ __all__ = [
     "Bernoulli",
     "Categorical",
     "Gaussian",
+    "Heteroscedastic",
     "Likelihood",
     "closed_form_names",
     "likelihood_for",

@@ -45,7 +45,7 @@ class Likelihood(ABC):
     has_temperature: whether dividing the mean outputs by a temperature keeps their meaning.
     logits_in_a_margin: how many outputs a margin (see `margins`) is the difference of: 1 or 2.
     labels_are_classes: whether a label (`valid_labels`) is the number of one class, from 0 on.
-    one_label: whether a point has one label, (n,); otherwise it has one for each output, (n, k).
+    one_label: whether a point has one label, (n,); otherwise it has some, (n, m); see `targets`.
     classifies: whether predictions are probabilities of classes; otherwise they are values (`predict`).
     has_positions: whether the model's output may have positions.
     has_noise: whether labels have a noise variance, which is one of the settings. The posterior is then in
@@ -73,6 +73,10 @@ class Likelihood(ABC):
         """The number of classes that have a probability."""
         return outputs
 
+    def targets(self, outputs: int) -> int:
+        """How many labels a point has, unless it has one alone (`one_label`)."""
+        return outputs
+
     # ---- labels and loss
 
     def check_labels(
@@ -80,7 +84,7 @@ class Likelihood(ABC):
     ) -> Tensor:
         """Return the labels in the form that the other functions take; raise if they are not valid.
 
-        They are (n,), or (n, k) if there is one for each output.
+        They are (n,), or (n, m) if there are several for each point.
 
         Args:
             labels: as the loader gives them.
@@ -89,8 +93,10 @@ class Likelihood(ABC):
             checks: for the values, which are checked later.
         """
         n, k = shape
-        wanted, meaning = ((n,), "input") if self.one_label else ((n, k), "output of each input")
-        one = self.one_label or k == 1
+        m = 1 if self.one_label else self.targets(k)
+        wanted = (n,) if self.one_label else (n, m)
+        meaning = "input" if m == 1 else "output of each input"
+        one = m == 1
         if labels.shape not in (((n,), (n, 1)) if one else (wanted,)):
             raise DataError(
                 f"{where}: the labels have shape {tuple(labels.shape)}; expected {wanted}, one for each "
@@ -200,6 +206,13 @@ class Likelihood(ABC):
         """Drop-in logits (n, k), all finite, that predict these probabilities (n, classes)."""
         self.require_classes()
         raise NotImplementedError
+
+    def values(self, gaussian: LogitGaussian) -> tuple[Tensor, Tensor, Tensor]:
+        """Means, variances of the function, and noise in units of the noise variance: (n, m) each."""
+        raise ArgumentError(
+            f"likelihood={self.name!r} predicts classes, and no values: use `predict_proba`; `predict` and "
+            "`interval` are for regression (likelihood='gaussian')"
+        )
 
     def require_classes(self) -> None:
         """Raise if predictions are no probabilities of classes."""

@@ -12,7 +12,17 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from bitbayes.errors import ArgumentError
-from bitbayes.options import AUTO, CurvatureName, Fisher, Layers, PredictiveName, ResidualOption, Structure
+from bitbayes.options import (
+    AUTO,
+    CovarianceName,
+    CurvatureName,
+    Draws,
+    Fisher,
+    Layers,
+    PredictiveName,
+    ResidualOption,
+    Structure,
+)
 from bitbayes.sklearn.estimator import LaplaceEstimator, Rows
 from bitbayes.sklearn.installed import (
     ClassifierMixin,
@@ -44,7 +54,8 @@ class LaplaceClassifier(ClassifierMixin, LaplaceEstimator):
         classes: the labels in the order of a trained network's outputs; by default those of y, sorted.
         class_weight: how many times the rows of a class count, in training, fitting and tuning: a dict by
             label, in which others have 1; or "balanced", n/(k·rows of the class). None is once.
-        layers, structure, prior_variance, predictive, head, curvature, residual: as for `Laplace`.
+        layers, structure, prior_variance, predictive, head: as for `Laplace`.
+        curvature, covariance, residual: as for `Laplace`.
         device: where a new network is trained. A trained network stays where it is.
         random_state: of the network, its training, and what is set aside.
 
@@ -82,7 +93,8 @@ class LaplaceClassifier(ClassifierMixin, LaplaceEstimator):
         prior_variance: float | Mapping[str, float] | None = None,
         predictive: PredictiveName = "auto",
         head: str | None = None,
-        curvature: CurvatureName | Fisher = "exact",
+        curvature: CurvatureName | Fisher = AUTO,
+        covariance: CovarianceName | Draws = AUTO,
         residual: ResidualOption = AUTO,
         device: str | None = None,
         random_state: int | np.random.RandomState | None = None,
@@ -102,6 +114,7 @@ class LaplaceClassifier(ClassifierMixin, LaplaceEstimator):
         self.predictive = predictive
         self.head = head
         self.curvature = curvature
+        self.covariance = covariance
         self.residual = residual
         self.device = device
         self.random_state = random_state

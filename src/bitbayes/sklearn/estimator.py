@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from bitbayes.errors import ArgumentError
 from bitbayes.laplace import Laplace
 from bitbayes.model import as_logits, call, model_device, private_copy
-from bitbayes.options import CurvatureName, Fisher, Layers, ResidualOption, Structure
+from bitbayes.options import CovarianceName, CurvatureName, Draws, Fisher, Layers, ResidualOption, Structure
 from bitbayes.sklearn.installed import BaseEstimator, check_is_fitted, train_test_split, validate_data
 
 # Rows that go through the network at once, except in training.
@@ -68,6 +68,7 @@ class LaplaceEstimator(BaseEstimator):
     prior_variance: float | Mapping[str, float] | None
     head: str | None
     curvature: CurvatureName | Fisher
+    covariance: CovarianceName | Draws
     residual: ResidualOption
     device: str | None
 
@@ -112,6 +113,7 @@ class LaplaceEstimator(BaseEstimator):
             prior_variance=self.prior_variance,
             head=self.head,
             curvature=self.curvature,
+            covariance=self.covariance,
             residual=self.residual,
             **options,
         ).fit(_batches(network, rows, labels(rows)), weighted=weighted, progress=False)

@@ -11,7 +11,16 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
 from bitbayes.errors import ArgumentError
-from bitbayes.options import AUTO, CurvatureName, Fisher, Layers, ResidualOption, Structure
+from bitbayes.options import (
+    AUTO,
+    CovarianceName,
+    CurvatureName,
+    Draws,
+    Fisher,
+    Layers,
+    ResidualOption,
+    Structure,
+)
 from bitbayes.prior import check_noise_variance
 from bitbayes.sklearn.estimator import LaplaceEstimator, Rows
 from bitbayes.sklearn.installed import (
@@ -46,7 +55,7 @@ class LaplaceRegressor(RegressorMixin, MultiOutputMixin, LaplaceEstimator):
             other validation data, or if `prior_variance` is set: then nothing is tuned.
         noise_variance: the variance of y around the function, in the units of y squared, if it is known: one
             number, or one for each column of y. Otherwise it is tuned.
-        layers, structure, prior_variance, head, curvature, residual: as for `Laplace`.
+        layers, structure, prior_variance, head, curvature, covariance, residual: as for `Laplace`.
         device: where a new network is trained. A trained network stays where it is.
         random_state: of the network, its training, and what is set aside.
 
@@ -85,7 +94,8 @@ class LaplaceRegressor(RegressorMixin, MultiOutputMixin, LaplaceEstimator):
         structure: Structure = "auto",
         prior_variance: float | Mapping[str, float] | None = None,
         head: str | None = None,
-        curvature: CurvatureName | Fisher = "exact",
+        curvature: CurvatureName | Fisher = AUTO,
+        covariance: CovarianceName | Draws = AUTO,
         residual: ResidualOption = AUTO,
         device: str | None = None,
         random_state: int | np.random.RandomState | None = None,
@@ -103,6 +113,7 @@ class LaplaceRegressor(RegressorMixin, MultiOutputMixin, LaplaceEstimator):
         self.prior_variance = prior_variance
         self.head = head
         self.curvature = curvature
+        self.covariance = covariance
         self.residual = residual
         self.device = device
         self.random_state = random_state
