@@ -375,3 +375,15 @@ def plain(rank, size):
     """What one process learns without a wrapper."""
     data = DataLoader(dataset(), 16)
     return described(bb.Laplace(network()).fit(data).tune(data))
+
+
+def several_labels(rank, size):
+    """What was fitted and tuned on several labels for each point, by processes with shares of the data."""
+    x, _ = dataset()[:]
+    generator = torch.Generator().manual_seed(0)
+    y = torch.rand(len(x), 3, generator=generator).double() < network()(x).detach().sigmoid()
+    data = TensorDataset(x, y)
+    bayes = bb.Laplace(network(), likelihood="multilabel").fit(loader(data, rank, size))
+    bayes.tune(loader(data, rank, size))
+    found = described(bayes, x)
+    return [*found["tensors"].values(), found["sums"], found["numbers"], found["probabilities"]]
