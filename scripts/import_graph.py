@@ -22,7 +22,7 @@ ROWS = (
     ("_version", "errors", "precision", "progress", "processes", "tensors"),
     ("model", "logits", "prior", "uncertainty", "metrics", "toys"),
     ("closed_forms", "settings", "residual", "outliers"),
-    ("likelihoods",),
+    ("likelihoods", "regression"),
     ("structures",),
     ("rays", "options", "fitted"),
     ("fitting", "posteriors"),

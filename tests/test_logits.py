@@ -258,3 +258,20 @@ def test_the_mean_variance_of_pairs_is_that_of_the_dense_covariance(factor, inde
         found = found.plus_independent(found.scale * math.sqrt(independent))
         expected = expected + 2 * independent
     torch.testing.assert_close(found.scaled_mean_pair_variance(), expected)
+
+
+@pytest.mark.parametrize("independent", [False, True])
+@pytest.mark.parametrize("factor", [None, "shared", "own"])
+def test_in_units_of_the_noise_every_covariance_has_the_product_of_two_deviations(factor, independent):
+    n, k, r = 5, 3, 3
+    shapes = {None: None, "shared": (k, r), "own": (n, k, r)}
+    q = None if factor is None else torch.randn(*shapes[factor], dtype=torch.float64)
+    own = torch.rand(n, dtype=torch.float64) if independent else None
+    factors = CovarianceFactors(torch.rand(n, r).double(), q, torch.zeros(n).double(), own)
+    gaussian = LogitGaussian(torch.randn(n, k).double(), factors, 1 + torch.rand(n).double())
+    deviations = torch.tensor([0.1, 1.0, 30.0], dtype=torch.float64)
+    found = gaussian.at_noise(deviations)
+    expected = gaussian.covariance * torch.outer(deviations, deviations)
+    torch.testing.assert_close(found.covariance, expected, rtol=1e-13, atol=1e-13)
+    torch.testing.assert_close(found.variances(), expected.diagonal(dim1=1, dim2=2), rtol=1e-13, atol=1e-13)
+    assert torch.equal(found.mean, gaussian.mean)

@@ -79,7 +79,7 @@ def test_options_that_go_together_are_returned_as_they_are(given):
         ({"curvature": Fisher()}, "curvature='fisher'.*layers='all'"),
         ({**NETWORKS, "residual": True}, "residual.*'sampled_networks'.*choose another"),
         ({**NETWORKS, "residual": ("fc",)}, "residual.*'sampled_networks'"),
-        ({"likelihood": "gaussian"}, "likelihood='gaussian'.*'auto', 'categorical', 'bernoulli'$"),
+        ({"likelihood": "poisson"}, "likelihood='poisson'.*'auto', 'categorical', 'bernoulli', 'gaussian'$"),
     ],
     ids=str,
 )
@@ -120,7 +120,7 @@ def test_a_function_that_picks_the_logits_is_given_again():
         Options.from_json(Options(output="logits").as_json(), "other")
 
 
-@pytest.mark.parametrize("name, way_out", [("classification", "leave it out"), ("regression", "none for")])
+@pytest.mark.parametrize("name, way_out", [("classification", "leave it out"), ("regression", "'gaussian'")])
 def test_likelihoods_of_laplace_torch_are_recognised(name, way_out):
     with pytest.raises(ArgumentError, match=f"likelihood='{name}' is laplace-torch's. Here: .*{way_out}"):
         bb.Laplace(torch.nn.Linear(2, 2), likelihood=name)

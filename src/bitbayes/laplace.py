@@ -864,6 +864,7 @@ class Laplace(ModelWrapper):
         >>> bool((limit.confidence - far.values).abs().max() < 1e-4), bool((limit.label == far.indices).all())
         (True, True)
         """
+        self._fitted_posterior().likelihood.require_classes()
         x, _ = rays.unit_rays(x)
         along = self._current_predictor().rays(x, find_alpha=False, tolerance=tolerance)
         predictive = self._predictive()
@@ -906,6 +907,7 @@ class Laplace(ModelWrapper):
         True
         """
         one_of("form", form, rays.FORMS)
+        self._fitted_posterior().likelihood.require_classes()
         predictor, predictive = self._current_predictor(), self._predictive()
         posterior, settings, likelihood = predictor.posterior, self.settings, predictive.likelihood
         request = BoundRequest(likelihood, predictive.name, form, settings.temperature)
@@ -957,6 +959,7 @@ class Laplace(ModelWrapper):
         >>> bool((certificate.beyond < certificate.alpha).any())
         True
         """
+        self._fitted_posterior().likelihood.require_classes()
         at_most = None if at_most is None else positive(at_most, "at_most")
         x, size = rays.unit_rays(x)
         predictor, predictive = self._current_predictor(), self._predictive()

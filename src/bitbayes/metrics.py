@@ -517,8 +517,8 @@ def rmse(mean: Tensor, targets: Tensor) -> float:
         mean: predicted values (n, k).
         targets: (n, k).
 
-    >>> rmse(torch.tensor([[0.0], [0.0]]), torch.tensor([[3.0], [4.0]])) ** 2
-    12.5
+    >>> rmse(torch.tensor([[0.0], [0.0]]), torch.tensor([[1.0], [7.0]]))
+    5.0
     """
     mean, _, targets = _check_values(mean, None, targets)
     return (targets - mean).square().mean().sqrt().item()

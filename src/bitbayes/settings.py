@@ -198,7 +198,7 @@ class Settings:
         }
         return replace(self, **parts)  # type: ignore[arg-type]
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, float | tuple[float, ...] | dict[str, float] | None]:
         """The numbers for a JSON file."""
         return asdict(self)
 

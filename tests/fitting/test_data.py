@@ -1,5 +1,6 @@
 """One pass over training data: the preview, the batches, and the sums on their way."""
 
+import math
 from types import SimpleNamespace
 
 import pytest
@@ -10,6 +11,7 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 from bitbayes.errors import DataError, EmptyLoaderError
 from bitbayes.fitting import FitRequest, Totals
 from bitbayes.fitting.data import TrainingData
+from bitbayes.likelihoods import Bernoulli, Gaussian
 from bitbayes.model import Level, SideEffects
 from bitbayes.options import Options
 from bitbayes.residual import LevelSums
@@ -77,7 +79,7 @@ def test_a_model_that_changes_its_preview_does_not_change_the_batch():
 def fitted_of(level_sums, **options):
     """What the sums of a pass become, with a level '2' beside the input."""
     run = SimpleNamespace(fingerprint=None, side_effects=SideEffects())
-    totals = Totals({}, 5, 0.0, level_sums)
+    totals = Totals({}, 5, 0.0, level_sums=level_sums)
     request = FitRequest(nn.Linear(2, 5), [], Options(**options))
     return totals.as_fitted(None, None, {}, request, run, (Level("2", "2", -1),))
 
@@ -96,9 +98,16 @@ def test_levels_whose_sums_overflow_are_left_out_unless_they_were_asked_for():
 def test_sums_of_points_are_in_float64():
     totals, one = Totals(), DiagCurvature(torch.tensor([[2.0**24]]))
     for more in (one, DiagCurvature(torch.ones(1, 1)), DiagCurvature(torch.ones(1, 1))):
-        totals.add_points(torch.ones(3), {"head": more})
-    assert totals.count == 9 and float(totals.loss) == 9
+        totals.add_points(Gaussian(), torch.zeros(3, 2).double(), torch.ones(3, 2), {"head": more})
+    assert totals.count == 9 and float(totals.loss) == 9  # half of two squared errors of 1 each
+    assert totals.squared_errors.tolist() == [9, 9]
     assert totals.curvature["head"].diagonal.tolist() == [[2.0**24 + 2]]
+
+
+def test_classifiers_have_no_squared_errors():
+    totals = Totals()
+    totals.add_points(Bernoulli(), torch.zeros(3, 1).double(), torch.ones(3), {})
+    assert totals.squared_errors is None and float(totals.loss) == pytest.approx(3 * math.log(2))
 
 
 @pytest.mark.parametrize(

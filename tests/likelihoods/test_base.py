@@ -175,7 +175,7 @@ def test_a_likelihood_by_its_name_is_the_one_that_auto_finds(k):
 
 
 def test_names_of_closed_forms_are_those_of_all_likelihoods():
-    assert closed_form_names() == ("probit", "pairwise", "meanfield", "bridge", "quadrature")
+    assert closed_form_names() == ("probit", "pairwise", "meanfield", "bridge", "quadrature", "mean")
 
 
 @pytest.mark.parametrize(

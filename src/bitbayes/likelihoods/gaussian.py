@@ -1,0 +1,86 @@
+"""Regression: y = f + noise of variance σ² for each output, Λ = I in units of σ².
+
+The posterior is in units of the noise, too: the prior variance of a weight is σ₀²σ², and so Σ = σ²(H + τI)⁻¹
+with H = Σₙ φ̃ₙφ̃ₙᵀ, τ = 1/σ₀². Nothing then depends on the units of the targets, each output may have a noise
+variance of its own, and another one costs no decomposition.
+"""
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from bitbayes.likelihoods.base import ClosedForm, Likelihood
+from bitbayes.logits import LogitGaussian
+
+
+def mean(gaussian: LogitGaussian) -> Tensor:
+    """The mean of the outputs, (n, k)."""
+    return gaussian.mean
+
+
+class Gaussian(Likelihood):
+    """k ≥ 1 values with Gaussian noise. A label is a row of k real numbers."""
+
+    name = "gaussian"
+    closed_forms: ClassVar[dict[str, ClosedForm]] = {"mean": mean}
+    has_temperature = False
+    one_label = False
+    classifies = False
+    has_positions = False
+    has_noise = True
+
+    def takes(self, outputs: int) -> bool:
+        return True
+
+    # ---- labels and loss
+
+    def valid_labels(self, labels: Tensor, k: int) -> tuple[Tensor, Tensor | bool, str]:
+        """Finite real numbers; integers are accepted."""
+        expected = "expected finite real numbers"
+        if labels.is_complex() or labels.dtype == torch.bool:
+            return labels.real.double(), False, expected
+        if not labels.is_floating_point():
+            return labels.double(), True, expected
+        return labels, labels.isfinite().all(), expected
+
+    def losses(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        """½‖y − f‖², (n,): in units of the noise and without its normalisation, which follow from sums."""
+        return (labels - outputs).square().sum(1) / 2
+
+    def squared_errors(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        return (labels - outputs).square().sum(0)
+
+    # ---- the curvature of the loss at the outputs
+
+    def differences(self, k: int, device: torch.device | None = None) -> Tensor:
+        return torch.eye(k, dtype=torch.float64, device=device)
+
+    def curvature(self, outputs: Tensor) -> Tensor:
+        """Λₙ = I, (n, k, k)."""
+        k = outputs.shape[1]
+        return torch.eye(k, dtype=outputs.dtype, device=outputs.device).expand(len(outputs), k, k)
+
+    def diagonal(self, outputs: Tensor) -> Tensor:
+        return torch.ones_like(outputs)
+
+    def root(self, outputs: Tensor) -> Tensor:
+        return self.curvature(outputs)
+
+    def draw(self, outputs: Tensor, generator: torch.Generator | None) -> Tensor:
+        """y − f for values drawn from the model, (n, k)."""
+        return torch.randn(outputs.shape, generator=generator, dtype=outputs.dtype, device=outputs.device)
+
+    # ---- predictions
+
+    def default_predictive(self, outputs: int, has_cross_covariance: bool) -> str:
+        return "mean"
+
+    # ---- scores
+
+    def score(self, gaussian: LogitGaussian) -> Tensor:
+        """−½ log Var(f), averaged over the outputs: larger where more is known of the function."""
+        return (
+            gaussian.scaled_variances().clamp_min(torch.finfo(gaussian.scale.dtype).tiny).log().mean(1) / -2
+            - gaussian.scale.log()
+        )

@@ -1,0 +1,78 @@
+"""Predictions of values: a mean, what is not known of the function, and the noise, apart."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bitbayes.errors import ArgumentError
+from bitbayes.logits import LogitGaussian
+from bitbayes.precision import to_float64
+from bitbayes.settings import Settings
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """N(mean, variance + noise_variance) for k values at each of n points; what `Laplace.predict` returns.
+
+    mean: (n, k), the model's own output.
+    variance: (n, k), of the function f: it is small where there are data, and grows away from them.
+    noise_variance: (n, k), of y around f, which more data would not reduce.
+    covariance: (k, n, n), of f between the points, if it was asked for (`joint=True`). Its diagonal is
+        `variance`.
+
+    >>> p = Prediction(torch.zeros(1, 1), torch.full((1, 1), 9.0), torch.full((1, 1), 16.0))
+    >>> float(p.deviation), [round(each, 2) for each in p.interval(0.95).flatten().tolist()]
+    (5.0, [-9.8, 9.8])
+    """
+
+    mean: Tensor
+    variance: Tensor
+    noise_variance: Tensor
+    covariance: Tensor | None = None
+
+    @property
+    def total_variance(self) -> Tensor:
+        """The variance of y, (n, k)."""
+        return self.variance + self.noise_variance
+
+    @property
+    def deviation(self) -> Tensor:
+        """The standard deviation of y, (n, k)."""
+        return self.total_variance.sqrt()
+
+    def interval(self, coverage: float = 0.9) -> Tensor:
+        """Return the interval around the mean that y lies in with this probability, (n, k, 2).
+
+        Args:
+            coverage: the probability, between 0 and 1.
+        """
+        if not isinstance(coverage, (int, float)) or not 0 < coverage < 1:
+            raise ArgumentError(f"coverage={coverage!r}: expected a number between 0 and 1")
+        quantile = math.sqrt(2) * torch.erfinv(torch.tensor(coverage, dtype=torch.float64)).item()
+        half = quantile * self.deviation
+        return torch.stack([self.mean - half, self.mean + half], dim=-1)
+
+    @classmethod
+    def of(cls, gaussian: LogitGaussian, settings: Settings) -> Prediction:
+        """The prediction from the Gaussian over the outputs, with the noise variance of the settings."""
+        mean = gaussian.mean
+        largest = torch.finfo(mean.dtype).max / 4  # so that the sum of both variances is finite, too
+        variance = gaussian.variances().clamp_max(largest)
+        return cls(mean, variance, settings.noise_variances(mean).expand_as(mean))
+
+    @classmethod
+    def joined(cls, parts: Iterable[Prediction]) -> Prediction:
+        """The points of all parts, without their covariance."""
+        rows = [(each.mean, each.variance, each.noise_variance) for each in parts]
+        return cls(*(torch.cat(column) for column in zip(*rows, strict=True)))
+
+    def to_float64(self) -> Prediction:
+        """The same on the CPU and in float64, for measures."""
+        return Prediction(
+            *(to_float64(each.cpu()) for each in (self.mean, self.variance, self.noise_variance))
+        )
