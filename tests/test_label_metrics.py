@@ -1,5 +1,6 @@
 """Measures of several labels, against scikit-learn and loops."""
 
+import itertools
 import math
 
 import pytest
@@ -87,7 +88,7 @@ def test_measures_of_evaluate_are_these():
 def candidates(own):
     """All thresholds halfway between distinct probabilities, and one below all."""
     values = sorted({*own.tolist(), 0.0})
-    return [(low + high) / 2 for low, high in zip(values, values[1:], strict=False)]
+    return [(low + high) / 2 for low, high in itertools.pairwise(values)]
 
 
 def counts(own, true, threshold):

@@ -1,4 +1,4 @@
-"""Several labels for each input, from `fit` to files: against dense matrices and loops, and one label alone."""
+"""Several labels for each input, from `fit` to files: against dense matrices and loops."""
 
 import math
 import warnings
@@ -141,7 +141,7 @@ def test_parts_add_up_to_the_whole(options):
     less = bb.merge(both, without=second)
     again = bb.Laplace(whole.model, prior_variance=1.0, **options, **ONE).fit([(x[:11], y[:11])])
     torch.testing.assert_close(less.predict_proba(x), again.predict_proba(x), rtol=1e-8, atol=0)
-    with pytest.raises(DataError, match="the same data|twice|already"):
+    with pytest.raises(DataError, match=r"twice|already"):
         bb.merge([both, second])
 
 

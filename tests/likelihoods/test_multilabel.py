@@ -1,4 +1,4 @@
-"""Several labels: losses and curvature against autograd, integrals against scipy, one label is a Bernoulli."""
+"""Several labels: curvature against autograd, integrals against scipy, and one label is a Bernoulli."""
 
 import math
 
