@@ -68,6 +68,7 @@ from bitbayes.options import (
     ResidualOption,
     Structure,
     refuse_attribute,
+    refuse_places,
     refuse_unknown,
 )
 from bitbayes.posteriors import POSTERIORS, WeightPosterior
@@ -183,7 +184,7 @@ class Laplace(ModelWrapper):
     def __init__(
         self,
         model: nn.Module,
-        *,
+        *places: Never,  # laplace-torch takes options by their place
         layers: Layers = "last",
         structure: Structure = "auto",
         prior_variance: float | Mapping[str, float] | None = None,
@@ -198,6 +199,7 @@ class Laplace(ModelWrapper):
         **unknown: Never,  # a misspelt name gets a helpful error, and type checkers accept none
     ) -> None:
         super().__init__()
+        refuse_places(places)
         refuse_unknown(unknown, LaplaceOptions.__annotations__)
         if not isinstance(model, nn.Module):
             raise ArgumentError(f"model is a {type(model).__name__}: expected a torch.nn.Module")

@@ -33,16 +33,35 @@ SAMPLED_NETWORKS: Literal["sampled_networks"] = "sampled_networks"
 LAPLACE_TORCH = {
     "classification": "leave it out, the number of the model's outputs decides",
     "regression": "likelihood='gaussian'",
+    "reward_modeling": "likelihood='preference'",
     "subset_of_weights": "layers='last' or layers='all'; for a subnetwork, freeze the other parameters",
     "hessian_structure": "structure='kron', 'diag', 'full' or 'lowrank'",
-    "prior_precision": "prior_variance=1/prior_precision",
+    "prior_precision": "prior_variance=1/prior_precision; in regression 1/(prior_precision·sigma_noise²)",
+    "prior_mean": "leave it out: the prior has mean 0, and only the evidence depends on it",
     "sigma_noise": "likelihood='gaussian', noise_variance=sigma_noise**2; classifiers have none",
-    "temperature": "set it afterwards, bayes.temperature = …",
+    "temperature": "set it afterwards, bayes.temperature = …; it divides the logits, not the Hessian",
+    "enable_backprop": "leave it out: bayes(x) is differentiable",
+    "dict_key_x": "leave it out: all of a mapping but its labels goes to the model",
+    "dict_key_y": "leave it out: mappings have a key 'labels'",
     "backend": "leave it out; curvature='fisher' draws labels",
     "backend_kwargs": "leave it out; curvature=bb.Fisher(draws=…) draws labels",
     "last_layer_name": "head='NAME'",
-    "enable_backprop": "leave it out: bayes(x) is differentiable",
-    "dict_key_y": "leave it out: mappings have a key 'labels'",
+    "asdl_fisher_kwargs": "leave it out; curvature=bb.Fisher(draws=…) draws labels",
+    "subnetwork_indices": "freeze the other parameters (requires_grad_(False)), layers='all'",
+}
+# The values of its options, and the line to write here.
+LINES = {
+    "last_layer": "layers='last'",
+    "all": "layers='all'",
+    "subnetwork": "layers='all', and freeze the other parameters (requires_grad_(False))",
+    "full": "structure='full'",
+    "kron": "structure='kron'",
+    "diag": "structure='diag'",
+    "lowrank": "structure='kron' ('lowrank' is something else here: for many classes)",
+    "gp": "layers='all'; there is no functional form",
+    "classification": "leave it out",
+    "regression": "likelihood='gaussian'",
+    "reward_modeling": "likelihood='preference'",
 }
 
 # Attributes of earlier versions, and what there is in their place.
@@ -247,12 +266,40 @@ def refuse_unknown(given: Mapping[str, object], known: Iterable[str]) -> None:
     """
     for name, value in given.items():
         if name in LAPLACE_TORCH:
-            raise ArgumentError(
-                f"{name}={value!r} is an option of laplace-torch. Here: {LAPLACE_TORCH[name]}"
-            )
+            raise ArgumentError(f"{name}={value!r} is an option of laplace-torch. Here: {_line(name, value)}")
         near = difflib.get_close_matches(name, known, n=1)
         hint = f", did you mean {near[0]!r}?" if near else ""
         raise TypeError(f"unexpected argument {name}={value!r}{hint}")
+
+
+def refuse_places(given: Sequence[object]) -> None:
+    """Raise on options that were given by their place, as laplace-torch takes them.
+
+    Args:
+        given: the arguments behind the model.
+    """
+    if not given:
+        return
+    names = ("likelihood", "subset_of_weights", "hessian_structure")
+    lines = [_line(name, value) for name, value in zip(names, given, strict=False)]
+    known = all(isinstance(each, str) and each in LINES for each in given) and len(given) <= len(names)
+    here = ", ".join(["model", *(each for each in lines if each != LINES["classification"])])
+    line = (
+        f"write Laplace({here})" if known else "give each by its name, as in Laplace(model, structure='kron')"
+    )
+    raise ArgumentError(
+        f"options have no places here, and {', '.join(map(repr, given))} came without a name: {line}"
+    )
+
+
+def _line(name: str, value: object) -> str:
+    """What to write here in the place of an option of laplace-torch."""
+    if name == "prior_precision" and isinstance(value, (int, float)) and value > 0:
+        return f"prior_variance={1 / value:.6g}; in regression prior_variance={1 / value:.6g}/noise_variance"
+    if name == "sigma_noise" and isinstance(value, (int, float)) and value > 0:
+        return f"likelihood='gaussian', noise_variance={value**2:.6g}; classifiers have none"
+    known = LAPLACE_TORCH.get(name, "")
+    return LINES.get(value, known) if isinstance(value, str) else known
 
 
 def refuse_attribute(name: str, value: object, known: Iterable[str]) -> Never:

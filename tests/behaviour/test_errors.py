@@ -350,9 +350,46 @@ def test_unknown_options_are_refused(wrong, meant):
 
 @pytest.mark.parametrize("name", LAPLACE_TORCH)
 def test_options_of_laplace_torch_are_told_in_words_of_here(name):
-    with pytest.raises(ArgumentError, match=f"{name}=1 is an option of laplace-torch. Here: ") as caught:
-        bb.Laplace(nn.Linear(2, 2), **{name: 1})
+    with pytest.raises(ArgumentError, match=f"{name}=None is an option of laplace-torch. Here: ") as caught:
+        bb.Laplace(nn.Linear(2, 2), **{name: None})
     assert str(caught.value).endswith(LAPLACE_TORCH[name])
+
+
+@pytest.mark.parametrize(
+    "given, line",
+    [
+        ({"prior_precision": 4.0}, "prior_variance=0.25; in regression"),
+        ({"sigma_noise": 0.5}, "likelihood='gaussian', noise_variance=0.25"),
+        ({"hessian_structure": "diag"}, "structure='diag'"),
+        ({"hessian_structure": "lowrank"}, "structure='kron'"),
+        ({"subset_of_weights": "all"}, "layers='all'"),
+        ({"subset_of_weights": "last_layer"}, "layers='last'"),
+        ({"likelihood": "regression"}, "likelihood='gaussian'"),
+        ({"likelihood": "classification"}, "leave it out"),
+    ],
+)
+def test_values_of_laplace_torch_are_written_as_lines_of_here(given, line):
+    with pytest.raises(ArgumentError, match=f"Here: {line}"):
+        bb.Laplace(nn.Linear(2, 2), **given)
+
+
+@pytest.mark.parametrize(
+    "places, says",
+    [
+        (("classification",), r"'classification' came without a name: write Laplace\(model\)$"),
+        (
+            ("regression", "last_layer", "full"),
+            r"write Laplace\(model, likelihood='gaussian', layers='last', structure='full'\)$",
+        ),
+        (("classification", "all"), r"write Laplace\(model, layers='all'\)$"),
+        (("last",), "give each by its name"),
+        ((3, "kron"), "give each by its name"),
+        (("classification", "all", "kron", 1.0), "give each by its name"),
+    ],
+)
+def test_options_by_their_place_give_the_line_to_write(places, says):
+    with pytest.raises(ArgumentError, match=says):
+        bb.Laplace(nn.Linear(2, 2), *places)
 
 
 @pytest.mark.parametrize("learn", ["fit", "update"])

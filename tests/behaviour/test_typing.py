@@ -41,7 +41,7 @@ def test_editors_are_offered_what_is_accepted():
     assert get_args(options.Penalty) == PENALTIES
     assert get_args(options.BoundForm) == rays.FORMS
     given = inspect.signature(bb.Laplace).parameters
-    assert {*options.LaplaceOptions.__annotations__} == {*given} - {"model", "unknown"}
+    assert {*options.LaplaceOptions.__annotations__} == {*given} - {"model", "places", "unknown"}
 
 
 def functions(name):
