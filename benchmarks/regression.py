@@ -7,7 +7,7 @@
 The tables are those that scikit-learn ships or makes, and two that are made here. They were chosen before any
 result was seen: two real ones (diabetes; the alcohol of wine from its other columns), Friedman's three, a
 linear function of eight of twenty columns, a sine with a gap, and noise that grows with x. The constants of
-`tune` were chosen on diabetes, friedman1 and the sine; the other five are held out.
+`tune` were varied on diabetes, friedman1 and the sine; the other five are held out.
 
 Each split has 60 % of the rows to train, 20 % to tune and 20 % to test. Inputs and targets are standardised
 by the training rows, so the NLL, the CRPS, widths and errors are in units of the targets' deviation. One
