@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import Any, Never, Self
+from typing import Any, Literal, Never, Self
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +29,7 @@ from bitbayes.io import export, posterior_file
 from bitbayes.io.atomic_write import check_writable
 from bitbayes.io.checkpoint import checkpointing
 from bitbayes.io.strict_json import as_parsed
+from bitbayes.label_metrics import threshold_choice
 from bitbayes.likelihoods import LIKELIHOODS, Likelihood, closed_form_names
 from bitbayes.logits import LogitGaussian
 from bitbayes.model import (
@@ -149,7 +150,8 @@ class Laplace(ModelWrapper):
         predictive: how the average is computed: the default `method` of `predict_proba`. "auto" is probit for
             one logit, pairwise for up to 64 and meanfield for more. It can be set at any time.
         likelihood: of the labels. "auto" is "bernoulli" for one output and "categorical" for more. "gaussian"
-            is for regression, with `predict` and `interval` (docs/regression.md).
+            is for regression, with `predict` and `interval` (docs/regression.md). "multilabel" is for several
+            labels of each input (docs/multilabel.md).
         head: the name of the last linear layer. It is found automatically if None.
         curvature: with `layers="all"`, "exact" takes k − 1 backward passes for each batch; "fisher", or
             `bb.Fisher(draws=1)`, takes one for each label that is drawn from the model. "auto" is exact for
@@ -518,6 +520,8 @@ class Laplace(ModelWrapper):
     ) -> Tensor:
         """Return class probabilities (n, k). Each row sums to one. A network with one logit gives (n, 2).
 
+        With likelihood="multilabel" they are those of each label, and rows do not sum to one.
+
         If the output has positions, the result has its shape, (n, t, k) or (n, k, h, w).
 
         Args:
@@ -642,7 +646,8 @@ class Laplace(ModelWrapper):
         its own: (n, t) or (n, h, w).
 
         The energy is log Σᵢ exp(m̃ᵢ/√(1 + π/8·c̃ᵢᵢ)), where m̃ and c̃ are the means and variances of the centred
-        logits. For one logit z = m/√(1 + π/8·v) it is that of the two logits ±z/2. The score is
+        logits. For one logit z = m/√(1 + π/8·v) it is that of the two logits ±z/2, and for several labels of
+        an input the sum over these. The score is
         −½ log(1 + e^(−2a)) − ½ log(1 + e^(2b)) − 4 log(1 + c²). a is the energy, in deviations from the
         median of the validation data. b ≤ 10 is the residual's distance from the classes, in the same way; if
         it is not measured, the term is left out. c is the cube of the distance at the other level at which x
@@ -657,6 +662,9 @@ class Laplace(ModelWrapper):
     @torch.no_grad()
     def confidence(self, x: Data) -> Tensor:
         """Return the probability of the most probable class for each row, (n,).
+
+        With several labels for each input it is the probability that all of them are predicted right,
+        Πᵢ max(pᵢ, 1 − pᵢ).
 
         It is for mistakes: the less confident a prediction, the more often it is wrong. Strangers are told by
         `score`. If the output has positions, each has its own: (n, t) or (n, h, w).
@@ -693,6 +701,56 @@ class Laplace(ModelWrapper):
         batches = predictor.batches(val_loader, keep_labels=True)
         ranks = predictor.rank(batches, by, predictor.predictive(self.predictive))
         return metrics.threshold(torch.cat([each.cpu() for _, each in ranks]), accept=accept)
+
+    @torch.no_grad()
+    def label_thresholds(
+        self,
+        val_loader: Loader,
+        *,
+        maximise: Literal["f1"] = "f1",
+        precision: float | None = None,
+        recall: float | None = None,
+        progress: bool | None = None,
+    ) -> Tensor:
+        """Return for each label the probability from which to give it, (k,): likelihood="multilabel" alone.
+
+        Then `bayes.predict_proba(x) >= t` are the labels of x. A label that no validation point has gets 0.5,
+        with a `FewPointsWarning`.
+
+        Args:
+            val_loader: validation data, as for `tune`.
+            maximise: what is maximised, the F1 of each label.
+            precision: in its place, the least share of the given labels that must be true, at the largest
+                recall.
+            recall: in its place, the least share of the true labels that must be given, at the largest
+                threshold.
+            progress: as for `fit`.
+
+        >>> import bitbayes as bb
+        >>> _ = torch.manual_seed(0)
+        >>> x = torch.randn(80, 4)
+        >>> y = x[:, :2] + x[:, 2:] > 0
+        >>> bayes = bb.Laplace(nn.Linear(4, 2), likelihood="multilabel", prior_variance=1.0).fit([(x, y)])
+        >>> t = bayes.label_thresholds([(x, y)])
+        >>> bb.metrics.f1(bayes.predict_proba(x), y, thresholds=t) >= bb.metrics.f1(bayes.predict_proba(x), y)
+        True
+        """
+        predictor = self._current_predictor()
+        likelihood = predictor.posterior.likelihood
+        if likelihood.one_label or not likelihood.classifies:
+            raise ArgumentError(
+                f"likelihood={likelihood.name!r} has no labels that each need a threshold: this is for "
+                "likelihood='multilabel', and `threshold` for scores"
+            )
+        threshold_choice(maximise, precision, recall)  # raises now, not after the pass
+        predictor.posterior.check_outputs()
+        self._warn_if_untuned()
+        steps = track(check_loader(val_loader), "label thresholds", progress)
+        rated = predictor.rate(labelled_batches(steps, self.model), predictor.predictive(self.predictive))
+        assert rated.labels is not None
+        return metrics.label_thresholds(
+            rated.probabilities, rated.labels, maximise=maximise, precision=precision, recall=recall
+        )
 
     @torch.no_grad()
     def explain(self, x: Data) -> dict[str, Tensor]:
@@ -766,6 +824,11 @@ class Laplace(ModelWrapper):
         "quantile_error". Outliers have "NAME/widening" in the place of "NAME/mmc": the mean deviation there,
         relative to that on the data.
 
+        With several labels for each input the keys are "accuracy" (the share of points all of whose labels
+        are right), "hamming" (the share of wrong labels), "f1_micro", "f1_macro", "map" (the mean average
+        precision), "nll" and "brier" (sums over the labels), "ece" and "mmc" (of the labels' probabilities),
+        and "aurc". A label counts as given from a probability of 0.5 on.
+
         Args:
             loader: test data, as for `fit`.
             outliers: a tensor or a loader for each name. Labels are ignored.
@@ -822,8 +885,9 @@ class Laplace(ModelWrapper):
 
         The limit is computed in one pass, in float64, and not sampled at a large δ. With the residual it is
         1/k. For one logit it is σ(|μᵀs|/√(π/8·sᵀΣs)), where s is the slope of the features along the ray. If
-        s = 0 the features stop growing, and the limit is the prediction there. It needs a predictive in
-        closed form, and a network that is piecewise affine, such as a ReLU network.
+        s = 0 the features stop growing, and the limit is the prediction there. With several labels for each
+        input both are (n, k), one for each label. It needs a predictive in closed form, and a network that is
+        piecewise affine, such as a ReLU network.
 
         Args:
             x: one ray for each row.
@@ -1069,7 +1133,7 @@ class Laplace(ModelWrapper):
         ]
         if self._posterior is not None:
             likelihood, outputs = self._posterior.likelihood, self._posterior.outputs
-            what = "classes" if likelihood.classifies else "outputs"
+            what = "classes" if likelihood.one_label else "labels" if likelihood.classifies else "outputs"
             rows[-1] = (
                 f"fitted on {self._posterior.fitted.count:,} points, {likelihood.classes(outputs):,} {what}"
             )
@@ -1315,7 +1379,7 @@ class _Outputs(nn.Module):
             ranks = self.bayes.settings.score(likelihood.score(passed.gaussian), passed.distances)
         elif self.by is not None:
             rows = layout.flatten(first, passed.gaussian.scale.shape[0], posterior.outputs)
-            ranks = likelihood.log_probabilities(rows).amax(1).exp()
+            ranks = likelihood.confidence(likelihood.log_probabilities(rows).exp())
         if self.by is not None:
             found.append(layout.assemble([(layout.position_sizes(tuple(first.shape)), ranks)]))
         return tuple(found)

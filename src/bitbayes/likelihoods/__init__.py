@@ -13,8 +13,10 @@ from bitbayes.likelihoods.bernoulli import Bernoulli
 from bitbayes.likelihoods.categorical import Categorical
 from bitbayes.likelihoods.gaussian import Gaussian
 from bitbayes.likelihoods.heteroscedastic import Heteroscedastic
+from bitbayes.likelihoods.multilabel import Multilabel
 
-LIKELIHOODS |= {each.name: each for each in (Categorical(), Bernoulli(), Gaussian(), Heteroscedastic())}
+_EVERY = (Categorical(), Bernoulli(), Gaussian(), Heteroscedastic(), Multilabel())
+LIKELIHOODS |= {each.name: each for each in _EVERY}
 
 __all__ = [
     "AUTO",
@@ -26,6 +28,7 @@ __all__ = [
     "Gaussian",
     "Heteroscedastic",
     "Likelihood",
+    "Multilabel",
     "closed_form_names",
     "likelihood_for",
 ]

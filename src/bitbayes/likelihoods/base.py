@@ -48,6 +48,7 @@ class Likelihood(ABC):
     one_label: whether a point has one label, (n,); otherwise it has some, (n, m); see `targets`.
     classifies: whether predictions are probabilities of classes; otherwise they are values (`predict`).
     has_positions: whether the model's output may have positions.
+    has_softmax: whether Λ = diag(p) − ppᵀ, of which the structure "lowrank" keeps a sketch.
     has_noise: whether labels have a noise variance, which is one of the settings. The posterior is then in
         units of it: a covariance is multiplied by σ², and the prior variance of a weight is σ₀²σ².
     """
@@ -63,6 +64,7 @@ class Likelihood(ABC):
     one_label: ClassVar[bool] = True
     classifies: ClassVar[bool] = True
     has_positions: ClassVar[bool] = True
+    has_softmax: ClassVar[bool] = False
     has_noise: ClassVar[bool] = False
 
     @abstractmethod
@@ -100,7 +102,7 @@ class Likelihood(ABC):
         if labels.shape not in (((n,), (n, 1)) if one else (wanted,)):
             raise DataError(
                 f"{where}: the labels have shape {tuple(labels.shape)}; expected {wanted}, one for each "
-                f"{meaning}"
+                f"{meaning}{self._advice(labels, k)}"
             )
         labels = labels.reshape(wanted)
         checked, ok, expected = self.valid_labels(labels, k)
@@ -111,10 +113,23 @@ class Likelihood(ABC):
                 values = torch.unique(labels).tolist()
                 given = f"{values[:5]}{' and more' if len(values) > 5 else ''}"
             ignore = f". {IGNORE_MASKED}" if bool((labels == MASKED).any()) else ""
-            raise DataError(f"{where}: the labels are {given}; {expected}{ignore}")
+            raise DataError(f"{where}: the labels are {given}; {expected}{ignore}{self._advice(labels, k)}")
 
         checks.add(ok, refuse)
         return checked
+
+    def _advice(self, labels: Tensor, k: int) -> str:
+        """Which other likelihood such labels may be for, as a sentence; "" if none is likely."""
+        if not self.one_label:
+            return ""
+        zero_or_one = bool(((labels == 0) | (labels == 1)).all())
+        if zero_or_one and k > 1 and labels.dim() == 2 and labels.shape[1] == k:
+            return (
+                ". If each input may have several labels, give likelihood='multilabel'; if they are one-hot, "
+                "labels.argmax(1)"
+            )
+        real = labels.is_floating_point() and not zero_or_one
+        return ". For regression, give likelihood='gaussian'" if real else ""
 
     @abstractmethod
     def valid_labels(self, labels: Tensor, k: int) -> tuple[Tensor, Tensor | bool, str]:
@@ -197,6 +212,10 @@ class Likelihood(ABC):
         self.require_classes()
         raise NotImplementedError
 
+    def log_decisions(self, drop_in: Tensor) -> Tensor:
+        """log p of all choices of each decision, (n, decisions, choices): here one, among all classes."""
+        return self.log_probabilities(drop_in)[:, None]
+
     def probabilities(self, outputs: Tensor) -> Tensor:
         """The probabilities (…, classes) of outputs (…, k) of the model itself."""
         self.require_classes()
@@ -213,6 +232,10 @@ class Likelihood(ABC):
             f"likelihood={self.name!r} predicts classes, and no values: use `predict_proba`; `predict` and "
             "`interval` are for regression (likelihood='gaussian')"
         )
+
+    def confidence(self, probabilities: Tensor) -> Tensor:
+        """The probability that the prediction is right, (n,), from probabilities (n, classes)."""
+        return probabilities.amax(1)
 
     def require_classes(self) -> None:
         """Raise if predictions are no probabilities of classes."""
@@ -274,11 +297,14 @@ class Likelihood(ABC):
     # ---- far from the data
 
     def far_confidence(self, outputs: int) -> float:
-        """The confidence where the variance of every output has outgrown all means."""
+        """The confidence of a decision where the variance of every output has outgrown all means."""
         raise ArgumentError(f"likelihood={self.name!r} has no limit with the residual: use residual=False")
 
     def far_labels(self, mean: Tensor) -> Tensor:
-        """The most probable classes (n,) as the variance of every output grows, from means (n, k)."""
+        """The most probable classes (n,) as the variance of every output grows, from means (n, k).
+
+        With several decisions for each point, they are (n, decisions).
+        """
         raise ArgumentError(f"likelihood={self.name!r} has no limit with the residual: use residual=False")
 
     def centre(self, values: Tensor) -> Tensor:

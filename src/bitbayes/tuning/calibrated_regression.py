@@ -117,7 +117,7 @@ class BestNoise:
         self.fixed = None if fixed is None else _row(fixed, self.outputs)
         errors = all_points([_squared_errors(each) for each in costs.groups], self.outputs)
         self.exact = errors.sum(0) == 0
-        self.targets = all_points([to_float64(_targets(each)) for each in costs.groups], self.outputs)
+        self.targets = all_points([to_float64(_targets(each)) for each in costs.groups], self.outputs).cpu()
 
     def settings(self, candidate: Settings) -> Settings:
         """The candidate with its best noise variance."""
@@ -136,7 +136,8 @@ class BestNoise:
             all_points([self._widenings(each, candidate) for each in self.validation.groups]).median()
             for candidate in candidates
         ]
-        prior = (torch.stack(medians).log() / WIDENING_WIDTH).square() / (2 * self.count)
+        # The sums over points are on the CPU, the points themselves may be on a GPU.
+        prior = (torch.stack(medians).cpu().log() / WIDENING_WIDTH).square() / (2 * self.count)
         return self._noise_and_losses(candidates)[1] + prior
 
     def widest_near(self, found: Settings) -> Settings:
