@@ -17,13 +17,10 @@ from bitbayes.errors import ArgumentError, DataError, EmptyLoaderError, FileErro
 pytestmark = pytest.mark.filterwarnings("ignore::bitbayes.errors.EdgeWarning")
 
 STRUCTURES = ("full", "kron", "diag", "isotropic")
-LIKELIHOODS = ("categorical", "bernoulli", "gaussian")
+# The number of outputs of each likelihood.
+LIKELIHOODS = {"categorical": 3, "bernoulli": 1, "gaussian": 2, "heteroscedastic": 2, "multilabel": 3}
 # Sums of weights and of repeated rows are added in another order.
 CLOSE = {"rtol": 1e-10, "atol": 1e-12}
-
-
-def outputs_of(likelihood):
-    return {"categorical": 3, "bernoulli": 1, "gaussian": 2}[likelihood]
 
 
 def network(k):
@@ -32,8 +29,12 @@ def network(k):
 
 def data(likelihood, n=40):
     """Inputs, labels, and integer weights of which some are 0."""
-    x, k = torch.randn(n, 4).double(), outputs_of(likelihood)
-    y = torch.randn(n, k).double() if likelihood == "gaussian" else torch.randint(0, max(k, 2), (n,))
+    x, k = torch.randn(n, 4).double(), LIKELIHOODS[likelihood]
+    y = torch.randint(0, max(k, 2), (n,))
+    if likelihood in ("gaussian", "heteroscedastic"):
+        y = torch.randn(n, 1 if likelihood == "heteroscedastic" else k).double()
+    elif likelihood == "multilabel":
+        y = torch.randint(0, 2, (n, k))
     weights = torch.randint(0, 4, (n,))
     weights[:3] = torch.tensor([0, 1, 3])
     return x, y, weights
@@ -78,17 +79,17 @@ def assert_same(found, wanted, x):
 @pytest.mark.parametrize("structure", STRUCTURES)
 @pytest.mark.parametrize("size", [40, 7, 1])
 def test_integer_weights_are_repeated_rows(structure, likelihood, size):
-    model, (x, y, weights) = network(outputs_of(likelihood)), data(likelihood)
+    model, (x, y, weights) = network(LIKELIHOODS[likelihood]), data(likelihood)
     options = {"structure": structure, "residual": True}
     found = laplace(model, likelihood, **options).fit(batches(x, y, weights, size=size), weighted=True)
     wanted = laplace(model, likelihood, **options).fit(batches(*repeated(x, y, weights)))
     assert_same(found, wanted, 3 * x)
 
 
-@pytest.mark.parametrize("likelihood", LIKELIHOODS)
+@pytest.mark.parametrize("likelihood", ["categorical", "bernoulli", "gaussian", "multilabel"])
 @pytest.mark.parametrize("structure", ["full", "kron", "diag"])
 def test_over_all_layers_too(structure, likelihood):
-    model, (x, y, weights) = network(outputs_of(likelihood)), data(likelihood)
+    model, (x, y, weights) = network(LIKELIHOODS[likelihood]), data(likelihood)
     options = {"structure": structure, "layers": "all"}
     found = laplace(model, likelihood, **options).fit(batches(x, y, weights), weighted=True)
     wanted = laplace(model, likelihood, **options).fit(batches(*repeated(x, y, weights)))
@@ -226,7 +227,7 @@ def test_all_positions_of_an_input_have_its_weight():
 def joint_fit(rank, size, likelihood):
     """Each process has a share with weights; the second share may be all of weight 0."""
     torch.manual_seed(0)
-    model, (x, y, weights) = network(outputs_of(likelihood)), data(likelihood)
+    model, (x, y, weights) = network(LIKELIHOODS[likelihood]), data(likelihood)
     rows = slice(rank * 25, 25 + rank * 15) if size > 1 else slice(None)
     bayes = laplace(model, likelihood, structure="kron")
     bayes.fit(batches(x[rows], y[rows], weights[rows]), weighted=True)
@@ -283,10 +284,10 @@ def test_the_weighted_nll_is_that_of_a_loop():
     assert losses[candidates.index(bayes.prior_variance)] <= min(losses) + 1e-9
 
 
-@pytest.mark.parametrize("likelihood", ["categorical", "gaussian"])
+@pytest.mark.parametrize("likelihood", LIKELIHOODS)
 def test_validation_points_without_weight_are_left_out(likelihood):
     x, y, weights = data(likelihood, n=80)
-    model, weights = network(outputs_of(likelihood)), (weights > 0).double()
+    model, weights = network(LIKELIHOODS[likelihood]), (weights > 0).double()
     kept = weights > 0
     found, wanted = (laplace(model, likelihood, structure="kron").fit([(x, y)]) for _ in range(2))
     found.tune(batches(x, y, weights), weighted=True)
