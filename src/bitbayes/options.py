@@ -20,7 +20,7 @@ Structure = Literal["auto", "full", "kron", "lowrank", "diag", "isotropic"]
 Method = Literal["probit", "pairwise", "meanfield", "bridge", "quadrature", "mean", "mc", "sampled_networks"]
 PredictiveName = Literal["auto", Method]
 CurvatureName = Literal["exact", "fisher"]
-LikelihoodName = Literal["auto", "categorical", "bernoulli", "gaussian"]
+LikelihoodName = Literal["auto", "categorical", "bernoulli", "gaussian", "preference"]
 ResidualOption = bool | Literal["auto"] | tuple[str, ...] | list[str]
 Objective = Literal["calibrated", "ood", "nll", "evidence"]
 Penalty = Literal["entropy", "uniform"]
@@ -151,6 +151,18 @@ class Options:
                 f"likelihood={self.likelihood!r} is laplace-torch's. Here: {LAPLACE_TORCH[self.likelihood]}"
             )
         one_of("likelihood", self.likelihood, (AUTO, *LIKELIHOODS))
+        if self.of_pairs:
+            if every_layer:
+                raise ArgumentError(
+                    f"layers='all': likelihood={self.likelihood!r} is for the last layer, whose features of "
+                    "two inputs have a difference: use layers='last'"
+                )
+            if self.residual_asked:
+                raise ArgumentError(
+                    f"residual={self.residual!r}: likelihood={self.likelihood!r} has none, leave it out"
+                )
+            if self.residual:
+                return replace(self, residual=False).check()
         if self.noise_variance is not None:
             known = LIKELIHOODS.get(self.likelihood)
             if known is None or not known.has_noise:
@@ -179,6 +191,11 @@ class Options:
     def fisher(self) -> Fisher | None:
         """How labels are drawn; None if the curvature is exact."""
         return self.curvature if isinstance(self.curvature, Fisher) else None
+
+    @property
+    def of_pairs(self) -> bool:
+        """Whether a point is a pair of inputs."""
+        return self.likelihood in LIKELIHOODS and LIKELIHOODS[self.likelihood].of_pairs
 
     @property
     def residual_asked(self) -> bool:

@@ -18,8 +18,9 @@ from bitbayes import metrics, rays
 from bitbayes.closed_forms import FEW_CLASSES
 from bitbayes.errors import ArgumentError
 from bitbayes.likelihoods import SAMPLED_LOGITS, SAMPLES, Likelihood
+from bitbayes.likelihoods.preference import Reward
 from bitbayes.logits import LogitGaussian
-from bitbayes.model import Batch, Data, input_batches
+from bitbayes.model import Batch, Data, input_batches, is_pair, pair_data, unselected
 from bitbayes.options import SAMPLED_NETWORKS
 from bitbayes.posteriors.base import Passed, WeightPosterior
 from bitbayes.precision import to_float64
@@ -240,6 +241,7 @@ class Predictor:
         posterior, positions = self.posterior, self.posterior.layout.positions
         form, keep = posterior.fitted.inputs, keep_labels and positions
         width = None if posterior.likelihood.one_label else posterior.outputs
+        x = pair_data(x) if posterior.likelihood.of_pairs else x
         for batch in input_batches(
             x, posterior.model, form=form, positions=positions, width=width, keep_labels=keep
         ):
@@ -339,6 +341,11 @@ class Predictor:
         """The points of each batch, and the prediction of their values."""
         for batch, gaussian in self.gaussians(batches):
             yield batch, Prediction.of(gaussian, self.settings)
+
+    def rewards(self, x: Data) -> Reward:
+        """The rewards of inputs, or of a pair the difference of both."""
+        batches = self.batches(x) if is_pair(x) else input_batches(x, unselected(self.posterior.model))
+        return Reward.joined(gaussian for _, gaussian in self.gaussians(batches))
 
     def joint_values(self, x: Any) -> Prediction:
         """The prediction for one batch, with its covariance between the points."""

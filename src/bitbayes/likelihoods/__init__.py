@@ -12,8 +12,9 @@ from bitbayes.likelihoods.base import (
 from bitbayes.likelihoods.bernoulli import Bernoulli
 from bitbayes.likelihoods.categorical import Categorical
 from bitbayes.likelihoods.gaussian import Gaussian
+from bitbayes.likelihoods.preference import Preference
 
-LIKELIHOODS |= {each.name: each for each in (Categorical(), Bernoulli(), Gaussian())}
+LIKELIHOODS |= {each.name: each for each in (Categorical(), Bernoulli(), Gaussian(), Preference())}
 
 __all__ = [
     "AUTO",
@@ -24,6 +25,7 @@ __all__ = [
     "Categorical",
     "Gaussian",
     "Likelihood",
+    "Preference",
     "closed_form_names",
     "likelihood_for",
 ]
