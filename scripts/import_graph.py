@@ -28,7 +28,7 @@ ROWS = (
     ("fitting", "posteriors"),
     ("io", "predicting", "tuning"),
     ("laplace", "baselines"),
-    ("merging", "passed_points", "callbacks", "openood", "sklearn", "lightning", "transformers"),
+    ("merging", "passed_points", "evidence", "callbacks", "openood", "sklearn", "lightning", "transformers"),
     ("plots",),
     ("bitbayes",),  # the package itself: its public names
     ("auditing", "explorer"),

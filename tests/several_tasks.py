@@ -375,3 +375,23 @@ def plain(rank, size):
     """What one process learns without a wrapper."""
     data = DataLoader(dataset(), 16)
     return described(bb.Laplace(network()).fit(data).tune(data))
+
+
+def train_by_evidence(rank, size):
+    """What the evidence has chosen, in a network that is trained on each process's share of each batch."""
+    data = dataset(3, 96)
+    sampler = DistributedSampler(data, size, rank, shuffle=False)
+    model = network()
+    if size > 1:
+        model = nn.parallel.DistributedDataParallel(model)
+    found = bb.train_by_evidence(
+        model,
+        DataLoader(data, 32 // size, sampler=sampler),
+        torch.optim.Adam(model.parameters(), lr=0.02),
+        epochs=4,
+        burn_in=2,
+        every=1,
+        steps=5,
+        residual=False,
+    )
+    return found.evidence, found.prior_variance

@@ -144,3 +144,108 @@ def test_data_that_are_no_loader_are_told(tmp_path):
     for given in ({"train_loader": x}, {"val_loader": x}):
         with pytest.raises(DataError, match="expected a loader"):
             trained(bb.lightning.LaplaceCallback(**given), tmp_path, Classifier(), loader(1))
+
+
+# ---- training by the evidence
+
+
+def evidence_trained(folder, module, *, epochs=5, train=None, other=(), network="model", **options):
+    callback = bb.lightning.EvidenceCallback(network=network, burn_in=2, every=2, steps=5, **options)
+    torch.manual_seed(0)
+    trainer = pl.Trainer(
+        max_epochs=epochs,
+        callbacks=[callback, *other],
+        accelerator="cpu",
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        default_root_dir=folder,
+    )
+    trainer.fit(module, loader(1) if train is None else train)
+    return callback
+
+
+class Plain(Classifier):
+    """Without dropout, whose random numbers the trainer may draw in another order."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(5)
+        self.model = nn.Sequential(nn.Linear(2, 16), nn.ReLU(), nn.Linear(16, 3))
+
+
+@pytest.mark.parametrize("network", [None, "model"])
+def test_the_trainer_trains_by_the_evidence_as_the_function_does(network, tmp_path):
+    module, by_hand = Plain(), Plain()
+    callback = evidence_trained(tmp_path, module, network=network)
+    optimizer = torch.optim.Adam(by_hand.parameters(), lr=0.01)
+    expected = bb.train_by_evidence(
+        by_hand.model, loader(1), optimizer, epochs=5, burn_in=2, every=2, steps=5
+    )
+    found = callback.result
+    assert found.evidences == expected.evidences and [*found.evidences] == [2, 4, 5]
+    assert [*found.prior_variance.values()] == [*expected.prior_variance.values()]
+    assert found.epoch == expected.epoch and found.losses == ()
+    for mine, theirs in zip(module.parameters(), by_hand.parameters(), strict=True):
+        assert torch.equal(mine, theirs)
+    x, _ = next(iter(loader(2)))
+    assert torch.equal(found.laplace.predict_proba(x), expected.laplace.predict_proba(x))
+
+
+class SeveralOptimizers(Plain):
+    """By hand, and one optimiser for each layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.automatic_optimization = False
+
+    def training_step(self, batch, _):
+        for optimizer in (optimizers := self.optimizers()):
+            optimizer.zero_grad()
+        self.manual_backward(functional.cross_entropy(self(batch[0]), batch[1]))
+        for optimizer in optimizers:
+            optimizer.step()
+
+    def configure_optimizers(self):
+        return [torch.optim.Adam(self.model[i].parameters(), lr=0.01) for i in (0, 2)]
+
+
+def test_each_optimizer_gets_the_penalty_of_its_own_parameters(tmp_path):
+    one, several = Plain(), SeveralOptimizers()
+    expected, found = (evidence_trained(tmp_path, each).result for each in (one, several))
+    assert found.evidences == expected.evidences
+
+
+def test_after_it_the_other_callback_tunes_the_best_weights(tmp_path):
+    train, val = loader(1), loader(2)
+    other = bb.lightning.LaplaceCallback(network="model", train_loader=train, val_loader=val)
+    callback = evidence_trained(tmp_path, Plain(), other=[other])
+    assert other.bayes.model is callback.result.laplace.model
+    callback.result.laplace.prior_variance = 1.0  # one for all layers, which validation data can choose
+    callback.result.laplace.tune(val)
+
+
+def test_what_does_not_fit_the_evidence_is_told_before_training(tmp_path):
+    class Decayed(Plain):
+        def configure_optimizers(self):
+            return torch.optim.AdamW(self.parameters(), lr=0.01)
+
+    for module, options, match in (
+        (Plain(), {"network": "net"}, "network='net'"),
+        (Plain(), {"structure": "kfac"}, "structure='kfac'"),
+        (Decayed(), {}, "weight_decay=0.01"),
+    ):
+        before = {name: each.clone() for name, each in module.state_dict().items()}
+        with pytest.raises(ArgumentError, match=match):
+            evidence_trained(tmp_path, module, **options)
+        assert all(torch.equal(each, before[name]) for name, each in module.state_dict().items())
+    with pytest.raises(ArgumentError, match="learning_rate"):
+        bb.lightning.EvidenceCallback(learning_rate=-1.0)
+    with pytest.raises(DataError, match=r"2 loaders.*train_loader="):
+        evidence_trained(tmp_path, Plain(), train=[loader(1), loader(2)])
+
+
+def test_other_data_for_the_evidence(tmp_path):
+    callback = evidence_trained(tmp_path, Plain(), train_loader=loader(1, points=40))
+    assert callback.result.laplace.posterior.fitted.count == 40

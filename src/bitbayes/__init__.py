@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     )
     from bitbayes.auditing import audit
     from bitbayes.baselines import TemperatureScaling
+    from bitbayes.evidence import EvidenceTraining, train_by_evidence
     from bitbayes.laplace import Laplace
     from bitbayes.logits import LogitGaussian
     from bitbayes.merging import merge
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BitbayesError",
+    "EvidenceTraining",
     "Fisher",
     "Laplace",
     "LogitGaussian",
@@ -59,11 +61,13 @@ __all__ = [
     "sklearn",
     "structures",
     "toys",
+    "train_by_evidence",
     "transformers",
 ]
 
 # The modules that hold the public classes and functions. Every other public name is a module itself.
 _HOMES = {
+    "EvidenceTraining": "evidence",
     "Fisher": "options",
     "Laplace": "laplace",
     "LogitGaussian": "logits",
@@ -75,6 +79,7 @@ _HOMES = {
     "audit": "auditing",
     "merge": "merging",
     "process_group": "processes",
+    "train_by_evidence": "evidence",
 }
 
 if not TYPE_CHECKING and find_spec("sklearn") is None:  # for `import *` and `help`, which import every name

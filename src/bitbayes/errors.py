@@ -20,6 +20,7 @@ __all__ = [
     "MissingFileError",
     "MissingPackageError",
     "ModelError",
+    "NormalisationWarning",
     "NotEnoughMemoryError",
     "NotFittedError",
     "ProcessError",
@@ -95,6 +96,10 @@ class UntunedWarning(UserWarning):
 
 class KeptDtypeWarning(UserWarning):
     """A `Laplace` was to be converted to another dtype, and its model keeps its own."""
+
+
+class NormalisationWarning(UserWarning):
+    """A model is trained by its evidence, and normalises: the size of some weights means nothing."""
 
 
 class RandomModelWarning(UserWarning):

@@ -357,8 +357,8 @@ class Laplace(ModelWrapper):
                 validation inputs, as many as there are of these.
             objective: what to minimise.
                 "calibrated": the NLL of the validation data, by prior variance and temperature. A residual
-                then gets the widest variance near the data that costs at most one per cent of the NLL, and a
-                steep one beyond them. A weak prior decides where the data cannot.
+                then gets the widest variance near the data that raises the NLL by at most 1.5 per cent, and
+                a steep one beyond them. A weak prior decides where the data cannot.
                 "ood": the paper's, mean NLL − `weight` × mean entropy on outliers. Predictions become less
                 confident on outliers, and on the data too.
                 "nll": the first term alone. Far from the data, predictions are then hardly less confident
@@ -653,9 +653,11 @@ class Laplace(ModelWrapper):
 
         The energy is log Σᵢ exp(m̃ᵢ/√(1 + π/8·c̃ᵢᵢ)), where m̃ and c̃ are the means and variances of the centred
         logits. For one logit z = m/√(1 + π/8·v) it is that of the two logits ±z/2. The score is
-        −½ log(1 + e^(−2a)) − 1.75 log(1 + K(x)²), where a is the energy in deviations from the median of the
-        validation data, and K(x) the residual's kernel, which is 1 at the edge of the data (`Settings`).
-        Without a residual that was tuned, it is the energy. It does not depend on the predictive.
+        −½ log(1 + e^(−2a)) − ½ log(1 + e^(2b)) − 4 log(1 + c²). a is the energy, in deviations from the
+        median of the validation data. b ≤ 10 is the residual's distance from the classes, in the same way; if
+        it is not measured, the term is left out. c is the cube of the distance at the other level at which x
+        is furthest, and 1 at the edge of the data (`Settings`). Without a residual that was tuned, the score
+        is the energy. It does not depend on the predictive.
 
         Args:
             x: inputs, or a loader of them.

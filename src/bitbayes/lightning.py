@@ -1,4 +1,4 @@
-"""A Lightning callback that makes the trained network a bit Bayesian when training ends."""
+"""Lightning callbacks: one makes the trained network a bit Bayesian, one chooses its prior meanwhile."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from operator import length_hint
@@ -8,6 +8,7 @@ from torch import nn
 
 from bitbayes.callbacks import fit_and_tune
 from bitbayes.errors import ArgumentError, DataError, MissingPackageError
+from bitbayes.evidence import Ascent, EvidenceTraining, Schedule
 from bitbayes.laplace import Laplace
 from bitbayes.model import Loader, check_loader, without_labels
 from bitbayes.options import LaplaceOptions
@@ -23,7 +24,9 @@ else:
         except ImportError:
             Callback = object
 
-__all__ = ["LaplaceCallback"]
+__all__ = ["EvidenceCallback", "LaplaceCallback"]
+
+NO_LIGHTNING = "this callback is Lightning's: install lightning, or pytorch-lightning"
 
 
 class LaplaceCallback(Callback):
@@ -57,14 +60,14 @@ class LaplaceCallback(Callback):
         **options: Unpack[LaplaceOptions],
     ) -> None:
         if Callback is object:
-            raise MissingPackageError("this callback is Lightning's: install lightning, or pytorch-lightning")
+            raise MissingPackageError(NO_LIGHTNING)
         self.network, self.options = network, options
         self.train_loader, self.val_loader = train_loader, val_loader
         self.bayes: Laplace | None = None
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Raise, before training starts, if there is no such network or the options are wrong."""
-        Laplace(self._network(pl_module), **self.options)
+        Laplace(_network(pl_module, self.network), **self.options)
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Raise, before training starts, if the trainer has several loaders and none was chosen."""
@@ -76,21 +79,106 @@ class LaplaceCallback(Callback):
         training, validation = (
             None if each is None else _Converted(each, convert) for each in self._loaders(trainer)
         )
-        self.bayes = fit_and_tune(self._network(pl_module), self.options, training, validation)
+        self.bayes = fit_and_tune(_network(pl_module, self.network), self.options, training, validation)
 
     def _loaders(self, trainer: Any) -> tuple[Iterable[Any] | None, Iterable[Any] | None]:
         """Return the loaders for training and for validation."""
         training = _single_loader(trainer.train_dataloader, "train_loader", self.train_loader)
         return training, _single_loader(trainer.val_dataloaders, "val_loader", self.val_loader)
 
-    def _network(self, module: nn.Module) -> nn.Module:
-        found = module if self.network is None else getattr(module, self.network, None)
-        if not isinstance(found, nn.Module):
-            parts = [name for name, _ in module.named_children()]
-            raise ArgumentError(
-                f"network={self.network!r} is no network of the LightningModule: it has {parts}"
-            )
-        return found
+
+class EvidenceCallback(Callback):
+    """Choose the prior of each layer by the evidence while the trainer trains: `train_by_evidence`.
+
+    The module's own loss is the mean of −log p(y | x), without a penalty, and its optimisers have no weight
+    decay. Before each step of an optimiser the gradient τθ/N of the penalty is added to that of the loss. The
+    loss that the module logs does not have the penalty.
+
+    When training ends, the network gets the weights with the largest evidence, before a `ModelCheckpoint`
+    writes the last ones. The state of the callback is not part of a checkpoint: a training that is resumed
+    begins with `prior_variance` again.
+
+    Args:
+        network: the name of the attribute of the LightningModule that is the network, such as "model"; by
+            default the LightningModule itself, whose `forward` then returns logits.
+        train_loader: used instead of the trainer's for the evidence, such as one without augmentation.
+        burn_in: the first epoch at whose end the evidence is computed.
+        every: the number of epochs from one evidence to the next. It is always computed after the last.
+        steps: the number of Adam's steps for each evidence.
+        learning_rate: of these steps, in the logarithms of the prior precisions.
+        each_layer: whether each layer has its own prior variance.
+        options: of the `Laplace`, such as `structure` or `prior_variance`, at which the training begins.
+
+    Attributes:
+        result: the `EvidenceTraining`, with the fitted `Laplace`, or None before training has ended. It has
+            no losses: the trainer has them.
+    """
+
+    def __init__(
+        self,
+        *,
+        network: str | None = None,
+        train_loader: Loader | None = None,
+        burn_in: int = 10,
+        every: int = 5,
+        steps: int = 20,
+        learning_rate: float = 0.1,
+        each_layer: bool = True,
+        **options: Unpack[LaplaceOptions],
+    ) -> None:
+        if Callback is object:
+            raise MissingPackageError(NO_LIGHTNING)
+        self.network, self.train_loader, self.options = network, train_loader, options
+        self.schedule = Schedule(burn_in, every, steps, learning_rate, each_layer)
+        self.result: EvidenceTraining | None = None
+        self._ascent: Ascent | None = None
+
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        """Raise, before training starts, if there is no such network or the options are wrong."""
+        Ascent(_network(pl_module, self.network), self.schedule, self.options)
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        """Check optimisers, data and network by a first fit, which also counts the points."""
+        self.result, ascent = None, Ascent(_network(pl_module, self.network), self.schedule, self.options)
+        ascent.check_optimizers(trainer.optimizers)
+        ascent.begin(self._loader(trainer))
+        self._ascent = ascent
+
+    def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
+        """Add the gradient of the penalty. Lightning clips gradients after that."""
+        assert self._ascent is not None
+        among = {id(each) for group in optimizer.param_groups for each in group["params"]}
+        self._ascent.add_penalty_gradient(among)
+
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        """Compute and ascend the evidence after some epochs."""
+        if self.schedule.is_due(epoch := trainer.current_epoch + 1):
+            self._measure(trainer, epoch)
+
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        """Give the network the weights with the largest evidence."""
+        assert self._ascent is not None
+        if (epoch := trainer.current_epoch) not in self._ascent.evidences:
+            self._measure(trainer, epoch)
+        self.result, self._ascent = self._ascent.finish([]), None
+
+    def _measure(self, trainer: Any, epoch: int) -> None:
+        assert self._ascent is not None
+        self._ascent.measure(self._loader(trainer), epoch)
+
+    def _loader(self, trainer: Any) -> Iterable[Any]:
+        """The training data, in the trainer's precision."""
+        found = _single_loader(trainer.train_dataloader, "train_loader", self.train_loader)
+        assert found is not None  # the trainer trains with it
+        return _Converted(found, trainer.precision_plugin.convert_input)
+
+
+def _network(module: nn.Module, name: str | None) -> nn.Module:
+    found = module if name is None else getattr(module, name, None)
+    if not isinstance(found, nn.Module):
+        parts = [name for name, _ in module.named_children()]
+        raise ArgumentError(f"network={name!r} is no network of the LightningModule: it has {parts}")
+    return found
 
 
 class _Converted:
@@ -127,6 +215,6 @@ def _single_loader(loaders: Any, name: str, given: Iterable[Any] | None) -> Iter
             return None
         found = [*(loaders.values() if isinstance(loaders, dict) else loaders)]
         if len(found) > 1:
-            raise DataError(f"the trainer has {len(found)} loaders for this: give LaplaceCallback({name}=…)")
+            raise DataError(f"the trainer has {len(found)} loaders for this: give the callback {name}=…")
         return found[0]  # type: ignore[no-any-return]
     return loaders  # type: ignore[no-any-return]

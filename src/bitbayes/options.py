@@ -48,6 +48,19 @@ LAPLACE_TORCH = {
     "last_layer_name": "head='NAME'",
     "asdl_fisher_kwargs": "leave it out; curvature=bb.Fisher(draws=…) draws labels",
     "subnetwork_indices": "freeze the other parameters (requires_grad_(False)), layers='all'",
+    # of its `marglik_training`
+    "n_epochs": "bb.train_by_evidence(epochs=…)",
+    "n_epochs_burnin": "bb.train_by_evidence(burn_in=…)",
+    "marglik_frequency": "bb.train_by_evidence(every=…)",
+    "n_hypersteps": "bb.train_by_evidence(steps=…)",
+    "lr_hyp": "bb.train_by_evidence(learning_rate=…)",
+    "prior_structure": "bb.train_by_evidence(each_layer=…), True or False",
+    "prior_prec_init": "bb.train_by_evidence(prior_variance=1/prior_prec_init)",
+    "optimizer_cls": "bb.train_by_evidence(model, loader, optimizer), the optimizer itself",
+    "optimizer_kwargs": "bb.train_by_evidence(model, loader, optimizer), the optimizer itself",
+    "scheduler_cls": "bb.train_by_evidence(scheduler=…), the scheduler itself, which steps after each epoch",
+    "scheduler_kwargs": "bb.train_by_evidence(scheduler=…), the scheduler itself",
+    "progress_bar": "the argument `progress` of each function, such as bb.train_by_evidence(progress=…)",
 }
 # The values of its options, and the line to write here.
 LINES = {

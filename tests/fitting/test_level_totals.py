@@ -155,8 +155,9 @@ def test_without_a_residual_there_are_none():
 def pooled():
     """A network for images of any size, whose levels are of channels."""
     torch.manual_seed(0)
-    first, second = nn.Conv2d(1, 2, 3, padding=1), nn.Conv2d(2, 3, 3, padding=1)
-    return nn.Sequential(first, nn.ReLU(), second, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, 3))
+    first, second, third = (nn.Conv2d(i, i + 1, 3, padding=1) for i in (1, 2, 3))
+    pool = nn.AdaptiveAvgPool2d(1)
+    return nn.Sequential(first, nn.ReLU(), second, nn.ReLU(), third, pool, nn.Flatten(), nn.Linear(4, 3))
 
 
 @pytest.mark.parametrize("layers", ["last", "all"])
@@ -164,7 +165,7 @@ def pooled():
 def test_inputs_that_are_not_of_one_size_have_no_level_of_their_own(layers, order):
     batches = [(torch.rand(6, 1, size, size), torch.arange(6) % 3) for size in order]
     found = level_sums(pooled(), batches, layers=layers)
-    assert [*found] == ["2", "head"] and [float(each.count) for each in found.values()] == [18, 18]
+    assert [*found] == ["4", "head"] and [float(each.count) for each in found.values()] == [18, 18]
     with pytest.raises(DataError, match=r"inputs of (16|25) and of (16|25) numbers"):
         level_sums(pooled(), batches, layers=layers, residual=True)
 

@@ -245,7 +245,7 @@ def test_the_levels_of_the_residual_are_exported(residual, kind, tmp_path):
     bayes = bb.Laplace(model, residual=residual).fit([(x, y)]).tune([(x, y)])
     inputs = torch.cat([x[:7], 3 * x[:5], x[:4] - 5])
     parts = bayes.explain(inputs)
-    assert [*parts][-2:] == ["head", "classes"] and len(parts) == (4 if residual == "auto" else 5)
+    assert [*parts][-2:] == ["head", "classes"] and len(parts) == (3 if residual == "auto" else 5)
     assert all(float(each.max()) > 0.01 for each in parts.values())
     graph = graph_of(bayes, tmp_path / f"bayes.{kind}", x[:2])
     with torch.no_grad():

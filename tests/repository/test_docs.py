@@ -141,7 +141,7 @@ ELSEWHERE = {
     "mistakes.md": "test_mistakes.py",
     "laplace_torch.md": "test_laplace_torch.py",
 }
-HERE = {"index.md", "choose.md", "ecosystem.md", "deploy.md", "openood.md", "many_machines.md"}
+HERE = {"index.md", "choose.md", "ecosystem.md", "deploy.md", "evidence.md", "openood.md", "many_machines.md"}
 
 
 def test_every_block_of_code_runs_somewhere():
@@ -251,6 +251,16 @@ def test_lines_of_many_machines_run(tmp_path, monkeypatch):
     code = code.replace('"nccl"', '"gloo"')
     exec(code, names)
     torch.distributed.destroy_process_group()
+    assert (tmp_path / "bayes.safetensors").exists()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_lines_of_evidence_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (code,) = blocks_without_prompts("evidence.md")
+    names = {"bb": bb} | lightning(tmp_path, monkeypatch)
+    exec(code.replace("max_epochs=60", "max_epochs=12"), names)
+    assert [*names["callback"].result.evidences] == [10, 12]
     assert (tmp_path / "bayes.safetensors").exists()
 
 

@@ -456,8 +456,8 @@ def test_the_input_has_correlations_if_it_is_a_vector():
 def test_pixels_count_beyond_the_data_only_if_there_are_other_levels():
     x, y = torch.rand(20, 1, 28, 28), torch.arange(20) % 3
     images = bb.Laplace(LeNet(3, hidden=8)).fit([(x, y)]).known_residual
-    assert images.names == ("input", "3", "6", "head", "classes")
-    assert images.near_names == ("3", "6", "head", "classes")
+    assert images.names == ("input", "6", "head", "classes")
+    assert images.near_names == ("6", "head", "classes")
     plain = bb.Laplace(nn.Sequential(nn.Flatten(), nn.Linear(784, 3))).fit([(x, y)]).known_residual
     assert plain.near_names == plain.names == ("input",)
     table = laplace("mlp", 3)[0].known_residual

@@ -79,10 +79,48 @@ def test_they_are_at_the_quarters_of_an_mlp_and_at_its_head(hidden, found, witho
     assert layers(model, x, input_is_level=False) == without
 
 
-def test_a_lenet_has_them_where_pixels_can_be_averaged():
-    """The third is before the flattening, and not after it, where 49 pixels stand side by side."""
+def test_a_lenet_has_one_where_pixels_can_be_averaged():
+    """It is before the flattening, and not after it, where 49 pixels stand side by side."""
     found = levels(LeNet(10, hidden=8), torch.rand(2, 1, 28, 28))
-    assert found == [Level("3", "3", 1), Level("6", "6", 1), Level("head", "9", -1)]
+    assert found == [Level("6", "6", 1), Level("head", "9", -1)]
+
+
+@pytest.mark.parametrize("make, size", [(nn.Conv1d, (6,)), (nn.Conv2d, (6, 6))])
+@pytest.mark.parametrize(
+    "count, found, without",
+    [
+        (1, [], ["0"]),
+        (2, [], ["0", "1"]),
+        (3, ["2"], ["1", "2"]),
+        (4, ["2", "3"], ["1", "2", "3"]),
+        (8, ["2", "4", "6"], ["2", "4", "6"]),
+    ],
+)
+def test_the_second_layer_is_none_if_its_features_are_averaged(make, size, count, found, without):
+    """What one convolution finds, averaged, is the brightness. If the input is no level, it is needed."""
+    before = [make(1 if i == 0 else 2, 2, 1) for i in range(count)]
+    x, head = torch.rand(2, 1, *size), str(count + 1)
+    model = nn.Sequential(*before, nn.Flatten(), nn.Linear(2 * x[0].numel(), 3))
+    assert layers(model, x) == [*found, head]
+    assert layers(model, x, input_is_level=False) == [*without, head]
+
+
+def test_the_second_layer_is_one_if_its_features_stand_side_by_side():
+    """Behind a flattening they are averaged. Behind a reshaping they are not, as in a table."""
+
+    class Reshaped(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b, self.head = nn.Conv2d(1, 2, 3), nn.Linear(32, 8), nn.Linear(8, 3)
+
+        def forward(self, x):
+            return self.head(self.b(self.a(x).reshape(len(x), 32)))
+
+    x = torch.rand(2, 1, 6, 6)
+    flattened = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(32, 8), nn.Linear(8, 3))
+    assert layers(flattened, x) == ["3"]
+    assert layers(flattened, x, input_is_level=False) == ["0", "1", "3"]
+    assert layers(Reshaped(), x) == ["b", "head"]
 
 
 def test_a_resnet_has_them_where_its_stages_begin():
@@ -100,6 +138,8 @@ def test_a_plain_linear_layer_has_none_but_its_input():
 def test_an_embedding_is_no_layer_and_all_others_see_tokens():
     """Three layers before the head: nearest to 3/4, 6/4 and 9/4 are the second and the third."""
     assert layers(Tokens(), sentences(), "out", input_is_level=False) == ["second", "third", "out"]
+    # Averaged over the tokens, what the second sees is left out if the input is a level.
+    assert layers(Tokens(), sentences(), "out") == ["third", "out"]
 
 
 def test_layers_that_are_called_twice_are_left_out():
@@ -174,8 +214,9 @@ def test_a_layer_of_the_users_own_is_a_layer():
 
     pool = nn.AdaptiveAvgPool2d(1)
     model = nn.Sequential(Own(1, 2), Own(2, 3), Own(3, 4), pool, nn.Flatten(), nn.Linear(4, 3))
-    found = levels(model, torch.rand(2, 1, 6, 6))
+    found = levels(model, torch.rand(2, 1, 6, 6), input_is_level=False)
     assert found == [Level("1", "1", 1), Level("2", "2", 1), Level("head", "5", -1)]
+    assert levels(model, torch.rand(2, 1, 6, 6)) == found[1:]
 
 
 def test_layers_that_are_called_like_a_level_have_another_name():
@@ -323,6 +364,24 @@ class Lora(nn.Module):
 
     def forward(self, x):
         return self.base_layer(x) + self.lora_B(self.lora_A(x))
+
+
+def test_an_adapter_around_a_convolution_is_as_the_convolution():
+    class Around(nn.Module):
+        def __init__(self, base_layer):
+            super().__init__()
+            self.base_layer = base_layer
+            self.lora_A = nn.Conv2d(base_layer.in_channels, 1, 5, padding=2, bias=False)
+            self.lora_B = nn.Conv2d(1, base_layer.out_channels, 1, bias=False)
+
+        def forward(self, x):
+            return self.base_layer(x) + self.lora_B(self.lora_A(x))
+
+    model, x = LeNet(10, hidden=8), torch.rand(2, 1, 28, 28)
+    expected = levels(model, x), levels(model, x, input_is_level=False)
+    model[0], model[3] = Around(model[0]), Around(model[3])
+    assert (levels(model, x), levels(model, x, input_is_level=False)) == expected
+    assert [each.layer for each in expected[1]] == ["3", "6", "9"]
 
 
 @pytest.mark.parametrize("rank", [2, 5])

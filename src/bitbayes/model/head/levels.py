@@ -5,11 +5,12 @@ averaged, tokens over those that the attention mask counts.
 
 `find_levels` chooses the levels of a network. The layers with weights are numbered 0, 1, …, M in the order of
 their calls, M is the head. The levels are the inputs of the layers nearest to M/4, M/2 and 3M/4, and of the
-head. Layer 0 is left out if the network's own input can be measured, because it sees little else. So is layer
-1 behind a convolution: averaged over the pixels, its features say how bright an image is and hardly what it
-shows, and what is far from the data there is often predicted well. Layers that are called twice, or whose
-input has no row for each input of the network, are left out, too. If a flattening comes directly before a
-layer, its input is the level, because there pixels can be averaged.
+head. If a flattening comes directly before a layer, its input is the level, because there pixels can be
+averaged. Layers that are called twice, or whose input has no row for each input of the network, are left out.
+
+If the network's own input can be measured, layer 0 is left out, too, because it sees little else, and so is
+layer 1 if its features are averaged: what one layer finds, averaged over all pixels, says how bright an image
+is, and hardly what it shows. What is far from the data there is often predicted well.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -105,26 +106,26 @@ def find_levels(network: nn.Module, inputs: Inputs, head: str | None, *, input_i
         return []
     *before, last = weighted
     names = [each.name for each in calls]
-    first = _first_able(calls[weighted[0]].module) if input_is_level else 0
+    seen = [_seen(calls, place) for place in before]
+
+    def too_early(number: int) -> bool:
+        return number == 0 or (number == 1 and len(seen[number].shape) > 2)
+
     able = [
         number
         for number, place in enumerate(before)
-        if number >= first and calls[place].rows and names.count(names[place]) == 1
+        if calls[place].rows and names.count(names[place]) == 1 and not (input_is_level and too_early(number))
     ]
     depth = len(before)
     wanted = [share * depth for share in DEPTHS] if able else []
     chosen = {min((abs(number - place), number) for number in able)[1] for place in wanted}
-    found = [_level(calls, before[number]) for number in sorted(chosen)]
+    measured = [seen[number] for number in sorted(chosen)]
+    found = [_level_at(each.name, each.module, len(each.shape)) for each in measured]
     # The input of the first layer is that of the network.
     if calls[last].rows and not (depth == 0 and input_is_level):
         end = calls[last]
         found.append(Level(HEAD, end.name, level_axis(end.module, len(end.shape))))
     return found
-
-
-def _first_able(layer: nn.Module) -> int:
-    """The number of the first layer whose input may be a level, by layer 0 of the network."""
-    return 2 if isinstance(getattr(layer, "base_layer", layer), CONVOLUTIONS) else 1
 
 
 @torch.no_grad()
@@ -151,12 +152,12 @@ def level_axis(module: nn.Module, dims: int) -> int:
     return 1 if isinstance(inside, CHANNELS_SECOND) or dims >= 4 else -1
 
 
-def _level(calls: list[_Call], place: int) -> Level:
+def _seen(calls: list[_Call], place: int) -> _Call:
+    """The call whose input is the level of the one at this place: a flattening just before it, or itself."""
     this, before = calls[place], calls[max(0, place - 1)]
     once = sum(each.name == before.name for each in calls) == 1
-    if isinstance(before.module, nn.Flatten) and before.rows and len(before.shape) > 2 and once:
-        this = before
-    return _level_at(this.name, this.module, len(this.shape))
+    flattened = isinstance(before.module, nn.Flatten) and before.rows and len(before.shape) > 2 and once
+    return before if flattened else this
 
 
 def _level_at(layer: str, module: nn.Module, dims: int) -> Level:
