@@ -79,7 +79,10 @@ def test_options_that_go_together_are_returned_as_they_are(given):
         ({"curvature": Fisher()}, "curvature='fisher'.*layers='all'"),
         ({**NETWORKS, "residual": True}, "residual.*'sampled_networks'.*choose another"),
         ({**NETWORKS, "residual": ("fc",)}, "residual.*'sampled_networks'"),
-        ({"likelihood": "poisson"}, "likelihood='poisson'.*'auto', 'categorical', 'bernoulli', 'gaussian', 'preference'$"),
+        (
+            {"likelihood": "poisson"},
+            "likelihood='poisson'.*'auto', 'categorical', 'bernoulli', 'gaussian', 'preference'$",
+        ),
     ],
     ids=str,
 )
