@@ -142,7 +142,8 @@ class Laplace(ModelWrapper):
         predictive: how the average is computed: the default `method` of `predict_proba`. "auto" is probit for
             one logit, pairwise for up to 64 and meanfield for more. It can be set at any time.
         likelihood: of the labels. "auto" is "bernoulli" for one output and "categorical" for more. "gaussian"
-            is for regression, with `predict` and `interval` (docs/regression.md).
+            is for regression, with `predict` and `interval` (docs/regression.md), and "preference" for reward
+            models, with `reward` (docs/preferences.md).
         head: the name of the last linear layer. It is found automatically if None.
         curvature: "exact". With `layers="all"` this takes k − 1 backward passes for each batch; "fisher", or
             `bb.Fisher(draws=1)`, takes one for each label that is drawn from the model.
