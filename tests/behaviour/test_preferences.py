@@ -369,6 +369,27 @@ def test_measures_draws_thresholds_and_draws_of_networks():
     torch.testing.assert_close(rewards.std(0), expected.deviation, rtol=5 / math.sqrt(40_000), atol=0)
 
 
+def test_points_that_were_passed_once_are_tuned_as_by_tune():
+    bayes, a, b, y = case(n=200)
+    bayes.tune(loader(a, b, y))
+    passed = bb.PassedPoints.of(bayes, loader(a, b, y))
+    assert passed.tune() == bayes.settings
+    probabilities, _ = passed.predict(bayes.settings)
+    torch.testing.assert_close(probabilities, bayes.predict_proba((a, b)), **DIGITS)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_has_differences_in_float32(dtype):
+    model, (a, b, y) = reference.network(1, dtype=torch.float32), data(dtype=torch.float32)
+    exact = laplace(model).fit([((a, b), y)]).reward(a, b)
+    half = laplace(copy.deepcopy(model).to(dtype)).fit([((a.to(dtype), b.to(dtype)), y)])
+    found = half.reward(a.to(dtype), b.to(dtype))
+    assert found.mean.dtype == torch.float32
+    # Three roundings of 2⁻⁹, of numbers up to about 4.
+    torch.testing.assert_close(found.mean, exact.mean, rtol=0.05, atol=0.05)
+    torch.testing.assert_close(found.deviation, exact.deviation, rtol=0.05, atol=0.05)
+
+
 def test_the_model_is_neither_changed_nor_copied_and_its_changes_are_noticed():
     model, (a, b, y) = reference.network(1).train(), data()
     before, expected = copy.deepcopy(model.state_dict()), model(a)

@@ -36,6 +36,19 @@ def test_a_mapping_has_both_sides_and_maybe_labels():
         assert labelled_pair({**batch, "margin": A})[0] == batch
 
 
+@pytest.mark.parametrize(
+    "batch",
+    [
+        ({"ids": A, "labels": A}, {"ids": B, "labels": B}),
+        {"ids_chosen": A, "labels_chosen": A, "ids_rejected": B, "labels_rejected": B},
+    ],
+)
+def test_labels_of_tokens_on_both_sides_are_left_out(batch):
+    """With them a language model would compute a loss."""
+    pair, labels = labelled_pair(batch)
+    assert pair == {"ids_chosen": A, "ids_rejected": B} and labels.tolist() == [1, 1, 1]
+
+
 def test_data_of_a_prediction_are_one_pair_or_a_loader():
     batches = [(A, B)]
     assert pair_data(batches) is batches and pair_data((A, B)) == {"chosen": A, "rejected": B}

@@ -14,7 +14,14 @@ from torch import Tensor
 
 from bitbayes.errors import DataError, UnusedDataWarning, level_of_the_caller
 from bitbayes.model.loaders.arguments import USE_ADAPT
-from bitbayes.model.loaders.batches import LABELS, by_place, describe, labels_of, row_count
+from bitbayes.model.loaders.batches import (
+    LABELS,
+    by_place,
+    describe,
+    labels_of,
+    row_count,
+    without_labels,
+)
 from bitbayes.model.loaders.sides import SIDES, joined_sides, side_of, sides_of
 
 EXPECTED = (
@@ -41,7 +48,8 @@ class PairAdapter:
 
 def labelled_pair(batch: Any) -> tuple[dict[str, Any], Tensor]:
     """The mapping of a pair (`sides.py`) and its labels, which are all 1 if the batch has none."""
-    first, second, labels = _parts(batch)
+    *inputs, labels = _parts(batch)
+    first, second = map(without_labels, inputs)  # of a language model, which no reward has
     rows = [row_count(each) for each in (first, second)]
     if rows[0] != rows[1]:
         raise DataError(
