@@ -377,6 +377,18 @@ def plain(rank, size):
     return described(bb.Laplace(network()).fit(data).tune(data))
 
 
+def several_labels(rank, size):
+    """What was fitted and tuned on several labels for each point, by processes with shares of the data."""
+    x, _ = dataset()[:]
+    generator = torch.Generator().manual_seed(0)
+    y = torch.rand(len(x), 3, generator=generator).double() < network()(x).detach().sigmoid()
+    data = TensorDataset(x, y)
+    bayes = bb.Laplace(network(), likelihood="multilabel").fit(loader(data, rank, size))
+    bayes.tune(loader(data, rank, size))
+    found = described(bayes, x)
+    return [*found["tensors"].values(), found["sums"], found["numbers"], found["probabilities"]]
+
+
 def train_by_evidence(rank, size):
     """What the evidence has chosen, in a network that is trained on each process's share of each batch."""
     data = dataset(3, 96)

@@ -270,7 +270,7 @@ def test_in_units_of_the_noise_every_covariance_has_the_product_of_two_deviation
     factors = CovarianceFactors(torch.rand(n, r).double(), q, torch.zeros(n).double(), own)
     gaussian = LogitGaussian(torch.randn(n, k).double(), factors, 1 + torch.rand(n).double())
     deviations = torch.tensor([0.1, 1.0, 30.0], dtype=torch.float64)
-    found = gaussian.at_noise(deviations)
+    found = gaussian.at_noise(deviations, k)
     expected = gaussian.covariance * torch.outer(deviations, deviations)
     torch.testing.assert_close(found.covariance, expected, rtol=1e-13, atol=1e-13)
     torch.testing.assert_close(found.variances(), expected.diagonal(dim1=1, dim2=2), rtol=1e-13, atol=1e-13)

@@ -256,3 +256,70 @@ def test_names_with_dollars_are_no_formulas(ax):
     plots.risk_coverage({"$a$": torch.randn(5)}, torch.ones(5).bool(), ax=ax)
     ax.figure.canvas.draw()
     assert labels(ax)[0].startswith(r"\$a\$")
+
+
+def values(n=400, k=2):
+    """A prediction that is calibrated but for chance, and its targets (n, k)."""
+    mean, variance, noise = torch.randn(n, k), torch.rand(n, k), torch.full((n, k), 0.5)
+    return bb.Prediction(mean, variance, noise), mean + (variance + noise).sqrt() * torch.randn(n, k)
+
+
+@pytest.mark.parametrize("output", [0, 1])
+def test_intervals_are_those_of_the_prediction_and_of_the_function_alone(ax, output):
+    prediction, y = values(50)
+    assert plots.intervals(prediction, y, coverage=0.8, output=output, ax=ax) is ax
+    order = prediction.mean[:, output].argsort()
+    line, points = ax.lines
+    assert numpy.allclose(xy(line)[1], prediction.mean[order, output])
+    assert xy(points)[0].tolist() == list(range(50)) and numpy.allclose(xy(points)[1], y[order, output])
+    whole = prediction.interval(0.8)[order, output]
+    half = 1.2815515655 * prediction.variance[order, output].sqrt()  # the quantile of 90 %
+    own = torch.stack([prediction.mean[order, output] - half, prediction.mean[order, output] + half], 1)
+    for place, expected in enumerate((whole, own)):
+        drawn = [ends for _, ends in sorted(band(ax, place).items())]
+        assert numpy.allclose(drawn, expected, atol=1e-5)
+    assert labels(ax) == ["80 % of targets", "the function alone", "mean", "targets"]
+
+
+def test_intervals_along_an_input_are_in_its_order_and_need_no_targets(ax):
+    prediction, _ = values(30, k=1)
+    x = torch.randn(30, 1)
+    plots.intervals(prediction, x=x, ax=ax)
+    (line,) = ax.lines
+    assert numpy.allclose(xy(line)[0], x[:, 0].sort().values)
+    assert numpy.allclose(xy(line)[1], prediction.mean[x[:, 0].argsort(), 0])
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "message"),
+    [
+        ({"output": 2}, ArgumentError, "output=2: the prediction has 2 outputs"),
+        ({"coverage": 90}, ArgumentError, "coverage=90"),
+        ({"x": torch.zeros(50, 3)}, DataError, r"x has shape \(50, 3\): expected 50 numbers"),
+        ({"targets": torch.zeros(49, 2)}, DataError, r"targets has shape \(49,\)"),
+    ],
+)
+def test_intervals_of_what_does_not_fit_raise(given, error, message):
+    with pytest.raises(error, match=message):
+        plots.intervals(values(50)[0], **given)
+    assert not pyplot.get_fignums()
+
+
+def test_the_coverage_curve_is_the_share_of_targets_inside(ax):
+    prediction, y = values()
+    sure = bb.Prediction(prediction.mean, prediction.variance / 9, prediction.noise_variance / 9)
+    assert plots.coverage_curve({"bitbayes": prediction, "plain": sure}, y, ax=ax) is ax
+    _, ours, plain = ax.lines
+    assert [ours.get_color(), plain.get_color()] == [plots.COLOURS["bitbayes"], plots.COLOURS["plain"]]
+    for line, each in ((ours, prediction), (plain, sure)):
+        x, shares = xy(line)
+        # The smallest interval that holds a target has the coverage P(|z| ≤ |(y − m)/s|).
+        needed = 2 * torch.special.ndtr(((y - each.mean) / each.deviation).abs().double()) - 1
+        expected = [100 * (needed <= level / 100).double().mean().item() for level in x]
+        assert numpy.allclose(shares, expected, atol=100 / y.numel())  # one target at the end, by rounding
+    assert (numpy.diff(xy(ours)[1]) >= 0).all() and numpy.abs(xy(ours)[0] - xy(ours)[1]).max() < 8
+    assert (xy(plain)[1] < xy(plain)[0]).all()
+    inside = 100 * metrics.interval_coverage(sure.interval(0.9), y)
+    assert labels(ax)[1] == f"plain: {inside:.0f} % in intervals of 90 %"
+    with pytest.raises(ArgumentError, match="shapes"):
+        plots.coverage_curve(prediction, y[:, :1])

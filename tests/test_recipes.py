@@ -241,6 +241,7 @@ def test_a_likelihood(ordinal, tmp_path, layers):
     assert bayes.evaluate([(x, y)])["nll"] < bb.metrics.nll(torch.full((300, 3), 1 / 3), y)
     parts = bayes.uncertainty(x)
     torch.testing.assert_close(parts.entropy, parts.expected_entropy + parts.mutual_information)
+    assert torch.equal(bayes.confidence(x), probabilities.amax(1))
     assert bayes.score(x).mean() > bayes.score(10 * x).mean()
     for objective in ("ood", "nll", "evidence"):
         with warnings.catch_warnings():

@@ -373,7 +373,7 @@ def test_classifiers_have_no_values():
         ({"noise_variance": 0.0}, "noise_variance=0.0"),
         ({"noise_variance": "auto"}, "noise_variance='auto'"),
         ({"likelihood": "regression"}, "likelihood='gaussian'"),
-        ({"sigma_noise": 1.0}, "noise_variance=sigma_noise"),
+        ({"sigma_noise": 0.5}, "noise_variance=0.25"),
     ],
 )
 def test_options_that_do_not_fit_name_the_line_to_write(options, says):

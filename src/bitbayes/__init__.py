@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from bitbayes.laplace import Laplace
     from bitbayes.logits import LogitGaussian
     from bitbayes.merging import merge
-    from bitbayes.options import Fisher
+    from bitbayes.options import Draws, Fisher
     from bitbayes.passed_points import PassedPoints
     from bitbayes.processes import process_group
     from bitbayes.regression import Prediction
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BitbayesError",
+    "Draws",
     "EvidenceTraining",
     "Fisher",
     "Laplace",
@@ -67,6 +68,7 @@ __all__ = [
 
 # The modules that hold the public classes and functions. Every other public name is a module itself.
 _HOMES = {
+    "Draws": "options",
     "EvidenceTraining": "evidence",
     "Fisher": "options",
     "Laplace": "laplace",

@@ -1,9 +1,10 @@
 """A Gaussian over logits → drop-in logits, whose softmax (one logit: sigmoid) is the averaged prediction.
 
 ∫ softmax(f) N(f | m, C) df has no closed form. These functions approximate it (probit, pairwise, mean_field,
-bridge) or, for one logit, integrate it (quadrature). The result does not depend on a common shift of all
-logits. κ = π/8 throughout. Everything is computed in units of `scale` (see `LogitGaussian`), so that a limit
-far from the data is reached and not inf/inf. Each likelihood lists its closed forms by name.
+bridge) or, for one logit or several labels, integrate it (quadrature). The result does not depend on a common
+shift of all logits of a softmax. κ = π/8 throughout. Everything is computed in units of `scale` (see
+`LogitGaussian`), so that a limit far from the data is reached and not inf/inf. Each likelihood lists its
+closed forms by name.
 """
 
 import math
@@ -20,7 +21,7 @@ FEW_CLASSES = 64
 
 
 def probit(gaussian: LogitGaussian) -> Tensor:
-    """One logit: z = m/√(1 + κv), the paper's."""
+    """One logit, or each of several on its own: z = m/√(1 + κv), the paper's."""
     variances = gaussian.scaled_variances()
     return gaussian.scaled_mean * (gaussian.floor[:, None] + KAPPA * variances).rsqrt()
 
@@ -146,13 +147,13 @@ def bridge(gaussian: LogitGaussian) -> Tensor:
 
 
 def quadrature(gaussian: LogitGaussian) -> Tensor:
-    """One logit: log p/(1 − p) with p = ∫ σ(f) N(f | m, v) df to 1e-10 in float64, by the trapezoidal rule.
+    """One logit, or each of several on its own: log p/(1 − p) with p = ∫ σ(f) N(f | m, v) df.
 
-    v ≤ 1: over the Gaussian, Σ σ(m + √v t) φ(t). v > 1: over the logistic, since σ(f) = P(f > l) for a
-    logistic l: Σ σ'(l) Φ((m − l)/√v). Both integrands are analytic in a strip about the real line, so the
-    rule's error falls like exp(−2π·width/step): below 1e-13 here.
+    To 1e-10 in float64, by the trapezoidal rule. v ≤ 1: over the Gaussian, Σ σ(m + √v t) φ(t). v > 1: over
+    the logistic, since σ(f) = P(f > l) for a logistic l: Σ σ'(l) Φ((m − l)/√v). Both integrands are analytic
+    in a strip about the real line, so the rule's error falls like exp(−2π·width/step): below 1e-13 here.
     """
-    # The side of the smaller probability, (n, 1). Not by `sign` and `abs`: their derivatives at 0 are wrong.
+    # The side of the smaller probability, (n, k). Not by `sign` and `abs`: their derivatives at 0 are wrong.
     side = torch.where(gaussian.scaled_mean < 0, -1.0, 1.0).to(gaussian.scaled_mean)
     mean, floor = -gaussian.scaled_mean * side, gaussian.floor[:, None]
     variance = gaussian.scaled_variances()
@@ -162,13 +163,13 @@ def quadrature(gaussian: LogitGaussian) -> Tensor:
 
     t = torch.arange(-9, 9 + step, step, dtype=mean.dtype, device=mean.device)
     density = torch.exp(-t.square() / 2) * (step / math.sqrt(2 * math.pi))
-    logits = (mean + deviation * t) * gaussian.scale[:, None]
-    narrow = (logits.sigmoid() * density).sum(1, keepdim=True)
+    logits = (mean[..., None] + deviation[..., None] * t) * gaussian.scale[:, None, None]  # (n, k, knots)
+    narrow = (logits.sigmoid() * density).sum(2)
 
     knots = torch.arange(-40, 40 + step, step, dtype=mean.dtype, device=mean.device)
     logistic = knots.sigmoid() * (-knots).sigmoid() * step
-    quantiles = (mean - knots * floor.sqrt()) / deviation
-    wide = (logistic * torch.special.ndtr(quantiles)).sum(1, keepdim=True)
+    quantiles = (mean[..., None] - knots * floor.sqrt()[..., None]) / deviation[..., None]
+    wide = (logistic * torch.special.ndtr(quantiles)).sum(2)
 
     small = torch.where(variance <= floor, narrow, wide)
     return (torch.log1p(-small) - safe_log(small)) * side

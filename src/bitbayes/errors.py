@@ -87,7 +87,7 @@ class EdgeWarning(UserWarning):
 
 
 class FewPointsWarning(UserWarning):
-    """There are hardly any validation points, so that a weak prior has decided."""
+    """There are hardly any validation points, so that a weak prior has decided, or none of a label."""
 
 
 class UntunedWarning(UserWarning):

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import Any, Never, Self
+from typing import Any, Literal, Never, Self
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +29,7 @@ from bitbayes.io import export, posterior_file
 from bitbayes.io.atomic_write import check_writable
 from bitbayes.io.checkpoint import checkpointing
 from bitbayes.io.strict_json import as_parsed
+from bitbayes.label_metrics import threshold_choice
 from bitbayes.likelihoods import LIKELIHOODS, Likelihood, closed_form_names
 from bitbayes.likelihoods.preference import Reward
 from bitbayes.logits import LogitGaussian
@@ -57,7 +58,9 @@ from bitbayes.options import (
     AUTO,
     SAMPLED_NETWORKS,
     BoundForm,
+    CovarianceName,
     CurvatureName,
+    Draws,
     Fisher,
     FrozenOption,
     LaplaceOptions,
@@ -73,7 +76,7 @@ from bitbayes.options import (
     refuse_places,
     refuse_unknown,
 )
-from bitbayes.posteriors import POSTERIORS, WeightPosterior
+from bitbayes.posteriors import WeightPosterior, posterior_of
 from bitbayes.posteriors.base import Passed
 from bitbayes.predicting import RANKS, SCORE, Predictive, Predictor, Rank
 from bitbayes.prior import Prior, check_noise_variance, check_variance, differentiable, positive
@@ -101,7 +104,15 @@ UNCERTAINTY_SEED = 0
 # How many noise variances are shown.
 SHOWN_NOISE = 3
 # What a user may set, and the public attributes that `__init__` sets.
-SETTABLE = ("settings", "temperature", "prior_variance", "near_variance", "beyond_variance", "predictive")
+SETTABLE = (
+    "settings",
+    "temperature",
+    "prior_variance",
+    "near_variance",
+    "beyond_variance",
+    "predictive",
+    "covariance",
+)
 ATTRIBUTES = ("model", "options")
 
 
@@ -142,11 +153,17 @@ class Laplace(ModelWrapper):
         predictive: how the average is computed: the default `method` of `predict_proba`. "auto" is probit for
             one logit, pairwise for up to 64 and meanfield for more. It can be set at any time.
         likelihood: of the labels. "auto" is "bernoulli" for one output and "categorical" for more. "gaussian"
-            is for regression, with `predict` and `interval` (docs/regression.md), and "preference" for reward
-            models, with `reward` (docs/preferences.md).
+            is for regression, with `predict` and `interval` (docs/regression.md). "multilabel" is for several
+            labels of each input (docs/multilabel.md). "preference" is for reward models, with `reward`
+            (docs/preferences.md).
         head: the name of the last linear layer. It is found automatically if None.
-        curvature: "exact". With `layers="all"` this takes k − 1 backward passes for each batch; "fisher", or
-            `bb.Fisher(draws=1)`, takes one for each label that is drawn from the model.
+        curvature: with `layers="all"`, "exact" takes k − 1 backward passes for each batch; "fisher", or
+            `bb.Fisher(draws=1)`, takes one for each label that is drawn from the model. "auto" is exact for
+            up to 64 outputs, and "fisher" for more.
+        covariance: of the logits, with `layers="all"`. "exact" takes k − 1 backward passes for each batch;
+            "draws", or `bb.Draws(20)`, estimates it by draws of the weights, and takes about two forward
+            passes for each. "auto" is exact for up to 64 outputs, and "draws" for more. It can be set at any
+            time.
         residual: whether to add a variance that grows with the distance from the training data, near them and
             beyond. "auto" measures it at the head's input, at up to three levels before it, and at the input
             of the model if that is of floating-point numbers (or uint8) of one size, once `tune` has chosen
@@ -193,7 +210,8 @@ class Laplace(ModelWrapper):
         predictive: PredictiveName = "auto",
         likelihood: LikelihoodName = "auto",
         head: str | None = None,
-        curvature: CurvatureName | Fisher = "exact",
+        curvature: CurvatureName | Fisher = AUTO,
+        covariance: CovarianceName | Draws = AUTO,
         residual: ResidualOption = AUTO,
         noise_variance: float | Sequence[float] | None = None,
         output: Selector | None = None,
@@ -210,7 +228,7 @@ class Laplace(ModelWrapper):
             self.model = selected(unselected(self.model), output, PairAdapter(adapt))
         given: dict[str, Any] = {"layers": layers, "structure": structure, "predictive": predictive}
         given |= {"likelihood": likelihood, "head": head, "output": output, "adapt": adapt}
-        given |= {"noise_variance": noise_variance}
+        given |= {"noise_variance": noise_variance, "covariance": covariance}
         self.options = Options.checked(self.model, curvature, residual, **given)
         self._posterior: WeightPosterior | None = None
         self._residual: Residual | None = None
@@ -286,6 +304,19 @@ class Laplace(ModelWrapper):
     @predictive.setter
     def predictive(self, value: PredictiveName) -> None:
         self.options = replace(self.options, predictive=value).check()
+
+    @property
+    def covariance(self) -> CovarianceName | Draws:
+        """How the covariance of the logits is computed over all layers. After a change, tune again."""
+        return self.options.covariance
+
+    @covariance.setter
+    def covariance(self, value: CovarianceName | Draws) -> None:
+        options, posterior = replace(self.options, covariance=value).check(), self._posterior
+        if posterior is not None:
+            made = posterior_of(self.model, posterior.fitted, options)
+            self._posterior = made.share_decomposition(posterior)
+        self.options = options
 
     # ---- learning
 
@@ -378,8 +409,9 @@ class Laplace(ModelWrapper):
 
         If `prior_variance` is a mapping, each layer gets its own, which only "evidence" can choose. With
         `layers="all"`, candidates are compared with standard deviations that are interpolated between 18
-        priors (to 0.6 %, near the ends of the range 2 %). They are compared by the closed form even if the
-        predictive is "sampled_networks".
+        priors (to 0.6 %, near the ends of the range 2 %). With `covariance="draws"` these are 12 priors
+        (3.5 % and 10 %), on at most 1,500 points, which are chosen at random. Candidates are compared by the
+        closed form even if the predictive is "sampled_networks".
 
         Warns (`EdgeWarning`) if the chosen prior variance is the first or the last candidate, and
         (`FewPointsWarning`) if there are hardly any validation points.
@@ -485,6 +517,8 @@ class Laplace(ModelWrapper):
     ) -> Tensor:
         """Return class probabilities (n, k). Each row sums to one. A network with one logit gives (n, 2).
 
+        With likelihood="multilabel" they are those of each label, and rows do not sum to one.
+
         If the output has positions, the result has its shape, (n, t, k) or (n, k, h, w).
 
         Args:
@@ -538,17 +572,13 @@ class Laplace(ModelWrapper):
         """
         self._warn_if_untuned()
         predictor = self._current_predictor()
-        if predictor.posterior.likelihood.classifies:
-            raise ArgumentError(
-                "`predict` is for regression (likelihood='gaussian'): a classifier has `predict_proba`"
-            )
         if joint:
             if not isinstance(x, (Tensor, Mapping)):
                 raise ArgumentError(f"joint=True needs one batch of inputs, not a {type(x).__name__}")
             with torch.set_grad_enabled(_requires_grad(x)):
                 return predictor.joint_values(without_labels(x))
         if _requires_grad(x):
-            return Prediction.of(predictor.forward(without_labels(x)).gaussian, predictor.settings)
+            return predictor.differentiable_values(without_labels(x))
         with torch.no_grad():
             return Prediction.joined(found for _, found in predictor.values(predictor.batches(x)))
 
@@ -653,7 +683,8 @@ class Laplace(ModelWrapper):
         its own: (n, t) or (n, h, w).
 
         The energy is log Σᵢ exp(m̃ᵢ/√(1 + π/8·c̃ᵢᵢ)), where m̃ and c̃ are the means and variances of the centred
-        logits. For one logit z = m/√(1 + π/8·v) it is that of the two logits ±z/2. The score is
+        logits. For one logit z = m/√(1 + π/8·v) it is that of the two logits ±z/2, and for several labels of
+        an input the sum over these. The score is
         −½ log(1 + e^(−2a)) − ½ log(1 + e^(2b)) − 4 log(1 + c²). a is the energy, in deviations from the
         median of the validation data. b ≤ 10 is the residual's distance from the classes, in the same way; if
         it is not measured, the term is left out. c is the cube of the distance at the other level at which x
@@ -668,6 +699,9 @@ class Laplace(ModelWrapper):
     @torch.no_grad()
     def confidence(self, x: Data) -> Tensor:
         """Return the probability of the most probable class for each row, (n,).
+
+        With several labels for each input it is the probability that all of them are predicted right,
+        Πᵢ max(pᵢ, 1 − pᵢ).
 
         It is for mistakes: the less confident a prediction, the more often it is wrong. Strangers are told by
         `score`. If the output has positions, each has its own: (n, t) or (n, h, w).
@@ -704,6 +738,56 @@ class Laplace(ModelWrapper):
         batches = predictor.batches(val_loader, keep_labels=True)
         ranks = predictor.rank(batches, by, predictor.predictive(self.predictive))
         return metrics.threshold(torch.cat([each.cpu() for _, each in ranks]), accept=accept)
+
+    @torch.no_grad()
+    def label_thresholds(
+        self,
+        val_loader: Loader,
+        *,
+        maximise: Literal["f1"] = "f1",
+        precision: float | None = None,
+        recall: float | None = None,
+        progress: bool | None = None,
+    ) -> Tensor:
+        """Return for each label the probability from which to give it, (k,): likelihood="multilabel" alone.
+
+        Then `bayes.predict_proba(x) >= t` are the labels of x. A label that no validation point has gets 0.5,
+        with a `FewPointsWarning`.
+
+        Args:
+            val_loader: validation data, as for `tune`.
+            maximise: what is maximised, the F1 of each label.
+            precision: in its place, the least share of the given labels that must be true, at the largest
+                recall.
+            recall: in its place, the least share of the true labels that must be given, at the largest
+                threshold.
+            progress: as for `fit`.
+
+        >>> import bitbayes as bb
+        >>> _ = torch.manual_seed(0)
+        >>> x = torch.randn(80, 4)
+        >>> y = x[:, :2] + x[:, 2:] > 0
+        >>> bayes = bb.Laplace(nn.Linear(4, 2), likelihood="multilabel", prior_variance=1.0).fit([(x, y)])
+        >>> t = bayes.label_thresholds([(x, y)])
+        >>> bb.metrics.f1(bayes.predict_proba(x), y, thresholds=t) >= bb.metrics.f1(bayes.predict_proba(x), y)
+        True
+        """
+        predictor = self._current_predictor()
+        likelihood = predictor.posterior.likelihood
+        if likelihood.one_label or not likelihood.classifies:
+            raise ArgumentError(
+                f"likelihood={likelihood.name!r} has no labels that each need a threshold: this is for "
+                "likelihood='multilabel', and `threshold` for scores"
+            )
+        threshold_choice(maximise, precision, recall)  # raises now, not after the pass
+        predictor.posterior.check_outputs()
+        self._warn_if_untuned()
+        steps = track(check_loader(val_loader), "label thresholds", progress)
+        rated = predictor.rate(labelled_batches(steps, self.model), predictor.predictive(self.predictive))
+        assert rated.labels is not None
+        return metrics.label_thresholds(
+            rated.probabilities, rated.labels, maximise=maximise, precision=precision, recall=recall
+        )
 
     @torch.no_grad()
     def explain(self, x: Data) -> dict[str, Tensor]:
@@ -777,6 +861,11 @@ class Laplace(ModelWrapper):
         "quantile_error". Outliers have "NAME/widening" in the place of "NAME/mmc": the mean deviation there,
         relative to that on the data.
 
+        With several labels for each input the keys are "accuracy" (the share of points all of whose labels
+        are right), "hamming" (the share of wrong labels), "f1_micro", "f1_macro", "map" (the mean average
+        precision), "nll" and "brier" (sums over the labels), "ece" and "mmc" (of the labels' probabilities),
+        and "aurc". A label counts as given from a probability of 0.5 on.
+
         Args:
             loader: test data, as for `fit`.
             outliers: a tensor or a loader for each name. Labels are ignored.
@@ -833,8 +922,9 @@ class Laplace(ModelWrapper):
 
         The limit is computed in one pass, in float64, and not sampled at a large δ. With the residual it is
         1/k. For one logit it is σ(|μᵀs|/√(π/8·sᵀΣs)), where s is the slope of the features along the ray. If
-        s = 0 the features stop growing, and the limit is the prediction there. It needs a predictive in
-        closed form, and a network that is piecewise affine, such as a ReLU network.
+        s = 0 the features stop growing, and the limit is the prediction there. With several labels for each
+        input both are (n, k), one for each label. It needs a predictive in closed form, and a network that is
+        piecewise affine, such as a ReLU network.
 
         Args:
             x: one ray for each row.
@@ -1049,6 +1139,11 @@ class Laplace(ModelWrapper):
             )
         posterior.check_outputs()
         target, every = export.check_path(path), posterior.over_all_layers
+        if not posterior.has_graph:
+            raise ArgumentError(
+                f"covariance={self._shown_covariance()}: only the exact covariance becomes a graph. Set "
+                "`covariance = 'exact'` first, which takes a backward pass for each logit but one"
+            )
         if every and target.suffix == ".onnx":
             raise ArgumentError("layers='all' needs derivatives, and ONNX has none: export to '.pt2' instead")
         if not isinstance(score, bool):
@@ -1065,16 +1160,17 @@ class Laplace(ModelWrapper):
 
     def __repr__(self) -> str:
         """Return what was asked for and what was chosen. Of the model only the name is shown."""
+        every = f", covariance={self._shown_covariance()}" if self.layers == "all" else ""
         rows = [
             f"model={type(self.model).__name__}, layers={self.layers!r}, "
-            f"structure={self._shown_structure()}, predictive={self._shown_predictive()}",
+            f"structure={self._shown_structure()}, predictive={self._shown_predictive()}{every}",
             f"prior_variance={self._shown_prior()}, {self._shown_spread()}, "
             f"residual={self._shown_residual()}",
             "not fitted",
         ]
         if self._posterior is not None:
             likelihood, outputs = self._posterior.likelihood, self._posterior.outputs
-            what = "classes" if likelihood.classifies else "outputs"
+            what = "classes" if likelihood.one_label else "labels" if likelihood.classifies else "outputs"
             rows[-1] = (
                 f"fitted on {self._posterior.fitted.count:,} points, {likelihood.classes(outputs):,} {what}"
             )
@@ -1091,6 +1187,11 @@ class Laplace(ModelWrapper):
         if self.predictive != AUTO or self._posterior is None:
             return repr(self.predictive)
         return f"{self._predictive().name!r} (auto)"
+
+    def _shown_covariance(self) -> str:
+        if self.covariance != AUTO or self._posterior is None:
+            return repr(self.covariance)
+        return f"{self.options.draws(self._posterior.outputs) or 'exact'!r} (auto)"
 
     def _shown_prior(self) -> str:
         value = self.prior_variance
@@ -1132,7 +1233,8 @@ class Laplace(ModelWrapper):
         model = fingerprint(self.model), model_device(self.model)
         options, numbers, fitted = posterior_file.from_bytes(content, *model)
         own = as_parsed(self.options.as_json())
-        if differ := [name for name in own if name != "predictive" and options.get(name) != own[name]]:
+        free = ("predictive", "covariance")  # these can be set at any time
+        if differ := [name for name in own if name not in free and options.get(name) != own[name]]:
             raise FileError(f"it was fitted with other options ({', '.join(differ)})")
         before = self._settings
         try:
@@ -1140,6 +1242,7 @@ class Laplace(ModelWrapper):
             self.set_fitted(fitted)
             self.posterior.check_outputs()
             self.predictive, self.settings = options["predictive"], Settings(**numbers)
+            self.covariance = Options.from_json(options, self.output, self.adapt)["covariance"]
         except Exception:
             self._settings = before
             raise
@@ -1186,11 +1289,12 @@ class Laplace(ModelWrapper):
                 f"noise_variance={noise!r}: over all layers, the outputs share their weights, and so one "
                 "noise variance: give one number"
             )
-        if isinstance(noise, tuple) and self._posterior is not None and len(noise) != self._posterior.outputs:
-            raise ArgumentError(
-                f"noise_variance={noise!r}: expected one number, or one for each of "
-                f"{self._posterior.outputs} outputs"
-            )
+        if isinstance(noise, tuple) and self._posterior is not None:
+            targets = likelihood.targets(self._posterior.outputs)
+            if len(noise) != targets:
+                raise ArgumentError(
+                    f"noise_variance={noise!r}: expected one number, or one for each of {targets} target(s)"
+                )
 
     def _fitted_posterior(self) -> WeightPosterior:
         if self._posterior is None:
@@ -1215,7 +1319,7 @@ class Laplace(ModelWrapper):
 
     def _posterior_of(self, fitted: Fitted) -> WeightPosterior:
         """The posterior of these sums; raises if the prior variances are for other layers."""
-        posterior = POSTERIORS[self.options.layers](self.model, fitted)
+        posterior = posterior_of(self.model, fitted, self.options)
         if isinstance(self._settings.prior_variance, dict):
             check_variance(self._settings.prior_variance, lambda: posterior.names)
         return posterior
@@ -1253,8 +1357,11 @@ class Laplace(ModelWrapper):
 
     def _predictor(self) -> Predictor:
         posterior, settings = self._fitted_posterior(), self.settings
-        if posterior.likelihood.has_noise and settings.noise_variance is None:
-            settings = replace(settings, noise_variance=posterior.noise_variance)
+        if posterior.likelihood.has_noise:
+            noise = settings.noise_variance or posterior.noise_variance
+            if isinstance(noise, float) and not posterior.over_all_layers:
+                noise = (noise,) * posterior.likelihood.targets(posterior.outputs)
+            settings = replace(settings, noise_variance=noise)
         return Predictor(posterior, self._residual if settings.has_residual else None, settings)
 
     def _current_predictor(self) -> Predictor:
@@ -1301,13 +1408,15 @@ class _Outputs(nn.Module):
         likelihood, layout = posterior.likelihood, posterior.layout
         found = [first]
         if not likelihood.classifies:
-            predicted = Prediction.of(passed.gaussian, self.bayes._predictor().settings)
-            found.append(predicted.deviation.reshape(first.shape))
+            predicted = Prediction.of(passed.gaussian, likelihood, self.bayes._predictor().settings)
+            values = (predicted.mean, predicted.deviation)
+            same = first.numel() == predicted.mean.numel()  # a model may return (n,)
+            found = [each.reshape(first.shape) if same else each for each in values]
         if self.by == SCORE:
             ranks = self.bayes.settings.score(likelihood.score(passed.gaussian), passed.distances)
         elif self.by is not None:
             rows = layout.flatten(first, passed.gaussian.scale.shape[0], posterior.outputs)
-            ranks = likelihood.log_probabilities(rows).amax(1).exp()
+            ranks = likelihood.confidence(likelihood.log_probabilities(rows).exp())
         if self.by is not None:
             found.append(layout.assemble([(layout.position_sizes(tuple(first.shape)), ranks)]))
         return tuple(found)

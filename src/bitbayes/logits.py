@@ -132,18 +132,20 @@ class LogitGaussian:
         largest = torch.finfo(self.scaled_mean.dtype).max / 2
         return replace(self, scaled_mean=(self.scaled_mean / temperature).clamp(-largest, largest))
 
-    def at_noise(self, deviations: Tensor) -> LogitGaussian:
+    def at_noise(self, deviations: Tensor, values: int) -> LogitGaussian:
         """The Gaussian with the same mean, and each covariance Cᵢⱼ multiplied by sᵢsⱼ.
 
         Args:
             deviations: s (k,), the standard deviations of the noise that the covariance is in units of. There
                 is no common shift of the outputs then.
+            values: of how many of the first outputs the independent variance is. Others have none of it.
         """
         weights, factor, shift, independent, _ = self.factors
         deviations = deviations.to(weights)
-        own = torch.diag(deviations)
+        counts = (torch.arange(len(deviations), device=weights.device) < values).to(weights)
+        own = torch.diag(deviations * counts)
         if factor is None:
-            weights = weights if independent is None else weights + independent[:, None]
+            weights = weights if independent is None else weights + independent[:, None] * counts
             return replace(self, factors=CovarianceFactors(weights * deviations.square(), None, shift))
         factor = deviations[:, None] * factor
         if independent is not None:  # a column of its own for each output

@@ -118,7 +118,8 @@ def _kind(bayes: Laplace) -> tuple[object, ...]:
     """What two of them must have in common, so that their sums can be added. Seeds of draws may differ."""
     options, fitted = bayes.options, bayes.posterior.fitted
     structures = [type(each) for each in fitted.curvature.values()]
-    draws = options.fisher.draws if options.fisher else None
+    fisher = options.fisher(fitted.weights.outputs)
+    draws = None if fisher is None else fisher.draws
     residual = bool(options.residual), options.residual_layers
     return options.layers, structures, fitted.likelihood.name, draws, *residual
 

@@ -2,9 +2,10 @@
 
 `probs` is (n, k): one row of k class probabilities per point. Each row sums to one. A network with a single
 logit gives (n, 2). `labels` is (n,): whole numbers from 0 to k − 1. In regression, `mean`, `deviation` and
-`targets` are (n, k). The *confidence* of a point is its largest probability. `scores` is (n,): any numbers,
-larger for points that look more like the data. All sums are taken in float64 on the CPU, so the result does
-not depend on the device.
+`targets` are (n, k). With several labels for each point (`f1`, `hamming`, `label_nll`, …) `probs` (n, k) are
+the probabilities of the labels, whose rows do not sum to one, and `labels` (n, k) are 0 and 1. The
+*confidence* of a point is its largest probability. `scores` is (n,): any numbers, larger for points that look
+more like the data. All sums are taken in float64 on the CPU, so the result does not depend on the device.
 """
 
 import itertools
@@ -18,6 +19,18 @@ import torch
 from torch import Tensor
 
 from bitbayes.errors import ArgumentError, DataError
+from bitbayes.label_metrics import (
+    all_right,
+    f1,
+    hamming,
+    label_brier,
+    label_ece,
+    label_mmc,
+    label_nll,
+    label_thresholds,
+    mean_average_precision,
+    subset_accuracy,
+)
 
 __all__ = [
     "Reliability",
@@ -29,13 +42,22 @@ __all__ = [
     "crps",
     "ece",
     "entropy",
+    "f1",
     "fpr95",
     "gaussian_nll",
+    "hamming",
     "interval_coverage",
+    "label_brier",
+    "label_ece",
+    "label_mmc",
+    "label_nll",
+    "label_thresholds",
     "log_names",
     "mce",
+    "mean_average_precision",
     "mmc",
     "nll",
+    "of_labels",
     "of_outliers",
     "of_predictions",
     "of_scores",
@@ -44,6 +66,7 @@ __all__ = [
     "reliability",
     "risk_coverage",
     "rmse",
+    "subset_accuracy",
     "threshold",
 ]
 
@@ -349,6 +372,36 @@ def of_predictions(probs: Tensor, labels: Tensor, scores: Tensor) -> dict[str, f
         "brier": brier(probs, labels),
         "mmc": mmc(probs),
         "aurc": aurc(scores, probs.argmax(1) == labels),
+    }
+
+
+def of_labels(
+    probs: Tensor, labels: Tensor, scores: Tensor, *, thresholds: float | Tensor = 0.5
+) -> dict[str, float]:
+    """Return the measures of `Laplace.evaluate` on points with several labels each.
+
+    Args:
+        probs: (n, k), the probabilities of the labels.
+        labels: (n, k), 0 and 1.
+        scores: (n,); points with small ones are rejected first, for "aurc".
+        thresholds: from which a label is given, one number or (k,).
+
+    >>> probs, labels = torch.tensor([[0.9, 0.2], [0.9, 0.8]]), torch.tensor([[1, 0], [1, 0]])
+    >>> found = of_labels(probs, labels, torch.tensor([2.0, 1.0]))
+    >>> found["accuracy"], found["hamming"], found["f1_micro"], found["map"]
+    (0.5, 0.25, 0.8, 1.0)
+    """
+    return {
+        "accuracy": subset_accuracy(probs, labels, thresholds=thresholds),
+        "hamming": hamming(probs, labels, thresholds=thresholds),
+        "f1_micro": f1(probs, labels, thresholds=thresholds, average="micro"),
+        "f1_macro": f1(probs, labels, thresholds=thresholds),
+        "map": mean_average_precision(probs, labels),
+        "nll": label_nll(probs, labels),
+        "ece": label_ece(probs, labels),
+        "brier": label_brier(probs, labels),
+        "mmc": label_mmc(probs),
+        "aurc": aurc(scores, all_right(probs, labels, thresholds)),
     }
 
 

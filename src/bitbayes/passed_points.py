@@ -24,7 +24,8 @@ NO_BATCH = Batch({}, None, "the points")
 class PassedPoints:
     """The Gaussians over the logits of some labelled points, for any `Settings`, after one forward pass.
 
-    Tuning on several splits of the same data, or comparing settings, then takes no further pass.
+    Tuning on several splits of the same data, or comparing settings, then takes no further pass. Where `tune`
+    keeps only some of the points, so does this.
 
     >>> import bitbayes as bb
     >>> _ = torch.manual_seed(0)

@@ -140,31 +140,46 @@ class SampledNetworks(Predictive):
 
 
 class Rated(NamedTuple):
-    """Labels (n,) or None, probabilities (n, k) and scores (n,) of some points, on the CPU."""
+    """Labels (n,) or None, probabilities (n, k), scores and confidences (n,) of some points, on the CPU."""
 
     labels: Tensor | None
     probabilities: Tensor
     scores: Tensor
+    confidences: Tensor
 
     def by(self, rank: str) -> Tensor:
         """The scores or the confidences, (n,)."""
-        return self.scores if rank == SCORE else self.probabilities.amax(1)
+        return self.scores if rank == SCORE else self.confidences
 
     def measures(self) -> dict[str, float]:
         """What `Laplace.evaluate` returns for labelled data."""
         assert self.labels is not None
         return metrics.of_predictions(self.probabilities, self.labels, self.by(CONFIDENCE))
 
-    def measures_of_outliers(self, inside: Self, by: str) -> dict[str, float]:
+    def measures_of_outliers(self, inside: "Rated", by: str) -> dict[str, float]:
         """What it returns for outliers, compared with the data."""
         return metrics.of_outliers(self.probabilities, self.by(by), inside.by(by))
 
     @classmethod
     def joined(cls, parts: Iterable[Self]) -> Self:
         """The points of all parts."""
-        labels, probabilities, scores = zip(*parts, strict=True)
+        labels, *others = zip(*parts, strict=True)
         joined = None if labels[0] is None else torch.cat(labels)
-        return cls(joined, torch.cat(probabilities), torch.cat(scores))
+        return cls(joined, *map(torch.cat, others))
+
+
+class RatedLabels(Rated):
+    """The same for several labels of each point: labels (n, k) or None."""
+
+    def measures(self) -> dict[str, float]:
+        """What `Laplace.evaluate` returns for labelled data."""
+        assert self.labels is not None
+        return metrics.of_labels(self.probabilities, self.labels, self.by(CONFIDENCE))
+
+    def measures_of_outliers(self, inside: Rated, by: str) -> dict[str, float]:
+        """What it returns for outliers, compared with the data."""
+        found = metrics.of_scores(self.by(by), inside.by(by))
+        return {**found, "mmc": metrics.label_mmc(self.probabilities)}
 
 
 class RatedValues(NamedTuple):
@@ -240,8 +255,9 @@ class Predictor:
         """
         posterior, positions = self.posterior, self.posterior.layout.positions
         form, keep = posterior.fitted.inputs, keep_labels and positions
-        width = None if posterior.likelihood.one_label else posterior.outputs
-        x = pair_data(x) if posterior.likelihood.of_pairs else x
+        likelihood = posterior.likelihood
+        width = None if likelihood.one_label else likelihood.targets(posterior.outputs)
+        x = pair_data(x) if likelihood.of_pairs else x
         for batch in input_batches(
             x, posterior.model, form=form, positions=positions, width=width, keep_labels=keep
         ):
@@ -271,14 +287,17 @@ class Predictor:
 
     def rate(self, batches: Iterator[Batch], predictive: Predictive) -> Rated:
         """Probabilities and scores of one forward pass."""
+        likelihood = self.posterior.likelihood
+        kind = Rated if likelihood.one_label else RatedLabels
 
         def rated() -> Iterator[Rated]:
             for batch, gaussian in self.gaussians(batches):
                 probabilities = predictive.probabilities(batch, gaussian)
                 labels = None if batch.labels is None else batch.labels.cpu()
-                yield Rated(labels, probabilities.cpu(), self.score(batch, gaussian).cpu())
+                confidences = likelihood.confidence(probabilities).cpu()
+                yield kind(labels, probabilities.cpu(), self.score(batch, gaussian).cpu(), confidences)
 
-        return Rated.joined(rated())
+        return kind.joined(rated())
 
     def rate_values(self, batches: Iterator[Batch]) -> RatedValues:
         """Predicted values and scores of one forward pass, in regression."""
@@ -286,7 +305,7 @@ class Predictor:
         def rated() -> Iterator[RatedValues]:
             for batch, gaussian in self.gaussians(batches):
                 labels = None if batch.labels is None else to_float64(batch.labels.cpu())
-                found = Prediction.of(gaussian, self.settings).to_float64()
+                found = Prediction.of(gaussian, self.posterior.likelihood, self.settings).to_float64()
                 yield RatedValues(labels, found, self.score(batch, gaussian).cpu())
 
         return RatedValues.joined(rated())
@@ -300,7 +319,7 @@ class Predictor:
                 yield batch, self.score(batch, gaussian)
         else:
             for batch, probabilities in self.predict(batches, predictive):
-                yield batch, probabilities.amax(1)
+                yield batch, self.posterior.likelihood.confidence(probabilities)
 
     def score(self, batch: Batch, gaussian: LogitGaussian) -> Tensor:
         """How much the points of a batch are like the data, (n,), from what `gaussians` gives."""
@@ -340,7 +359,11 @@ class Predictor:
     def values(self, batches: Iterator[Batch]) -> Iterator[tuple[Batch, Prediction]]:
         """The points of each batch, and the prediction of their values."""
         for batch, gaussian in self.gaussians(batches):
-            yield batch, Prediction.of(gaussian, self.settings)
+            yield batch, Prediction.of(gaussian, self.posterior.likelihood, self.settings)
+
+    def differentiable_values(self, x: Any) -> Prediction:
+        """The prediction for one batch, differentiable in it."""
+        return Prediction.of(self.forward(x).gaussian, self.posterior.likelihood, self.settings)
 
     def rewards(self, x: Data) -> Reward:
         """The rewards of inputs, or of a pair the difference of both."""
@@ -350,9 +373,9 @@ class Predictor:
     def joint_values(self, x: Any) -> Prediction:
         """The prediction for one batch, with its covariance between the points."""
         passed = self.forward(x)
-        found = Prediction.of(passed.gaussian, self.settings)
-        own = self.posterior.joint_covariance(x, self.prior)  # (k, n, n)
+        found = Prediction.of(passed.gaussian, self.posterior.likelihood, self.settings)
         noise = self.settings.noise_variances(found.mean)
+        own = self.posterior.joint_covariance(x, self.prior)[: len(noise)]  # (m, n, n)
         # What the residual adds is independent of all else.
         own = noise[:, None, None] * (own - torch.diag_embed(own.diagonal(dim1=1, dim2=2)))
         return replace(found, covariance=own + torch.diag_embed(found.variance.T))

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from bitbayes.errors import ArgumentError
+from bitbayes.likelihoods import Likelihood
 from bitbayes.logits import LogitGaussian
 from bitbayes.precision import to_float64
 from bitbayes.settings import Settings
@@ -58,12 +59,11 @@ class Prediction:
         return torch.stack([self.mean - half, self.mean + half], dim=-1)
 
     @classmethod
-    def of(cls, gaussian: LogitGaussian, settings: Settings) -> Prediction:
+    def of(cls, gaussian: LogitGaussian, likelihood: Likelihood, settings: Settings) -> Prediction:
         """The prediction from the Gaussian over the outputs, with the noise variance of the settings."""
-        mean = gaussian.mean
+        mean, variance, noise = likelihood.values(gaussian)
         largest = torch.finfo(mean.dtype).max / 4  # so that the sum of both variances is finite, too
-        variance = gaussian.variances().clamp_max(largest)
-        return cls(mean, variance, settings.noise_variances(mean).expand_as(mean))
+        return cls(mean, variance.clamp_max(largest), noise * settings.noise_variances(mean))
 
     @classmethod
     def joined(cls, parts: Iterable[Prediction]) -> Prediction:

@@ -109,10 +109,13 @@ class Settings:
             gaussian = gaussian.plus_independent(variances.sqrt())
         if self.noise_variance is None:
             return gaussian
-        return gaussian.at_noise(self.noise_variances(gaussian.scaled_mean).sqrt())
+        k = gaussian.scaled_mean.shape[1]
+        noise = self.noise_variances(gaussian.scaled_mean)
+        units = noise if len(noise) == k else torch.cat([noise, noise.new_ones(k - len(noise))])
+        return gaussian.at_noise(units.sqrt(), len(noise))
 
     def noise_variances(self, like: Tensor) -> Tensor:
-        """The noise variance of each output, (k,), like a tensor (n, k)."""
+        """The noise variance of each output that has one, (m,), like a tensor (n, k)."""
         value = 1.0 if self.noise_variance is None else self.noise_variance
         several = value if isinstance(value, tuple) else (value,) * like.shape[1]
         return torch.stack([like.new_full((), each) for each in several])

@@ -15,7 +15,17 @@ from torch.nn import functional
 from bitbayes.errors import ArgumentError, MissingPackageError
 from bitbayes.laplace import Laplace
 from bitbayes.model import as_logits, call, model_device, private_copy
-from bitbayes.options import AUTO, CurvatureName, Fisher, Layers, PredictiveName, ResidualOption, Structure
+from bitbayes.options import (
+    AUTO,
+    CovarianceName,
+    CurvatureName,
+    Draws,
+    Fisher,
+    Layers,
+    PredictiveName,
+    ResidualOption,
+    Structure,
+)
 
 if TYPE_CHECKING:
 
@@ -68,7 +78,8 @@ class LaplaceClassifier(ClassifierMixin, BaseEstimator):
         validation_fraction: the part of the data that is set aside to tune; not needed if `fit` is given
             other validation data, or if `prior_variance` is set: then nothing is tuned.
         classes: the labels in the order of a trained network's outputs; by default those of y, sorted.
-        layers, structure, prior_variance, predictive, head, curvature, residual: as for `Laplace`.
+        layers, structure, prior_variance, predictive, head: as for `Laplace`.
+        curvature, covariance, residual: as for `Laplace`.
         device: where a new network is trained. A trained network stays where it is.
         random_state: of the network, its training, and what is set aside.
 
@@ -105,7 +116,8 @@ class LaplaceClassifier(ClassifierMixin, BaseEstimator):
         prior_variance: float | Mapping[str, float] | None = None,
         predictive: PredictiveName = "auto",
         head: str | None = None,
-        curvature: CurvatureName | Fisher = "exact",
+        curvature: CurvatureName | Fisher = AUTO,
+        covariance: CovarianceName | Draws = AUTO,
         residual: ResidualOption = AUTO,
         device: str | None = None,
         random_state: int | np.random.RandomState | None = None,
@@ -124,6 +136,7 @@ class LaplaceClassifier(ClassifierMixin, BaseEstimator):
         self.predictive = predictive
         self.head = head
         self.curvature = curvature
+        self.covariance = covariance
         self.residual = residual
         self.device = device
         self.random_state = random_state
@@ -160,6 +173,7 @@ class LaplaceClassifier(ClassifierMixin, BaseEstimator):
             predictive=self.predictive,
             head=self.head,
             curvature=self.curvature,
+            covariance=self.covariance,
             residual=self.residual,
         ).fit(_batches(network, inputs, labels), progress=False)
         if held_out is not None:

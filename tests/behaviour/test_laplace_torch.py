@@ -13,7 +13,7 @@ import bitbayes as bb
 
 PAGE = (Path(__file__).parents[2] / "docs" / "laplace_torch.md").read_text("utf-8")
 ROWS = re.findall(r"^\| `(.+?)` \| `(.+?)` \| (.*?) ?\|$", PAGE, re.MULTILINE)
-(PREAMBLE,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+PREAMBLE = "".join(re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL))
 pytestmark = pytest.mark.filterwarnings("ignore")  # of its code at work: it is not ours to mend
 # Its default backend goes through a float32 identity and keeps seven digits of the full Hessian.
 DIGITS = {"rtol": 1e-5, "atol": 1e-6}

@@ -456,7 +456,7 @@ def test_what_makes_no_sense_raises():
     for call in (bayes.limit, bayes.certify, bayes.bound):
         with pytest.raises(ArgumentError, match="limits, bounds and certificates are about one input"):
             call(a)
-    with pytest.raises(ArgumentError, match="is for regression"):
+    with pytest.raises(ArgumentError, match="are for regression"):
         bayes.predict((a, b))
     with pytest.raises(ArgumentError, match="`reward` is for preferences"):
         reference.fitted(1)[0].reward(a)

@@ -6,7 +6,14 @@ import torch
 import bitbayes as bb
 import reference
 from bitbayes.errors import ArgumentError, DataError
-from bitbayes.likelihoods import LIKELIHOODS, Bernoulli, Categorical, closed_form_names, likelihood_for
+from bitbayes.likelihoods import (
+    LIKELIHOODS,
+    Bernoulli,
+    Categorical,
+    Multilabel,
+    closed_form_names,
+    likelihood_for,
+)
 from bitbayes.logits import CovarianceFactors, LogitGaussian
 from bitbayes.model import DeferredChecks
 from reference import logit_hessians
@@ -126,6 +133,35 @@ def test_wrong_labels_raise_and_are_shown(likelihood, labels, says):
         checked(likelihood, labels, (3, 4 if isinstance(likelihood, Categorical) else 1), "batch 7")
 
 
+@pytest.mark.parametrize(
+    "likelihood, labels, advice",
+    [
+        (
+            Categorical(),
+            torch.eye(3, 4),
+            r"likelihood='multilabel'; if they are one-hot, labels.argmax",
+        ),
+        (Categorical(), torch.eye(3, 4) > 0, "likelihood='multilabel'"),
+        (Categorical(), torch.rand(3), "For regression, give likelihood='gaussian'$"),
+        (Categorical(), torch.rand(3, 4), "For regression, give likelihood='gaussian'$"),
+        (Bernoulli(), torch.rand(3), "For regression, give likelihood='gaussian'$"),
+        (Categorical(), torch.tensor([0, 1, 4]), "0 to 3$"),  # integers: no other likelihood is likely
+        (Categorical(), torch.eye(3, 3), "one for each input$"),
+        (Multilabel(), torch.rand(3, 4), "needs 0 and 1$"),
+    ],
+)
+def test_labels_that_may_be_for_another_likelihood_are_told_which(likelihood, labels, advice):
+    with pytest.raises(DataError, match=advice):
+        checked(likelihood, labels, (3, 1 if isinstance(likelihood, Bernoulli) else 4))
+
+
+def test_one_decision_among_all_classes_is_the_default():
+    logits = torch.randn(5, 4).double()
+    assert torch.equal(Categorical().log_decisions(logits)[:, 0], Categorical().log_probabilities(logits))
+    p = logits.softmax(1)
+    assert torch.equal(Categorical().confidence(p), p.amax(1))
+
+
 @pytest.mark.parametrize("wrong, told", [(255, True), (254, False), (256, False)])
 def test_what_to_write_for_the_masked_pixels_of_files_is_told(wrong, told):
     """Files of masks mark pixels to ignore with 255, and `cross_entropy` ignores -100."""
@@ -142,7 +178,8 @@ def test_many_wrong_labels_are_not_all_shown():
 def test_the_number_of_outputs_decides_the_likelihood():
     assert likelihood_for(1).name == "bernoulli"
     assert likelihood_for(2).name == likelihood_for(10).name == "categorical"
-    assert all(likelihood_for(2 if name == "categorical" else 1, name).name == name for name in LIKELIHOODS)
+    outputs = {"categorical": 2, "heteroscedastic": 2}
+    assert all(likelihood_for(outputs.get(name, 1), name).name == name for name in LIKELIHOODS)
 
 
 @pytest.mark.parametrize("outputs, name", [(1, "categorical"), (2, "bernoulli"), (10, "bernoulli")])

@@ -65,12 +65,15 @@ def fit_all_layers(request: FitRequest) -> Fitted:
                 options, network, data.preview, None, totals.level_sums, resumed=totals.batches > 0
             )
         likelihood = likelihood_for(outputs, options.likelihood)
+        if likelihood.has_noise and likelihood.targets(outputs) != outputs:
+            raise ModelError(f"likelihood={likelihood.name!r} needs layers='last'")
         if likelihood.labels_are_classes:
             levels.expect_classes(likelihood.classes(outputs))
         if options.predictive != SAMPLED_NETWORKS:
             likelihood.predictive_name(options.predictive, outputs)  # raises now, not after the pass
-        directions = _directions(data, likelihood)
-        passes = options.fisher.draws if options.fisher else outputs
+        fisher = options.fisher(outputs)
+        directions = _directions(data, likelihood, fisher)
+        passes = outputs if fisher is None else fisher.draws
         # From the first batch, also in a resumed pass: the sums do not depend on where it was interrupted.
         rows = points_at_once(network, layers, data.preview, passes)
         for batch in data:
@@ -96,10 +99,11 @@ def fit_all_layers(request: FitRequest) -> Fitted:
     return data.with_known_outputs(fitted) if steady else fitted
 
 
-def _directions(data: TrainingData, likelihood: Likelihood) -> Callable[[Tensor], Tensor]:
+def _directions(
+    data: TrainingData, likelihood: Likelihood, fisher: Fisher | None
+) -> Callable[[Tensor], Tensor]:
     """A function from logits to V (n, k, c) with V Vᵀ = Λₙ; on average, if labels are drawn."""
     request, totals = data.request, data.totals
-    fisher: Fisher | None = request.options.fisher
     if fisher is None:
         return lambda logits: likelihood.root(logits.double())
     if totals.generator is None:  # different random numbers in each process

@@ -54,10 +54,11 @@ def fit_last_layer(request: FitRequest) -> Fitted:
     budget = GPU_FIT_BYTES if data.device.type == "cuda" else FIT_BYTES
     likelihood = likelihood_for(head.outputs, options.likelihood)
     structure = options.structure
-    if likelihood.has_noise:  # all outputs have the same curvature: "kron" is exact
+    # "kron" is exact where all outputs have the same curvature, and "lowrank" is for a softmax.
+    if likelihood.has_noise or (head.outputs > 1 and not likelihood.has_softmax):
         if structure == "lowrank":
             raise ArgumentError(
-                f"structure='lowrank' is for many classes: use structure='kron', which is exact for "
+                f"structure='lowrank' is for many classes: use structure='kron' for "
                 f"likelihood={likelihood.name!r}"
             )
         structure = "kron" if structure == "auto" else structure

@@ -12,9 +12,12 @@ from bitbayes.likelihoods.base import (
 from bitbayes.likelihoods.bernoulli import Bernoulli
 from bitbayes.likelihoods.categorical import Categorical
 from bitbayes.likelihoods.gaussian import Gaussian
+from bitbayes.likelihoods.heteroscedastic import Heteroscedastic
+from bitbayes.likelihoods.multilabel import Multilabel
 from bitbayes.likelihoods.preference import Preference
 
-LIKELIHOODS |= {each.name: each for each in (Categorical(), Bernoulli(), Gaussian(), Preference())}
+_EVERY = (Categorical(), Bernoulli(), Gaussian(), Heteroscedastic(), Multilabel(), Preference())
+LIKELIHOODS |= {each.name: each for each in _EVERY}
 
 __all__ = [
     "AUTO",
@@ -24,7 +27,9 @@ __all__ = [
     "Bernoulli",
     "Categorical",
     "Gaussian",
+    "Heteroscedastic",
     "Likelihood",
+    "Multilabel",
     "Preference",
     "closed_form_names",
     "likelihood_for",

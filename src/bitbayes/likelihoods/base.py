@@ -45,10 +45,11 @@ class Likelihood(ABC):
     has_temperature: whether dividing the mean outputs by a temperature keeps their meaning.
     logits_in_a_margin: how many outputs a margin (see `margins`) is the difference of: 1 or 2.
     labels_are_classes: whether a label (`valid_labels`) is the number of one class, from 0 on.
-    one_label: whether a point has one label, (n,); otherwise it has one for each output, (n, k).
+    one_label: whether a point has one label, (n,); otherwise it has some, (n, m); see `targets`.
     classifies: whether predictions are probabilities of classes; otherwise they are values (`predict`).
     has_positions: whether the model's output may have positions.
     of_pairs: whether a point is a pair of inputs, and its one logit the difference of their outputs.
+    has_softmax: whether Λ = diag(p) − ppᵀ, of which the structure "lowrank" keeps a sketch.
     has_noise: whether labels have a noise variance, which is one of the settings. The posterior is then in
         units of it: a covariance is multiplied by σ², and the prior variance of a weight is σ₀²σ².
     """
@@ -64,6 +65,7 @@ class Likelihood(ABC):
     one_label: ClassVar[bool] = True
     classifies: ClassVar[bool] = True
     has_positions: ClassVar[bool] = True
+    has_softmax: ClassVar[bool] = False
     has_noise: ClassVar[bool] = False
     of_pairs: ClassVar[bool] = False
 
@@ -75,6 +77,10 @@ class Likelihood(ABC):
         """The number of classes that have a probability."""
         return outputs
 
+    def targets(self, outputs: int) -> int:
+        """How many labels a point has, unless it has one alone (`one_label`)."""
+        return outputs
+
     # ---- labels and loss
 
     def check_labels(
@@ -82,7 +88,7 @@ class Likelihood(ABC):
     ) -> Tensor:
         """Return the labels in the form that the other functions take; raise if they are not valid.
 
-        They are (n,), or (n, k) if there is one for each output.
+        They are (n,), or (n, m) if there are several for each point.
 
         Args:
             labels: as the loader gives them.
@@ -91,12 +97,14 @@ class Likelihood(ABC):
             checks: for the values, which are checked later.
         """
         n, k = shape
-        wanted, meaning = ((n,), "input") if self.one_label else ((n, k), "output of each input")
-        one = self.one_label or k == 1
+        m = 1 if self.one_label else self.targets(k)
+        wanted = (n,) if self.one_label else (n, m)
+        meaning = "input" if m == 1 else "output of each input"
+        one = m == 1
         if labels.shape not in (((n,), (n, 1)) if one else (wanted,)):
             raise DataError(
                 f"{where}: the labels have shape {tuple(labels.shape)}; expected {wanted}, one for each "
-                f"{meaning}"
+                f"{meaning}{self._advice(labels, k)}"
             )
         labels = labels.reshape(wanted)
         checked, ok, expected = self.valid_labels(labels, k)
@@ -107,10 +115,23 @@ class Likelihood(ABC):
                 values = torch.unique(labels).tolist()
                 given = f"{values[:5]}{' and more' if len(values) > 5 else ''}"
             ignore = f". {IGNORE_MASKED}" if bool((labels == MASKED).any()) else ""
-            raise DataError(f"{where}: the labels are {given}; {expected}{ignore}")
+            raise DataError(f"{where}: the labels are {given}; {expected}{ignore}{self._advice(labels, k)}")
 
         checks.add(ok, refuse)
         return checked
+
+    def _advice(self, labels: Tensor, k: int) -> str:
+        """Which other likelihood such labels may be for, as a sentence; "" if none is likely."""
+        if not self.one_label:
+            return ""
+        zero_or_one = bool(((labels == 0) | (labels == 1)).all())
+        if zero_or_one and k > 1 and labels.dim() == 2 and labels.shape[1] == k:
+            return (
+                ". If each input may have several labels, give likelihood='multilabel'; if they are one-hot, "
+                "labels.argmax(1)"
+            )
+        real = labels.is_floating_point() and not zero_or_one
+        return ". For regression, give likelihood='gaussian'" if real else ""
 
     @abstractmethod
     def valid_labels(self, labels: Tensor, k: int) -> tuple[Tensor, Tensor | bool, str]:
@@ -192,6 +213,10 @@ class Likelihood(ABC):
         self.require_classes()
         raise NotImplementedError
 
+    def log_decisions(self, drop_in: Tensor) -> Tensor:
+        """log p of all choices of each decision, (n, decisions, choices): here one, among all classes."""
+        return self.log_probabilities(drop_in)[:, None]
+
     def probabilities(self, outputs: Tensor) -> Tensor:
         """The probabilities (…, classes) of outputs (…, k) of the model itself."""
         self.require_classes()
@@ -201,6 +226,17 @@ class Likelihood(ABC):
         """Drop-in logits (n, k), all finite, that predict these probabilities (n, classes)."""
         self.require_classes()
         raise NotImplementedError
+
+    def values(self, gaussian: LogitGaussian) -> tuple[Tensor, Tensor, Tensor]:
+        """Means, variances of the function, and noise in units of the noise variance: (n, m) each."""
+        raise ArgumentError(
+            f"likelihood={self.name!r} predicts classes, and no values: use `predict_proba`; `predict` and "
+            "`interval` are for regression (likelihood='gaussian')"
+        )
+
+    def confidence(self, probabilities: Tensor) -> Tensor:
+        """The probability that the prediction is right, (n,), from probabilities (n, classes)."""
+        return probabilities.amax(1)
 
     def require_classes(self) -> None:
         """Raise if predictions are no probabilities of classes."""
@@ -271,11 +307,14 @@ class Likelihood(ABC):
     # ---- far from the data
 
     def far_confidence(self, outputs: int) -> float:
-        """The confidence where the variance of every output has outgrown all means."""
+        """The confidence of a decision where the variance of every output has outgrown all means."""
         raise ArgumentError(f"likelihood={self.name!r} has no limit with the residual: use residual=False")
 
     def far_labels(self, mean: Tensor) -> Tensor:
-        """The most probable classes (n,) as the variance of every output grows, from means (n, k)."""
+        """The most probable classes (n,) as the variance of every output grows, from means (n, k).
+
+        With several decisions for each point, they are (n, decisions).
+        """
         raise ArgumentError(f"likelihood={self.name!r} has no limit with the residual: use residual=False")
 
     def centre(self, values: Tensor) -> Tensor:

@@ -31,6 +31,7 @@ class Categorical(Likelihood):
     with_bounds = ("probit", "pairwise", "meanfield")
     logits_in_a_margin = 2
     labels_are_classes = True
+    has_softmax = True
 
     def takes(self, outputs: int) -> bool:
         return outputs > 1

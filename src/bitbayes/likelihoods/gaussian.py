@@ -76,11 +76,14 @@ class Gaussian(Likelihood):
     def default_predictive(self, outputs: int, has_cross_covariance: bool) -> str:
         return "mean"
 
+    def values(self, gaussian: LogitGaussian) -> tuple[Tensor, Tensor, Tensor]:
+        mean = gaussian.mean
+        return mean, gaussian.variances(), torch.ones_like(mean)
+
     # ---- scores
 
     def score(self, gaussian: LogitGaussian) -> Tensor:
-        """−½ log Var(f), averaged over the outputs: larger where more is known of the function."""
-        return (
-            gaussian.scaled_variances().clamp_min(torch.finfo(gaussian.scale.dtype).tiny).log().mean(1) / -2
-            - gaussian.scale.log()
-        )
+        """−½ log Var(f), averaged over the values: larger where more is known of the function."""
+        variances = gaussian.scaled_variances()[:, : self.targets(gaussian.scaled_mean.shape[1])]
+        smallest = torch.finfo(gaussian.scale.dtype).tiny
+        return -variances.clamp_min(smallest).log().mean(1) / 2 - gaussian.scale.log()

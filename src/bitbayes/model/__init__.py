@@ -4,10 +4,11 @@ from bitbayes.model.head.features import FeatureBatch, FeaturePasses, forward
 from bitbayes.model.head.head import Head, find_head
 from bitbayes.model.head.layout import IGNORED, Layout
 from bitbayes.model.head.levels import Level, Observer, find_levels, named_levels, recorded_levels, run_levels
+from bitbayes.model.jacobians.along import Way, working_way
 from bitbayes.model.jacobians.derivatives import LayerRecord, differentiate
 from bitbayes.model.jacobians.layer_jacobians import DenseJacobian, LayerJacobian, MatrixJacobian, from_pairs
 from bitbayes.model.jacobians.layers import Layer, TrainableLayers, find_layers, tied_to
-from bitbayes.model.jacobians.memory import points_at_once
+from bitbayes.model.jacobians.memory import directions_at_once, pass_bytes, points_at_once
 from bitbayes.model.jacobians.verify_layers import verify_layers
 from bitbayes.model.jacobians.working_precision import working_dtype
 from bitbayes.model.loaders.arguments import model_device
@@ -82,6 +83,7 @@ __all__ = [
     "SomeRows",
     "TrainableLayers",
     "Unpadded",
+    "Way",
     "as_logits",
     "call",
     "check_data",
@@ -91,6 +93,7 @@ __all__ = [
     "count_unpadded",
     "detect_changes",
     "differentiate",
+    "directions_at_once",
     "find_head",
     "find_layers",
     "find_levels",
@@ -107,6 +110,7 @@ __all__ = [
     "named_levels",
     "none_called",
     "pair_data",
+    "pass_bytes",
     "points_at_once",
     "private_copy",
     "recorded_levels",
@@ -120,4 +124,5 @@ __all__ = [
     "verify_layers",
     "without_labels",
     "working_dtype",
+    "working_way",
 ]

@@ -1,9 +1,20 @@
 """The Gaussian over weights in place in its network: over the last layer, or over all layers."""
 
+from torch import nn
+
+from bitbayes.fitted import Fitted
+from bitbayes.options import Options
 from bitbayes.posteriors.all_layers import AllLayers
 from bitbayes.posteriors.base import LogitsByPrior, WeightPosterior
+from bitbayes.posteriors.drawn_layers import DrawnLayers
 from bitbayes.posteriors.last_layer import LastLayer
 
-POSTERIORS: dict[str, type[WeightPosterior]] = {"last": LastLayer, "all": AllLayers}
+__all__ = ["AllLayers", "DrawnLayers", "LastLayer", "LogitsByPrior", "WeightPosterior", "posterior_of"]
 
-__all__ = ["POSTERIORS", "AllLayers", "LastLayer", "LogitsByPrior", "WeightPosterior"]
+
+def posterior_of(model: nn.Module, fitted: Fitted, options: Options) -> WeightPosterior:
+    """The posterior that the options ask for."""
+    if options.layers == "last":
+        return LastLayer(model, fitted)
+    draws = options.draws(fitted.weights.outputs)
+    return AllLayers(model, fitted) if draws is None else DrawnLayers(model, fitted, draws)

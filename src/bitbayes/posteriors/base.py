@@ -82,6 +82,8 @@ class WeightPosterior(ABC):
     """
 
     over_all_layers: ClassVar[bool]
+    # Whether its predictions can be exported as a graph.
+    has_graph: ClassVar[bool] = True
 
     def __init__(self, model: nn.Module, fitted: Fitted) -> None:
         self.model, self.fitted, self.likelihood = model, fitted, fitted.likelihood
@@ -108,6 +110,11 @@ class WeightPosterior(ABC):
             checks.add(unchanged, self._renew_detector)
         elif not unchanged:
             self._renew_detector()
+
+    def share_decomposition(self, other: Self) -> Self:
+        """Take what another posterior of the same fit has decomposed already; return self."""
+        self._decomposed, self._moved = other._decomposed, other._moved
+        return self
 
     def _renew_detector(self) -> None:
         self._detector = self._detector.renewed()
@@ -223,18 +230,19 @@ class WeightPosterior(ABC):
     def log_evidence(self, prior: Prior, noise: Noise = None) -> Tensor:
         """log p(D | θ*) − the penalty of all layers: a scalar in float64.
 
-        `noise`: the noise variance σ², one number or one for each output, if the likelihood has one. Then
-        log p(D | θ*) = −½ Σ over the outputs [n log 2πσ² + Σₙ(yₙ − fₙ)²/σ²].
+        `noise`: the noise variance σ², one number or one for each target, if the likelihood has one. Then
+        log p(D | θ*) = −½ Σ over the targets [n log 2πσ² + Eₙ/σ²] − (loss − ½ Σ E), E = Σₙ(yₙ − fₙ)². The
+        last term is what the loss has beside squared errors.
         """
-        fitted = self.fitted
+        fitted, errors = self.fitted, self.fitted.squared_errors
         if noise is None:
             return -fitted.loss - self.evidence_penalty(prior, self.names)
-        several = noise if isinstance(noise, tuple) else (noise,) * self.outputs
+        several = noise if isinstance(noise, tuple) else (noise,) * len(errors)
         loss = sum(
-            fitted.count * math.log(2 * math.pi * own) + errors / own
-            for own, errors in zip(several, fitted.squared_errors, strict=True)
+            fitted.count * math.log(2 * math.pi * own) + (1 / own - 1) * each
+            for own, each in zip(several, errors, strict=True)
         )
-        return -loss / 2 - self.evidence_penalty(prior, self.names, noise)
+        return -loss / 2 - fitted.loss - self.evidence_penalty(prior, self.names, noise)
 
     def evidence_penalty(self, prior: Prior, names: Iterable[str], noise: Noise = None) -> Tensor:
         """½ Σ over the named layers [τ‖θ*‖² − P log τ + log det(H + τI)], τ = 1/σ₀², P weights.

@@ -158,8 +158,9 @@ class LastLayer(WeightPosterior):
         gaussian = self.moved(weight.device, dtype)[self.head.name]
         draws = gaussian.draw(n, prior.precision(self.head.name, dtype), generator)  # (n, k, D)
         if noise is not None:
-            units = torch.tensor(noise, dtype=dtype, device=weight.device).sqrt()
-            draws = draws * units.reshape(-1, 1)  # one for each output, or one for all
+            assert isinstance(noise, tuple)
+            units = torch.tensor(self._units(noise), dtype=dtype, device=weight.device).sqrt()
+            draws = draws * units[:, None]
         network = self.network()
         # W*/T + noise is W* and more noise. An adapter adds to W*, so W* itself is not replaced.
         draws = draws + (1 / temperature - 1) * self.head.weights(network).to(draws)
@@ -179,16 +180,19 @@ class LastLayer(WeightPosterior):
     def squared_norm(self, name: str, noise: Noise = None) -> float:
         if not isinstance(noise, tuple):
             return super().squared_norm(name, noise)
-        norms = self._norms()
-        return float(sum(each / own for each, own in zip(norms, noise, strict=True)))
+        return float(sum(each / own for each, own in zip(self._norms(), self._units(noise), strict=True)))
 
     def best_noise(self, prior: Prior) -> tuple[float, ...]:
         """The noise variance of each output with the largest evidence: (Σ(y − f)² + τ‖w‖²)/n."""
         tau, fitted = 1 / float(prior.of(self.head.name)), self.fitted
         return tuple(
             max((errors + tau * norm) / fitted.count, SMALLEST_NOISE)
-            for errors, norm in zip(fitted.squared_errors, self._norms(), strict=True)
+            for errors, norm in zip(fitted.squared_errors, self._norms(), strict=False)
         )
+
+    def _units(self, noise: tuple[float, ...]) -> list[float]:
+        """The noise variance of each output; 1 for those that are no values."""
+        return [*noise, *[1.0] * (self.outputs - len(noise))]
 
     def _norms(self) -> list[float]:
         """‖w‖² of the weights of each output, its bias included."""

@@ -16,6 +16,8 @@ class Limit(NamedTuple):
 
     confidence: (n,), the limit of the largest probability, in float64.
     label: (n,), the class with that probability.
+
+    With several labels for each input, both are (n, k): max(p, 1 − p) of each label, and 1 or 0.
     """
 
     confidence: Tensor
@@ -40,10 +42,13 @@ def limit(rays: Iterable[RayGaussian], likelihood: Likelihood, method: str) -> L
         gaussian = ray.at(0)
         if ray.residual is not None:
             gaussian = ray.residual.at_rest(gaussian)
-        best = likelihood.log_probabilities(likelihood.predict(gaussian, method)).max(1)
-        confidence, label = best.values.exp(), best.indices
+        best = likelihood.log_decisions(likelihood.predict(gaussian, method)).max(2)
+        confidence, label = best.values.exp(), best.indices  # (n, decisions)
+        if likelihood.one_label:
+            confidence, label = confidence[:, 0], label[:, 0]
         if ray.residual is not None:
             moves, mean = ray.residual.moves, gaussian.scaled_mean
+            moves = moves.reshape(-1, *[1] * (label.dim() - 1))
             confidence = torch.where(moves, likelihood.far_confidence(mean.shape[1]), confidence)
             label = torch.where(moves, likelihood.far_labels(mean), label)
         confidences.append(confidence)

@@ -138,7 +138,11 @@ class WeightGaussian(TensorBundle):
         noise = torch.randn(
             n, *precisions.shape, generator=generator, dtype=precisions.dtype, device=precisions.device
         )
-        return self.to_weights(noise * precisions.rsqrt())
+        return self.of_noise(noise, tau)
+
+    def of_noise(self, noise: Tensor, tau: Precision) -> Tensor:
+        """Draws of the weights minus their mean, from standard normal noise (n, …) in the eigenbasis."""
+        return self.to_weights(noise * self.precisions(tau).rsqrt())
 
     def log_determinant(self, tau: Precision) -> Tensor:
         """log det(H + τI)."""

@@ -61,10 +61,22 @@ class NetworkGaussian:
         """Parameters minus their mean by name, each (n, …)."""
         draws = {}
         for name, layers, block in self._blocks():
-            flat = block.draw(n, prior.precision(name, block.dtype), generator).flatten(1)
-            parts = torch.split(flat, [layer.size for layer in layers], dim=1)
-            for layer, part in zip(layers, parts, strict=True):
-                draws.update(layer.split(part))
+            draws.update(_split(layers, block.draw(n, prior.precision(name, block.dtype), generator)))
+        return draws
+
+    def noise(self, generator: torch.Generator) -> dict[str, Tensor]:
+        """Standard normal noise for one draw, by block, in float32 on the CPU: the same for any prior."""
+        shapes = {name: block.precisions(1.0).shape for name, _, block in self._blocks()}
+        return {
+            name: torch.randn(1, *shape, generator=generator, dtype=torch.float32)
+            for name, shape in shapes.items()
+        }
+
+    def of_noise(self, noise: dict[str, Tensor], prior: Prior) -> dict[str, Tensor]:
+        """Parameters minus their mean by name, each (n, …), from such noise, (n, …) for each block."""
+        draws = {}
+        for name, layers, block in self._blocks():
+            draws.update(_split(layers, block.of_noise(noise[name], prior.precision(name, block.dtype))))
         return draws
 
     def given_others(self, layer: Layer, prior: Prior) -> tuple[WeightGaussian, float]:
@@ -93,3 +105,12 @@ class NetworkGaussian:
             return
         for layer in self.layers:
             yield layer.name, (layer,), self.blocks[layer.name]
+
+
+def _split(layers: tuple[Layer, ...], draws: Tensor) -> dict[str, Tensor]:
+    """Draws (n, …) of a block as the parameters of its layers by name, each (n, …)."""
+    parts = torch.split(draws.flatten(1), [layer.size for layer in layers], dim=1)
+    found: dict[str, Tensor] = {}
+    for layer, part in zip(layers, parts, strict=True):
+        found.update(layer.split(part))
+    return found

@@ -83,7 +83,8 @@ def _warn_if_few(costs: Costs, settings: Settings) -> None:
         return
 
     def wrong(logits: Tensor, labels: Tensor) -> Tensor:
-        return (costs.likelihood.log_probabilities(logits).argmax(1) != labels).double()
+        decided = costs.likelihood.log_decisions(logits).argmax(2)  # (n, decisions)
+        return (decided != labels.reshape(decided.shape)).any(1).double()
 
     errors = round(float(costs.mean([settings], wrong)[0]) * costs.count)
     warnings.warn(

@@ -1,9 +1,9 @@
 """The objective "calibrated" for regression: prior, noise and residual, by validation data alone.
 
 With r = Var(f)/σ², the weights' and the residual's part in units of the noise, the prediction is
-N(f, σ²(1 + r)). For each candidate the noise variance of least NLL is known in closed form, for each output:
-σ² = mean of (y − f)²/(1 + r) over the validation points. One further point, whose squared error is that of
-the training data, decides where there are hardly any.
+N(f, σ²(1 + r)), or N(f, σ²(eˢ + r)) for a noise that depends on x. For each candidate the noise variance of
+least NLL is known in closed form, for each output: σ² = mean of (y − f)²/(1 + r) over the validation points.
+One further point, whose squared error is that of the training data, decides where there are hardly any.
 
 1. The prior variance, by the NLL at its best noise variance. Where the data cannot tell, a weak prior on
    1 + r decides: it should be near 1, as it is for the plain network.
@@ -110,13 +110,14 @@ class BestNoise:
     def __init__(
         self, costs: Costs, posterior: WeightPosterior, fixed: float | tuple[float, ...] | None
     ) -> None:
-        self.validation, self.count, self.outputs = costs, costs.count, posterior.outputs
+        self.validation, self.count = costs, costs.count
+        self.outputs = posterior.likelihood.targets(posterior.outputs)
         self.shared = posterior.over_all_layers
         self.training = _row(posterior.noise_variance, self.outputs)
         self.fixed = None if fixed is None else _row(fixed, self.outputs)
         errors = all_points([_squared_errors(each) for each in costs.groups], self.outputs)
         self.exact = errors.sum(0) == 0
-        self.targets = all_points([to_float64(_targets(each)) for each in costs.groups], self.outputs)
+        self.targets = all_points([to_float64(_targets(each)) for each in costs.groups], self.outputs).cpu()
 
     def settings(self, candidate: Settings) -> Settings:
         """The candidate with its best noise variance."""
@@ -132,15 +133,17 @@ class BestNoise:
     def costs(self, candidates: list[Settings]) -> Tensor:
         """The NLL per output of each candidate and the weak prior on 1 + r, (c,)."""
         medians = [
-            all_points([self._spreads(each, candidate).mean(1) for each in self.validation.groups]).median()
+            all_points([self._widenings(each, candidate) for each in self.validation.groups]).median()
             for candidate in candidates
         ]
-        prior = (torch.stack(medians).log() / WIDENING_WIDTH).square() / (2 * self.count)
+        # The sums over points are on the CPU, the points themselves may be on a GPU.
+        prior = (torch.stack(medians).cpu().log() / WIDENING_WIDTH).square() / (2 * self.count)
         return self._noise_and_losses(candidates)[1] + prior
 
     def widest_near(self, found: Settings) -> Settings:
         """The settings with the widest variance near the data that raises the NLL by at most `PRICE`."""
-        largest = (LARGEST_WIDENING**2 - 1) * min(1.0, self.count / MANY_POINTS)
+        noise = all_points([self._parts(each, found)[1].mean(1) for each in self.validation.groups]).median()
+        largest = float(noise) * (LARGEST_WIDENING**2 - 1) * min(1.0, self.count / MANY_POINTS)
         candidates = [replace(found, near_variance=largest * share) for share in NEAR]
         _, losses = self._noise_and_losses(candidates)
         limit = float(losses[least(losses)]) + PRICE
@@ -172,9 +175,20 @@ class BestNoise:
         return noise, losses.mean(1) / 2
 
     def _spreads(self, points: Points, candidate: Settings) -> Tensor:
-        """1 + r of each point and output, (n, k)."""
+        """1 + r, or eˢ + r, of each point and target, (n, m)."""
+        variance, noise = self._parts(points, candidate)
+        return noise + variance
+
+    def _widenings(self, points: Points, candidate: Settings) -> Tensor:
+        """The variance of a prediction in units of that of the noise, (n,)."""
+        variance, noise = self._parts(points, candidate)
+        return (1 + variance / noise).mean(1)
+
+    def _parts(self, points: Points, candidate: Settings) -> tuple[Tensor, Tensor]:
+        """The variance of the function and of the noise, in units of σ², (n, m) each."""
         (gaussian,) = points.gaussians([candidate])
-        return 1 + to_float64(gaussian.variances())
+        _, variance, noise = self.validation.likelihood.values(gaussian)
+        return to_float64(variance), to_float64(noise)
 
 
 def _targets(points: Points) -> Tensor:
@@ -183,9 +197,10 @@ def _targets(points: Points) -> Tensor:
 
 
 def _squared_errors(points: Points) -> Tensor:
-    """(y − f)², (n, k)."""
-    means = points.by_prior.scaled_mean * points.by_prior.scale[:, None]
-    return (to_float64(_targets(points)) - to_float64(means)).square()
+    """(y − f)², (n, m)."""
+    targets = to_float64(_targets(points))
+    means = (points.by_prior.scaled_mean * points.by_prior.scale[:, None])[:, : targets.shape[1]]
+    return (targets - to_float64(means)).square()
 
 
 def _row(value: float | tuple[float, ...], outputs: int) -> Tensor:

@@ -47,7 +47,7 @@ class Costs:
             at_once = max(1, min(CANDIDATES_AT_ONCE, affordable))
             for start in range(0, len(candidates), at_once):
                 some = candidates[start : start + at_once]
-                labels = () if points.labels is None else (points.labels.repeat(len(some)),)
+                labels = () if points.labels is None else (torch.cat([points.labels] * len(some)),)
                 # In float64: of float32 the rounding would depend on the order of the points.
                 sums.append(to_float64(cost(predict(some), *labels)).reshape(len(some), -1).sum(1))
             totals.append(torch.cat(sums))

@@ -57,8 +57,9 @@ class PaperObjective(ValidationLikelihood):
     penalty: str = "entropy"
 
     def outlier_cost(self, logits: Tensor) -> Tensor:
-        log_p = self.likelihood.log_probabilities(logits)
-        return -log_p.mean(1) if self.penalty == "uniform" else (log_p.exp() * log_p).sum(1)
+        log_p = self.likelihood.log_decisions(logits)  # (n, decisions, choices)
+        each = -log_p.mean(2) if self.penalty == "uniform" else (log_p.exp() * log_p).sum(2)
+        return each.sum(1)
 
 
 # By name; made from the likelihood, and from the arguments `weight` and `penalty` of `tune`.

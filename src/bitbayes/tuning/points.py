@@ -21,7 +21,7 @@ SEED = 0
 
 
 class Points(NamedTuple):
-    """Some points: Gaussians over their logits, labels (n,) or None, distances (n, levels) or None.
+    """Some points: Gaussians over their logits, labels (n,), (n, k) or None, distances (n, levels) or None.
 
     `share`: the share of the data that was kept, if the points were drawn from more.
     """

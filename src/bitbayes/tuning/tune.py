@@ -128,7 +128,8 @@ def _outlier_batches(request: TuningRequest, data: Any) -> Iterator[Batch]:
         data = track(data, "tuning: outliers", request.progress)
     posterior = request.posterior
     form, positions = posterior.fitted.inputs, posterior.layout.positions
-    for batch in input_batches(data, posterior.model, form=form, positions=positions):
+    width = None if posterior.likelihood.one_label else posterior.outputs
+    for batch in input_batches(data, posterior.model, form=form, positions=positions, width=width):
         own = unpadded(batch)
         if own is not None:
             yield request.observed(own)

@@ -1,4 +1,4 @@
-"""How many points can be differentiated at once within a limit of memory."""
+"""How many points can be differentiated at once within a limit of memory, and along how many directions."""
 
 from typing import Any
 
@@ -14,6 +14,8 @@ from bitbayes.model.running.calls import call, call_hooks
 # free memory, so that the same data are always cut into the same parts.
 CPU_PASS_BYTES = 2**29
 GPU_PASS_FRACTION = 1 / 8
+# How many outputs as large as the largest are alive at once in forward mode.
+ALIVE = 8
 
 
 def points_at_once(model: nn.Module, layers: tuple[Layer, ...], inputs: Inputs, directions: int) -> int:
@@ -41,7 +43,28 @@ def points_at_once(model: nn.Module, layers: tuple[Layer, ...], inputs: Inputs, 
         call(model, inputs[:1])
     others = sum(layer.size for layer in layers if layer.kind == "other")
     numbers = kept + 3 * unfolded + 2 * directions * others
-    limit = CPU_PASS_BYTES
-    if inputs.device.type == "cuda":
-        limit = int(torch.cuda.get_device_properties(inputs.device).total_memory * GPU_PASS_FRACTION)
-    return max(1, limit // (numbers * working_dtype(model).itemsize))
+    return max(1, pass_bytes(inputs.device) // (numbers * working_dtype(model).itemsize))
+
+
+def directions_at_once(model: nn.Module, inputs: Inputs) -> int:
+    """Along how many directions in the parameters these points may be differentiated at once, forwards.
+
+    Forward mode keeps nothing for later: for each direction the largest outputs of a few modules are alive.
+    """
+    largest = 1
+
+    def look(_: str, __: Any, output: Any) -> None:
+        nonlocal largest
+        if isinstance(output, Tensor):
+            largest = max(largest, output.numel())
+
+    with call_hooks(dict(model.named_modules()), look), torch.no_grad():
+        output = call(model, inputs)
+    return max(1, pass_bytes(output.device) // (ALIVE * largest * working_dtype(model).itemsize))
+
+
+def pass_bytes(device: torch.device) -> int:
+    """The memory that one call may use on this device."""
+    if device.type == "cuda":
+        return int(torch.cuda.get_device_properties(device).total_memory * GPU_PASS_FRACTION)
+    return CPU_PASS_BYTES

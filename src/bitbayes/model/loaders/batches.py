@@ -93,11 +93,15 @@ class Batch:
             yield self
             return
         for start in range(0, n, rows):
-            part = slice(start, start + rows)
-            yield replace(self, **{f.name: _take(getattr(self, f.name), part, n) for f in fields(self)})
+            yield self.part(slice(start, start + rows))
+
+    def part(self, points: slice | Tensor) -> Self:
+        """Some of the points; what has no row for each point stays as it is."""
+        n = len(self)
+        return replace(self, **{f.name: _take(getattr(self, f.name), points, n) for f in fields(self)})
 
 
-def _take(value: Any, part: slice, n: int) -> Any:
+def _take(value: Any, part: slice | Tensor, n: int) -> Any:
     if isinstance(value, Mapping):
         return {name: _take(each, part, n) for name, each in value.items()}
     return value[part] if isinstance(value, Tensor) and value.dim() and len(value) == n else value
