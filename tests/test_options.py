@@ -81,7 +81,7 @@ def test_options_that_go_together_are_returned_as_they_are(given):
         ({**NETWORKS, "residual": ("fc",)}, "residual.*'sampled_networks'"),
         (
             {"likelihood": "poisson"},
-            "likelihood='poisson'.*'auto', 'categorical', .*'gaussian', 'multilabel'$",
+            "likelihood='poisson'.*'auto', 'categorical', .*'multilabel', 'preference'$",
         ),
     ],
     ids=str,

@@ -31,6 +31,7 @@ from bitbayes.io.checkpoint import checkpointing
 from bitbayes.io.strict_json import as_parsed
 from bitbayes.label_metrics import threshold_choice
 from bitbayes.likelihoods import LIKELIHOODS, Likelihood, closed_form_names
+from bitbayes.likelihoods.preference import Reward
 from bitbayes.logits import LogitGaussian
 from bitbayes.model import (
     Adapter,
@@ -40,6 +41,7 @@ from bitbayes.model import (
     Loader,
     ModelWrapper,
     NamedInputs,
+    PairAdapter,
     Selector,
     check_data,
     check_loader,
@@ -48,6 +50,7 @@ from bitbayes.model import (
     labelled_batches,
     model_device,
     selected,
+    unselected,
     unwrapped,
     without_labels,
 )
@@ -151,7 +154,8 @@ class Laplace(ModelWrapper):
             one logit, pairwise for up to 64 and meanfield for more. It can be set at any time.
         likelihood: of the labels. "auto" is "bernoulli" for one output and "categorical" for more. "gaussian"
             is for regression, with `predict` and `interval` (docs/regression.md). "multilabel" is for several
-            labels of each input (docs/multilabel.md).
+            labels of each input (docs/multilabel.md). "preference" is for reward models, with `reward`
+            (docs/preferences.md).
         head: the name of the last linear layer. It is found automatically if None.
         curvature: with `layers="all"`, "exact" takes k − 1 backward passes for each batch; "fisher", or
             `bb.Fisher(draws=1)`, takes one for each label that is drawn from the model. "auto" is exact for
@@ -220,6 +224,8 @@ class Laplace(ModelWrapper):
         if not isinstance(model, nn.Module):
             raise ArgumentError(f"model is a {type(model).__name__}: expected a torch.nn.Module")
         self.model = selected(unwrapped(model), output, adapt)
+        if likelihood in LIKELIHOODS and LIKELIHOODS[likelihood].of_pairs:
+            self.model = selected(unselected(self.model), output, PairAdapter(adapt))
         given: dict[str, Any] = {"layers": layers, "structure": structure, "predictive": predictive}
         given |= {"likelihood": likelihood, "head": head, "output": output, "adapt": adapt}
         given |= {"noise_variance": noise_variance, "covariance": covariance}
@@ -595,6 +601,46 @@ class Laplace(ModelWrapper):
         return self.predict(x).interval(coverage)
 
     @torch.no_grad()
+    def reward(self, x: Data, other: Tensor | NamedInputs | None = None) -> Reward:
+        """Return the rewards of inputs, or how much larger they are than those of others: mean and deviation.
+
+        r(x) = w·φ(x)/T has the variance φ(x)ᵀΣφ(x), where φ(x) is the input of the last layer, and T the
+        temperature. Rewards are known up to a constant: here it is the one for which φ = 0 has the reward 0,
+        without the bias. Two rewards are correlated. So the deviation of a difference is not the root of two
+        variances, and what several answers are compared with should be given as `other`:
+        `predict_proba((x, other))` is the average of σ(r(x) − r(other)) over the same Gaussian.
+
+        Args:
+            x: inputs, or a loader of them; or a pair (x, other).
+            other: as many inputs, whose rewards are subtracted.
+
+        >>> import bitbayes as bb
+        >>> _ = torch.manual_seed(0)
+        >>> a, b = torch.randn(100, 2), torch.randn(100, 2)
+        >>> preferred = (a[:, 0] > b[:, 0]).long()
+        >>> model = nn.Linear(2, 1)
+        >>> with torch.no_grad():
+        ...     _ = model.weight.copy_(torch.tensor([[2.0, 0.0]]))
+        >>> bayes = bb.Laplace(model, likelihood="preference", prior_variance=10.0)
+        >>> bayes = bayes.fit([((a, b), preferred)])
+        >>> x = torch.tensor([[1.0, 0.0], [100.0, 0.0]])
+        >>> [round(each, 1) for each in bayes.reward(x).mean.tolist()]
+        [2.0, 200.0]
+        >>> near, far = bayes.reward(x, torch.zeros(2, 2)).deviation
+        >>> bool(near < 1), bool(far > 10)
+        (True, True)
+        """
+        self._warn_if_untuned()
+        predictor = self._current_predictor()
+        likelihood = predictor.posterior.likelihood
+        if not likelihood.of_pairs:
+            raise ArgumentError(
+                "`reward` is for preferences (likelihood='preference'), and not for "
+                f"likelihood={likelihood.name!r}"
+            )
+        return predictor.rewards(x if other is None else (x, other))
+
+    @torch.no_grad()
     def predict_and_score(self, x: Data) -> tuple[Tensor, Tensor]:
         """Return class probabilities (n, k) and scores (n,) of one forward pass, both on the CPU.
 
@@ -903,7 +949,7 @@ class Laplace(ModelWrapper):
         >>> bool((limit.confidence - far.values).abs().max() < 1e-4), bool((limit.label == far.indices).all())
         (True, True)
         """
-        self._fitted_posterior().likelihood.require_classes()
+        self._fitted_posterior().likelihood.require_rays()
         x, _ = rays.unit_rays(x)
         along = self._current_predictor().rays(x, find_alpha=False, tolerance=tolerance)
         predictive = self._predictive()
@@ -946,7 +992,7 @@ class Laplace(ModelWrapper):
         True
         """
         one_of("form", form, rays.FORMS)
-        self._fitted_posterior().likelihood.require_classes()
+        self._fitted_posterior().likelihood.require_rays()
         predictor, predictive = self._current_predictor(), self._predictive()
         posterior, settings, likelihood = predictor.posterior, self.settings, predictive.likelihood
         request = BoundRequest(likelihood, predictive.name, form, settings.temperature)
@@ -998,7 +1044,7 @@ class Laplace(ModelWrapper):
         >>> bool((certificate.beyond < certificate.alpha).any())
         True
         """
-        self._fitted_posterior().likelihood.require_classes()
+        self._fitted_posterior().likelihood.require_rays()
         at_most = None if at_most is None else positive(at_most, "at_most")
         x, size = rays.unit_rays(x)
         predictor, predictive = self._current_predictor(), self._predictive()

@@ -22,7 +22,9 @@ Method = Literal["probit", "pairwise", "meanfield", "bridge", "quadrature", "mea
 PredictiveName = Literal["auto", Method]
 CurvatureName = Literal["auto", "exact", "fisher"]
 CovarianceName = Literal["auto", "exact", "draws"]
-LikelihoodName = Literal["auto", "categorical", "bernoulli", "gaussian", "heteroscedastic", "multilabel"]
+LikelihoodName = Literal[
+    "auto", "categorical", "bernoulli", "gaussian", "heteroscedastic", "multilabel", "preference"
+]
 ResidualOption = bool | Literal["auto"] | tuple[str, ...] | list[str]
 Objective = Literal["calibrated", "ood", "nll", "evidence"]
 Penalty = Literal["entropy", "uniform"]
@@ -204,6 +206,18 @@ class Options:
                 f"likelihood={self.likelihood!r} is laplace-torch's. Here: {LAPLACE_TORCH[self.likelihood]}"
             )
         one_of("likelihood", self.likelihood, (AUTO, *LIKELIHOODS))
+        if self.of_pairs:
+            if every_layer:
+                raise ArgumentError(
+                    f"layers='all': likelihood={self.likelihood!r} is for the last layer, whose features of "
+                    "two inputs have a difference: use layers='last'"
+                )
+            if self.residual_asked:
+                raise ArgumentError(
+                    f"residual={self.residual!r}: likelihood={self.likelihood!r} has none, leave it out"
+                )
+            if self.residual:
+                return replace(self, residual=False).check()
         if self.noise_variance is not None:
             known = LIKELIHOODS.get(self.likelihood)
             if known is None or not known.has_noise:
@@ -254,6 +268,11 @@ class Options:
         if self.covariance == AUTO:
             return Draws() if self.layers == "all" and outputs > FEW_CLASSES else None
         return self.covariance if isinstance(self.covariance, Draws) else None
+
+    @property
+    def of_pairs(self) -> bool:
+        """Whether a point is a pair of inputs."""
+        return self.likelihood in LIKELIHOODS and LIKELIHOODS[self.likelihood].of_pairs
 
     @property
     def residual_asked(self) -> bool:

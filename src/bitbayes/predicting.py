@@ -18,8 +18,9 @@ from bitbayes import metrics, rays
 from bitbayes.closed_forms import FEW_CLASSES
 from bitbayes.errors import ArgumentError
 from bitbayes.likelihoods import SAMPLED_LOGITS, SAMPLES, Likelihood
+from bitbayes.likelihoods.preference import Reward
 from bitbayes.logits import LogitGaussian
-from bitbayes.model import Batch, Data, input_batches
+from bitbayes.model import Batch, Data, input_batches, is_pair, pair_data, unselected
 from bitbayes.options import SAMPLED_NETWORKS
 from bitbayes.posteriors.base import Passed, WeightPosterior
 from bitbayes.precision import to_float64
@@ -256,6 +257,7 @@ class Predictor:
         form, keep = posterior.fitted.inputs, keep_labels and positions
         likelihood = posterior.likelihood
         width = None if likelihood.one_label else likelihood.targets(posterior.outputs)
+        x = pair_data(x) if likelihood.of_pairs else x
         for batch in input_batches(
             x, posterior.model, form=form, positions=positions, width=width, keep_labels=keep
         ):
@@ -362,6 +364,11 @@ class Predictor:
     def differentiable_values(self, x: Any) -> Prediction:
         """The prediction for one batch, differentiable in it."""
         return Prediction.of(self.forward(x).gaussian, self.posterior.likelihood, self.settings)
+
+    def rewards(self, x: Data) -> Reward:
+        """The rewards of inputs, or of a pair the difference of both."""
+        batches = self.batches(x) if is_pair(x) else input_batches(x, unselected(self.posterior.model))
+        return Reward.joined(gaussian for _, gaussian in self.gaussians(batches))
 
     def joint_values(self, x: Any) -> Prediction:
         """The prediction for one batch, with its covariance between the points."""

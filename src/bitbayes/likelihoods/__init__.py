@@ -14,8 +14,9 @@ from bitbayes.likelihoods.categorical import Categorical
 from bitbayes.likelihoods.gaussian import Gaussian
 from bitbayes.likelihoods.heteroscedastic import Heteroscedastic
 from bitbayes.likelihoods.multilabel import Multilabel
+from bitbayes.likelihoods.preference import Preference
 
-_EVERY = (Categorical(), Bernoulli(), Gaussian(), Heteroscedastic(), Multilabel())
+_EVERY = (Categorical(), Bernoulli(), Gaussian(), Heteroscedastic(), Multilabel(), Preference())
 LIKELIHOODS |= {each.name: each for each in _EVERY}
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "Heteroscedastic",
     "Likelihood",
     "Multilabel",
+    "Preference",
     "closed_form_names",
     "likelihood_for",
 ]

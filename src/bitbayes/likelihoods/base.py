@@ -48,6 +48,7 @@ class Likelihood(ABC):
     one_label: whether a point has one label, (n,); otherwise it has some, (n, m); see `targets`.
     classifies: whether predictions are probabilities of classes; otherwise they are values (`predict`).
     has_positions: whether the model's output may have positions.
+    of_pairs: whether a point is a pair of inputs, and its one logit the difference of their outputs.
     has_softmax: whether Λ = diag(p) − ppᵀ, of which the structure "lowrank" keeps a sketch.
     has_noise: whether labels have a noise variance, which is one of the settings. The posterior is then in
         units of it: a covariance is multiplied by σ², and the prior variance of a weight is σ₀²σ².
@@ -66,6 +67,7 @@ class Likelihood(ABC):
     has_positions: ClassVar[bool] = True
     has_softmax: ClassVar[bool] = False
     has_noise: ClassVar[bool] = False
+    of_pairs: ClassVar[bool] = False
 
     @abstractmethod
     def takes(self, outputs: int) -> bool:
@@ -243,6 +245,15 @@ class Likelihood(ABC):
             raise ArgumentError(
                 f"likelihood={self.name!r} predicts values, which have no probabilities of classes: use "
                 "`predict` or `interval`"
+            )
+
+    def require_rays(self) -> None:
+        """Raise if there are no limits, bounds and certificates along rays of inputs."""
+        self.require_classes()
+        if self.of_pairs:
+            raise ArgumentError(
+                f"likelihood={self.name!r}: limits, bounds and certificates are about one input that moves "
+                "along a ray, and a preference is between two"
             )
 
     def prediction_losses(self, drop_in: Tensor, labels: Tensor) -> Tensor:

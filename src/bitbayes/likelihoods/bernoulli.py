@@ -16,7 +16,7 @@ class Bernoulli(Likelihood):
 
     name = "bernoulli"
     closed_forms: ClassVar[dict[str, ClosedForm]] = {"probit": probit, "quadrature": quadrature}
-    with_bounds = ("probit", "quadrature")
+    with_bounds: ClassVar[tuple[str, ...]] = ("probit", "quadrature")
     logits_in_a_margin = 1
     labels_are_classes = True
 

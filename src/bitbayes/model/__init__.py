@@ -31,6 +31,7 @@ from bitbayes.model.loaders.batches import (
 from bitbayes.model.loaders.digests import DataDigest
 from bitbayes.model.loaders.ordered import OrderedLoader
 from bitbayes.model.loaders.padding import Unpadded, count_unpadded
+from bitbayes.model.loaders.pairs import PairAdapter, is_pair, pair_data
 from bitbayes.model.running.calls import as_logits, call
 from bitbayes.model.running.change_detector import (
     ChangeDetector,
@@ -75,6 +76,7 @@ __all__ = [
     "NamedInputs",
     "Observer",
     "OrderedLoader",
+    "PairAdapter",
     "Run",
     "Selector",
     "SideEffects",
@@ -101,11 +103,13 @@ __all__ = [
     "from_pairs",
     "input_batches",
     "input_kinds",
+    "is_pair",
     "labelled_batch",
     "labelled_batches",
     "model_device",
     "named_levels",
     "none_called",
+    "pair_data",
     "pass_bytes",
     "points_at_once",
     "private_copy",

@@ -7,6 +7,7 @@ from typing import Self
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from bitbayes.errors import EmptyLoaderError, ModelError
 from bitbayes.model.head.composite import composite_output
@@ -22,8 +23,10 @@ from bitbayes.model.head.linear_maps import (
     rows_of,
 )
 from bitbayes.model.loaders.batches import Batch, Inputs
+from bitbayes.model.loaders.sides import pair_for
 from bitbayes.model.running.calls import call, call_hooks
 from bitbayes.model.running.deferred_checks import DeferredChecks, check_finite, finite_sum
+from bitbayes.precision import prediction_dtype, without_autocast
 
 
 @dataclass(frozen=True)
@@ -161,6 +164,48 @@ def forward(
     `checks`: they raise if the logits are not the output of the head. This depends on values, so it cannot
     be traced: leave it out in a module that is to be exported or compiled.
     """
+    if head.differences:
+        return _forward_differences(model, head, inputs, checks)
+    return _forward_inputs(model, head, inputs, checks)
+
+
+def _forward_differences(
+    model: nn.Module, head: Head, inputs: Inputs, checks: DeferredChecks | None
+) -> tuple[Tensor, Tensor, tuple[int, ...]]:
+    """φ(a) − φ(b) and w·(φ(a) − φ(b)) for a pair, φ(x) and w·φ(x) for one input: without the bias.
+
+    The logits are not differences of the model's outputs, which lose digits if they are large.
+    """
+    features: list[Tensor] = []
+    constants: list[Tensor] = []
+    shape: tuple[int, ...] = ()
+    own = head.of_inputs(model)
+    for each in pair_for(model, inputs) or (inputs,):
+        found, _, shape = _forward_inputs(model, own, each, checks)
+        found = found.to(prediction_dtype(found.dtype))
+        if head.parts:
+            found, constant = head.features_and_constants(model, found)
+            constants.append(constant)
+        features.append(found)
+    if len(constants) == 2 and checks is not None:
+        checks.add((constants[0] == constants[1]).all(), _refuse_bias)
+    rows = features[0] if len(features) == 1 else features[0] - features[1]
+    with without_autocast(rows.device):
+        logits = functional.linear(rows, head.weights(model).to(rows))
+    return rows, logits, shape
+
+
+def _refuse_bias() -> None:
+    raise ModelError(
+        "the bias of the head does not cancel in the difference of two rewards: what the model does to it "
+        "depends on the input (a sum over tokens?). Give a head without a bias"
+    )
+
+
+def _forward_inputs(
+    model: nn.Module, head: Head, inputs: Inputs, checks: DeferredChecks | None
+) -> tuple[Tensor, Tensor, tuple[int, ...]]:
+    """`forward` for one input at each point."""
     if head.parts:
         return _forward_composite(model, head, inputs, checks)
     calls: list[tuple[Tensor, Tensor]] = []

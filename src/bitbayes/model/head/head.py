@@ -6,7 +6,7 @@ output. No naming convention is needed: `fc`, `head`, `classifier`, `score` and 
 `composite.py` finds these maps. Any other output, such as a softmax, is refused.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -29,6 +29,7 @@ from bitbayes.model.head.linear_maps import (
     weight_matrix,
 )
 from bitbayes.model.loaders.batches import Inputs
+from bitbayes.model.loaders.sides import pair_for
 from bitbayes.model.running.calls import call, call_hooks
 
 
@@ -40,6 +41,8 @@ class Head:
     parts: the names of the linear maps of a composite head (`composite.py`), whose features are what the
         model makes of the inputs of these maps, side by side, each followed by a 1 for its bias. Empty if the
         output of the layer `name` is the model's.
+    differences: whether a point is a pair of inputs, and its features and its logit are differences of
+        theirs. The bias cancels, and is no part of the head then.
     width: the number of features, with the constant feature 1 of the bias.
     """
 
@@ -49,6 +52,7 @@ class Head:
     bias: bool
     layout: Layout = field(default_factory=Layout)
     parts: tuple[str, ...] = ()
+    differences: bool = False
     width: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -58,27 +62,53 @@ class Head:
     def read(cls, saved: dict[str, Any]) -> "Head":
         """From what `dataclasses.asdict` and JSON made of it."""
         layout, parts = Layout.read(saved["layout"]), tuple(saved["parts"])
-        return cls(saved["name"], saved["inputs"], saved["outputs"], saved["bias"], layout, parts)
+        differences = bool(saved.get("differences", False))
+        return cls(
+            saved["name"], saved["inputs"], saved["outputs"], saved["bias"], layout, parts, differences
+        )
+
+    def of_differences(self, model: nn.Module) -> "Head":
+        """This head for pairs of inputs, without its biases."""
+        inputs = sum(sizes(each)[0] for each in self.modules(model).values())
+        return replace(self, inputs=inputs, bias=False, differences=True)
 
     def modules(self, model: nn.Module) -> dict[str, nn.Module]:
         """The linear maps of the head, by name."""
         return {name: model.get_submodule(name) for name in self.parts or (self.name,)}
 
+    def of_inputs(self, model: nn.Module) -> "Head":
+        """This head of differences for one input, with its biases."""
+        maps = self.modules(model).values()
+        width = sum(map(_width, maps))
+        bias = not self.parts and width > self.inputs
+        return replace(self, inputs=width - bias, bias=bias, differences=False)
+
     def weights(self, model: nn.Module) -> Tensor:
         """μ (k, D) with logits = μ·φ̃, the bias of each linear map after its weights."""
-        return torch.cat([weight_matrix(each) for each in self.modules(model).values()], dim=1)
+        maps = self.modules(model).values()
+        if self.differences:
+            return torch.cat([weight_and_bias(each)[0] for each in maps], dim=1)
+        return torch.cat([weight_matrix(each) for each in maps], dim=1)
+
+    def features_and_constants(self, model: nn.Module, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """What a composite head gives for one input, (n, D): its features, and those of its biases apart."""
+        widths = [part for each in self.modules(model).values() for part in (sizes(each)[0], sizes(each)[2])]
+        pieces = torch.split(rows, widths, dim=1)
+        return torch.cat(pieces[::2], dim=1), torch.cat(pieces[1::2], dim=1)
 
     def parts_of_weights(self, model: nn.Module) -> list[Tensor]:
         """The weights and biases of its linear maps, one by one: a large head is not copied."""
         pairs = map(weight_and_bias, self.modules(model).values())
-        return [each for pair in pairs for each in pair if each is not None]
+        return [each for pair in pairs for each in pair[: 2 - self.differences] if each is not None]
 
     def draws(self, model: nn.Module, noise: Tensor) -> dict[str, Tensor]:
         """The weights plus noise (s, k, D), by the names of the model's parameters."""
         modules = self.modules(model)
-        widths = [inputs + bias for inputs, _, bias in map(sizes, modules.values())]
+        widths = [sizes(each)[0] if self.differences else _width(each) for each in modules.values()]
         found: dict[str, Tensor] = {}
         for (name, module), part in zip(modules.items(), torch.split(noise, widths, dim=2), strict=True):
+            if self.differences and sizes(module)[2]:  # the bias stays as it is
+                part = torch.cat([part, torch.zeros_like(part[:, :, :1])], dim=2)
             draws = drawn_parameters(module, part)
             if draws is None:
                 raise ModelError(
@@ -89,8 +119,16 @@ class Head:
         return found
 
 
+def _width(module: nn.Module) -> int:
+    """The number of features of a linear map, with the 1 of its bias."""
+    inputs, _, bias = sizes(module)
+    return inputs + bias
+
+
 def find_head(model: nn.Module, inputs: Inputs, name: str | None = None) -> Head:
     """The linear map whose output is the model's output. If `name` is given, it must be that one."""
+    if (pair := pair_for(model, inputs)) is not None:
+        return find_head(model, pair[0], name).of_differences(model)
     maps = {key: module for key, module in model.named_modules() if is_linear_map(module)}
     if name is not None and name not in maps:
         found = _list_last([repr(key) for key in maps]) or "none"

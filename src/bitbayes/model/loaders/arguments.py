@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from bitbayes.errors import DataError, UnusedDataWarning, level_of_the_caller
+from bitbayes.model.loaders.sides import joined_sides, pair_for
 
 USE_ADAPT = "give a function of a batch that returns (inputs, labels): Laplace(model, adapt=…)"
 
@@ -51,6 +52,9 @@ def as_arguments(inputs: Tensor | Mapping[Any, Any], model: nn.Module, number: i
     Keys that the model does not take are left out, with a warning at batch 0. If it takes none of the keys,
     and one tensor has columns, that is the input: {"image": x, "id": i} for `forward(self, x)`.
     """
+    if (pair := pair_for(model, inputs)) is not None:
+        first, second = pair
+        return joined_sides(as_arguments(first, model, number), as_arguments(second, model, -1))
     if isinstance(inputs, Tensor):
         return _moved(inputs, model)
     taken = _taken(inputs, model, number)

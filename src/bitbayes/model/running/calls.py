@@ -15,7 +15,8 @@ from torch.utils.hooks import RemovableHandle
 
 from bitbayes.errors import DataError, ModelError
 from bitbayes.model.loaders.arguments import USE_ADAPT
-from bitbayes.model.loaders.batches import SEVERAL_INPUTS, Inputs
+from bitbayes.model.loaders.batches import SEVERAL_INPUTS, Inputs, row_count
+from bitbayes.model.loaders.sides import pair_for
 from bitbayes.model.running.private_copy import STREAM, RandomStream
 
 ADVICE = f"{SEVERAL_INPUTS}. If a loader gives something else, {USE_ADAPT}"
@@ -25,8 +26,10 @@ def call(model: nn.Module, inputs: Inputs, tensors: dict[str, Tensor] | None = N
     """The model's output tensor, or the `.logits` of the object that a Hugging Face model returns.
 
     `tensors`: parameters and buffers that replace the model's own in this call. Where the model draws random
-    numbers, they are its own: torch's random state is not changed.
+    numbers, they are its own: torch's random state is not changed. For a pair it is both rewards, (n, 2).
     """
+    if (pair := pair_for(model, inputs)) is not None:
+        return torch.cat([as_logits(call(model, each, tensors), row_count(each)) for each in pair], dim=1)
     args, kwargs = _arguments(inputs)
     stream: RandomStream | None = model.__dict__.get(STREAM)
     try:
