@@ -409,6 +409,13 @@ def test_a_sketch_takes_no_weights():
         laplace(network(3), "auto", structure="lowrank").fit([(x, y, weights)], weighted=True)
 
 
+def test_pairs_take_no_weights():
+    x, _, weights = data("categorical")
+    bayes = bb.Laplace(network(1), likelihood="preference")
+    with pytest.raises(DataError, match="not for pairs"):
+        bayes.fit([((x[:20], x[20:]), torch.ones(20).long(), weights[:20])], weighted=True)
+
+
 def test_weights_of_zero_in_every_batch_but_one():
     """Sums over points without weight are sums over none, and divide by nothing."""
     x, y, _ = data("categorical")

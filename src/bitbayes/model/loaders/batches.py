@@ -125,6 +125,8 @@ def labelled_batch(given: Any, number: int, model: nn.Module, *, weighted: bool 
 
     `weighted`: whether it has the weights of its points, too. Raises if it has none then.
     """
+    if weighted and getattr(getattr(type(model), "_adapt_batch", None), "gives_pairs", False):
+        raise DataError("weighted=True is not for pairs of inputs: leave their weights out")
     given, weights = adapted(given, model), None
     if weighted:
         given, weights = _split_weights(given, number)
