@@ -435,7 +435,7 @@ def test_what_several_labels_do_not_have_raises_and_says_so():
         (ArgumentError, "'probit' has no certificate", lambda: tuned()[0].certify(x)),
         (ArgumentError, "use structure='kron' for", lambda: fitted(structure="lowrank")),
         (ArgumentError, "'pairwise' does not fit", lambda: fitted(predictive="pairwise")),
-        (ArgumentError, "a classifier has `predict_proba`", lambda: bayes.predict(x)),
+        (ArgumentError, "no values: use `predict_proba`", lambda: bayes.predict(x)),
         (ArgumentError, "no noise variance", lambda: bb.Laplace(bayes.model, noise_variance=1.0, **ONE)),
         (DataError, r"shape \(30,\); expected \(30, 3\)", lambda: bayes.update([(x, y[:, 0])])),
         (DataError, r"\[0, 2\]; likelihood='multilabel'", lambda: bayes.update([(x, y + y.long())])),
