@@ -142,7 +142,8 @@ class Laplace(ModelWrapper):
             `torch.compile`, `DataParallel` or `DistributedDataParallel` is taken out of it. Of an FSDP model
             a plain copy is taken.
         layers: the layers that get a Gaussian: "last", or "all", which is every parameter that requires a
-            gradient. Freeze those that are certain.
+            gradient. Names of layers, or of modules that hold them, are some of these. What is said of
+            `layers="all"` holds for them, too.
         structure: what is kept of the curvature. "full" is everything. "kron" and "diag" are cheaper. For the
             last layer there are also "lowrank" (as kron, for many classes) and "isotropic" (none: the paper's
             baseline). "auto" is kron; for the last layer it is full for one logit, and lowrank for more than
@@ -543,7 +544,7 @@ class Laplace(ModelWrapper):
         predictor = self._current_predictor()
         predictive = predictor.predictive(method or self.predictive, samples, generator)
         if samples is not None and predictive.in_closed_form:
-            networks = " or 'sampled_networks'" if self.options.layers == "all" else ""
+            networks = " or 'sampled_networks'" if self.options.over_all_layers else ""
             raise ArgumentError(
                 f"samples={samples!r}, method={predictive.name!r}: expected a positive number, and "
                 f"'mc'{networks}"
@@ -1169,7 +1170,7 @@ class Laplace(ModelWrapper):
 
     def __repr__(self) -> str:
         """Return what was asked for and what was chosen. Of the model only the name is shown."""
-        every = f", covariance={self._shown_covariance()}" if self.layers == "all" else ""
+        every = f", covariance={self._shown_covariance()}" if self.options.over_all_layers else ""
         rows = [
             f"model={type(self.model).__name__}, layers={self.layers!r}, "
             f"structure={self._shown_structure()}, predictive={self._shown_predictive()}{every}",
@@ -1189,7 +1190,7 @@ class Laplace(ModelWrapper):
         if self.structure != AUTO or self._posterior is None:
             return repr(self.structure)
         curvature = self._posterior.fitted.curvature
-        found = "kron" if self.layers == "all" else next(iter(curvature.values())).structure
+        found = "kron" if self.options.over_all_layers else next(iter(curvature.values())).structure
         return f"{found!r} (auto)"
 
     def _shown_predictive(self) -> str:
@@ -1293,7 +1294,7 @@ class Laplace(ModelWrapper):
         noise = value.noise_variance
         if noise is not None and not likelihood.has_noise:
             raise ArgumentError(f"likelihood={likelihood.name!r} has no noise variance")
-        if isinstance(noise, tuple) and self.options.layers == "all":
+        if isinstance(noise, tuple) and self.options.over_all_layers:
             raise ArgumentError(
                 f"noise_variance={noise!r}: over all layers, the outputs share their weights, and so one "
                 "noise variance: give one number"
@@ -1352,11 +1353,11 @@ class Laplace(ModelWrapper):
 
     def _layer_names(self) -> tuple[str, ...] | None:
         """The layers that may have their own prior variance; None if there is one for all weights."""
-        if self.options.layers == "last" or self.options.structure == "full":
+        if not self.options.over_all_layers or self.options.structure == "full":
             return None
         if self._posterior is not None:
             return self._posterior.names
-        return tuple(layer.name for layer in find_layers(self.model))
+        return tuple(layer.name for layer in find_layers(self.model, self.options.layer_names))
 
     def _known_likelihood(self) -> Likelihood | None:
         """The likelihood; None if it is "auto" and nothing was fitted yet."""

@@ -16,7 +16,8 @@ from bitbayes.prior import check_noise_variance
 from bitbayes.structures import CURVATURES
 
 # The values of options, for editors and type checkers. The tests compare them with what is checked below.
-Layers = Literal["last", "all"]
+LayerKind = Literal["last", "all"]
+Layers = LayerKind | tuple[str, ...] | list[str]
 Structure = Literal["auto", "full", "kron", "lowrank", "diag", "isotropic"]
 Method = Literal["probit", "pairwise", "meanfield", "bridge", "quadrature", "mean", "mc", "sampled_networks"]
 PredictiveName = Literal["auto", Method]
@@ -41,7 +42,7 @@ LAPLACE_TORCH = {
     "classification": "leave it out, the number of the model's outputs decides",
     "regression": "likelihood='gaussian'",
     "reward_modeling": "likelihood='preference'",
-    "subset_of_weights": "layers='last' or layers='all'; for a subnetwork, freeze the other parameters",
+    "subset_of_weights": "layers='last', layers='all', or names of layers, layers=('fc1', 'fc2')",
     "hessian_structure": "structure='kron', 'diag', 'full' or 'lowrank'",
     "prior_precision": "prior_variance=1/prior_precision; in regression 1/(prior_precision·sigma_noise²)",
     "prior_mean": "leave it out: the prior has mean 0, and only the evidence depends on it",
@@ -54,7 +55,7 @@ LAPLACE_TORCH = {
     "backend_kwargs": "leave it out; curvature=bb.Fisher(draws=…) draws labels",
     "last_layer_name": "head='NAME'",
     "asdl_fisher_kwargs": "leave it out; curvature=bb.Fisher(draws=…) draws labels",
-    "subnetwork_indices": "freeze the other parameters (requires_grad_(False)), layers='all'",
+    "subnetwork_indices": "names of layers, layers=('fc1', 'fc2')",
     # of its `marglik_training`
     "n_epochs": "bb.train_by_evidence(epochs=…)",
     "n_epochs_burnin": "bb.train_by_evidence(burn_in=…)",
@@ -73,7 +74,7 @@ LAPLACE_TORCH = {
 LINES = {
     "last_layer": "layers='last'",
     "all": "layers='all'",
-    "subnetwork": "layers='all', and freeze the other parameters (requires_grad_(False))",
+    "subnetwork": "names of layers, layers=('fc1', 'fc2')",
     "full": "structure='full'",
     "kron": "structure='kron'",
     "diag": "structure='diag'",
@@ -173,7 +174,7 @@ class Options:
     adapt: what makes (inputs, labels) of a loader's batch.
     """
 
-    layers: Layers = "last"
+    layers: LayerKind | tuple[str, ...] = "last"
     structure: Structure = "auto"
     predictive: PredictiveName = "auto"
     likelihood: str = AUTO
@@ -188,6 +189,7 @@ class Options:
     @classmethod
     def checked(cls, model: nn.Module, curvature: Any, residual: object, **given: Any) -> Options:
         """The options as given; raises on unknown values and on contradictions."""
+        given["layers"] = _layers(model, given.get("layers", "last"))
         return cls(**given, curvature=curvature, residual=_residual_layers(model, residual)).check()
 
     def check(self) -> Options:
@@ -196,7 +198,9 @@ class Options:
             return replace(self, curvature=Fisher()).check()
         if self.covariance == "draws":
             return replace(self, covariance=Draws()).check()
-        every_layer = one_of("layers", self.layers, ("last", "all")) == "all"
+        if not isinstance(self.layers, tuple):
+            one_of("layers", self.layers, ("last", "all"))
+        every_layer = self.over_all_layers
         structures = [name for name, kind in CURVATURES.items() if kind.over_all_layers or not every_layer]
         methods = (*closed_form_names(), SAMPLED_LOGITS, *([SAMPLED_NETWORKS] if every_layer else []))
         one_of("structure", self.structure, (AUTO, *structures))
@@ -249,6 +253,16 @@ class Options:
             )
         return self
 
+    @property
+    def over_all_layers(self) -> bool:
+        """Whether the Gaussian is over all layers, or over some of them by name."""
+        return self.layers != "last"
+
+    @property
+    def layer_names(self) -> tuple[str, ...]:
+        """The names of the layers, if they were given."""
+        return self.layers if isinstance(self.layers, tuple) else ()
+
     def fisher(self, outputs: int) -> Fisher | None:
         """How labels are drawn for a network with this many outputs; None if the curvature is exact.
 
@@ -256,7 +270,7 @@ class Options:
         (None, Fisher(draws=1, seed=0))
         """
         if self.curvature == AUTO:
-            return Fisher() if self.layers == "all" and outputs > FEW_CLASSES else None
+            return Fisher() if self.over_all_layers and outputs > FEW_CLASSES else None
         return self.curvature if isinstance(self.curvature, Fisher) else None
 
     def draws(self, outputs: int) -> Draws | None:
@@ -266,7 +280,7 @@ class Options:
         (None, Draws(draws=20, seed=0))
         """
         if self.covariance == AUTO:
-            return Draws() if self.layers == "all" and outputs > FEW_CLASSES else None
+            return Draws() if self.over_all_layers and outputs > FEW_CLASSES else None
         return self.covariance if isinstance(self.covariance, Draws) else None
 
     @property
@@ -416,6 +430,19 @@ def refuse_attribute(name: str, value: object, known: Iterable[str]) -> Never:
         f"a Laplace has no attribute {name!r} to set to {value!r}: {hint} (Names of your own begin with an "
         "underscore.)"
     )
+
+
+def _layers(model: nn.Module, layers: object) -> Any:
+    """The layers as an option: names of the model's modules as a tuple; anything else as it is."""
+    if isinstance(layers, str) or not isinstance(layers, Sequence):
+        return layers
+    known = [name for name, _ in model.named_modules() if name]
+    names = tuple(layers)
+    if not names or any(name not in known for name in names) or len(set(names)) < len(names):
+        raise ArgumentError(
+            f"layers={layers!r}: expected 'last', 'all', or names of modules, each once: {known}"
+        )
+    return names
 
 
 def _residual_layers(model: nn.Module, residual: object) -> bool | Literal["auto"] | tuple[str, ...]:

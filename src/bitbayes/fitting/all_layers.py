@@ -55,7 +55,8 @@ def fit_all_layers(request: FitRequest) -> Fitted:
     model, options = request.model, request.options
     data = TrainingData(request)
     structure = "kron" if options.structure == "auto" else options.structure
-    layers = find_layers(model)  # raises on models that have none, or whose derivatives cannot be taken
+    # Raises on models that have none, or whose derivatives cannot be taken.
+    layers = find_layers(model, options.layer_names)
     network, totals = private_copy(model, SideEffects.any_of(model)), data.totals
     with without_autocast(data.device), detect_changes(model, network) as run, DeferredChecks() as checks:
         with none_called(model):

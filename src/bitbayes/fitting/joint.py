@@ -27,7 +27,6 @@ B = TypeVar("B", bound=TensorBundle)
 META = torch.device("meta")
 # Relative tolerance for "same points": sums over them in another order differ by less.
 SAME_POINTS = 1e-8
-FIT: dict[str, Callable[[FitRequest], Fitted]] = {"last": fit_last_layer, "all": fit_all_layers}
 
 
 def fit_jointly(task: str, request: FitRequest) -> Fitted:
@@ -38,12 +37,13 @@ def fit_jointly(task: str, request: FitRequest) -> Fitted:
         request: this process's share of the data; model and options are the same in all processes.
     """
     processes, options = current_processes(), request.options
+    fit: Callable[[FitRequest], Fitted] = fit_all_layers if options.over_all_layers else fit_last_layer
     if processes.size == 1:
-        return FIT[options.layers](request)
+        return fit(request)
 
     def share() -> Fitted | None:
         try:
-            return FIT[options.layers](request)
+            return fit(request)
         except EmptyLoaderError:
             return None
 

@@ -14,7 +14,7 @@ __all__ = ["AllLayers", "DrawnLayers", "LastLayer", "LogitsByPrior", "WeightPost
 
 def posterior_of(model: nn.Module, fitted: Fitted, options: Options) -> WeightPosterior:
     """The posterior that the options ask for."""
-    if options.layers == "last":
+    if not options.over_all_layers:
         return LastLayer(model, fitted)
     draws = options.draws(fitted.weights.outputs)
     return AllLayers(model, fitted) if draws is None else DrawnLayers(model, fitted, draws)

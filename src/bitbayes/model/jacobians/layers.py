@@ -96,8 +96,10 @@ class TrainableLayers:
         return cls(int(saved["outputs"]), tuple(Layer.read(layer) for layer in saved["layers"]))
 
 
-def find_layers(model: nn.Module) -> tuple[Layer, ...]:
+def find_layers(model: nn.Module, only: tuple[str, ...] = ()) -> tuple[Layer, ...]:
     """The layers with parameters that require gradients, in the order of `model.named_modules()`.
+
+    `only`: names of modules, whose layers alone are taken; () takes all.
 
     The kind of a layer follows from its type alone. `verify_layers` checks it by running the model.
 
@@ -134,12 +136,22 @@ def find_layers(model: nn.Module) -> tuple[Layer, ...]:
         shapes = tuple(tuple(parameter.shape) for parameter in own.values())
         groups = int(getattr(module, "groups", 1)) if kind == "matrix" else 1
         layers.append(Layer(name, kind, names, shapes, groups))
+    if only:
+        layers = [each for each in layers if any(_is_within(each.name, name) for name in only)]
+        for name in only:
+            if not any(_is_within(each.name, name) for each in layers):
+                raise ModelError(f"layers={only!r}: {name!r} has no parameter that requires a gradient")
     if not layers:
         raise ModelError(
             "no parameter of the model requires a gradient, so none is uncertain: call requires_grad_() on "
             "those that should be"
         )
     return tuple(layers)
+
+
+def _is_within(layer: str, module: str) -> bool:
+    """Whether a layer is this module, or a part of it."""
+    return layer == module or layer.startswith(f"{module}.")
 
 
 def tied_to(model: nn.Module, layer: Layer) -> list[str]:
