@@ -362,7 +362,7 @@ def test_classifiers_have_no_values():
     for call in (bayes.predict, bayes.interval):
         with pytest.raises(ArgumentError, match="`predict_proba`"):
             call(x)
-    with pytest.raises(ArgumentError, match="has no noise variance"):
+    with pytest.raises(ArgumentError, match="likelihood='categorical' has none"):
         bayes.noise_variance = 1.0
 
 

@@ -30,6 +30,7 @@ from bitbayes.errors import (
     naming,
 )
 from bitbayes.laplace import Laplace
+from bitbayes.likelihoods import LIKELIHOODS
 from bitbayes.model import (
     DeferredChecks,
     Loader,
@@ -307,6 +308,12 @@ class Ascent:
             raise ArgumentError(
                 f"layers={options['layers']!r}: all weights that are trained have a prior here; leave it "
                 "out, and freeze (requires_grad_(False)) what is certain"
+            )
+        likelihood = LIKELIHOODS.get(options.get("likelihood", ""))
+        if likelihood is not None and not likelihood.over_all_layers:
+            raise ArgumentError(
+                f"likelihood={likelihood.name!r} is for the last layer alone, and here all weights have a "
+                "prior: train the network in another way, and fit a Laplace to it afterwards"
             )
         every: LaplaceOptions = {**options, "layers": "all"}
         self.laplace = Laplace(model, **every)

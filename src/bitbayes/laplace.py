@@ -261,7 +261,7 @@ class Laplace(ModelWrapper):
     def settings(self, value: Settings) -> None:
         if isinstance(value.prior_variance, dict):
             check_variance(value.prior_variance, self._layer_names)
-        self._check_for_likelihood(value)
+        self._check_for_likelihood(value, self._posterior)
         if self._residual is not None:
             try:
                 value = value.in_order_of(self._residual.names)
@@ -288,10 +288,11 @@ class Laplace(ModelWrapper):
 
         Until one is chosen, it is the mean squared error on the training data. Only regression has it.
         """
+        likelihood = self._known_likelihood()
+        if likelihood is not None and not likelihood.has_noise:
+            raise ArgumentError(f"likelihood={likelihood.name!r} has no noise variance: only regression has")
         value = self.settings.noise_variance
-        if value is None:
-            value = self._fitted_posterior().noise_variance
-        return value or 1.0
+        return self._fitted_posterior().noise_variance if value is None else value
 
     @noise_variance.setter
     def noise_variance(self, value: float | Sequence[float]) -> None:
@@ -896,6 +897,8 @@ class Laplace(ModelWrapper):
             with naming(f"outliers {name!r}"):
                 check_data(data)
         predictive = predictor.predictive(self.predictive)
+        if by != SCORE and not predictive.likelihood.classifies:
+            raise ArgumentError(f"by={by!r}: values have no confidence, choose by='score'")
         steps = track(check_loader(loader), "evaluating", progress)
         rate: Callable[[Iterator[Batch]], Any] = partial(predictor.rate, predictive=predictive)
         if not predictive.likelihood.classifies:
@@ -1243,7 +1246,13 @@ class Laplace(ModelWrapper):
         model = fingerprint(self.model), model_device(self.model)
         options, numbers, fitted = posterior_file.from_bytes(content, *model)
         own = as_parsed(self.options.as_json())
-        free = ("predictive", "covariance")  # these can be set at any time
+        free: tuple[str, ...] = ("predictive", "covariance")  # these can be set at any time
+        drawn = replace(
+            self.options, curvature=Options.from_json(options, self.output, self.adapt)["curvature"]
+        )
+        outputs = fitted.weights.outputs
+        if drawn.fisher(outputs) == self.options.fisher(outputs):  # "exact" and "auto" may be the same
+            free = (*free, "curvature")
         if differ := [name for name in own if name not in free and options.get(name) != own[name]]:
             raise FileError(f"it was fitted with other options ({', '.join(differ)})")
         before = self._settings
@@ -1284,23 +1293,26 @@ class Laplace(ModelWrapper):
         ranks = predictor.rank(predictor.batches(x), by, predictor.predictive(self.predictive))
         return predictor.assemble(ranks)
 
-    def _check_for_likelihood(self, value: Settings) -> None:
-        """Raise on settings that the likelihood does not have."""
-        likelihood = self._known_likelihood()
+    def _check_for_likelihood(self, value: Settings, posterior: WeightPosterior | None) -> None:
+        """Raise on settings that the likelihood, or the number of outputs, does not allow."""
+        likelihood = posterior.likelihood if posterior else LIKELIHOODS.get(self.options.likelihood)
         if likelihood is None:
             return
         if value.temperature != 1 and not likelihood.has_temperature:
             raise ArgumentError(f"likelihood={likelihood.name!r} has no temperature: leave it at 1")
         noise = value.noise_variance
         if noise is not None and not likelihood.has_noise:
-            raise ArgumentError(f"likelihood={likelihood.name!r} has no noise variance")
+            raise ArgumentError(
+                f"noise_variance={noise!r}: likelihood={likelihood.name!r} has none; for regression give "
+                "likelihood='gaussian'"
+            )
         if isinstance(noise, tuple) and self.options.over_all_layers:
             raise ArgumentError(
                 f"noise_variance={noise!r}: over all layers, the outputs share their weights, and so one "
                 "noise variance: give one number"
             )
-        if isinstance(noise, tuple) and self._posterior is not None:
-            targets = likelihood.targets(self._posterior.outputs)
+        if isinstance(noise, tuple) and posterior is not None:
+            targets = likelihood.targets(posterior.outputs)
             if len(noise) != targets:
                 raise ArgumentError(
                     f"noise_variance={noise!r}: expected one number, or one for each of {targets} target(s)"
@@ -1332,6 +1344,7 @@ class Laplace(ModelWrapper):
         posterior = posterior_of(self.model, fitted, self.options)
         if isinstance(self._settings.prior_variance, dict):
             check_variance(self._settings.prior_variance, lambda: posterior.names)
+        self._check_for_likelihood(self._settings, posterior)
         return posterior
 
     def _set_jointly(self, task: str, fitted: Callable[[], Fitted]) -> None:
@@ -1368,9 +1381,7 @@ class Laplace(ModelWrapper):
     def _predictor(self) -> Predictor:
         posterior, settings = self._fitted_posterior(), self.settings
         if posterior.likelihood.has_noise:
-            noise = settings.noise_variance or posterior.noise_variance
-            if isinstance(noise, float) and not posterior.over_all_layers:
-                noise = (noise,) * posterior.likelihood.targets(posterior.outputs)
+            noise = posterior.noise_of(settings.noise_variance)
             settings = replace(settings, noise_variance=noise)
         return Predictor(posterior, self._residual if settings.has_residual else None, settings)
 

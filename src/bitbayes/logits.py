@@ -109,6 +109,14 @@ class LogitGaussian:
         """Return the variances of the logits, (n, k): the diagonal of the covariance."""
         return (self.scaled_variances() + self.factors.shift[:, None]) * self.scale.square()[:, None]
 
+    def deviations(self) -> Tensor:
+        """Return the standard deviations of the logits, (n, k), also where their squares overflow."""
+        scaled = (self.scaled_variances() + self.factors.shift[:, None]).clamp_min(
+            torch.finfo(self.scale.dtype).tiny
+        )
+        largest = torch.finfo(self.scale.dtype).max / 4
+        return (scaled.sqrt() * self.scale[:, None]).clamp_max(largest)
+
     def draw(self, samples: int, generator: torch.Generator | None = None) -> Tensor:
         """Return draws of the logits, (samples, n, k), independent for each point.
 
@@ -150,7 +158,8 @@ class LogitGaussian:
         factor = deviations[:, None] * factor
         if independent is not None:  # a column of its own for each output
             weights = torch.cat([weights, independent[:, None].expand(-1, len(own))], dim=1)
-            own = own if factor.dim() == 2 else own.expand(len(factor), -1, -1)
+            # Not `len`, which a trace would take as fixed.
+            own = own if factor.dim() == 2 else own.expand(factor.shape[0], -1, -1)
             factor = torch.cat([factor, own], dim=-1)
         return replace(self, factors=CovarianceFactors(weights, factor, shift))
 

@@ -222,6 +222,12 @@ class Options:
                 )
             if self.residual:
                 return replace(self, residual=False).check()
+        values = self.likelihood in LIKELIHOODS and not LIKELIHOODS[self.likelihood].classifies
+        if values and self.predictive not in (AUTO, *LIKELIHOODS[self.likelihood].closed_forms):
+            raise ArgumentError(
+                f"predictive={self.predictive!r}: likelihood={self.likelihood!r} predicts values, so leave "
+                "it out"
+            )
         if self.noise_variance is not None:
             known = LIKELIHOODS.get(self.likelihood)
             if known is None or not known.has_noise:
@@ -230,7 +236,7 @@ class Options:
                     "variance; for regression give likelihood='gaussian'"
                 )
             checked = check_noise_variance(self.noise_variance)
-            if checked != self.noise_variance:
+            if type(checked) is not type(self.noise_variance) or checked != self.noise_variance:
                 return replace(self, noise_variance=checked).check()
         if not isinstance(self.curvature, Fisher):
             one_of("curvature", self.curvature, ESTIMATES)

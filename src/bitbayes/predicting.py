@@ -190,10 +190,9 @@ class RatedValues(NamedTuple):
     scores: Tensor
 
     def by(self, rank: str) -> Tensor:
-        """The scores, (n,)."""
-        if rank == SCORE:
-            return self.scores
-        raise ArgumentError(f"by={rank!r}: values have no confidence, choose by='score'")
+        """The scores, (n,): there is no other number for values."""
+        assert rank == SCORE
+        return self.scores
 
     def measures(self) -> dict[str, float]:
         """What `Laplace.evaluate` returns for labelled data."""

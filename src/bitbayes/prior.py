@@ -123,8 +123,11 @@ def check_noise_variance(value: object) -> float | tuple[float, ...]:
     >>> check_noise_variance(1), check_noise_variance([1, 2])
     (1.0, (1.0, 2.0))
     """
-    if isinstance(value, Tensor):
+    given = value
+    if hasattr(value, "tolist"):  # a tensor, or an array
         value = value.tolist()
     if isinstance(value, (list, tuple)):
+        if not value:
+            raise ArgumentError(f"noise_variance={given!r}: expected one number, or one for each output")
         return tuple(positive(each, "noise_variance") for each in value)
     return positive(value, "noise_variance")

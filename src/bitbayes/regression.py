@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -14,6 +14,9 @@ from bitbayes.likelihoods import Likelihood
 from bitbayes.logits import LogitGaussian
 from bitbayes.precision import to_float64
 from bitbayes.settings import Settings
+
+# What every prediction has, (n, k) each.
+NUMBERS = ("mean", "variance", "noise_variance")
 
 
 @dataclass(frozen=True)
@@ -25,6 +28,7 @@ class Prediction:
     noise_variance: (n, k), of y around f, which more data would not reduce.
     covariance: (k, n, n), of f between the points, if it was asked for (`joint=True`). Its diagonal is
         `variance`.
+    function_deviation: (n, k), the root of `variance`, also where that is cut off because it overflows.
 
     >>> p = Prediction(torch.zeros(1, 1), torch.full((1, 1), 9.0), torch.full((1, 1), 16.0))
     >>> float(p.deviation), [round(each, 2) for each in p.interval(0.95).flatten().tolist()]
@@ -35,6 +39,7 @@ class Prediction:
     variance: Tensor
     noise_variance: Tensor
     covariance: Tensor | None = None
+    function_deviation: Tensor | None = None
 
     @property
     def total_variance(self) -> Tensor:
@@ -44,7 +49,11 @@ class Prediction:
     @property
     def deviation(self) -> Tensor:
         """The standard deviation of y, (n, k)."""
-        return self.total_variance.sqrt()
+        if self.function_deviation is None:
+            return self.total_variance.sqrt()
+        noise = self.noise_variance.sqrt()
+        unit = torch.maximum(self.function_deviation, noise)  # no square of a ratio overflows
+        return unit * ((self.function_deviation / unit).square() + (noise / unit).square()).sqrt()
 
     def interval(self, coverage: float = 0.9) -> Tensor:
         """Return the interval around the mean that y lies in with this probability, (n, k, 2).
@@ -63,16 +72,20 @@ class Prediction:
         """The prediction from the Gaussian over the outputs, with the noise variance of the settings."""
         mean, variance, noise = likelihood.values(gaussian)
         largest = torch.finfo(mean.dtype).max / 4  # so that the sum of both variances is finite, too
-        return cls(mean, variance.clamp_max(largest), noise * settings.noise_variances(mean))
+        deviation = gaussian.deviations()[:, : mean.shape[1]]
+        noise = noise * settings.noise_variances(mean)
+        return cls(mean, variance.clamp_max(largest), noise, function_deviation=deviation)
 
     @classmethod
     def joined(cls, parts: Iterable[Prediction]) -> Prediction:
         """The points of all parts, without their covariance."""
-        rows = [(each.mean, each.variance, each.noise_variance) for each in parts]
-        return cls(*(torch.cat(column) for column in zip(*rows, strict=True)))
+        every = list(parts)
+        found = cls(*(torch.cat([getattr(each, name) for each in every]) for name in NUMBERS))
+        deviations = [each.function_deviation for each in every if each.function_deviation is not None]
+        return replace(found, function_deviation=torch.cat(deviations)) if deviations else found
 
     def to_float64(self) -> Prediction:
         """The same on the CPU and in float64, for measures."""
-        return Prediction(
-            *(to_float64(each.cpu()) for each in (self.mean, self.variance, self.noise_variance))
-        )
+        found = Prediction(*(to_float64(getattr(self, name).cpu()) for name in NUMBERS))
+        deviation = self.function_deviation
+        return replace(found, function_deviation=None if deviation is None else to_float64(deviation.cpu()))

@@ -9,7 +9,6 @@ from typing import Any, Protocol, Self, overload
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from bitbayes.errors import ArgumentError
 from bitbayes.logits import LogitGaussian
@@ -180,7 +179,9 @@ class Settings:
             unusual = SATURATION * unusual.clamp_max(MOST_UNUSUAL)
             # log(1 + e^x), in a form that does not overflow in exported graphs either.
             penalty = penalty + (unusual.clamp_min(0) + (-unusual.abs()).exp().log1p()) / SATURATION
-        return functional.logsigmoid(typical) / SATURATION - penalty.to(energy)
+        # log σ(x), in such a form, too: ONNX takes the logarithm of what has rounded to 0.
+        known = typical.clamp_max(0) - (-typical.abs()).exp().log1p()
+        return known / SATURATION - penalty.to(energy)
 
     def furthest(self, distances: Tensor) -> Tensor:
         """maxₗ levelₗ·dₗ³, (n,), from distances (n, levels), over all levels but the classes."""

@@ -66,7 +66,7 @@ def fit_all_layers(request: FitRequest) -> Fitted:
                 options, network, data.preview, None, totals.level_sums, resumed=totals.batches > 0
             )
         likelihood = likelihood_for(outputs, options.likelihood)
-        if likelihood.has_noise and likelihood.targets(outputs) != outputs:
+        if not likelihood.over_all_layers:
             raise ModelError(f"likelihood={likelihood.name!r} needs layers='last'")
         if likelihood.labels_are_classes:
             levels.expect_classes(likelihood.classes(outputs))

@@ -48,6 +48,7 @@ class Likelihood(ABC):
     one_label: whether a point has one label, (n,); otherwise it has some, (n, m); see `targets`.
     classifies: whether predictions are probabilities of classes; otherwise they are values (`predict`).
     has_positions: whether the model's output may have positions.
+    over_all_layers: whether the Gaussian may be over all layers, and not over the last alone.
     of_pairs: whether a point is a pair of inputs, and its one logit the difference of their outputs.
     has_softmax: whether Λ = diag(p) − ppᵀ, of which the structure "lowrank" keeps a sketch.
     has_noise: whether labels have a noise variance, which is one of the settings. The posterior is then in
@@ -65,9 +66,13 @@ class Likelihood(ABC):
     one_label: ClassVar[bool] = True
     classifies: ClassVar[bool] = True
     has_positions: ClassVar[bool] = True
+    over_all_layers: ClassVar[bool] = True
     has_softmax: ClassVar[bool] = False
     has_noise: ClassVar[bool] = False
     of_pairs: ClassVar[bool] = False
+
+    # What to say about a model with another number of outputs.
+    wanted_outputs: ClassVar[str] = ""
 
     @abstractmethod
     def takes(self, outputs: int) -> bool:
@@ -345,10 +350,10 @@ def likelihood_for(outputs: int, name: str = AUTO) -> Likelihood:
         return LIKELIHOODS["bernoulli" if outputs == 1 else "categorical"]
     likelihood = LIKELIHOODS[one_of("likelihood", name, (AUTO, *LIKELIHOODS))]
     if not likelihood.takes(outputs):
-        raise ArgumentError(
-            f"likelihood={name!r} does not fit a model with {outputs} output(s): leave it out, and their "
-            "number decides"
-        )
+        todo = "leave it out, and their number decides"
+        if likelihood.of_pairs or not likelihood.classifies:
+            todo = likelihood.wanted_outputs
+        raise ArgumentError(f"likelihood={name!r} does not fit a model with {outputs} output(s): {todo}")
     return likelihood
 
 

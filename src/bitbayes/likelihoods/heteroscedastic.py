@@ -13,12 +13,17 @@ from bitbayes.logits import LogitGaussian
 
 # Beyond this the logarithm of a noise variance is cut off, so that all numbers are finite in float32.
 LARGEST_LOG_NOISE = 40.0
+# Up to this variance of s the mean of exp(s) says what the noise is like. Beyond it the mean is that of a few
+# huge values: half of all draws are below exp(s̄), however large it is.
+LARGEST_VARIANCE = 1.0
 
 
 class Heteroscedastic(Gaussian):
     """One value with a Gaussian noise of its own variance: the outputs are its mean and log variance."""
 
     name = "heteroscedastic"
+    over_all_layers = False
+    wanted_outputs = "it needs two, the mean and the logarithm of the noise variance"
 
     def takes(self, outputs: int) -> bool:
         return outputs == 2
@@ -57,7 +62,7 @@ class Heteroscedastic(Gaussian):
     # ---- predictions
 
     def values(self, gaussian: LogitGaussian) -> tuple[Tensor, Tensor, Tensor]:
-        """The mean of the noise variance exp(s) over the Gaussian of s is exp(s̄ + ½ Var s)."""
+        """The mean of the noise variance exp(s) over the Gaussian of s is exp(s̄ + ½ Var s), Var s ≤ 1."""
         means, variances = gaussian.mean, gaussian.variances()
-        log_noise = (means[:, 1:] + variances[:, 1:] / 2).clamp(-LARGEST_LOG_NOISE, LARGEST_LOG_NOISE)
-        return means[:, :1], variances[:, :1], log_noise.exp()
+        log_noise = means[:, 1:] + variances[:, 1:].clamp_max(LARGEST_VARIANCE) / 2
+        return means[:, :1], variances[:, :1], log_noise.clamp(-LARGEST_LOG_NOISE, LARGEST_LOG_NOISE).exp()

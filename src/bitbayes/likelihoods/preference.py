@@ -29,7 +29,7 @@ class Reward(NamedTuple):
     @classmethod
     def joined(cls, gaussians: Iterable[LogitGaussian]) -> Reward:
         """The rewards of all points, from the Gaussians over their one logit."""
-        parts = [(each.mean[:, 0], each.variances()[:, 0].sqrt()) for each in gaussians]
+        parts = [(each.mean[:, 0], each.deviations()[:, 0]) for each in gaussians]
         return cls(*(torch.cat(column) for column in zip(*parts, strict=True)))
 
 
@@ -40,6 +40,8 @@ class Preference(Bernoulli):
     with_bounds: ClassVar[tuple[str, ...]] = ()
     has_drop_in = False  # a reward model is called with one input
     has_positions = False
+    over_all_layers = False
+    wanted_outputs = "a reward model has one"
     of_pairs = True
 
     def valid_labels(self, labels: Tensor, k: int) -> tuple[Tensor, Tensor | bool, str]:

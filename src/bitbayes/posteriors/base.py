@@ -274,6 +274,14 @@ class WeightPosterior(ABC):
         fitted = self.fitted
         return tuple(max(each / fitted.total_weight, SMALLEST_NOISE) for each in fitted.squared_errors)
 
+    def noise_of(self, noise: Noise) -> float | tuple[float, ...]:
+        """A noise variance in the form of `noise_variance`; that one, if there is none."""
+        if noise is None:
+            return self.noise_variance
+        if isinstance(noise, float) and not self.over_all_layers:
+            return (noise,) * self.likelihood.targets(self.outputs)
+        return noise
+
     def best_noise(self, prior: Prior) -> float | tuple[float, ...]:
         """The noise variance with the largest evidence for a prior."""
         total = sum(self.squared_norm(name) / float(prior.of(name)) for name in self.names)

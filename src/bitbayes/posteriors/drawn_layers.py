@@ -119,6 +119,8 @@ class DrawnLayers(AllLayers):
         kept: list[tuple[Batch, Tensor]] = []
         limit = math.inf
         for batch in batches:
+            if batch.weights is not None:  # points that count 0 times would take the places of others
+                batch = batch.part((batch.weights > 0).nonzero()[:, 0])
             keys = torch.rand(len(batch), generator=generator, dtype=torch.float64)
             kept.append(_below(batch, keys, limit))
             every = torch.cat([keys for _, keys in kept])

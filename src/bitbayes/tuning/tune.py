@@ -47,7 +47,7 @@ def tune_by_evidence(
             evidence is chosen as well.
     """
     grid, has_noise = posterior.candidates(), posterior.likelihood.has_noise
-    noise = (fixed or posterior.noise_variance) if has_noise else None
+    noise = posterior.noise_of(fixed) if has_noise else None
 
     def best(names: Iterable[str]) -> float:
         costs = torch.stack([posterior.evidence_penalty(Prior(value), names, noise) for value in grid])
@@ -62,7 +62,7 @@ def tune_by_evidence(
             noise = posterior.best_noise(Prior(chosen))
         if (chosen, noise) == before:
             break
-    return replace(now, prior_variance=chosen, noise_variance=noise)
+    return replace(now, prior_variance=chosen, noise_variance=noise if fixed is None else fixed)
 
 
 @torch.no_grad()
