@@ -466,11 +466,13 @@ def test_thresholds_of_labels_need_labels():
 def test_labels_of_another_likelihood_are_told_which():
     model = reference.network(3)
     x, y = data(model)
-    with pytest.raises(DataError, match=r"give likelihood='multilabel'; if they are one-hot, labels.argmax"):
+    with pytest.raises(
+        DataError, match=r"likelihood='multilabel'\); if they are one-hot, give labels.argmax"
+    ):
         bb.Laplace(model).fit([(x, y)])
-    with pytest.raises(DataError, match="For regression, give likelihood='gaussian'"):
+    with pytest.raises(DataError, match=r"For regression, use Laplace\(model, likelihood='gaussian'\)"):
         bb.Laplace(model).fit([(x, x[:, 0])])
-    with pytest.raises(DataError, match="For regression, give likelihood='gaussian'"):
+    with pytest.raises(DataError, match=r"For regression, use Laplace\(model, likelihood='gaussian'\)"):
         bb.Laplace(reference.network(1)).fit([(x, x[:, 0])])
 
 

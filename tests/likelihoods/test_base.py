@@ -139,12 +139,12 @@ def test_wrong_labels_raise_and_are_shown(likelihood, labels, says):
         (
             Categorical(),
             torch.eye(3, 4),
-            r"likelihood='multilabel'; if they are one-hot, labels.argmax",
+            r"likelihood='multilabel'\); if they are one-hot, give labels.argmax",
         ),
         (Categorical(), torch.eye(3, 4) > 0, "likelihood='multilabel'"),
-        (Categorical(), torch.rand(3), "For regression, give likelihood='gaussian'$"),
-        (Categorical(), torch.rand(3, 4), "For regression, give likelihood='gaussian'$"),
-        (Bernoulli(), torch.rand(3), "For regression, give likelihood='gaussian'$"),
+        (Categorical(), torch.rand(3), r"For regression, use Laplace\(model, likelihood='gaussian'\)$"),
+        (Categorical(), torch.rand(3, 4), r"For regression, use Laplace\(model, likelihood='gaussian'\)$"),
+        (Bernoulli(), torch.rand(3), r"For regression, use Laplace\(model, likelihood='gaussian'\)$"),
         (Categorical(), torch.tensor([0, 1, 4]), "0 to 3$"),  # integers: no other likelihood is likely
         (Categorical(), torch.eye(3, 3), "one for each input$"),
         (Multilabel(), torch.rand(3, 4), "needs 0 and 1$"),

@@ -132,11 +132,11 @@ class Likelihood(ABC):
         zero_or_one = bool(((labels == 0) | (labels == 1)).all())
         if zero_or_one and k > 1 and labels.dim() == 2 and labels.shape[1] == k:
             return (
-                ". If each input may have several labels, give likelihood='multilabel'; if they are one-hot, "
-                "labels.argmax(1)"
+                ". If each input may have several labels, use Laplace(model, likelihood='multilabel'); if "
+                "they are one-hot, give labels.argmax(1)"
             )
         real = labels.is_floating_point() and not zero_or_one
-        return ". For regression, give likelihood='gaussian'" if real else ""
+        return ". For regression, use Laplace(model, likelihood='gaussian')" if real else ""
 
     @abstractmethod
     def valid_labels(self, labels: Tensor, k: int) -> tuple[Tensor, Tensor | bool, str]:
