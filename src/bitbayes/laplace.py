@@ -1247,11 +1247,9 @@ class Laplace(ModelWrapper):
         options, numbers, fitted = posterior_file.from_bytes(content, *model)
         own = as_parsed(self.options.as_json())
         free: tuple[str, ...] = ("predictive", "covariance")  # these can be set at any time
-        drawn = replace(
-            self.options, curvature=Options.from_json(options, self.output, self.adapt)["curvature"]
-        )
-        outputs = fitted.weights.outputs
-        if drawn.fisher(outputs) == self.options.fisher(outputs):  # "exact" and "auto" may be the same
+        saved, outputs = Options.from_json(options, self.output, self.adapt), fitted.weights.outputs
+        theirs = replace(self.options, curvature=saved["curvature"])
+        if theirs.fisher(outputs) == self.options.fisher(outputs):  # "exact" and "auto" may be the same
             free = (*free, "curvature")
         if differ := [name for name in own if name not in free and options.get(name) != own[name]]:
             raise FileError(f"it was fitted with other options ({', '.join(differ)})")
@@ -1261,7 +1259,7 @@ class Laplace(ModelWrapper):
             self.set_fitted(fitted)
             self.posterior.check_outputs()
             self.predictive, self.settings = options["predictive"], Settings(**numbers)
-            self.covariance = Options.from_json(options, self.output, self.adapt)["covariance"]
+            self.covariance = saved["covariance"]
         except Exception:
             self._settings = before
             raise

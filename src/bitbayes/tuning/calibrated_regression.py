@@ -121,7 +121,7 @@ class BestNoise:
 
     def settings(self, candidate: Settings) -> Settings:
         """The candidate with its best noise variance."""
-        noise, _ = self._noise_and_losses([candidate])
+        noise, *_ = self._measured([candidate])
         if self.fixed is None and bool(self.exact.any()):
             raise DataError(
                 "the model predicts all validation targets of an output exactly, which no noise variance "
@@ -132,20 +132,17 @@ class BestNoise:
 
     def costs(self, candidates: list[Settings]) -> Tensor:
         """The NLL per output of each candidate and the weak prior on 1 + r, (c,)."""
-        medians = [
-            all_points([self._widenings(each, candidate) for each in self.validation.groups]).median()
-            for candidate in candidates
-        ]
+        _, losses, widenings = self._measured(candidates)
+        medians = [all_points(each).median() for each in widenings]
         # The sums over points are on the CPU, the points themselves may be on a GPU.
-        prior = (torch.stack(medians).cpu().log() / WIDENING_WIDTH).square() / (2 * self.count)
-        return self._noise_and_losses(candidates)[1] + prior
+        return losses + (torch.stack(medians).cpu().log() / WIDENING_WIDTH).square() / (2 * self.count)
 
     def widest_near(self, found: Settings) -> Settings:
         """The settings with the widest variance near the data that raises the NLL by at most `PRICE`."""
         noise = all_points([self._parts(each, found)[1].mean(1) for each in self.validation.groups]).median()
         largest = float(noise) * (LARGEST_WIDENING**2 - 1) * min(1.0, self.count / MANY_POINTS)
         candidates = [replace(found, near_variance=largest * share) for share in NEAR]
-        _, losses = self._noise_and_losses(candidates)
+        _, losses, _ = self._measured(candidates)
         limit = float(losses[least(losses)]) + PRICE
         return replace(
             found, near_variance=largest_within([each.near_variance for each in candidates], losses, limit)
@@ -156,13 +153,20 @@ class BestNoise:
         noise = _row(settings.noise_variance or 1.0, self.outputs)
         return float((self.targets.var(0, correction=0) / noise).max().sqrt().clamp_min(1.0))
 
-    def _noise_and_losses(self, candidates: list[Settings]) -> tuple[Tensor, Tensor]:
-        """The best noise variances (c, k), and the mean NLL per output at these, (c,)."""
+    def _measured(self, candidates: list[Settings]) -> tuple[Tensor, Tensor, list[list[Tensor]]]:
+        """The best noise variances (c, m), the mean NLL per target at these (c,), and widenings.
+
+        These are the variances of a prediction in units of that of the noise, (n,) for each candidate and
+        group of points.
+        """
+        widenings: list[list[Tensor]] = [[] for _ in candidates]
         totals = torch.zeros(len(candidates), 2, self.outputs, dtype=torch.float64)
         for points in self.validation.groups:
             errors = _squared_errors(points)
             for i, candidate in enumerate(candidates):
-                spreads = self._spreads(points, candidate)
+                variance, noise = self._parts(points, candidate)
+                widenings[i].append((1 + variance / noise).mean(1))
+                spreads = noise + variance  # 1 + r, or eˢ + r
                 both = torch.stack([errors / spreads, spreads.log()], dim=1)  # (n, 2, k)
                 totals[i] += points.total(both).cpu()
         current_processes().add_(totals)
@@ -173,17 +177,7 @@ class BestNoise:
         if self.fixed is not None:
             noise = self.fixed.expand_as(noise)
         losses = (2 * math.pi * noise).log() + (logarithms + errors / noise) / self.count
-        return noise, losses.mean(1) / 2
-
-    def _spreads(self, points: Points, candidate: Settings) -> Tensor:
-        """1 + r, or eˢ + r, of each point and target, (n, m)."""
-        variance, noise = self._parts(points, candidate)
-        return noise + variance
-
-    def _widenings(self, points: Points, candidate: Settings) -> Tensor:
-        """The variance of a prediction in units of that of the noise, (n,)."""
-        variance, noise = self._parts(points, candidate)
-        return (1 + variance / noise).mean(1)
+        return noise, losses.mean(1) / 2, widenings
 
     def _parts(self, points: Points, candidate: Settings) -> tuple[Tensor, Tensor]:
         """The variance of the function and of the noise, in units of σ², (n, m) each."""
