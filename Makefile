@@ -93,7 +93,7 @@ MODELS := transformers tokenizers regex pyyaml huggingface_hub httpx2 httpcore2 
 $(VENV)/.peers: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps \
 		laplace-torch curvlinops-for-pytorch backpack-for-pytorch einops einconv opt_einsum tqdm asdfghjkl unfoldNd \
-		pytorch-ood \
+		pytorch-ood MAPIE \
 		|| echo "peers not installed: the tests that compare with them will be skipped"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps $(MODELS) \
 		|| echo "transformers, peft or timm not installed: the tests of their models will be skipped"
