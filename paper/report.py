@@ -75,7 +75,7 @@ class Report:
         return values
 
     def write_table(
-        self, title: str, header: Sequence[str], rows: Iterable[Sequence[str]], *notes: str
+        self, title: str, header: Sequence[str], rows: Iterable[Sequence[str]], *notes: str, extra: str = ""
     ) -> None:
         """Write a Markdown table, with the command that made it above and the notes below."""
         made = (
@@ -86,7 +86,7 @@ class Report:
             lines += ["**A quick run: these numbers show that the code runs, and nothing else.**", ""]
         lines += markdown_table(header, rows)
         lines += [text for note in notes for text in ("", note)]
-        self._write_text("md", "\n".join(lines) + "\n")
+        self._write_text("md", "\n".join(lines) + "\n", extra)
 
     def write_picture(self, draw: Callable[[], Figure], extra: str = "") -> None:
         """Write the figure that `draw` returns as PNG and PDF."""
@@ -104,9 +104,10 @@ class Report:
     def _path(self, suffix: str, extra: str = "") -> Path:
         return self.folder / f"{self.stem}{extra and '-'}{extra}.{suffix}"
 
-    def _write_text(self, suffix: str, text: str) -> None:
-        write_text(self._path(suffix), text)
-        self.written.append(self._path(suffix))
+    def _write_text(self, suffix: str, text: str, extra: str = "") -> None:
+        path = self._path(suffix, extra)
+        write_text(path, text)
+        self.written.append(path)
 
 
 def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:

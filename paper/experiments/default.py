@@ -28,9 +28,9 @@ from paper.session import Session
 from paper.study import Study, is_number
 
 FAR = 2000
-# Over all layers: the most classes, and the most points of each set of outliers. The work for a point grows
-# with the number of classes, and is that of some hundred forward passes.
-ALL_LAYERS_CLASSES, ALL_LAYERS_POINTS = 10, 1000
+# Over all layers: the most points of each set of outliers. The work for a point is that of a hundred forward
+# passes.
+ALL_LAYERS_POINTS = 1000
 TITLES = {
     "plain": "Plain network",
     "temperature": "Temperature scaling",
@@ -106,7 +106,7 @@ def measure(session: Session) -> dict[str, Any]:
     far_test = scale_pixels(problem.test.images[: problem.noise_points]) * FAR
     sets |= {"Noise": noise, f"Noise × {FAR}": FAR * noise, f"Test × {FAR}": far_test}
     features = {name: network.extract_features(images).features for name, images in sets.items()}
-    fitted, not_run = _fit(study, sets)
+    fitted = _fit(study, sets)
     results: list[dict[str, Any]] = []
     for trial in track(range(study.trials), f"default ({problem.name})", study.progress):
         validation, test = study.split(trial)
@@ -130,24 +130,22 @@ def measure(session: Session) -> dict[str, Any]:
         "far": [name for name in sets if str(FAR) in name],
         "sets": [name for name in sets if name != "test"],
         "all_layers_points": ALL_LAYERS_POINTS,
-        "not_run": not_run,
         "trials": results,
     }
 
 
-def _fit(study: Study, sets: dict[str, Tensor]) -> tuple[dict[str, PassedSets], dict[str, str]]:
-    """The last layer and all layers, fitted and passed over all sets; and why one of them was not."""
+def _fit(study: Study, sets: dict[str, Tensor]) -> dict[str, PassedSets]:
+    """The last layer and all layers, fitted and passed over all sets."""
     images, labels = study.problem.train
     test_labels = study.problem.test.labels
     last = bb.Laplace(study.network.whole).fit(methods.BatchLoader(images, labels), progress=False)
-    found = {"default": PassedSets.of(last, sets, test_labels)}
-    if study.problem.classes > ALL_LAYERS_CLASSES:
-        why = f"{study.problem.classes - 1} passes back for each image take too long"
-        return found, {"default-all": why}
     every = bb.Laplace(study.network.whole, layers="all")
     every.fit(methods.BatchLoader(images, labels), progress=study.progress)
     fewer = {name: each if name == "test" else each[:ALL_LAYERS_POINTS] for name, each in sets.items()}
-    return found | {"default-all": PassedSets.of(every, fewer, test_labels)}, {}
+    return {
+        "default": PassedSets.of(last, sets, test_labels),
+        "default-all": PassedSets.of(every, fewer, test_labels),
+    }
 
 
 @torch.no_grad()
@@ -201,7 +199,7 @@ def show(values: dict[str, Any], report: Report) -> None:
         list(_rows(values)),
         f"Mean ± standard deviation over {len(values['trials'])} splits of the test set.",
         _choices(values),
-        *(f"Not run: {TITLES[key]} ({why})." for key, why in values["not_run"].items()),
+        *(f"Not run: {TITLES[key]} ({why})." for key, why in values.get("not_run", {}).items()),
         *(
             [f"All layers: at most {values['all_layers_points']:,} points of each set of outliers."]
             if "default-all" in values["trials"][0]["methods"]

@@ -1,15 +1,16 @@
-"""Corrupted, strange and other images: the default beside temperature scaling, an ensemble and detectors.
+"""Clean, corrupted, strange and other images: the default, its parts, and what else people use.
 
 Here the trials are trainings. Each has its own seed, and all have the same validation images, on which
-everything is tuned. The ensemble averages the probabilities of all trainings, and has one temperature for all
-logits.
+everything is tuned. The ensemble averages the probabilities of all trainings. MC dropout has a training of
+its own; SWAG and the Gaussian over all layers begin with the first.
 """
 
 from __future__ import annotations
 
 import statistics
+import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -23,10 +24,23 @@ from bitbayes.errors import DataError
 from bitbayes.toys import scale_pixels
 from paper.corruptions import CORRUPTIONS, SEVERITIES, corrupt
 from paper.drawing.pictures import COLOURS, make_panels, styled
-from paper.methods import BatchLoader, Network
+from paper.methods import BatchLoader, Network, pass_images
+from paper.methods.all_layers import fast_products
 from paper.methods.base import ignore_edge_warnings, probabilities
+from paper.methods.parts import PARTS
 from paper.progress import track
 from paper.report import Report, format_mean_std
+from paper.rivals import (
+    LaplaceTorch,
+    Predicted,
+    Predictor,
+    average,
+    choose_temperature,
+    dropout_network,
+    mc_dropout,
+    predict_in_parts,
+    swag,
+)
 from paper.session import Session
 from paper.study import Study
 
@@ -34,21 +48,22 @@ TITLES = {
     "plain": "Plain network",
     "temperature": "Temperature scaling",
     "default": "bitbayes (default)",
+    "laplace-torch": "laplace-torch, last layer",
+    "default-all": "bitbayes, all layers",
+    "dropout": "MC dropout, with temperature",
+    "swag": "SWAG, with temperature",
     "ensemble": "Ensemble, with temperature",
+    **{key: part.title for key, part in PARTS.items()},
 }
+# They are slow, or many: measured on the first images of each set alone.
+ON_FEW = ("default-all", "dropout", "swag", *PARTS)
+FEW = 2000
 # Images that are nearly of the classes; all other sets are further away.
 NEAR = ("CIFAR-10", "CIFAR-100", "EMNIST letters", "Letters (substitute for EMNIST)")
 DETECTOR_NAMES = ("energy", "gen", "knn", "vim", "mahalanobis", "relative-mahalanobis")
 STRANGE_POINTS = 1000
 SCALES = (1.5, 2, 5, 2000)
-
-
-class Predicted(NamedTuple):
-    """Probabilities (n, k), scores by which strangers are told (n,), and logits (n, k)."""
-
-    probs: Tensor
-    score: Tensor
-    logits: Tensor
+SPLITS = 5
 
 
 class Trained(NamedTuple):
@@ -58,22 +73,13 @@ class Trained(NamedTuple):
     bayes: bb.Laplace
     temperature: float
 
-    @torch.no_grad()
-    def predict(self, images: Tensor) -> dict[str, Predicted]:
-        """The predictions of each method for some images, floats."""
-        parts = []
-        for batch in torch.split(images, 1000):
-            logits = self.network.whole(batch)
-            parts.append((logits, *self.bayes.predict_and_score(batch)))
-        logits, probs, score = (
-            torch.cat([each.to(images.device) for each in column]) for column in zip(*parts, strict=True)
-        )
-        energy = logits.logsumexp(1)
-        return {
-            "plain": Predicted(probabilities(logits), energy, logits),
-            "temperature": Predicted(probabilities(logits / self.temperature), energy, logits),
-            "default": Predicted(probs, score, logits),
-        }
+    def plain(self, images: Tensor) -> Predicted:
+        logits = self.network.whole(images)
+        return Predicted(probabilities(logits), logits.logsumexp(1))
+
+    def scaled(self, images: Tensor) -> Predicted:
+        logits = self.network.whole(images)
+        return Predicted(probabilities(logits / self.temperature), logits.logsumexp(1))
 
 
 def measure(session: Session) -> dict[str, Any]:
@@ -81,36 +87,47 @@ def measure(session: Session) -> dict[str, Any]:
     trainings = [_trained(session, options.seed + number) for number in range(options.trials)]
     study = Study(problem, trainings[0].network, 1)
     validation, rest = study.split(0)
-    labels = problem.test.labels
-    ensemble = _ensemble_temperature(
-        trainings, scale_pixels(problem.test.images[validation]), labels[validation]
-    )
+    predictors, not_run = _predictors(session, trainings, validation)
     sets = _sets(study, rest)
-    found: dict[str, list[dict[str, Any]]] = {key: [] for key in TITLES}
-    inside = [_predict_all(trainings, scale_pixels(problem.test.images[rest]), ensemble)]
-    for key, each in _calibration(inside, labels[rest]).items():
-        found[key] = [{"test": values} for values in each]
-    _corrupted(trainings, scale_pixels(problem.test.images[rest]), labels[rest], ensemble, found)
-    thresholds = {key: [each.score.quantile(0.05) for each in every] for key, every in inside[0].items()}
-    for name, images in track(sets.items(), f"shift ({problem.name}): other images", options.progress):
-        outside = _predict_all(trainings, images, ensemble)
-        for key, every in outside.items():
+    images, labels = scale_pixels(problem.test.images[rest]), problem.test.labels[rest]
+    inside = _predict_all(predictors, images)
+    few = {key: [_first(each) for each in every] for key, every in inside.items()}
+    found: dict[str, list[dict[str, Any]]] = {
+        key: [{"passes": _passes(trainings[0], each, images[:FEW])} for each in every]
+        for key, every in predictors.items()
+    }
+    for key, each in _calibration([inside], labels).items():
+        for number, values in enumerate(each):
+            found[key][number]["test"] = values
+            found[key][number]["test_few"] = _calibrated([few[key][number]], labels)
+    _corrupted(predictors, images, labels, found)
+    thresholds = {key: [each.score.quantile(0.05) for each in every] for key, every in inside.items()}
+    for name, others in track(sets.items(), f"shift ({problem.name}): other images", options.progress):
+        for key, every in _predict_all(predictors, others).items():
             for number, predicted in enumerate(every):
+                own = inside[key][number].score
                 found[key][number].setdefault("sets", {})[name] = {
                     "mmc": metrics.mmc(predicted.probs),
-                    "auroc": metrics.auroc(inside[0][key][number].score, predicted.score),
+                    "auroc": metrics.auroc(own, predicted.score),
+                    "fpr95": metrics.fpr95(own, predicted.score),
                     "accepted": float((predicted.score >= thresholds[key][number]).double().mean()),
                 }
     return {
         "problem": problem.title,
         "classes": problem.classes,
         "points": len(rest),
+        "few": min(FEW, len(rest)),
+        "not_run": not_run,
         "chosen": [each.bayes.settings.as_json() for each in trainings],
         "methods": found,
+        "splits": _splits(study, trainings),
         "detectors": _detectors(study, trainings, rest, sets),
         "near": [name for name in problem.outliers if name in NEAR],
         "far": [name for name in problem.outliers if name not in NEAR],
     }
+
+
+# ---- the methods
 
 
 def _trained(session: Session, seed: int) -> Trained:
@@ -127,6 +144,90 @@ def _trained(session: Session, seed: int) -> Trained:
     return Trained(network, bayes, scaled.temperature)
 
 
+def _predictors(
+    session: Session, trainings: list[Trained], validation: Tensor
+) -> tuple[dict[str, list[Predictor]], dict[str, str]]:
+    """The methods: one for each training, or one for all; and why some were not run."""
+    problem, first = session.problem, trainings[0]
+    images, labels = scale_pixels(problem.test.images[validation]), problem.test.labels[validation]
+    loader = BatchLoader(images, labels)
+    found: dict[str, list[Predictor]] = {
+        "plain": [each.plain for each in trainings],
+        "temperature": [each.scaled for each in trainings],
+        "default": [_of(each.bayes) for each in trainings],
+    }
+    not_run = {}
+    try:
+        found["laplace-torch"] = [LaplaceTorch(each.network.whole, *problem.train) for each in trainings]
+    except ImportError as error:
+        not_run["laplace-torch"] = str(error)
+    with ignore_edge_warnings(), fast_products():
+        every = bb.Laplace(first.network.whole, layers="all")
+        every.fit(BatchLoader(*problem.train), progress=False)
+        every.tune(loader, progress=False)
+    found["default-all"] = [_of(every)]
+    found["dropout"] = [mc_dropout(dropout_network(session).whole, images, labels)]
+    found["swag"] = [swag(first.network.whole, problem, images, labels, session.options.seed)]
+    found["ensemble"] = [_ensemble(trainings, images, labels)]
+    for key, part in PARTS.items():
+        found[key] = [_of(part.fit(each.network, problem.train, loader)) for each in trainings]
+    return {key: found[key] for key in TITLES if key in found}, not_run
+
+
+def _of(bayes: bb.Laplace) -> Predictor:
+    def predict(images: Tensor) -> Predicted:
+        with fast_products():
+            return Predicted(*bayes.predict_and_score(images))
+
+    return predict
+
+
+@torch.no_grad()
+def _ensemble(trainings: list[Trained], images: Tensor, labels: Tensor) -> Predictor:
+    """The average over all trainings, with one temperature chosen on these images."""
+
+    def logits(x: Tensor) -> list[Tensor]:
+        return [each.network.whole(x) for each in trainings]
+
+    temperature = choose_temperature(logits(images), labels)
+    return lambda x: average(logits(x), temperature)
+
+
+def _predict_all(predictors: dict[str, list[Predictor]], images: Tensor) -> dict[str, list[Predicted]]:
+    return {
+        key: [predict_in_parts(each, images[:FEW] if key in ON_FEW else images) for each in every]
+        for key, every in predictors.items()
+    }
+
+
+def _first(predicted: Predicted) -> Predicted:
+    return Predicted(predicted.probs[:FEW], predicted.score[:FEW])
+
+
+def _passes(trained: Trained, predictor: Predictor, images: Tensor) -> float:
+    """The time of a prediction in plain forward passes."""
+
+    def seconds(each: Predictor) -> float:
+        trained.network.synchronize()
+        started = time.perf_counter()
+        predict_in_parts(each, images)
+        trained.network.synchronize()
+        return time.perf_counter() - started
+
+    def plain(x: Tensor) -> Predicted:
+        logits = trained.network.whole(x)
+        return Predicted(logits, logits[:, 0])
+
+    ratios = []
+    for _ in range(3):
+        before, own, after = seconds(plain), seconds(predictor), seconds(plain)
+        ratios.append(2 * own / (before + after))
+    return statistics.median(ratios)
+
+
+# ---- the sets of images
+
+
 def _sets(study: Study, rest: Tensor) -> dict[str, Tensor]:
     """Other images, and strange ones within the range of pixels and beyond."""
     problem = study.problem
@@ -141,71 +242,80 @@ def _sets(study: Study, rest: Tensor) -> dict[str, Tensor]:
     return sets | {f"Test × {scale:g}": scale * few for scale in SCALES}
 
 
-def _predict_all(trainings: list[Trained], images: Tensor, temperature: float) -> dict[str, list[Predicted]]:
-    """The predictions of each method, one for each training; the ensemble has one."""
-    every = [each.predict(images) for each in trainings]
-    found = {key: [each[key] for each in every] for key in every[0]}
-    found["ensemble"] = [_ensemble([each["plain"].logits for each in every], temperature)]
-    return found
-
-
-def _ensemble(logits: list[Tensor], temperature: float) -> Predicted:
-    """The mean probabilities at a temperature; strangers are told by minus their entropy."""
-    probs = torch.stack([probabilities(each / temperature) for each in logits]).mean(0)
-    return Predicted(probs, -torch.special.entr(probs).sum(1), probs.log())
-
-
-@torch.no_grad()
-def _ensemble_temperature(trainings: list[Trained], images: Tensor, labels: Tensor) -> float:
-    """The temperature of the ensemble with the least NLL on the validation images."""
-    logits = [each.network.whole(images) for each in trainings]
-    grid: list[float] = torch.linspace(-1.5, 1.5, 301).exp().tolist()
-    return min(grid, key=lambda each: metrics.nll(_ensemble(logits, each).probs, labels))
+def _calibrated(parts: list[Predicted], labels: Tensor) -> dict[str, float]:
+    """The measures over all parts, each of which has the same labels, or the first of them."""
+    probs = torch.cat([part.probs for part in parts])
+    every = labels[: len(parts[0].probs)].repeat(len(parts))
+    return {
+        "accuracy": metrics.accuracy(probs, every),
+        "nll": metrics.nll(probs, every),
+        "ece": metrics.ece(probs, every),
+        "brier": metrics.brier(probs, every),
+        "aurc": metrics.aurc(probs.amax(1), probs.argmax(1) == every),
+    }
 
 
 def _calibration(
     parts: list[dict[str, list[Predicted]]], labels: Tensor
 ) -> dict[str, list[dict[str, float]]]:
-    """Accuracy, NLL, ECE and Brier score of each method and training, over all parts with the same labels."""
-    every = labels.repeat(len(parts))
-    found: dict[str, list[dict[str, float]]] = {}
-    for key in parts[0]:
-        found[key] = []
-        for number in range(len(parts[0][key])):
-            probs = torch.cat([part[key][number].probs for part in parts])
-            found[key].append(
-                {
-                    "accuracy": metrics.accuracy(probs, every),
-                    "nll": metrics.nll(probs, every),
-                    "ece": metrics.ece(probs, every),
-                    "brier": metrics.brier(probs, every),
-                }
-            )
-    return found
+    """The measures of each method and training."""
+    return {
+        key: [_calibrated([part[key][number] for part in parts], labels) for number in range(len(every))]
+        for key, every in parts[0].items()
+    }
 
 
 def _corrupted(
-    trainings: list[Trained],
+    predictors: dict[str, list[Predictor]],
     images: Tensor,
     labels: Tensor,
-    temperature: float,
     found: dict[str, list[dict[str, Any]]],
 ) -> None:
-    """Add the measures on corrupted images: of each severity, and of all."""
+    """Add the measures on corrupted images: of each severity, of all, and of all of the first images."""
     kept: dict[int, list[dict[str, list[Predicted]]]] = {severity: [] for severity in SEVERITIES}
     steps = [(name, severity) for name in CORRUPTIONS for severity in SEVERITIES]
-    for number, (name, severity) in enumerate(track(steps, "shift: corrupted images", None)):
-        parts = torch.split(images, 1000)
-        made = torch.cat([corrupt(part, name, severity, 1000 * number + i) for i, part in enumerate(parts)])
-        kept[severity].append(_predict_all(trainings, made, temperature))
+    for name, severity in track(steps, "shift: corrupted images", None):
+        batches = enumerate(torch.split(images, 1000))
+        made = torch.cat([corrupt(batch, name, severity, 1000 * i) for i, batch in batches])
+        kept[severity].append(_predict_all(predictors, made))
     for severity, predicted in kept.items():
         for key, each in _calibration(predicted, labels).items():
             for number, values in enumerate(each):
                 found[key][number].setdefault("severities", {})[str(severity)] = values
     whole = [part for predicted in kept.values() for part in predicted]
-    for key, each in _calibration(whole, labels).items():
-        for number, values in enumerate(each):
-            found[key][number]["corrupted"] = values
+    few = [{key: [_first(each) for each in every] for key, every in part.items()} for part in whole]
+    for name, parts in (("corrupted", whole), ("corrupted_few", few)):
+        for key, each in _calibration(parts, labels).items():
+            for number, values in enumerate(each):
+                found[key][number][name] = values
+
+
+def _splits(study: Study, trainings: list[Trained]) -> dict[str, list[list[dict[str, Any]]]]:
+    """The default and temperature scaling in other splits of the test set, by training and split."""
+    problem = study.problem
+    found: dict[str, list[list[dict[str, Any]]]] = {"temperature": [], "default": []}
+    for trained in trainings:
+        test = pass_images(trained.bayes, *problem.test)
+        outside = {name: pass_images(trained.bayes, each.images) for name, each in problem.outliers.items()}
+        logits = trained.network.head(trained.network.extract_features(problem.test.images).features)
+        for key in found:
+            found[key].append([])
+        for number in range(1, SPLITS + 1):
+            validation, rest = study.split(number)
+            labels = problem.test.labels[rest]
+            with ignore_edge_warnings():
+                chosen = bb.Settings(**asdict(test.select(validation).tune()))
+            probs, score = test.select(rest).predict(chosen)
+            values: dict[str, Any] = _calibrated([Predicted(probs, score)], labels.to(probs.device))
+            values["auroc"] = {
+                name: metrics.auroc(score, each.predict(chosen)[1]) for name, each in outside.items()
+            }
+            found["default"][-1].append(values)
+            with torch.no_grad():
+                temperature = choose_temperature([logits[validation]], problem.test.labels[validation])
+                scaled = average([logits[rest]], temperature)
+            found["temperature"][-1].append(_calibrated([scaled], labels))
+    return found
 
 
 def _detectors(
@@ -235,33 +345,51 @@ def _detectors(
 
 def show(values: dict[str, Any], report: Report) -> None:
     sets = list(values["methods"]["default"][0]["sets"])
-    header = ["Method", "Accuracy, %", "Test, NLL / ECE %", "Corrupted", "Severity 5"]
-    header += [f"{name}, confidence / accepted / AUROC, %" for name in sets]
-    rows = []
-    for key, title in TITLES.items():
-        each = values["methods"][key]
-        row = [title, format_mean_std([100 * one["test"]["accuracy"] for one in each], 2)]
-        for part in ("test", "corrupted", "5"):
-            found = [one["severities"]["5"] if part == "5" else one[part] for one in each]
-            nll = format_mean_std([one["nll"] for one in found], 4)
-            row.append(f"{nll} / {format_mean_std([100 * one['ece'] for one in found], 2)}")
-        for name in sets:
-            cells = [[100 * one["sets"][name][what] for one in each] for what in ("mmc", "accepted", "auroc")]
-            row.append(" / ".join(format_mean_std(cell) for cell in cells))
-        rows.append(row)
     count = len(values["methods"]["default"])
+    header = ["Method", "Passes", "Accuracy, %", "Test, NLL / ECE %", "Corrupted", "Severity 5"]
+    header += [f"{name}, confidence / accepted / AUROC, %" for name in sets]
+    text = (
+        f"Mean ± standard deviation over {count} trainings; the ensemble is of all {count}. "
+        f"{values['points']:,} test images, and all of them with each of the {len(CORRUPTIONS)} corruptions "
+        "in 5 severities. Passes: the time of a prediction in plain forward passes. "
+        "Accepted: the share above the score that 95 % of the test images exceed, by the energy, by `score`, "
+        "and by minus the entropy of averages."
+    )
+    main = [key for key in TITLES if key in values["methods"] and key not in ON_FEW]
     report.write_table(
         f"Corrupted and other images: {values['problem']}",
         header,
-        rows,
-        f"Mean ± standard deviation over {count} trainings; the ensemble is of all {count}. "
-        f"{values['points']:,} test images, and all of them with each of the 12 corruptions in 5 severities. "
-        "Accepted: the share above the score that 95 % of the test images exceed, by the energy, by `score`, "
-        "and by minus the entropy of the ensemble.",
+        [_row(values, key, ("test", "corrupted", "5"), sets) for key in main],
+        text,
         "AUROC of detectors, in %: " + "; ".join(_detector_texts(values)) + ".",
         _verdict(values),
     )
+    others = [key for key in TITLES if key in values["methods"] and key in ON_FEW]
+    if others:
+        report.write_table(
+            f"On the first {values['few']:,} test images: {values['problem']}",
+            header[:5] + header[6:],
+            [_row(values, key, ("test_few", "corrupted_few"), sets) for key in (*main, *others)],
+            f"As the table of all images, but calibration is measured on the first {values['few']:,} test "
+            "images, for every method. MC dropout, SWAG and all layers are of one training each.",
+            *(f"Not run: {TITLES[key]} ({why})." for key, why in values["not_run"].items()),
+            extra="few",
+        )
     report.write_picture(lambda: draw(values))
+
+
+def _row(values: dict[str, Any], key: str, parts: tuple[str, ...], sets: list[str]) -> list[str]:
+    each = values["methods"][key]
+    row = [TITLES[key], format_mean_std([one["passes"] for one in each if "passes" in one])]
+    row.append(format_mean_std([100 * one[parts[0]]["accuracy"] for one in each], 2))
+    for part in parts:
+        found = [one["severities"]["5"] if part == "5" else one[part] for one in each]
+        nll = format_mean_std([one["nll"] for one in found], 4)
+        row.append(f"{nll} / {format_mean_std([100 * one['ece'] for one in found], 2)}")
+    for name in sets:
+        cells = [[100 * one["sets"][name][what] for one in each] for what in ("mmc", "accepted", "auroc")]
+        row.append(" / ".join(format_mean_std(cell) for cell in cells))
+    return row
 
 
 def _detector_texts(values: dict[str, Any]) -> list[str]:
@@ -316,7 +444,8 @@ def draw(values: dict[str, Any]) -> Figure:
     ]
     colours = {"plain": "plain", "temperature": "temperature", "default": "default", "ensemble": "kfla"}
     for panel, (what, title, scale) in zip(axes[0], measures, strict=True):
-        for key, each in values["methods"].items():
+        for key, colour in colours.items():
+            each = values["methods"][key]
             places = [0, *map(int, SEVERITIES)]
             rows = [
                 [scale(one["test"][what])] + [scale(one["severities"][str(s)][what]) for s in SEVERITIES]
@@ -324,9 +453,8 @@ def draw(values: dict[str, Any]) -> Figure:
             ]
             mean = [statistics.fmean(column) for column in zip(*rows, strict=True)]
             low, high = ([pick(column) for column in zip(*rows, strict=True)] for pick in (min, max))
-            colour = COLOURS.get(colours[key], "black")
-            panel.plot(places, mean, color=colour, label=TITLES[key])
-            panel.fill_between(places, low, high, color=colour, alpha=0.18, linewidth=0)
+            panel.plot(places, mean, color=COLOURS[colour], label=TITLES[key])
+            panel.fill_between(places, low, high, color=COLOURS[colour], alpha=0.18, linewidth=0)
         panel.set(xlabel="severity of the corruption (0: clean)", title=f"{values['problem']}: {title}")
         panel.set_xticks(places)
     axes[0][0].legend()

@@ -14,7 +14,7 @@ from bitbayes.structures.base import CURVATURES, Curvature, Precision, WeightGau
 from bitbayes.structures.diag import DiagCurvature, DiagGaussian
 from bitbayes.structures.full import FullCurvature, check_affordable
 from bitbayes.structures.grams import gram, gram_root
-from bitbayes.structures.isotropic import NoCurvature
+from bitbayes.structures.isotropic import IsotropicGaussian, NoCurvature
 from bitbayes.structures.kron import KronCurvature, KronGaussian
 from bitbayes.structures.lowrank import LowRankCurvature
 from bitbayes.structures.network import WHOLE_NETWORK, NetworkGaussian, layer_curvatures
@@ -31,6 +31,7 @@ __all__ = [
     "DiagCurvature",
     "DiagGaussian",
     "FullCurvature",
+    "IsotropicGaussian",
     "KronCurvature",
     "KronGaussian",
     "LowRankCurvature",
