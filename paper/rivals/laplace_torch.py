@@ -32,7 +32,7 @@ class LaplaceTorch:
                 backend=CurvlinopsGGN,
             )
             self.other.fit(loader)
-            self.other.optimize_prior_precision(method="marglik")
+            self.other.optimize_prior_precision(pred_type="glm", method="marglik")
 
     @torch.no_grad()
     def __call__(self, x: Tensor) -> Predicted:
