@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import torch
+from torch import Tensor
 
 from bitbayes.errors import DataError
 from bitbayes.fitted import Fitted
@@ -35,7 +36,7 @@ def choosing_request(request: FitRequest) -> FitRequest:
 
 
 def smallest_curvature(diagonal: Fitted, count: int) -> TrainableLayers:
-    """The `count` weights with the smallest entries of diag H; of equal ones the first.
+    """The `count` weights with the smallest entries of diag H; of equal ones the first in the model's order.
 
     Args:
         diagonal: a fit with structure="diag".
@@ -43,16 +44,19 @@ def smallest_curvature(diagonal: Fitted, count: int) -> TrainableLayers:
     """
     weights = diagonal.weights
     assert isinstance(weights, TrainableLayers)
-    entries = []
+    entries: dict[str, Tensor] = {}  # by parameter, (1, …)
     for layer in weights.layers:
         own = diagonal.curvature[layer.name]
         assert isinstance(own, DiagCurvature)
-        entries.append(own.diagonal)
-    chosen = torch.zeros(sum(map(len, entries)), dtype=torch.bool)
-    chosen[torch.cat(entries).argsort(stable=True)[:count].cpu()] = True
-    parts = torch.split(chosen, [layer.size for layer in weights.layers])
-    layers = (
-        replace(layer, chosen=tuple(part.nonzero()[:, 0].tolist()))
-        for layer, part in zip(weights.layers, parts, strict=True)
-    )
-    return replace(weights, layers=tuple(layer for layer in layers if layer.chosen))
+        entries.update(layer.split(own.diagonal[None]))
+    order = torch.cat([each.flatten() for each in entries.values()]).argsort(stable=True).cpu()
+    chosen = torch.zeros(len(order), dtype=torch.bool)
+    chosen[order[:count]] = True
+    parts = torch.split(chosen, [each.numel() for each in entries.values()])
+    masks = {name: part[None] for name, part in zip(entries, parts, strict=True)}
+    layers = []
+    for layer in weights.layers:
+        places = layer.join(masks[name] for name in layer.names)[0].nonzero()[:, 0]
+        if len(places):
+            layers.append(replace(layer, chosen=tuple(places.tolist())))
+    return replace(weights, layers=tuple(layers))
