@@ -146,8 +146,8 @@ class Laplace(ModelWrapper):
             `layers="all"` holds for them, too.
         structure: what is kept of the curvature. "full" is everything. "kron" and "diag" are cheaper. For the
             last layer there are also "lowrank" (as kron, for many classes) and "isotropic" (none: the paper's
-            baseline). "auto" is kron; for the last layer it is full for one logit, and lowrank for more than
-            4,096.
+            baseline). "auto" is kron, and full for a `subnetwork`; for the last layer it is full for one
+            logit, and lowrank for more than 4,096.
         prior_variance: the variance σ₀² > 0 of the weights before data. `tune` chooses it, and it can be set
             at any time. With `layers="all"` it may be a mapping from each layer's name to its own. None is 1,
             with a warning at the first prediction if nothing was chosen by then.
