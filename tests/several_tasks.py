@@ -407,3 +407,11 @@ def train_by_evidence(rank, size):
         residual=False,
     )
     return found.evidence, found.prior_variance
+
+
+def subnetwork(rank, size):
+    """The weights that processes with shares of the data choose, and the covariance of the logits."""
+    data = dataset()
+    bayes = bb.Laplace(network(), layers="all", subnetwork=10, prior_variance=1.0)
+    bayes.fit(loader(data, rank, size))
+    return bayes.posterior.chosen, bayes.logits(data[:][0]).covariance

@@ -309,6 +309,11 @@ class Ascent:
                 f"layers={options['layers']!r}: all weights that are trained have a prior here; leave it "
                 "out, and freeze (requires_grad_(False)) what is certain"
             )
+        if options.get("subnetwork") is not None:
+            raise ArgumentError(
+                f"subnetwork={options['subnetwork']!r}: all weights that are trained have a prior here; fit "
+                "a Laplace with it afterwards"
+            )
         likelihood = LIKELIHOODS.get(options.get("likelihood", ""))
         if likelihood is not None and not likelihood.over_all_layers:
             raise ArgumentError(

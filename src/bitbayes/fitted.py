@@ -110,6 +110,12 @@ class Fitted:
         return math.fsum(each.weight for each in self.entries)
 
     @property
+    def chosen(self) -> TrainableLayers | None:
+        """The weights of a subnetwork; None if there is none."""
+        weights = self.weights
+        return weights if isinstance(weights, TrainableLayers) and weights.is_subnetwork else None
+
+    @property
     def side_effects(self) -> SideEffects:
         """What running the model does besides its output, for a `private_copy`."""
         return SideEffects(self.mutable_buffers, self.random)
@@ -182,6 +188,11 @@ class Fitted:
         )
 
     def _check_same_model(self, other: Fitted) -> None:
+        if other.fingerprint == self.fingerprint and self.chosen and other.chosen != self.chosen:
+            raise ModelError(
+                "the two are about subnetworks of other weights, because each fit chooses its own: fit once, "
+                "and `update` it with the other data, or fit all data by several processes"
+            )
         if other.fingerprint != self.fingerprint or other.weights != self.weights:
             raise ModelError(
                 "the model, or what of it is frozen, has changed since `fit`: call `fit` again, on all data"

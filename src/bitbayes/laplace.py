@@ -146,8 +146,8 @@ class Laplace(ModelWrapper):
             `layers="all"` holds for them, too.
         structure: what is kept of the curvature. "full" is everything. "kron" and "diag" are cheaper. For the
             last layer there are also "lowrank" (as kron, for many classes) and "isotropic" (none: the paper's
-            baseline). "auto" is kron; for the last layer it is full for one logit, and lowrank for more than
-            4,096.
+            baseline). "auto" is kron, and full for a `subnetwork`; for the last layer it is full for one
+            logit, and lowrank for more than 4,096.
         prior_variance: the variance σ₀² > 0 of the weights before data. `tune` chooses it, and it can be set
             at any time. With `layers="all"` it may be a mapping from each layer's name to its own. None is 1,
             with a warning at the first prediction if nothing was chosen by then.
@@ -165,6 +165,9 @@ class Laplace(ModelWrapper):
             "draws", or `bb.Draws(20)`, estimates it by draws of the weights, and takes about two forward
             passes for each. "auto" is exact for up to 64 outputs, and "draws" for more. It can be set at any
             time.
+        subnetwork: with `layers="all"`, how many weights get a Gaussian: those of the largest variance under
+            the diagonal approximation, with their full covariance. All others stay at their trained values.
+            None is all weights. `fit` takes a pass more to choose them.
         residual: whether to add a variance that grows with the distance from the training data, near them and
             beyond. "auto" measures it at the head's input, at up to three levels before it, and at the input
             of the model if that is of floating-point numbers (or uint8) of one size, once `tune` has chosen
@@ -188,6 +191,7 @@ class Laplace(ModelWrapper):
     head = FrozenOption[str | None]("The name of the last linear layer, if it was given.")
     curvature = FrozenOption[CurvatureName | Fisher]("How the curvature is computed.")
     residual = FrozenOption[ResidualOption]("The residual, as it was asked for.")
+    subnetwork = FrozenOption[int | None]("How many weights have a Gaussian; None is all of the layers'.")
     output = FrozenOption[Selector | None]("Where the logits are in what the model returns.")
     adapt = FrozenOption[Adapter | None]("What makes (inputs, labels) of a loader's batch.")
     likelihood = FrozenOption[str]("The likelihood of the labels, as it was asked for.")
@@ -213,6 +217,7 @@ class Laplace(ModelWrapper):
         head: str | None = None,
         curvature: CurvatureName | Fisher = AUTO,
         covariance: CovarianceName | Draws = AUTO,
+        subnetwork: int | None = None,
         residual: ResidualOption = AUTO,
         noise_variance: float | Sequence[float] | None = None,
         output: Selector | None = None,
@@ -229,7 +234,7 @@ class Laplace(ModelWrapper):
             self.model = selected(unselected(self.model), output, PairAdapter(adapt))
         given: dict[str, Any] = {"layers": layers, "structure": structure, "predictive": predictive}
         given |= {"likelihood": likelihood, "head": head, "output": output, "adapt": adapt}
-        given |= {"noise_variance": noise_variance, "covariance": covariance}
+        given |= {"noise_variance": noise_variance, "covariance": covariance, "subnetwork": subnetwork}
         self.options = Options.checked(self.model, curvature, residual, **given)
         self._posterior: WeightPosterior | None = None
         self._residual: Residual | None = None
@@ -373,7 +378,9 @@ class Laplace(ModelWrapper):
             self.posterior.check_outputs()
             before = self.posterior.fitted
         shown, seen = processes.shown(progress), before.count
-        request = FitRequest(self.model, loader, self.options, shown, seen, weighted=weighted)
+        request = FitRequest(
+            self.model, loader, self.options, shown, seen, weighted=weighted, chosen=before.chosen
+        )
         more = fit_jointly(f"update of {before.summary()}", request)
         self._set_jointly("the end of update", lambda: before + more)
         return self
@@ -1174,8 +1181,9 @@ class Laplace(ModelWrapper):
     def __repr__(self) -> str:
         """Return what was asked for and what was chosen. Of the model only the name is shown."""
         every = f", covariance={self._shown_covariance()}" if self.options.over_all_layers else ""
+        some = "" if self.subnetwork is None else f", subnetwork={self.subnetwork}"
         rows = [
-            f"model={type(self.model).__name__}, layers={self.layers!r}, "
+            f"model={type(self.model).__name__}, layers={self.layers!r}{some}, "
             f"structure={self._shown_structure()}, predictive={self._shown_predictive()}{every}",
             f"prior_variance={self._shown_prior()}, {self._shown_spread()}, "
             f"residual={self._shown_residual()}",

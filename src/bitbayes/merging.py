@@ -121,7 +121,7 @@ def _kind(bayes: Laplace) -> tuple[object, ...]:
     fisher = options.fisher(fitted.weights.outputs)
     draws = None if fisher is None else fisher.draws
     residual = bool(options.residual), options.residual_layers
-    return options.layers, structures, fitted.likelihood.name, draws, *residual
+    return options.layers, options.subnetwork, structures, fitted.likelihood.name, draws, *residual
 
 
 def _check_data(parts: list[Laplace], removed: list[Laplace]) -> None:

@@ -14,6 +14,7 @@ from bitbayes.errors import ArgumentError, FileError, UnknownAttributeError, one
 from bitbayes.likelihoods import LIKELIHOODS, SAMPLED_LOGITS, closed_form_names
 from bitbayes.prior import check_noise_variance
 from bitbayes.structures import CURVATURES
+from bitbayes.structures.full import NETWORK_ROWS
 
 # The values of options, for editors and type checkers. The tests compare them with what is checked below.
 LayerKind = Literal["last", "all"]
@@ -42,7 +43,8 @@ LAPLACE_TORCH = {
     "classification": "leave it out, the number of the model's outputs decides",
     "regression": "likelihood='gaussian'",
     "reward_modeling": "likelihood='preference'",
-    "subset_of_weights": "layers='last', layers='all', or names of layers, layers=('fc1', 'fc2')",
+    "subset_of_weights": "layers='last', layers='all', names of layers, layers=('fc1', 'fc2'), or "
+    "layers='all', subnetwork=n",
     "hessian_structure": "structure='kron', 'diag', 'full' or 'lowrank'",
     "prior_precision": "prior_variance=1/prior_precision; in regression 1/(prior_precision·sigma_noise²)",
     "prior_mean": "leave it out: the prior has mean 0, and only the evidence depends on it",
@@ -55,7 +57,8 @@ LAPLACE_TORCH = {
     "backend_kwargs": "leave it out; curvature=bb.Fisher(draws=…) draws labels",
     "last_layer_name": "head='NAME'",
     "asdl_fisher_kwargs": "leave it out; curvature=bb.Fisher(draws=…) draws labels",
-    "subnetwork_indices": "names of layers, layers=('fc1', 'fc2')",
+    "subnetwork_indices": "layers='all', subnetwork=len(subnetwork_indices), which chooses the weights "
+    "itself; or names of layers, layers=('fc1', 'fc2')",
     # of its `marglik_training`
     "n_epochs": "bb.train_by_evidence(epochs=…)",
     "n_epochs_burnin": "bb.train_by_evidence(burn_in=…)",
@@ -74,7 +77,7 @@ LAPLACE_TORCH = {
 LINES = {
     "last_layer": "layers='last'",
     "all": "layers='all'",
-    "subnetwork": "names of layers, layers=('fc1', 'fc2')",
+    "subnetwork": "layers='all', subnetwork=n",
     "full": "structure='full'",
     "kron": "structure='kron'",
     "diag": "structure='diag'",
@@ -155,6 +158,7 @@ class LaplaceOptions(TypedDict, total=False):
     head: str | None
     curvature: CurvatureName | Fisher
     covariance: CovarianceName | Draws
+    subnetwork: int | None
     residual: ResidualOption
     noise_variance: float | Sequence[float] | None
     output: str | Callable[..., Tensor] | None
@@ -167,6 +171,7 @@ class Options:
 
     curvature: "auto", "exact" or a `Fisher`.
     covariance: "auto", "exact" or a `Draws`.
+    subnetwork: how many weights have a Gaussian, those of the largest variance; None is all of the layers'.
     residual: whether there is one, "auto" (where the inputs allow it), or the layers whose inputs enter the
         kernel.
     noise_variance: that of the targets, if it was given: `tune` then keeps it.
@@ -181,6 +186,7 @@ class Options:
     head: str | None = None
     curvature: CurvatureName | Fisher = AUTO
     covariance: CovarianceName | Draws = AUTO
+    subnetwork: int | None = None
     residual: bool | Literal["auto"] | tuple[str, ...] = AUTO
     noise_variance: float | tuple[float, ...] | None = None
     output: str | Callable[..., Tensor] | None = None
@@ -190,7 +196,10 @@ class Options:
     def checked(cls, model: nn.Module, curvature: Any, residual: object, **given: Any) -> Options:
         """The options as given; raises on unknown values and on contradictions."""
         given["layers"] = _layers(model, given.get("layers", "last"))
-        return cls(**given, curvature=curvature, residual=_residual_layers(model, residual)).check()
+        options = cls(**given, curvature=curvature, residual=_residual_layers(model, residual)).check()
+        if options.subnetwork is not None:  # those that are frozen are not counted before `fit`
+            options.check_subnetwork(_size(model, options.layer_names))
+        return options
 
     def check(self) -> Options:
         """Return the options with short forms written out; raise on unknown values and on contradictions."""
@@ -205,6 +214,26 @@ class Options:
         methods = (*closed_form_names(), SAMPLED_LOGITS, *([SAMPLED_NETWORKS] if every_layer else []))
         one_of("structure", self.structure, (AUTO, *structures))
         one_of("predictive", self.predictive, (AUTO, *methods))
+        if self.subnetwork is not None:
+            if type(self.subnetwork) is not int or self.subnetwork < 1:
+                raise ArgumentError(f"subnetwork={self.subnetwork!r}: expected a positive number of weights")
+            if not every_layer:
+                raise ArgumentError(
+                    f"subnetwork={self.subnetwork} chooses among the weights of several layers: use "
+                    "layers='all', or names of layers"
+                )
+            if self.structure == AUTO:
+                return replace(self, structure="full").check()
+            if self.structure != "full":
+                raise ArgumentError(
+                    f"structure={self.structure!r}: the weights of a subnetwork have their full covariance, "
+                    f"structure='full'. Leave out subnetwork={self.subnetwork}, or the structure"
+                )
+            if self.subnetwork > NETWORK_ROWS:
+                raise ArgumentError(
+                    f"subnetwork={self.subnetwork:,} would need a matrix of "
+                    f"{8 * self.subnetwork**2 / 1e9:,.1f} GB: choose at most {NETWORK_ROWS:,} weights"
+                )
         if self.likelihood in LAPLACE_TORCH:
             raise ArgumentError(
                 f"likelihood={self.likelihood!r} is laplace-torch's. Here: {LAPLACE_TORCH[self.likelihood]}"
@@ -258,6 +287,14 @@ class Options:
                 "it: choose another"
             )
         return self
+
+    def check_subnetwork(self, weights: int) -> None:
+        """Raise if there are fewer weights than are to be chosen."""
+        if self.subnetwork is not None and self.subnetwork > weights:
+            raise ArgumentError(
+                f"subnetwork={self.subnetwork:,}: layers={self.layers!r} has {weights:,} weights: choose at "
+                "most so many"
+            )
 
     @property
     def over_all_layers(self) -> bool:
@@ -449,6 +486,12 @@ def _layers(model: nn.Module, layers: object) -> Any:
             f"layers={layers!r}: expected 'last', 'all', or names of modules, each once: {known}"
         )
     return names
+
+
+def _size(model: nn.Module, names: tuple[str, ...]) -> int:
+    """The number of weights of these modules; () is the whole model."""
+    prefixes = tuple(f"{name}." for name in names) or ("",)
+    return sum(each.numel() for name, each in model.named_parameters() if name.startswith(prefixes))
 
 
 def _residual_layers(model: nn.Module, residual: object) -> bool | Literal["auto"] | tuple[str, ...]:

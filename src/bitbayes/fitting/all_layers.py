@@ -52,16 +52,19 @@ SEED_OF_POINTS, SEED_OF_RANK = 1_000_003, 15_485_863
 @torch.no_grad()
 def fit_all_layers(request: FitRequest) -> Fitted:
     """The sums over the data of this pass alone. Nothing is changed."""
-    model, options = request.model, request.options
+    model, options, chosen = request.model, request.options, request.chosen
     data = TrainingData(request)
     structure = "kron" if options.structure == "auto" else options.structure
     # Raises on models that have none, or whose derivatives cannot be taken.
-    layers = find_layers(model, options.layer_names)
+    layers = find_layers(model, options.layer_names) if chosen is None else chosen.layers
     network, totals = private_copy(model, SideEffects.any_of(model)), data.totals
     with without_autocast(data.device), detect_changes(model, network) as run, DeferredChecks() as checks:
         with none_called(model):
             steady = check_rows(network, data.some_rows)
-            outputs, layers = _checked_layers(network, layers, data.preview, structure)
+            if chosen is None:
+                outputs, layers = _checked_layers(network, layers, data.preview, structure)
+            else:  # their layers were checked when they were chosen
+                outputs = chosen.outputs
             levels = LevelTotals.of(
                 options, network, data.preview, None, totals.level_sums, resumed=totals.batches > 0
             )
@@ -92,7 +95,7 @@ def fit_all_layers(request: FitRequest) -> Fitted:
             if request.checkpointer is not None:
                 request.checkpointer.write_if_due(totals, lambda: None)
     totals.check_overflow(working_dtype(model))
-    parameters = {layer.name: [model.get_parameter(name) for name in layer.names] for layer in layers}
+    parameters = {layer.name: _uncertain(model, layer) for layer in layers}
     if issubclass(CURVATURES[structure], FullCurvature):
         parameters = {WHOLE_NETWORK: [each for own in parameters.values() for each in own]}
     weights = TrainableLayers(outputs, layers)
@@ -129,6 +132,12 @@ def _checked_layers(
     if issubclass(kind, KronCurvature):
         _refuse_other_layers(model, layers)
     return outputs, layers
+
+
+def _uncertain(model: nn.Module, layer: Layer) -> list[Tensor]:
+    """The parameters that are uncertain; in one tensor if some of the layer's were chosen."""
+    own = [model.get_parameter(name).detach() for name in layer.names]
+    return own if layer.chosen is None else [layer.join(each[None] for each in own)]
 
 
 def _refuse_other_layers(model: nn.Module, layers: tuple[Layer, ...]) -> None:

@@ -60,6 +60,7 @@ class FitRequest:
     weighted: whether the batches have weights of their points.
     seen: how many points were fitted before. The seed of drawn labels depends on it, so that `update` adds
         independent draws.
+    chosen: the weights of a subnetwork; None if there is none, or if they are still to be chosen.
     """
 
     model: nn.Module
@@ -69,6 +70,7 @@ class FitRequest:
     seen: int = 0
     checkpointer: Checkpointer | None = None
     weighted: bool = False
+    chosen: TrainableLayers | None = None
 
 
 @dataclass

@@ -18,6 +18,7 @@ from bitbayes.fitted import DataEntry, Fitted
 from bitbayes.fitting.all_layers import fit_all_layers
 from bitbayes.fitting.data import FitRequest
 from bitbayes.fitting.last_layer import fit_last_layer
+from bitbayes.fitting.subnetwork import choosing_request, smallest_curvature
 from bitbayes.model import model_device
 from bitbayes.processes import Processes, current_processes
 from bitbayes.structures import Curvature
@@ -32,11 +33,19 @@ SAME_POINTS = 1e-8
 def fit_jointly(task: str, request: FitRequest) -> Fitted:
     """The sums over the data of all processes.
 
+    A subnetwork takes two passes: the first chooses its weights.
+
     Args:
         task: "fit", or "update" and the fit to be updated.
         request: this process's share of the data; model and options are the same in all processes.
     """
     processes, options = current_processes(), request.options
+    if options.subnetwork is not None and request.chosen is None:
+        with processes.propagate_errors():
+            choosing = choosing_request(request)
+        diagonal = fit_jointly(f"the choice of weights of {task}", choosing)
+        chosen = smallest_curvature(diagonal, options.subnetwork)
+        return fit_jointly(task, replace(request, chosen=chosen))
     fit: Callable[[FitRequest], Fitted] = fit_all_layers if options.over_all_layers else fit_last_layer
     if processes.size == 1:
         return fit(request)

@@ -147,6 +147,11 @@ def checkpointing(folder: str | PathLike[str], request: FitRequest) -> Iterator[
     """The checkpoint of a fit in a folder; removed at the end of a block that succeeds."""
     processes = current_processes()
     with processes.propagate_errors():
+        if request.options.subnetwork is not None:
+            raise ArgumentError(
+                f"checkpoint={str(folder)!r}: a checkpoint is of one pass, and "
+                f"subnetwork={request.options.subnetwork} takes two: leave one of them out"
+            )
         model, options, weighted = request.model, request.options, request.weighted
         checkpoint = Checkpoint(folder, model, options, processes, weighted=weighted)
     yield checkpoint

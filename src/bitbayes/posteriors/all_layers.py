@@ -103,6 +103,14 @@ class AllLayers(WeightPosterior):
         self._passes = self.outputs
         self._rows_by_shape: dict[torch.Size, int] = {}
 
+    @property
+    def chosen(self) -> dict[str, Tensor]:
+        """Which weights are uncertain: a mask of each parameter that has any, by its name in the model."""
+        every = {}
+        for layer in self.layers:
+            every.update(layer.split(torch.ones(1, layer.uncertain, dtype=torch.bool)))
+        return {name: mask[0] for name, mask in every.items() if mask.any()}
+
     # ---- predicting
 
     def forward(self, x: Any, prior: Prior, observer: Observer | None) -> Passed:

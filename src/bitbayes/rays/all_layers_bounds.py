@@ -30,7 +30,6 @@ from bitbayes.errors import ArgumentError
 from bitbayes.likelihoods import Likelihood
 from bitbayes.model import (
     DenseJacobian,
-    Layer,
     LayerJacobian,
     as_logits,
     call,
@@ -67,7 +66,7 @@ def all_layers_bound(network: ExactNetwork, x: Tensor, request: BoundRequest) ->
     check_rays(x)
     every = head_bound(network, x, request) if request.form == TIGHT else None
     k, size = network.differences.shape[0], x[0].numel()
-    numbers = k * size * sum(layer.size for layer in network.layers)
+    numbers = k * size * sum(layer.uncertain for layer in network.layers)
     if numbers > MAX_JACOBIAN_NUMBERS:
         if every is not None:
             return every.expand(len(x)).clone()
@@ -99,7 +98,7 @@ def head_bound(network: ExactNetwork, x: Tensor, request: BoundRequest) -> Tenso
     with recorded_inputs(model, [head.name]) as calls:
         call(model, few)
     layer = next((each for each in network.layers if each.name == head.name), None)
-    whole = layer is not None and layer.kind == "matrix" and layer.size == head.outputs * head.width
+    whole = layer is not None and layer.kind == "matrix" and layer.uncertain == head.outputs * head.width
     if not whole or len(calls[head.name]) > 1 or not affordable(head.outputs, head.width, request.method):
         return None
     assert layer is not None
@@ -123,7 +122,8 @@ class Region(NamedTuple):
         for layer in network.layers:
             own = {name: model.get_parameter(name).detach() for name in layer.names}
             derivatives = jacrev(lambda parameters: _slopes(model, parameters, point))(own)
-            jacobians[layer.name] = _flat(layer, derivatives)
+            flat = layer.join(each.flatten(0, 1) for each in derivatives.values())
+            jacobians[layer.name] = flat.reshape(-1, point.numel(), flat.shape[1])
         return cls(network, _slopes(model, {}, point) / temperature, jacobians)
 
     def whiten(self, sets: Tensor, vectors: Tensor) -> Tensor:
@@ -190,10 +190,3 @@ def _slopes(model: nn.Module, parameters: dict[str, Tensor], point: Tensor) -> T
     """Return ∂f/∂x at the point, (k, D)."""
     gradients: Tensor = jacrev(lambda x: as_logits(call(model, x[None], parameters), 1)[0])(point)
     return gradients.flatten(1)
-
-
-def _flat(layer: Layer, derivatives: dict[str, Tensor]) -> Tensor:
-    """Derivatives (k, D, …) in each parameter → (k, D, P) in the order of the layer's parameters."""
-    outputs = layer.shapes[0][0] if layer.kind == "matrix" else 1  # each has its weights, then its bias
-    parts = [each.reshape(*each.shape[:2], outputs, -1) for each in derivatives.values()]
-    return torch.cat(parts, dim=3).flatten(2)

@@ -97,9 +97,9 @@ class NetworkGaussian:
         block = self.blocks[name]
         if name == WHOLE_NETWORK:
             before = self.layers[: self.layers.index(layer)]
-            start = sum(each.size for each in before)
+            start = sum(each.uncertain for each in before)
             assert isinstance(block, FullGaussian)
-            block = block.part(slice(start, start + layer.size))
+            block = block.part(slice(start, start + layer.uncertain))
         return block.as_head(layer.shapes[0][0]), prior.precision(name, block.dtype)
 
     def largest_precision(self, prior: Prior) -> Tensor:
@@ -118,7 +118,7 @@ class NetworkGaussian:
 
 def _split(layers: tuple[Layer, ...], draws: Tensor) -> dict[str, Tensor]:
     """Draws (n, …) of a block as the parameters of its layers by name, each (n, …)."""
-    parts = torch.split(draws.flatten(1), [layer.size for layer in layers], dim=1)
+    parts = torch.split(draws.flatten(1), [layer.uncertain for layer in layers], dim=1)
     found: dict[str, Tensor] = {}
     for layer, part in zip(layers, parts, strict=True):
         found.update(layer.split(part))

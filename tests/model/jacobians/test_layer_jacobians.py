@@ -1,8 +1,9 @@
 """A layer's Jacobian in factors: its products, by either way and in any chunks, are the plain sums."""
 
+import pytest
 import torch
 
-from bitbayes.model import from_pairs
+from bitbayes.model import DenseJacobian, from_pairs
 from bitbayes.model.jacobians import layer_jacobians
 from bitbayes.structures import DiagCurvature
 from dense import plain_jacobian
@@ -11,6 +12,18 @@ from dense import plain_jacobian
 def test_the_dense_jacobian_is_the_sum_over_positions(jacobian):
     expected = plain_jacobian(jacobian).flatten(2)
     torch.testing.assert_close(jacobian.dense(), expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("count", [1, 3, None])
+def test_columns_are_those_of_the_dense_jacobian(jacobian, chunk, count):
+    """A few of them, which are formed alone, and all."""
+    dense = jacobian.dense()
+    chosen = torch.randperm(dense.shape[2])[:count].sort().values
+    for each in (jacobian, DenseJacobian(dense)):
+        torch.testing.assert_close(
+            each.columns(chosen).derivatives, dense[:, :, chosen], rtol=1e-12, atol=1e-12
+        )
+    assert jacobian[:0].columns(chosen).derivatives.shape == (0, dense.shape[1], len(chosen))
 
 
 def test_the_diagonal_curvature_is_the_sum_of_squares(jacobian, chunk, route):

@@ -1,7 +1,7 @@
 """The layers of a network: their kinds, their parameters, and how a vector is split into these."""
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
 import torch
@@ -77,7 +77,20 @@ def test_another_layers_vector_has_one_parameter_after_the_other():
     assert parts["0.weight"].tolist() == [[0, 1]] and parts["0.bias"].tolist() == [[2, 3]]
 
 
+@pytest.mark.parametrize("chosen", [None, (1, 3, 6)])
+@pytest.mark.parametrize("kind, shapes", [("matrix", ((2, 3), (2,))), ("norm", ((4,), (4,)))])
+def test_what_was_split_is_joined_and_what_was_not_chosen_is_0(kind, shapes, chosen):
+    layer = Layer("0", kind, ("0.weight", "0.bias"), shapes, chosen=chosen)
+    draws = torch.rand(2, layer.uncertain) + 1
+    assert layer.uncertain == (8 if chosen is None else 3) and layer.size == 8
+    parts = layer.split(draws)
+    assert torch.equal(layer.join(parts.values()), draws)
+    assert sum(int((each != 0).sum()) for each in parts.values()) == draws.numel()
+
+
 def test_layers_come_back_from_json():
     found = TrainableLayers(3, find_layers(nn.Sequential(nn.Conv2d(4, 4, 3, groups=2), nn.BatchNorm2d(4))))
     assert TrainableLayers.read(json.loads(json.dumps(asdict(found)))) == found
-    assert found.layout.positions is False
+    assert found.layout.positions is False and not found.is_subnetwork
+    some = TrainableLayers(3, tuple(replace(layer, chosen=(0, 2)) for layer in found.layers))
+    assert TrainableLayers.read(json.loads(json.dumps(asdict(some)))) == some and some.is_subnetwork

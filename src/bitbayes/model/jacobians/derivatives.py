@@ -46,7 +46,13 @@ class LayerRecord:
     gradients: list[Tensor]
 
     def jacobian(self, factor: Tensor | None = None) -> LayerJacobian:
-        """The derivatives of Vᵀf in the layer's parameters; those of point n are multiplied by factor[n]."""
+        """The derivatives of Vᵀf in the layer's uncertain parameters; those of point n times factor[n]."""
+        whole, chosen = self._whole_jacobian(factor), self.layer.chosen
+        return (
+            whole if chosen is None else whole.columns(torch.tensor(chosen, device=self.gradients[0].device))
+        )
+
+    def _whole_jacobian(self, factor: Tensor | None) -> LayerJacobian:
         if self.layer.kind == "other":
             return DenseJacobian(_scale_points(self.gradients[0], factor))
         if self.layer.kind == "norm":

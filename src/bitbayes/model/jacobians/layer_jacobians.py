@@ -44,6 +44,26 @@ class MatrixJacobian:
             self.inputs, self.gradients * factors.to(self.gradients)[:, None, None, None, None]
         )
 
+    def columns(self, chosen: Tensor) -> DenseJacobian:
+        """The derivatives in the parameters with these m indices alone, (n, c, m)."""
+        n, groups, c, o, positions = self.gradients.shape
+        size = groups * o * self.inputs.shape[2]
+        # m entries of gₜaₜᵀ at each position, or all entries of J.
+        few = positions * len(chosen) <= size
+        group, output, column = torch.unravel_index(chosen, (groups, o, self.inputs.shape[2]))
+        points = max(1, _chunk_numbers(self.inputs) // (c * min(positions * len(chosen), size)))
+        found = []
+        # In one chunk while compiling: the number of points is not known.
+        starts = [0] if torch.compiler.is_compiling() else range(0, max(1, n), points)
+        for start in starts:
+            part = self if torch.compiler.is_compiling() else self[start : start + points]
+            if few:
+                gradients, inputs = part.gradients[:, group, :, output], part.inputs[:, group, column]
+                found.append(torch.einsum("mnct,nmt->ncm", gradients, inputs))
+            else:
+                found.append(part.dense()[:, :, chosen])
+        return DenseJacobian(torch.cat(found))
+
     @property
     def few_positions(self) -> bool:
         """Whether it is cheaper to multiply pairs of positions than to form J."""
@@ -105,6 +125,10 @@ class DenseJacobian:
 
     def dense(self) -> Tensor:
         return self.derivatives
+
+    def columns(self, chosen: Tensor) -> DenseJacobian:
+        """The derivatives in the parameters with these m indices alone, (n, c, m)."""
+        return DenseJacobian(self.derivatives[:, :, chosen])
 
     def scaled(self, factors: Tensor) -> DenseJacobian:
         """The Jacobian of each point times a factor, (n,)."""

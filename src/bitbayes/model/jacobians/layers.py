@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,6 +37,8 @@ class Layer:
     `kind` is "matrix", "norm" or "other". All parameters of a layer form one vector of P numbers. In a matrix
     layer they are ordered by group, then by output, and for each output its weights come before its bias. In
     all other layers one parameter follows the other.
+
+    `chosen`: the places in this vector of those that are uncertain, in ascending order; None is all.
     """
 
     name: str
@@ -44,17 +46,25 @@ class Layer:
     names: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
     groups: int = 1
+    chosen: tuple[int, ...] | None = None
 
     @classmethod
     def read(cls, saved: dict[str, Any]) -> Layer:
         """From a dictionary that `dataclasses.asdict` made, and that may have been through JSON."""
         shapes = tuple(tuple(int(size) for size in shape) for shape in saved["shapes"])
-        return cls(saved["name"], saved["kind"], tuple(saved["names"]), shapes, int(saved["groups"]))
+        chosen = saved.get("chosen")
+        places = None if chosen is None else tuple(map(int, chosen))
+        return cls(saved["name"], saved["kind"], tuple(saved["names"]), shapes, int(saved["groups"]), places)
 
     @property
     def size(self) -> int:
         """P, the number of parameters."""
         return sum(math.prod(shape) for shape in self.shapes)
+
+    @property
+    def uncertain(self) -> int:
+        """How many of the parameters are uncertain."""
+        return self.size if self.chosen is None else len(self.chosen)
 
     @property
     def has_weight(self) -> bool:
@@ -65,7 +75,11 @@ class Layer:
         return any(name.rpartition(".")[2] == "bias" for name in self.names)
 
     def split(self, draws: Tensor) -> dict[str, Tensor]:
-        """(s, P) → the parameters by name, each (s, …)."""
+        """(s, P), or (s, chosen) → the parameters by name, each (s, …). What was not chosen is 0."""
+        if self.chosen is not None:
+            whole = draws.new_zeros(len(draws), self.size)
+            whole[:, torch.tensor(self.chosen, device=draws.device)] = draws
+            draws = whole
         if self.kind == "matrix":
             rows = draws.reshape(len(draws), self.shapes[0][0], -1)  # (s, outputs, columns)
             columns = [math.prod(shape[1:]) for shape in self.shapes]
@@ -77,13 +91,24 @@ class Layer:
             for name, part, shape in zip(self.names, parts, self.shapes, strict=True)
         }
 
+    def join(self, parameters: Iterable[Tensor]) -> Tensor:
+        """The parameters, each (s, …), → (s, P), or (s, chosen); what `split` has split."""
+        outputs = self.shapes[0][0] if self.kind == "matrix" else 1  # each has its weights, then its bias
+        whole = torch.cat([each.reshape(len(each), outputs, -1) for each in parameters], dim=2).flatten(1)
+        return whole if self.chosen is None else whole[:, torch.tensor(self.chosen, device=whole.device)]
+
 
 @dataclass(frozen=True)
 class TrainableLayers:
-    """All layers of a network with `outputs` logits whose parameters require gradients."""
+    """All layers of a network with `outputs` logits that have uncertain parameters."""
 
     outputs: int
     layers: tuple[Layer, ...]
+
+    @property
+    def is_subnetwork(self) -> bool:
+        """Whether single weights were chosen."""
+        return any(layer.chosen is not None for layer in self.layers)
 
     @property
     def layout(self) -> Layout:

@@ -41,8 +41,9 @@ def points_at_once(model: nn.Module, layers: tuple[Layer, ...], inputs: Inputs, 
 
     with call_hooks(modules, count), torch.no_grad():
         call(model, inputs[:1])
-    others = sum(layer.size for layer in layers if layer.kind == "other")
-    numbers = kept + 3 * unfolded + 2 * directions * others
+    # Derivatives that are formed as a whole.
+    dense = sum(layer.size if layer.kind == "other" else len(layer.chosen or ()) for layer in layers)
+    numbers = kept + 3 * unfolded + 2 * directions * dense
     return max(1, pass_bytes(inputs.device) // (numbers * working_dtype(model).itemsize))
 
 
