@@ -606,11 +606,12 @@ class Laplace(ModelWrapper):
     def reward(self, x: Data, other: Tensor | NamedInputs | None = None) -> Reward:
         """Return the rewards of inputs, or how much larger they are than those of others: mean and deviation.
 
-        r(x) = w·φ(x)/T has the variance φ(x)ᵀΣφ(x), where φ(x) is the input of the last layer, and T the
-        temperature. Rewards are known up to a constant: here it is the one for which φ = 0 has the reward 0,
-        without the bias. Two rewards are correlated. So the deviation of a difference is not the root of two
-        variances, and what several answers are compared with should be given as `other`:
-        `predict_proba((x, other))` is the average of σ(r(x) − r(other)) over the same Gaussian.
+        r(x) = w·φ(x)/T has the variance φ(x)ᵀΣφ(x) + v(x), where φ(x) is the input of the last layer, T the
+        temperature, and v the residual, if it is in use. In a difference v(x) + v(other) is added. Rewards
+        are known up to a constant: here it is the one for which φ = 0 has the reward 0, without the bias. Two
+        rewards are correlated. So the deviation of a difference is not the root of two variances, and what
+        several answers are compared with should be given as `other`: `predict_proba((x, other))` is the
+        average of σ(r(x) − r(other)) over the same Gaussian.
 
         Args:
             x: inputs, or a loader of them; or a pair (x, other).
@@ -807,16 +808,18 @@ class Laplace(ModelWrapper):
         By the name of the level, each one's part of the residual's variance. All parts of an input add up to
         v, the variance that the residual adds to each of its logits (`Settings`). A level is the input, the
         features at the input of a layer, or "classes", the last of these by their distance from the classes.
+        Of a pair it is the sum of both inputs'. In regression it is in units of the noise variance: the
+        residual adds v·σ² to the variance of an output.
 
         Args:
-            x: inputs, or a loader of them.
+            x: inputs, or a loader of them. For preferences, single inputs or pairs.
         """
         predictor = self._current_predictor()
         if self._residual is None or predictor.residual is None:
             raise ArgumentError(
                 "there is no residual to explain: it is off (residual=False), or nothing was tuned yet"
             )
-        rows = [self._residual.distances(batch.inputs) for batch in predictor.batches(x)]
+        rows = [self._residual.distances(batch.inputs) for batch in predictor.batches_to_measure(x)]
         shares = self.settings.residual_shares(torch.cat(rows))
         return dict(zip(self._residual.names, shares.unbind(1), strict=True))
 

@@ -6,7 +6,7 @@ residual in it. Drawn networks are run on the inputs, and have no residual.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, Literal, NamedTuple, Self
@@ -262,6 +262,13 @@ class Predictor:
         ):
             form.refuse_one_row(batch.inputs)
             yield batch
+
+    def batches_to_measure(self, x: Data) -> Iterator[Batch]:
+        """The batches of x to measure distances of: where points are pairs, single inputs have one, too."""
+        one = isinstance(x, (Tensor, Mapping)) and not is_pair(x)
+        if one and self.posterior.likelihood.of_pairs:
+            return input_batches(x, unselected(self.posterior.model))
+        return self.batches(x)
 
     def gaussians(
         self, batches: Iterator[Batch], samples: int = SAMPLES
