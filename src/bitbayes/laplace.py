@@ -288,7 +288,7 @@ class Laplace(ModelWrapper):
 
         Until one is chosen, it is the mean squared error on the training data. Only regression has it.
         """
-        likelihood = self._known_likelihood()
+        likelihood = self._known_likelihood(self._posterior)
         if likelihood is not None and not likelihood.has_noise:
             raise ArgumentError(f"likelihood={likelihood.name!r} has no noise variance: only regression has")
         value = self.settings.noise_variance
@@ -1296,7 +1296,7 @@ class Laplace(ModelWrapper):
 
     def _check_for_likelihood(self, value: Settings, posterior: WeightPosterior | None) -> None:
         """Raise on settings that the likelihood, or the number of outputs, does not allow."""
-        likelihood = posterior.likelihood if posterior else LIKELIHOODS.get(self.options.likelihood)
+        likelihood = self._known_likelihood(posterior)
         if likelihood is None:
             return
         if value.temperature != 1 and not likelihood.has_temperature:
@@ -1373,11 +1373,9 @@ class Laplace(ModelWrapper):
             return self._posterior.names
         return tuple(layer.name for layer in find_layers(self.model, self.options.layer_names))
 
-    def _known_likelihood(self) -> Likelihood | None:
-        """The likelihood; None if it is "auto" and nothing was fitted yet."""
-        if self._posterior is not None:
-            return self._posterior.likelihood
-        return LIKELIHOODS.get(self.options.likelihood)
+    def _known_likelihood(self, posterior: WeightPosterior | None) -> Likelihood | None:
+        """The likelihood of a posterior. Without one, it is None if it is "auto"."""
+        return posterior.likelihood if posterior else LIKELIHOODS.get(self.options.likelihood)
 
     def _predictor(self) -> Predictor:
         posterior, settings = self._fitted_posterior(), self.settings
