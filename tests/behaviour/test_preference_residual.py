@@ -69,10 +69,12 @@ class Dense:
         return total
 
 
-def test_the_variance_of_a_reward_grows_by_v_and_that_of_a_difference_by_both():
-    bayes, a, b, y = case()
+@pytest.mark.parametrize("structure", ["full", "kron", "diag"])
+def test_the_variance_of_a_reward_grows_by_v_and_that_of_a_difference_by_both(structure):
+    bayes, a, b, y = case(structure=structure)
     assert bayes.known_residual.names == ("input", "head")
-    plain, dense = laplace(bayes.model, residual=False).fit(loader(a, b, y)), Dense(bayes, a, b)
+    plain = laplace(bayes.model, residual=False, structure=structure).fit(loader(a, b, y))
+    dense = Dense(bayes, a, b)
     own = {"levels": {"input": 0.3, "head": 0.1}, "thresholds": {"input": 1.5, "head": 1.2}}
     for numbers in ({}, {"near_variance": 0.4, "beyond_variance": 3.0, **own}):
         bayes.settings = dense.settings = replace(bayes.settings, **numbers)
