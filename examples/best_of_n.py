@@ -5,7 +5,7 @@
 A small transformer learns rewards from synthetic preferences between answers of eight tokens, of which raters
 have seen one half. Of n answers to a prompt, some with tokens that nobody has rated, one is chosen: that with
 the largest mean reward, or that with the largest lower quantile, both relative to an ordinary answer. The
-quantile promises less, and its promises are kept more often: less often than in 90 % of cases, because the
+quantile promises less, and its promises are kept more often: about as often as its name says, though the
 largest of many is chosen. On average the mean chooses the better answers.
 """
 

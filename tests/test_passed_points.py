@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 import bitbayes as bb
+from bitbayes.errors import ArgumentError
 from bitbayes.settings import Settings
 
 
@@ -66,3 +67,10 @@ def test_the_model_runs_once_for_all_settings():
         passed.predict(Settings(prior_variance))
     passed.tune()
     assert calls == []
+
+
+def test_values_are_refused_with_what_to_do():
+    x, y = torch.randn(20, 3), torch.randn(20, 2)
+    bayes = bb.Laplace(nn.Linear(3, 2), likelihood="gaussian").fit([(x, y)])
+    with pytest.raises(ArgumentError, match=r"predicts values.*`Laplace\.tune` and `Laplace\.predict`"):
+        bb.PassedPoints.of(bayes, [(x, y)])

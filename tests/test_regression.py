@@ -268,6 +268,22 @@ def test_the_covariance_is_positive_and_its_diagonal_is_the_variance():
     assert bool((smallest > -1e-12 * diagonal.amax(0)).all())
 
 
+def test_the_joint_covariance_takes_one_pass():
+    passes = []
+
+    class Counted(nn.Sequential):
+        def forward(self, x):
+            passes.append(len(x))
+            return super().forward(x)
+
+    model = Counted(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).double()
+    x, y = torch.randn(20, 3).double(), torch.randn(20, 2).double()
+    bayes = bb.Laplace(model, likelihood="gaussian", prior_variance=1.0, residual=True).fit([(x, y)])
+    passes.clear()
+    bayes.predict(x[:7], joint=True)
+    assert passes == [7]
+
+
 @pytest.mark.parametrize("suffix", [".onnx", ".pt2"])
 def test_graphs_return_values_deviations_and_scores(tmp_path, suffix):
     bayes, x, y = case(2, residual="auto", n=120, dtype=torch.float32)

@@ -293,7 +293,7 @@ class Laplace(ModelWrapper):
 
         Until one is chosen, it is the mean squared error on the training data. Only regression has it.
         """
-        likelihood = self._known_likelihood()
+        likelihood = self._known_likelihood(self._posterior)
         if likelihood is not None and not likelihood.has_noise:
             raise ArgumentError(f"likelihood={likelihood.name!r} has no noise variance: only regression has")
         value = self.settings.noise_variance
@@ -613,11 +613,12 @@ class Laplace(ModelWrapper):
     def reward(self, x: Data, other: Tensor | NamedInputs | None = None) -> Reward:
         """Return the rewards of inputs, or how much larger they are than those of others: mean and deviation.
 
-        r(x) = w·φ(x)/T has the variance φ(x)ᵀΣφ(x), where φ(x) is the input of the last layer, and T the
-        temperature. Rewards are known up to a constant: here it is the one for which φ = 0 has the reward 0,
-        without the bias. Two rewards are correlated. So the deviation of a difference is not the root of two
-        variances, and what several answers are compared with should be given as `other`:
-        `predict_proba((x, other))` is the average of σ(r(x) − r(other)) over the same Gaussian.
+        r(x) = w·φ(x)/T has the variance φ(x)ᵀΣφ(x) + v(x), where φ(x) is the input of the last layer, T the
+        temperature, and v the residual, if it is in use. In a difference v(x) + v(other) is added. Rewards
+        are known up to a constant: here it is the one for which φ = 0 has the reward 0, without the bias. Two
+        rewards are correlated. So the deviation of a difference is not the root of two variances, and what
+        several answers are compared with should be given as `other`: `predict_proba((x, other))` is the
+        average of σ(r(x) − r(other)) over the same Gaussian.
 
         Args:
             x: inputs, or a loader of them; or a pair (x, other).
@@ -814,16 +815,18 @@ class Laplace(ModelWrapper):
         By the name of the level, each one's part of the residual's variance. All parts of an input add up to
         v, the variance that the residual adds to each of its logits (`Settings`). A level is the input, the
         features at the input of a layer, or "classes", the last of these by their distance from the classes.
+        Of a pair it is the sum of both inputs'. In regression it is in units of the noise variance: the
+        residual adds v·σ² to the variance of an output.
 
         Args:
-            x: inputs, or a loader of them.
+            x: inputs, or a loader of them. For preferences, single inputs or pairs.
         """
         predictor = self._current_predictor()
         if self._residual is None or predictor.residual is None:
             raise ArgumentError(
                 "there is no residual to explain: it is off (residual=False), or nothing was tuned yet"
             )
-        rows = [self._residual.distances(batch.inputs) for batch in predictor.batches(x)]
+        rows = [self._residual.distances(batch.inputs) for batch in predictor.batches_to_measure(x)]
         shares = self.settings.residual_shares(torch.cat(rows))
         return dict(zip(self._residual.names, shares.unbind(1), strict=True))
 
@@ -1301,7 +1304,7 @@ class Laplace(ModelWrapper):
 
     def _check_for_likelihood(self, value: Settings, posterior: WeightPosterior | None) -> None:
         """Raise on settings that the likelihood, or the number of outputs, does not allow."""
-        likelihood = posterior.likelihood if posterior else LIKELIHOODS.get(self.options.likelihood)
+        likelihood = self._known_likelihood(posterior)
         if likelihood is None:
             return
         if value.temperature != 1 and not likelihood.has_temperature:
@@ -1378,11 +1381,9 @@ class Laplace(ModelWrapper):
             return self._posterior.names
         return tuple(layer.name for layer in find_layers(self.model, self.options.layer_names))
 
-    def _known_likelihood(self) -> Likelihood | None:
-        """The likelihood; None if it is "auto" and nothing was fitted yet."""
-        if self._posterior is not None:
-            return self._posterior.likelihood
-        return LIKELIHOODS.get(self.options.likelihood)
+    def _known_likelihood(self, posterior: WeightPosterior | None) -> Likelihood | None:
+        """The likelihood of a posterior. Without one, it is None if it is "auto"."""
+        return posterior.likelihood if posterior else LIKELIHOODS.get(self.options.likelihood)
 
     def _predictor(self) -> Predictor:
         posterior, settings = self._fitted_posterior(), self.settings

@@ -239,18 +239,11 @@ class Options:
                 f"likelihood={self.likelihood!r} is laplace-torch's. Here: {LAPLACE_TORCH[self.likelihood]}"
             )
         one_of("likelihood", self.likelihood, (AUTO, *LIKELIHOODS))
-        if self.of_pairs:
-            if every_layer:
-                raise ArgumentError(
-                    f"layers='all': likelihood={self.likelihood!r} is for the last layer, whose features of "
-                    "two inputs have a difference: use layers='last'"
-                )
-            if self.residual_asked:
-                raise ArgumentError(
-                    f"residual={self.residual!r}: likelihood={self.likelihood!r} has none, leave it out"
-                )
-            if self.residual:
-                return replace(self, residual=False).check()
+        if self.of_pairs and every_layer:
+            raise ArgumentError(
+                f"layers='all': likelihood={self.likelihood!r} is for the last layer, whose features of two "
+                "inputs have a difference: use layers='last'"
+            )
         values = self.likelihood in LIKELIHOODS and not LIKELIHOODS[self.likelihood].classifies
         if values and self.predictive not in (AUTO, *LIKELIHOODS[self.likelihood].closed_forms):
             raise ArgumentError(

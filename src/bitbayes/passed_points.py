@@ -46,6 +46,12 @@ class PassedPoints:
     @torch.no_grad()
     def of(cls, bayes: Laplace, loader: Loader) -> Self:
         """Run the points of a loader, as for `tune`, through the model."""
+        likelihood = bayes.posterior.likelihood
+        if not likelihood.classifies:
+            raise ArgumentError(
+                f"likelihood={likelihood.name!r} predicts values, and points that were passed once are for "
+                "classes: use `Laplace.tune` and `Laplace.predict`, which run the model"
+            )
         request = TuningRequest(
             bayes.posterior, bayes.known_residual, bayes.settings, "auto", loader, progress=False
         )

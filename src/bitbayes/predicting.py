@@ -6,7 +6,7 @@ residual in it. Drawn networks are run on the inputs, and have no residual.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, Literal, NamedTuple, Self
@@ -263,6 +263,13 @@ class Predictor:
             form.refuse_one_row(batch.inputs)
             yield batch
 
+    def batches_to_measure(self, x: Data) -> Iterator[Batch]:
+        """The batches of x to measure distances of: where points are pairs, single inputs have one, too."""
+        one = isinstance(x, (Tensor, Mapping)) and not is_pair(x)
+        if one and self.posterior.likelihood.of_pairs:
+            return input_batches(x, unselected(self.posterior.model))
+        return self.batches(x)
+
     def gaussians(
         self, batches: Iterator[Batch], samples: int = SAMPLES
     ) -> Iterator[tuple[Batch, LogitGaussian]]:
@@ -327,10 +334,10 @@ class Predictor:
     def forward(self, x: Any) -> Passed:
         """A differentiable pass of x, with temperature and residual in its Gaussian."""
         observer = None if self.residual is None else self.residual.observer(x)  # before the model runs
-        gaussian, shape, distances = self.posterior.forward(x, self.prior, observer)
+        gaussian, shape, distances, features = self.posterior.forward(x, self.prior, observer)
         if distances is not None:  # all positions of an input share them
             distances = self.posterior.layout.for_points(distances, gaussian.scale.shape[0])
-        return Passed(self.settings.complete(gaussian, distances), shape, distances)
+        return Passed(self.settings.complete(gaussian, distances), shape, distances, features)
 
     def drop_in(self, x: Any, predictive: Predictive) -> tuple[Tensor, Passed | None]:
         """Drop-in logits in the shape of the model's output, and the pass they come from (None: networks)."""
@@ -374,7 +381,7 @@ class Predictor:
         passed = self.forward(x)
         found = Prediction.of(passed.gaussian, self.posterior.likelihood, self.settings)
         noise = self.settings.noise_variances(found.mean)
-        own = self.posterior.joint_covariance(x, self.prior)[: len(noise)]  # (m, n, n)
+        own = self.posterior.joint_covariance(passed, self.prior)[: len(noise)]  # (m, n, n)
         # What the residual adds is independent of all else.
         own = noise[:, None, None] * (own - torch.diag_embed(own.diagonal(dim1=1, dim2=2)))
         return replace(found, covariance=own + torch.diag_embed(found.variance.T))

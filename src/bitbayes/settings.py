@@ -99,7 +99,8 @@ class Settings:
         Args:
             gaussian: over the logits at n points, from the weights alone; in units of the noise, if there is
                 a noise variance.
-            distances: (n, levels) in float64, in the order of `levels`; None without a residual.
+            distances: (n, levels) in float64, in the order of `levels`, or (n, 2, levels) of pairs; None
+                without a residual.
         """
         gaussian = gaussian.at_temperature(self.temperature)
         if distances is not None and self.has_residual:
@@ -120,7 +121,7 @@ class Settings:
         return torch.stack([like.new_full((), each) for each in several])
 
     def residual_variances(self, distances: Tensor) -> Tensor:
-        """v(x), (n,), from distances (n, levels)."""
+        """v(x), (n,), from distances (n, levels); v(a) + v(b) from those of pairs, (n, 2, levels)."""
         return self.variances_of_cubes(distances.pow(3))
 
     def variances_of_cubes(self, cubes: Tensor, one: Tensor | float = 1.0) -> Tensor:
@@ -128,11 +129,12 @@ class Settings:
 
         It grows with each of the cubes.
         """
-        return self._shares_of_cubes(cubes, one).sum(1)
+        return self._shares_of_cubes(cubes, one).flatten(1).sum(1)
 
     def residual_shares(self, distances: Tensor) -> Tensor:
-        """Each level's part of v(x), (n, levels)."""
-        return self._shares_of_cubes(distances.pow(3))
+        """Each level's part of v(x), or of v(a) + v(b), (n, levels)."""
+        shares = self._shares_of_cubes(distances.pow(3))
+        return shares.sum(1) if shares.dim() == 3 else shares
 
     def _shares_of_cubes(self, cubes: Tensor, one: Tensor | float = 1.0) -> Tensor:
         shares = self.near_variance * self.weights(cubes) * cubes
@@ -143,10 +145,10 @@ class Settings:
         return shares
 
     def weights(self, like: Tensor) -> Tensor:
-        """The weights of the levels in K, (levels,), like a tensor (n, levels)."""
+        """The weights of the levels in K, (levels,), like a tensor (…, levels)."""
         if self.levels:
             return _row(self.levels, like)
-        return like.new_full((like.shape[1],), 1 / like.shape[1])
+        return like.new_full((like.shape[-1],), 1 / like.shape[-1])
 
     def counting(self, levels: int) -> list[bool]:
         """Whether each of so many levels adds to v(x) anywhere."""
@@ -162,11 +164,11 @@ class Settings:
         1 at the edge of the data. More energy than that of a typical point does not count: a stranger has it,
         too, if its logits are large. What counts is less of it, and more distance. c is squared, because
         within the data (c < 1) it says little: some strangers are nearer than most of the data. Without
-        chosen numbers the score is the energy itself.
+        chosen numbers the score is the energy itself. Of a pair, the input that is further away counts.
 
         Args:
             energy: log Σ exp of the logits of "probit", (n,).
-            distances: (n, levels), or None.
+            distances: (n, levels), (n, 2, levels) of pairs, or None.
         """
         if self.score_spread is None or self.score_centre is None or distances is None:
             return energy
@@ -184,11 +186,11 @@ class Settings:
         return known / SATURATION - penalty.to(energy)
 
     def furthest(self, distances: Tensor) -> Tensor:
-        """maxₗ levelₗ·dₗ³, (n,), from distances (n, levels), over all levels but the classes."""
+        """maxₗ levelₗ·dₗ³, (n,), from distances (n, …, levels), over all levels but the classes."""
         cubes = distances.clamp_max(LARGEST_DISTANCE).pow(3) * self.weights(distances)
         if self.class_spread is not None and cubes.shape[1] > 1:
             cubes = cubes[:, :-1]
-        return cubes.amax(1)
+        return cubes.flatten(1).amax(1)
 
     def in_order_of(self, names: tuple[str, ...]) -> Settings:
         """The settings with their levels in this order; raises a `KeyError` if they have others."""

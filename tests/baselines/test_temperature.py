@@ -305,3 +305,46 @@ def test_files_of_other_models_and_other_files_are_refused(tmp_path):
     bb.Laplace(model, prior_variance=1.0).fit([(x, y)]).save(path)
     with pytest.raises(FileError, match=r"not written by `TemperatureScaling\.save`"):
         bb.TemperatureScaling.load(path, model)
+
+
+@given(st.integers(0, 10_000), st.floats(-1.5, 2), st.integers(1, 4))
+def test_several_labels_share_the_temperature_of_least_loss(seed, log_factor, k):
+    torch.manual_seed(seed)
+    model, x = nn.Linear(3, k).double(), 2 * torch.randn(60, 3).double()
+    with torch.no_grad():
+        y = (torch.rand(60, k) < model(x).sigmoid()).long()
+        for parameter in model.parameters():
+            parameter *= 10**log_factor
+        logits = model(x)
+
+    def cost(log_temperature):
+        scaled = logits * math.exp(-log_temperature)
+        loss = nn.functional.binary_cross_entropy_with_logits(scaled, y.double(), reduction="sum")
+        return float(loss) + weak_prior(log_temperature)
+
+    start = min(torch.linspace(math.log(1e-3), math.log(1e3), 200).tolist(), key=cost)
+    expected = optimize.minimize_scalar(cost, bracket=(start - 0.1, start, start + 0.1), tol=1e-10).x
+    scaled = bb.TemperatureScaling(model, likelihood="multilabel").fit([(x[:50], y[:50]), (x[50:], y[50:])])
+    # Brent's method compares costs: it knows the place of the least one to about the root of their rounding.
+    assert math.log(scaled.temperature) == pytest.approx(expected, abs=1e-5)
+    assert torch.equal(scaled.predict_proba(x), nn.functional.logsigmoid(logits / scaled.temperature).exp())
+    assert torch.equal(scaled(x), model(x) / scaled.temperature)
+
+
+def test_a_file_keeps_that_there_are_several_labels(tmp_path):
+    model, x = nn.Linear(3, 2).double(), torch.randn(40, 3).double()
+    y = (x[:, :2] > 0).long()
+    scaled = bb.TemperatureScaling(model, likelihood="multilabel").fit([(x, y)])
+    scaled.save(tmp_path / "scaled.safetensors")
+    loaded = bb.TemperatureScaling.load(tmp_path / "scaled.safetensors", model)
+    assert loaded.likelihood == "multilabel" and loaded.temperature == scaled.temperature
+    assert torch.equal(loaded.predict_proba(x), scaled.predict_proba(x))
+
+
+def test_likelihoods_without_a_temperature_and_wrong_labels_raise():
+    model, x, y = overconfident(3, 5.0)
+    for name in ("gaussian", "preference", "multi"):
+        with pytest.raises(ArgumentError, match=f"likelihood='{name}' is not known.*'multilabel'"):
+            bb.TemperatureScaling(model, likelihood=name)
+    with pytest.raises(DataError, match=r"shape \(150,\); expected \(150, 3\)"):
+        bb.TemperatureScaling(model, likelihood="multilabel").fit([(x, y)])

@@ -359,7 +359,7 @@ def test_measures_draws_thresholds_and_draws_of_networks():
     torch.testing.assert_close(parts.entropy, parts.expected_entropy + parts.mutual_information)
     drawn = bayes.predict_proba((a, b), method="mc", samples=20_000)
     torch.testing.assert_close(drawn, bayes.predict_proba((a, b), method="quadrature"), rtol=0, atol=0.02)
-    bayes.temperature = 1.0
+    bayes.temperature, bayes.near_variance, bayes.beyond_variance = 1.0, 0, 0  # no draw has a residual
     draws = bayes.sample(20_000, generator=torch.Generator().manual_seed(0))
     assert bool((draws["head.bias"] == bayes.model.head.bias).all())
     run = torch.vmap(lambda each, x: functional_call(bayes.model, each, x), (0, None))
@@ -462,10 +462,6 @@ def test_what_makes_no_sense_raises():
         reference.fitted(1)[0].reward(a)
     with pytest.raises(ArgumentError, match="layers='all': likelihood='preference' is for the last layer"):
         laplace(bayes.model, layers="all")
-    for residual in (True, ["head"]):
-        with pytest.raises(ArgumentError, match="likelihood='preference' has none"):
-            laplace(bayes.model, residual=residual)
-    assert bayes.residual is False
     with pytest.raises(ArgumentError, match="does not fit a model with 3 output"):
         laplace(reference.network(3)).fit([((a, b), y)])
     with pytest.raises(ArgumentError, match="uniform noise means nothing"):

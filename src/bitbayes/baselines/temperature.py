@@ -8,9 +8,9 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from bitbayes.errors import ArgumentError, DataError, EdgeWarning, ModelError, NotFittedError
+from bitbayes.errors import ArgumentError, DataError, EdgeWarning, ModelError, NotFittedError, one_of
 from bitbayes.io import temperature_file
-from bitbayes.likelihoods import Likelihood, likelihood_for
+from bitbayes.likelihoods import AUTO, Likelihood, likelihood_for
 from bitbayes.model import (
     Data,
     DeferredChecks,
@@ -31,6 +31,8 @@ from bitbayes.progress import track
 from bitbayes.tuning.calibrated import COLDER, WARMER
 
 COLDEST, HOTTEST = 1e-3, 1e3
+# Those that have a temperature and one input at each point.
+LIKELIHOODS = (AUTO, "categorical", "bernoulli", "multilabel")
 
 
 class TemperatureScaling(nn.Module):
@@ -42,10 +44,15 @@ class TemperatureScaling(nn.Module):
     every prediction certain. For some hundred points it hardly matters. Bisection in log T finds the zero of
     the derivative, Σₙ (f_y − E_p f)/T + log T/s². There is no step size to choose, and T stays positive.
 
+    With several labels for each input, all of them share T: p(yᵢ = 1 | x) = σ(fᵢ(x) / T), and each label of
+    each point counts as one of a network with one logit.
+
     The temperature is part of `state_dict`, and can be set at any time.
 
     Args:
         model: a trained network that returns logits. It is not changed.
+        likelihood: as of `Laplace`: "multilabel" is for several labels of each input, and must be given.
+            "auto" is "bernoulli" for one output and "categorical" for more.
 
     >>> import bitbayes as bb
     >>> from torch.utils.data import DataLoader, TensorDataset
@@ -61,8 +68,9 @@ class TemperatureScaling(nn.Module):
 
     _runs_privately = True
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, *, likelihood: str = AUTO) -> None:
         super().__init__()
+        self.likelihood = one_of("likelihood", likelihood, LIKELIHOODS)
         if not isinstance(model, nn.Module):
             raise ArgumentError(f"model is a {type(model).__name__}: expected a torch.nn.Module")
         self.model = model
@@ -103,7 +111,7 @@ class TemperatureScaling(nn.Module):
         likelihood: Likelihood | None = None
         for batch in labelled_batches(steps, self.model):
             logits = self._logits(batch.inputs, batch.name)
-            likelihood = likelihood or likelihood_for(logits.shape[1])
+            likelihood = likelihood or likelihood_for(logits.shape[1], self.likelihood)
             assert batch.labels is not None
             with DeferredChecks() as checks:
                 labels = likelihood.check_labels(
@@ -113,6 +121,8 @@ class TemperatureScaling(nn.Module):
             outputs.append(to_float64(logits))
         assert likelihood is not None  # `labelled_batches` raises on an empty loader
         logits, labels = torch.cat(outputs), torch.cat(targets).to(outputs[0].device)
+        if not likelihood.one_label:  # each is one of a network with one logit
+            logits, labels = logits.reshape(-1, 1), labels.reshape(-1)
         self.temperature = _best_temperature(logits, labels)
         return self
 
@@ -122,22 +132,25 @@ class TemperatureScaling(nn.Module):
 
     @torch.no_grad()
     def predict_proba(self, x: Data) -> Tensor:
-        """Return probabilities (n, k), or (n, 2) for a network with one logit. x may be a loader."""
+        """Return probabilities (n, k), or (n, 2) for a network with one logit. x may be a loader.
+
+        For several labels (n, k) are those of each label, and a loader gives the inputs alone.
+        """
         if self._temperature is None:
             raise NotFittedError("this TemperatureScaling is not fitted yet: call `fit(val_loader)` first")
         parts = []
         for batch in input_batches(x, self.model):
             logits = self._logits(batch.inputs, batch.name)
-            likelihood = likelihood_for(logits.shape[1])
+            likelihood = likelihood_for(logits.shape[1], self.likelihood)
             logits = likelihood.remove_shift(logits)  # a small T could make it overflow
             parts.append(likelihood.log_probabilities(logits / self.temperature).exp())
         return torch.cat(parts)
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Write T and the model's fingerprint to a file. The model itself is not saved."""
+        """Write T, the likelihood and the model's fingerprint to a file. The model itself is not saved."""
         if self._temperature is None:
             raise NotFittedError("this TemperatureScaling is not fitted yet: call `fit(val_loader)` first")
-        temperature_file.write(path, self._temperature, fingerprint(unwrapped(self.model)))
+        temperature_file.write(path, self._temperature, fingerprint(unwrapped(self.model)), self.likelihood)
 
     @classmethod
     def load(cls, path: str | PathLike[str], model: nn.Module) -> Self:
@@ -147,8 +160,9 @@ class TemperatureScaling(nn.Module):
             path: the file.
             model: the network that it was fitted on, with the weights at fit time.
         """
-        scaled = cls(model)
-        scaled.temperature = temperature_file.read(path, fingerprint(unwrapped(model)))
+        temperature, likelihood = temperature_file.read(path, fingerprint(unwrapped(model)))
+        scaled = cls(model, likelihood=likelihood)
+        scaled.temperature = temperature
         return scaled
 
     def extra_repr(self) -> str:

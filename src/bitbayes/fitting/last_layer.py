@@ -75,7 +75,7 @@ def fit_last_layer(request: FitRequest) -> Fitted:
             f"likelihood={likelihood.name!r} needs one row of outputs for each input, and this model's "
             "output has positions"
         )
-    if likelihood.labels_are_classes and not head.layout.positions:
+    if likelihood.labels_are_classes and not (head.layout.positions or likelihood.of_pairs):
         levels.expect_classes(likelihood.classes(head.outputs))
     if head.layout.positions:  # if there are many, logits take memory, too
         budget = budget * head.inputs // (head.inputs + head.outputs)
@@ -130,7 +130,7 @@ def _with_bias(features: Tensor, head: Head) -> Tensor:
 def _moments(sums: LevelSums, head: Head, level: Level) -> Tensor | None:
     """Σ φ̃φ̃ᵀ (D, D) of the points with these sums, if their level is the input of the head."""
     same = level.layer == head.name and sums.products.shape == (head.inputs, head.inputs)
-    if head.parts or head.layout.positions or not same:
+    if head.parts or head.layout.positions or head.differences or not same:
         return None
     total = sums.count * sums.mean
     moments = torch.addmm(sums.products, total[:, None], sums.mean[None])

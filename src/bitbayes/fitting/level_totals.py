@@ -15,6 +15,7 @@ from bitbayes.model import (
     run_levels,
 )
 from bitbayes.model.head.levels import HEAD
+from bitbayes.model.loaders.sides import pair_for
 from bitbayes.options import Options
 from bitbayes.residual import (
     GPU_STEP_NUMBERS,
@@ -34,8 +35,9 @@ class LevelTotals:
     """Adds up the features of each batch, at the input and at the levels.
 
     They wait until `add_waiting`, so that one product serves many batches. Inputs, which are large, wait
-    until there are `STEP_NUMBERS` of them.
+    until there are `STEP_NUMBERS` of them. Both inputs of a pair count as points.
 
+    network: a private copy of the model, or None without a residual.
     asked: whether the residual was asked for, and not only allowed. If not, inputs that cannot be measured,
         or are not of one size, have no level of their own, and features that are not of one size have none.
     sums: so far, by the name of the level.
@@ -43,6 +45,7 @@ class LevelTotals:
     classes: of how many classes the head's features have means; 0 if labels are no classes.
     """
 
+    network: nn.Module | None = None
     levels: tuple[Level, ...] = ()
     asked: bool = False
     input_is_level: bool = False
@@ -78,6 +81,7 @@ class LevelTotals:
         """
         if not options.residual:
             return cls()
+        preview, *_ = pair_for(network, preview) or (preview,)
         asked, able = options.residual_asked, measurable(preview)
         levels = find_levels(network, preview, head, input_is_level=able)
         if names := options.residual_layers:
@@ -89,7 +93,7 @@ class LevelTotals:
         # What an earlier pass has left out stays so.
         new = not sums and not resumed
         levels = [each for each in levels if new or each.name in sums]
-        return cls(tuple(levels), asked, able and (new or INPUT in sums), dict(sums))
+        return cls(network, tuple(levels), asked, able and (new or INPUT in sums), dict(sums))
 
     def attach(self, batch: Batch) -> Batch:
         """The batch with an observer of its levels. Its input is copied now: the model may change it."""
@@ -148,10 +152,14 @@ class LevelTotals:
             self.waiting_weights.append(batch.weights)
 
     def _wait(self, rows: list[Tensor]) -> None:
-        self.waiting.append([each.detach() for each in rows])
+        self.waiting.append([each.detach().flatten(0, -2) for each in rows])
 
     def _add_input(self, inputs: Inputs, weights: Tensor | None) -> None:
-        if not self.input_is_level:
+        if self.network is None or not self.input_is_level:
+            return
+        if (pair := pair_for(self.network, inputs)) is not None:
+            for each in pair:
+                self._add_input(each, weights)
             return
         if not self._fits(inputs):
             if not self.asked:

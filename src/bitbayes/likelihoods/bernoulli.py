@@ -11,6 +11,13 @@ from bitbayes.likelihoods.base import ClosedForm, Likelihood
 from bitbayes.logits import LogitGaussian
 
 
+def drawn_gradients(outputs: Tensor, generator: torch.Generator | None) -> Tensor:
+    """y − p for labels drawn from the model, one for each logit: (n, k) as the logits."""
+    p = outputs.sigmoid()
+    drawn = torch.rand(p.shape, generator=generator, dtype=p.dtype, device=p.device) < p
+    return torch.where(drawn, (-outputs).sigmoid(), -p)
+
+
 class Bernoulli(Likelihood):
     """Two classes by one logit. Its probabilities are those of both classes, (n, 2)."""
 
@@ -55,10 +62,7 @@ class Bernoulli(Likelihood):
         return self.curvature(outputs).sqrt()
 
     def draw(self, outputs: Tensor, generator: torch.Generator | None) -> Tensor:
-        """y − p for a label drawn from the model, (n, 1)."""
-        p = outputs.sigmoid()
-        drawn = torch.rand(p.shape, generator=generator, dtype=p.dtype, device=p.device) < p
-        return torch.where(drawn, (-outputs).sigmoid(), -p)
+        return drawn_gradients(outputs, generator)
 
     # ---- predictions
 

@@ -8,6 +8,7 @@ from torch.nn import functional
 
 from bitbayes.closed_forms import probit, quadrature, safe_log
 from bitbayes.likelihoods.base import ClosedForm, Likelihood
+from bitbayes.likelihoods.bernoulli import drawn_gradients
 from bitbayes.logits import LogitGaussian
 from bitbayes.uncertainty import Uncertainty, uncertainty_of_draws
 
@@ -62,10 +63,7 @@ class Multilabel(Likelihood):
         return torch.diag_embed(self.diagonal(outputs).sqrt())
 
     def draw(self, outputs: Tensor, generator: torch.Generator | None) -> Tensor:
-        """y − p for labels drawn from the model, (n, k)."""
-        p = outputs.sigmoid()
-        drawn = torch.rand(p.shape, generator=generator, dtype=p.dtype, device=p.device) < p
-        return torch.where(drawn, (-outputs).sigmoid(), -p)
+        return drawn_gradients(outputs, generator)
 
     # ---- predictions
 

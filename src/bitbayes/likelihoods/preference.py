@@ -41,6 +41,7 @@ class Preference(Bernoulli):
     has_drop_in = False  # a reward model is called with one input
     has_positions = False
     over_all_layers = False
+    logits_in_a_margin = 2  # two rewards
     wanted_outputs = "a reward model has one"
     of_pairs = True
 

@@ -43,11 +43,13 @@ class Passed(NamedTuple):
     gaussian: over the logits at N points.
     shape: of the model's own output.
     distances: (n, levels), which an observer has found, or None.
+    features: (N, d), the input of the last layer, or None over all layers.
     """
 
     gaussian: LogitGaussian
     shape: tuple[int, ...]
     distances: Tensor | None
+    features: Tensor | None = None
 
 
 class LogitsByPrior(Protocol):
@@ -197,8 +199,8 @@ class WeightPosterior(ABC):
             logits = logits - own.to(logits) * (1 - 1 / temperature)
         return logits, outputs[0].shape
 
-    def joint_covariance(self, x: Any, prior: Prior) -> Tensor:
-        """The covariance of each output between the points of x, (k, n, n); differentiable in x."""
+    def joint_covariance(self, passed: Passed, prior: Prior) -> Tensor:
+        """The covariance of each output between the points of a pass, (k, n, n); differentiable."""
         raise ArgumentError("joint=True needs layers='last': over all layers there is no joint covariance")
 
     # ---- choosing the prior

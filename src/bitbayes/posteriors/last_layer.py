@@ -120,7 +120,8 @@ class LastLayer(WeightPosterior):
         with recorded_levels(network, levels, x) as recorded:
             features, logits, shape = forward(network, self.head, x)
         gaussian = self._by_prior(features, logits, wide=self._is_wide(prior)).at(prior)
-        return Passed(gaussian, shape, None if observer is None else observer.look(recorded()))
+        distances = None if observer is None else observer.look(recorded())
+        return Passed(gaussian, shape, distances, features)
 
     def logits(self, batch: Batch, prior: Prior) -> tuple[Batch, LogitGaussian]:
         with DeferredChecks() as checks:
@@ -134,8 +135,9 @@ class LastLayer(WeightPosterior):
         for batch, by_prior in self._logits_by_prior(batches, self._affordable(rows), wide=wide):
             yield batch, by_prior.at(prior)
 
-    def joint_covariance(self, x: Any, prior: Prior) -> Tensor:
-        features, _, _ = forward(self.network(), self.head, x)
+    def joint_covariance(self, passed: Passed, prior: Prior) -> Tensor:
+        features = passed.features
+        assert features is not None  # of a pass by `forward`
         device, dtype = features.device, prediction_dtype(features.dtype)
         with without_autocast(device):
             precision = float64_or(device, dtype)

@@ -11,6 +11,7 @@ from bitbayes.errors import ArgumentError, DataError
 from bitbayes.model import Batch, Inputs, Level, Observer, SideEffects, private_copy, row_count, run_levels
 from bitbayes.model.head.levels import CLASSES, HEAD, INPUT
 from bitbayes.model.loaders.batches import LABELS
+from bitbayes.model.loaders.sides import pair_for
 from bitbayes.precision import prediction_dtype
 from bitbayes.residual.distances import ClassDistance, Distance
 from bitbayes.residual.sums import CONSTANT, LARGEST_WIDTH, LevelSums
@@ -66,24 +67,30 @@ class Residual:
 
     def observer(self, inputs: Inputs) -> Observer:
         """What measures the levels of these inputs. Call it before the model runs, which may change them."""
-        before = (self._measure(INPUT, as_rows(inputs)),) if INPUT in self.sums else ()
-        return Observer(self.levels, self._observe, before)
+        if INPUT not in self.sums:
+            return Observer(self.levels, self._observe)
+        sides = pair_for(self.model, inputs) or (inputs,)
+        found = [self._measure(INPUT, as_rows(each)) for each in sides]
+        return Observer(self.levels, self._observe, (_joined(found),))
 
     def _observe(self, seen: list[Tensor]) -> Tensor:
-        """The distances (n, levels), from that of the input, if it has one, and the rows of the levels."""
+        """The distances (n, levels), from that of the input, if it has one, and the rows of the levels.
+
+        Those of pairs are (n, 2, levels).
+        """
         count = len(seen) - len(self.levels)
         found, rows = seen[:count], seen[count:]
         found += [self._measure(level.name, each) for level, each in zip(self.levels, rows, strict=True)]
         if self.measures_classes:
             found.append(self._measure(CLASSES, rows[-1]))
-        return torch.stack([each.to(found[0].device) for each in found], 1)
+        return torch.stack([each.to(found[0].device) for each in found], -1)
 
     def attach(self, batch: Batch) -> Batch:
         """The batch with an observer that measures its distances."""
         return replace(batch, observer=self.observer(batch.inputs))
 
     def distances(self, inputs: Inputs) -> Tensor:
-        """The distances (n, levels) of inputs, by a run of the model."""
+        """The distances (n, levels) of inputs, or (n, 2, levels) of pairs, by a run of the model."""
         observer = self.observer(inputs)
         rows = run_levels(self.network(), self.levels, inputs)
         found = observer.look(rows)
@@ -107,6 +114,9 @@ class Residual:
         return Distance.of(sums, device, dtype, CONSTANT if name == INPUT and sums.correlated else 1.0)
 
     def _measure(self, name: str, rows: Tensor) -> Tensor:
+        """The distances (n,) of rows (n, d), or (n, 2) of those of pairs, (n, 2, d)."""
+        if rows.dim() == 3:
+            return _joined([self._measure(name, each) for each in rows.unbind(1)])
         sums = self.sums[HEAD if name == CLASSES else name]
         if rows.shape[1] != len(sums.mean):
             if rows.numel() == len(sums.mean):
@@ -132,6 +142,11 @@ class Residual:
             self._distances = {**kept, key: {**self._distances.get(key, {}), name: new}}
             return new
         return made[name]
+
+
+def _joined(distances: list[Tensor]) -> Tensor:
+    """The distances of one input, (n,), or of both of a pair, (n, 2)."""
+    return distances[0] if len(distances) == 1 else torch.stack(distances, 1)
 
 
 def measurable(inputs: Any) -> bool:

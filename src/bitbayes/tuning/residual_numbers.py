@@ -25,8 +25,8 @@ ROUNDINGS = 16
 
 
 def validation_distances(costs: Costs, residual: Residual) -> Tensor:
-    """The distances of all validation points, (n, levels)."""
-    found = [each.distances for each in costs.groups if each.distances is not None]
+    """The distances of all validation points, (n, levels). Both inputs of a pair are points."""
+    found = [each.distances.flatten(0, -2) for each in costs.groups if each.distances is not None]
     return all_points(found, len(residual.names))
 
 

@@ -22,6 +22,32 @@ def test_labels_are_kept(batch):
     assert pair["chosen"] is A and pair["rejected"] is B and labels.tolist() == [1, 0, 1]
 
 
+WEIGHTS = torch.rand(3)
+
+
+@pytest.mark.parametrize(
+    "batch, which",
+    [
+        (((A, B), [1, 0, 1], WEIGHTS), "second"),
+        ([[A, B], torch.tensor([1, 0, 1]), "name", WEIGHTS], "second"),
+        (({"x_chosen": A, "x_rejected": B}, torch.tensor([1, 0, 1]), WEIGHTS), "second"),
+        ((A, B, torch.tensor([1, 0, 1]), WEIGHTS), "third"),
+        (({"x": A}, {"x": B}, [1, 0, 1], WEIGHTS), "third"),
+        (((A, A), (B, B), torch.tensor([1, 0, 1]), WEIGHTS), "third"),
+    ],
+)
+def test_what_follows_the_labels_is_left_out_with_a_warning(batch, which):
+    with pytest.warns(UnusedDataWarning, match=f"the {which} is taken as the labels, and what follows it is"):
+        pair, labels = labelled_pair(batch)
+    assert labels.tolist() == [1, 0, 1]
+    assert pair.keys() == labelled_pair(batch[: 2 if which == "second" else 3])[0].keys()
+
+
+def test_four_tensors_may_be_two_inputs_of_two_tensors_each():
+    with pytest.raises(DataError, match="expected two inputs"):
+        labelled_pair((A, A, B, B))
+
+
 def test_tuples_on_both_sides_are_positional_arguments():
     pair, labels = labelled_pair(((A, B), (B, A)))
     assert pair == {"0_chosen": A, "1_chosen": B, "0_rejected": B, "1_rejected": A} and labels.sum() == 3

@@ -1,7 +1,7 @@
 """Levels: places in a network whose features tell how far an input lies from the training data.
 
 A level is the input of a layer. Its features are one row for each input of the network: pixels and tokens are
-averaged, tokens over those that the attention mask counts.
+averaged, tokens over those that the attention mask counts. Of a pair of inputs, each has a row of its own.
 
 `find_levels` chooses the levels of a network. The layers with weights are numbered 0, 1, …, M in the order of
 their calls, M is the head. The levels are the inputs of the layers nearest to M/4, M/2 and 3M/4, and of the
@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from bitbayes.errors import DataError, ModelError
 from bitbayes.model.head.linear_maps import CONVOLUTIONS
 from bitbayes.model.loaders.batches import Inputs, row_count
+from bitbayes.model.loaders.sides import pair_for
 from bitbayes.model.running.calls import call, input_hooks
 
 # Where between the input and the head the levels are.
@@ -58,8 +59,8 @@ class Level:
 class Observer:
     """Looks at the levels of a pass.
 
-    observe: gets what is known before the pass and the rows of the levels, (n, …) each. It returns what is
-        kept with the batch, (n, …) or None.
+    observe: gets what is known before the pass and the rows of the levels, (n, d) each, or (n, 2, d) of
+        pairs. It returns what is kept with the batch, (n, …) or None.
     before: what is known before the pass.
     """
 
@@ -213,15 +214,21 @@ def _has_weights(module: nn.Module) -> bool:
 def recorded_levels(
     network: nn.Module, levels: tuple[Level, ...], inputs: Inputs
 ) -> Iterator[Callable[[], list[Tensor]]]:
-    """Record the rows (n, d) of the levels while the network runs; the result returns those of the last."""
-    rows: dict[str, Tensor] = {}
+    """Record the rows (n, d) of the levels while the network runs; the result returns those of the last.
+
+    Of a pair, for which the network runs twice, they are (n, 2, d).
+    """
+    sides = pair_for(network, inputs) or (inputs,)
+    masks = [each.get(MASK) if isinstance(each, Mapping) else None for each in sides]
+    runs: list[dict[str, Tensor]] = [{}] if len(sides) == 1 else []  # of a pair, each begins its own
     axes = {level.layer: level.axis for level in levels}
-    mask = inputs.get(MASK) if isinstance(inputs, Mapping) else None
 
     def recorded() -> list[Tensor]:
-        if missing := [each.layer for each in levels if each.layer not in rows]:
+        if missing := [each.layer for each in levels if not all(each.layer in rows for rows in runs)]:
             raise ModelError(f"the model does not call {missing}, whose inputs are levels of the residual")
-        return [rows[each.layer] for each in levels]
+        if len(runs) == 1:
+            return [runs[0][each.layer] for each in levels]
+        return [torch.stack([rows[each.layer] for rows in runs], 1) for each in levels]
 
     def record(layer: str, value: Any) -> None:
         if not _has_rows(value):
@@ -229,9 +236,13 @@ def recorded_levels(
                 f"the layer {layer!r} does not see one row of numbers for each input: it is no level of the "
                 "residual"
             )
-        rows[layer] = averaged(value, axes[layer], mask)
+        runs[-1][layer] = averaged(value, axes[layer], masks[len(runs) - 1])
 
-    with input_hooks({each: network.get_submodule(each) for each in axes}, record):
+    calls = {"": network} if levels and not runs else {}
+    with (
+        input_hooks(calls, lambda *_: runs.append({})),
+        input_hooks({each: network.get_submodule(each) for each in axes}, record),
+    ):
         yield recorded
 
 
@@ -258,7 +269,7 @@ def averaged(value: Tensor, axis: int, mask: Tensor | None = None) -> Tensor:
 
 
 def run_levels(network: nn.Module, levels: tuple[Level, ...], inputs: Inputs) -> list[Tensor]:
-    """The rows of the levels, from a run of the network, which there is none of without levels."""
+    """The rows of the levels as in `recorded_levels`, from a run of the network if there are levels."""
     if not levels:
         return []
     with recorded_levels(network, levels, inputs) as recorded:

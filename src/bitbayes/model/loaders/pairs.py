@@ -84,7 +84,7 @@ def _parts(batch: Any) -> tuple[Any, Any, Tensor | None]:
     """Both inputs, and the labels or None."""
     if isinstance(batch, Mapping):
         return (*_named(batch), labels_of(batch))
-    parts = [*batch] if isinstance(batch, (list, tuple)) else []
+    parts = _without_rest(batch) if isinstance(batch, (list, tuple)) else []
     if len(parts) == 3:
         parts = [(parts[0], parts[1]), parts[2]]
     if len(parts) in (1, 2) and (pair := _pair(parts[0])) is not None:
@@ -103,6 +103,31 @@ def _parts(batch: Any) -> tuple[Any, Any, Tensor | None]:
         if tensors or (isinstance(first, Mapping) and isinstance(second, Mapping)):
             return first, second, None
     raise DataError(f"the batch is {describe(batch)}: {EXPECTED}. Otherwise {USE_ADAPT}")
+
+
+def _without_rest(batch: list[Any] | tuple[Any, ...]) -> list[Any]:
+    """(pair, labels) of (pair, labels, …), (a, b, labels) of (a, b, labels, …), and any other unchanged."""
+    for count, which in ((2, "second"), (3, "third")):
+        *inputs, given = batch[:count]
+        labels = None if isinstance(by_place(given), Mapping) else labels_of((None, given))
+        known = _pair(inputs[0] if count == 2 else inputs) is not None
+        # A vector beside inputs that are none: four tensors may be two inputs of two tensors each.
+        clear = labels is not None and (
+            count == 2 or (labels.dim() == 1 and not any(map(_is_vector, inputs)))
+        )
+        if len(batch) > count and known and clear:
+            warnings.warn(
+                f"the batch is {describe(batch)}: the {which} is taken as the labels, and what follows it is "
+                f"left out: every pair counts alike. To choose otherwise, {USE_ADAPT}",
+                UnusedDataWarning,
+                stacklevel=level_of_the_caller(),
+            )
+            return [*batch[:count]]
+    return [*batch]
+
+
+def _is_vector(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.dim() < 2
 
 
 def _is_input(value: Any) -> bool:
