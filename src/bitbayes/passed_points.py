@@ -60,15 +60,22 @@ class PassedPoints:
         return type(self)(self.bayes, self.points.select(indices))
 
     @torch.no_grad()
-    def tune(self) -> Settings:
-        """Return the settings that `tune` chooses on these points, by the objective "calibrated"."""
+    def tune(self, *, class_bias: bool = False) -> Settings:
+        """Return the settings that `tune` chooses on these points, by the objective "calibrated".
+
+        Args:
+            class_bias: as for `tune`.
+        """
         posterior, settings = self.bayes.posterior, self.bayes.settings
         # As `tune` does, drawn networks are compared by the closed form.
         name = "auto" if self.bayes.predictive == SAMPLED_NETWORKS else self.bayes.predictive
         predictive = Predictor(posterior, None, settings).predictive(name)
         costs = Costs([self.points], predictive.likelihood, predictive.name)
         residual = None if self.points.distances is None else self.bayes.known_residual
-        return calibrate(costs, posterior.candidates(), residual, settings)
+        if class_bias:
+            predictive.likelihood.require_class_bias()
+        biases = posterior.outputs if class_bias else 0
+        return calibrate(costs, posterior.candidates(), residual, settings, biases)
 
     @torch.no_grad()
     def predict(self, settings: Settings) -> tuple[Tensor, Tensor]:

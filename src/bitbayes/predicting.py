@@ -135,7 +135,8 @@ class SampledNetworks(Predictive):
 
     def run(self, batch: Batch) -> tuple[Tensor, torch.Size]:
         """Probabilities (samples, n, classes), and the shape of the model's own output."""
-        outputs, shape = self.posterior.network_logits(batch, self.networks, self.settings.temperature)
+        bias = self.settings.bias_like(torch.zeros((), dtype=torch.float64))
+        outputs, shape = self.posterior.network_logits(batch, self.networks, self.settings.temperature, bias)
         return self.likelihood.probabilities(outputs.nan_to_num()), shape
 
 
@@ -322,7 +323,8 @@ class Predictor:
 
     def score(self, batch: Batch, gaussian: LogitGaussian) -> Tensor:
         """How much the points of a batch are like the data, (n,), from what `gaussians` gives."""
-        return self.settings.score(self.posterior.likelihood.score(gaussian), batch.distances)
+        energy = self.posterior.likelihood.score(self.settings.without_bias(gaussian))
+        return self.settings.score(energy, batch.distances)
 
     def forward(self, x: Any) -> Passed:
         """A differentiable pass of x, with temperature and residual in its Gaussian."""
@@ -384,7 +386,8 @@ class Predictor:
         if not isinstance(tolerance, (int, float)) or not 0 <= tolerance < 1:
             raise ArgumentError(f"tolerance={tolerance!r}: expected a number from 0 (exact) to below 1")
         found = self.posterior.rays(x, self.prior, find_alpha=find_alpha, tolerance=tolerance)
-        found = (ray.at_temperature(self.settings.temperature) for ray in found)
+        settings = self.settings
+        found = (ray.at_temperature(settings.temperature, settings.bias_like(ray.alpha)) for ray in found)
         return found if self.residual is None else rays.with_residual(found, x, self.residual, self.settings)
 
     def assemble(self, parts: Iterable[tuple[Batch, Tensor]]) -> Tensor:

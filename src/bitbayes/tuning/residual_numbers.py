@@ -67,7 +67,8 @@ def level_weights(distances: Tensor, edges: Tensor, residual: Residual) -> dict[
 
 def with_score(costs: Costs, settings: Settings, distances: Tensor, residual: Residual) -> Settings:
     """The settings with what the score needs: how energy and distances vary on the validation data."""
-    energies = all_points([costs.likelihood.score(each.gaussians([settings])[0]) for each in costs.groups])
+    plain = replace(settings, class_bias=None)  # the score does not see it
+    energies = all_points([costs.likelihood.score(each.gaussians([plain])[0]) for each in costs.groups])
     # Where all energies are the same (but for roundings of float32, which another batch may change), the
     # score is that of the distance.
     rounding = ROUNDINGS * torch.finfo(torch.float32).eps * (1 + float(energies.abs().amax()))
