@@ -66,15 +66,16 @@ class Costs:
         """
         settings = replace(settings, class_bias=None)
         assert points.labels is not None
-        # Autograd keeps no tensor that was made in inference mode.
-        labels = points.labels.clone()
+        # Autograd keeps no tensor that was made in inference mode, but copies of it.
+        labels, scale = points.labels.clone(), points.by_prior.scale.clone()
         if self.method == MEAN_FIELD:
             means, factors = centred(points.by_prior.scaled_mean), self._factors(points)([settings])[0]
 
             def predict(bias: Tensor) -> Tensor:
-                return factors[:, None] * _biased(means, points, bias)
+                return factors[:, None] * _biased(means, scale, bias)
         else:
             (gaussian,) = points.gaussians([settings])
+            gaussian = replace(gaussian, scaled_mean=gaussian.scaled_mean.clone(), scale=scale)
 
             def predict(bias: Tensor) -> Tensor:
                 at_bias = gaussian.at_temperature(1.0, bias / settings.temperature)
@@ -84,7 +85,8 @@ class Costs:
 
         def loss(bias: Tensor) -> Tensor:
             logits = predict(bias.to(points.by_prior.scaled_mean))
-            return points.total(to_float64(self.likelihood.prediction_losses(logits, labels)))
+            found = to_float64(self.likelihood.prediction_losses(logits, labels))
+            return points.total(found[:, None])[0]
 
         return loss
 
@@ -120,7 +122,7 @@ class Costs:
         means, factors = centred(points.by_prior.scaled_mean), self._factors(points)
 
         def multiply(some: list[Settings]) -> Tensor:
-            found = [_biased(means, points, each.bias_like(means)) for each in some]
+            found = [_biased(means, points.by_prior.scale, each.bias_like(means)) for each in some]
             # Without a bias, which all have or none, they have one mean.
             every = means if found[0] is means else torch.stack(found)
             return (factors(some)[:, :, None] * every).flatten(0, 1)
@@ -146,9 +148,9 @@ class Costs:
         return self.likelihood.predict_by_draws(gaussian, SAMPLES, generator)
 
 
-def _biased(means: Tensor, points: Points, bias: Tensor | None) -> Tensor:
+def _biased(means: Tensor, scale: Tensor, bias: Tensor | None) -> Tensor:
     """Centred means (n, k) with a class bias, in units of scale; the means themselves without one."""
-    return means if bias is None else means + centred(bias[None]) / points.by_prior.scale[:, None]
+    return means if bias is None else means + centred(bias[None]) / scale[:, None]
 
 
 def point_count(groups: list[Points]) -> int | float:
