@@ -409,9 +409,8 @@ class Laplace(ModelWrapper):
             weight: of the outliers' term of "ood".
             penalty: of "ood". "entropy" as above. "uniform" adds `weight` × mean cross-entropy to the uniform
                 distribution instead.
-            weighted: whether `val_loader` yields weights of its points, as for `fit`. NLL and noise are means
-                in which a point counts w times. Medians and quantiles (where the residual begins, what the
-                score is measured by) have no weights, but points of the weight 0 are left out of them, too.
+            weighted: whether `val_loader` yields weights of its points, as for `fit`. In all means, medians
+                and quantiles a point counts w times.
             class_bias: whether "calibrated" also chooses one bias for each class, which is added to the mean
                 logits: for a network that was trained with class weights, a focal loss, or on classes of
                 other frequencies than those of the validation data. Together with the temperature it

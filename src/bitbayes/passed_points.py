@@ -44,11 +44,17 @@ class PassedPoints:
 
     @classmethod
     @torch.no_grad()
-    def of(cls, bayes: Laplace, loader: Loader) -> Self:
-        """Run the points of a loader, as for `tune`, through the model."""
-        request = TuningRequest(
-            bayes.posterior, bayes.known_residual, bayes.settings, "auto", loader, progress=False
-        )
+    def of(cls, bayes: Laplace, loader: Loader, *, weighted: bool = False) -> Self:
+        """Run the points of a loader, as for `tune`, through the model.
+
+        Args:
+            bayes: fitted.
+            loader: labelled data.
+            weighted: whether it yields weights of its points, with which `tune` counts them. Points of the
+                weight 0 are left out.
+        """
+        residual, settings = bayes.known_residual, bayes.settings
+        request = TuningRequest(bayes.posterior, residual, settings, "auto", loader, False, weighted)
         groups = kept_points(request.posterior, request.validation_batches())
         return cls(bayes, Points.joined(groups))
 

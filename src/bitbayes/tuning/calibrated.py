@@ -30,6 +30,7 @@ from bitbayes.tuning.class_bias import best_class_bias
 from bitbayes.tuning.costs import Costs, all_points
 from bitbayes.tuning.noise import NoiseLike
 from bitbayes.tuning.points import Points, kept_points, shared_points
+from bitbayes.tuning.quantiles import median
 from bitbayes.tuning.request import TuningRequest
 from bitbayes.tuning.residual_numbers import (
     data_edges,
@@ -119,8 +120,8 @@ def calibrate(
     if residual is None:
         return found
     distances = validation_distances(costs, residual)
-    edges = data_edges(distances, residual)
-    found = _widest_near(best, replace(found, levels=level_weights(distances, edges, residual)))
+    edges = data_edges(costs, distances, residual)
+    found = _widest_near(best, replace(found, levels=level_weights(costs, distances, edges, residual)))
     found = replace(
         found,
         beyond_variance=_wanted_deviation(costs, found) ** 2 / costs.likelihood.logits_in_a_margin,
@@ -162,7 +163,7 @@ def _wanted_deviation(costs: Costs, settings: Settings) -> float:
         for each in costs.groups
     ]
     margins = all_points([costs.likelihood.margins(mean) for mean in means])
-    return max(DEVIATIONS * float(margins.median()), SMALLEST_DEVIATION)
+    return max(DEVIATIONS * float(median(margins, costs.weights)), SMALLEST_DEVIATION)
 
 
 # The prior variance and the variance near the data: by these a candidate is known.
@@ -253,7 +254,7 @@ class BestTemperatures:
             torch.stack([self._spreads(points, each) for each in candidates], dim=1)
             for points in self.validation.groups
         ]
-        medians = all_points(spreads, len(candidates)).median(0).values  # (c,)
+        medians = median(all_points(spreads, len(candidates)), self.validation.weights)  # (c,)
         found: list[float] = (medians.log() / 2).tolist()
         return found
 

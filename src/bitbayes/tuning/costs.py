@@ -36,6 +36,7 @@ class Costs:
     def __init__(self, groups: list[Points], likelihood: Likelihood, method: str) -> None:
         self.groups, self.likelihood, self.method = groups, likelihood, method
         self.count = point_count(groups)
+        self.weights = _all_weights(groups)  # of the points of all processes, as `all_points` gives them
         # For "meanfield", by the points and the prior variance.
         self._pair_variances: dict[tuple[int, Any], Tensor] = {}
 
@@ -159,6 +160,14 @@ def point_count(groups: list[Points]) -> int | float:
     current_processes().add_(count)
     whole = float(count)
     return int(whole) if whole.is_integer() else whole
+
+
+def _all_weights(groups: list[Points]) -> Tensor | None:
+    """The weights of the points of all processes, (n,); None if all are 1."""
+    ones = torch.ones_like
+    own = [ones(each.by_prior.scale) if each.weights is None else each.weights for each in groups]
+    weights = all_points([each.cpu() for each in own])
+    return None if bool((weights == 1).all()) else weights
 
 
 def all_points(parts: list[Tensor], *shape: int) -> Tensor:
