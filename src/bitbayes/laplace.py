@@ -876,6 +876,7 @@ class Laplace(ModelWrapper):
         *,
         outliers: Mapping[str, Data] | None = None,
         by: Rank = "score",
+        weighted: bool = False,
         progress: bool | None = None,
     ) -> dict[str, float]:
         """Measure the predictions on test data, and how well outliers are detected, in one pass.
@@ -899,6 +900,8 @@ class Laplace(ModelWrapper):
             loader: test data, as for `fit`.
             outliers: a tensor or a loader for each name. Labels are ignored.
             by: the number by which outliers are told: "score" or "confidence".
+            weighted: whether `loader` yields weights of its points, as for `fit`, which then count w times.
+                It needs one class for each input.
             progress: as for `fit`.
         """
         one_of("by", by, RANKS)
@@ -917,11 +920,16 @@ class Laplace(ModelWrapper):
         predictive = predictor.predictive(self.predictive)
         if by != SCORE and not predictive.likelihood.classifies:
             raise ArgumentError(f"by={by!r}: values have no confidence, choose by='score'")
+        if weighted and not (predictive.likelihood.classifies and predictive.likelihood.one_label):
+            raise ArgumentError(
+                f"weighted=True, likelihood={predictive.likelihood.name!r}: only the measures of classes "
+                "have weights; leave it out, or repeat rows"
+            )
         steps = track(check_loader(loader), "evaluating", progress)
         rate: Callable[[Iterator[Batch]], Any] = partial(predictor.rate, predictive=predictive)
         if not predictive.likelihood.classifies:
             rate = predictor.rate_values
-        inside = rate(labelled_batches(steps, self.model))
+        inside = rate(labelled_batches(steps, self.model, weighted=weighted))
         found: dict[str, float] = inside.measures()
         for name, data in sets.items():
             with naming(f"outliers {name!r}"):

@@ -141,12 +141,16 @@ class SampledNetworks(Predictive):
 
 
 class Rated(NamedTuple):
-    """Labels (n,) or None, probabilities (n, k), scores and confidences (n,) of some points, on the CPU."""
+    """Labels (n,) or None, probabilities (n, k), scores and confidences (n,) of some points, on the CPU.
+
+    `weights`: how many times each counts, (n,), or None.
+    """
 
     labels: Tensor | None
     probabilities: Tensor
     scores: Tensor
     confidences: Tensor
+    weights: Tensor | None = None
 
     def by(self, rank: str) -> Tensor:
         """The scores or the confidences, (n,)."""
@@ -155,18 +159,25 @@ class Rated(NamedTuple):
     def measures(self) -> dict[str, float]:
         """What `Laplace.evaluate` returns for labelled data."""
         assert self.labels is not None
-        return metrics.of_predictions(self.probabilities, self.labels, self.by(CONFIDENCE))
+        ranks = self.by(CONFIDENCE)
+        return metrics.of_predictions(self.probabilities, self.labels, ranks, weights=self.weights)
 
     def measures_of_outliers(self, inside: "Rated", by: str) -> dict[str, float]:
         """What it returns for outliers, compared with the data."""
-        return metrics.of_outliers(self.probabilities, self.by(by), inside.by(by))
+        own, theirs = self.by(by), inside.by(by)
+        return metrics.of_outliers(self.probabilities, own, theirs, weights_in=inside.weights)
 
     @classmethod
     def joined(cls, parts: Iterable[Self]) -> Self:
         """The points of all parts."""
-        labels, *others = zip(*parts, strict=True)
-        joined = None if labels[0] is None else torch.cat(labels)
-        return cls(joined, *map(torch.cat, others))
+        labels, probabilities, scores, confidences, weights = zip(*parts, strict=True)
+        return cls(
+            None if labels[0] is None else torch.cat(labels),
+            torch.cat(probabilities),
+            torch.cat(scores),
+            torch.cat(confidences),
+            None if weights[0] is None else torch.cat(weights),
+        )
 
 
 class RatedLabels(Rated):
@@ -295,7 +306,9 @@ class Predictor:
                 probabilities = predictive.probabilities(batch, gaussian)
                 labels = None if batch.labels is None else batch.labels.cpu()
                 confidences = likelihood.confidence(probabilities).cpu()
-                yield kind(labels, probabilities.cpu(), self.score(batch, gaussian).cpu(), confidences)
+                weights = None if batch.weights is None else batch.weights.cpu()
+                scores = self.score(batch, gaussian).cpu()
+                yield kind(labels, probabilities.cpu(), scores, confidences, weights)
 
         return kind.joined(rated())
 
