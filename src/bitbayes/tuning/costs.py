@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -36,9 +37,13 @@ class Costs:
     def __init__(self, groups: list[Points], likelihood: Likelihood, method: str) -> None:
         self.groups, self.likelihood, self.method = groups, likelihood, method
         self.count = point_count(groups)
-        self.weights = _all_weights(groups)  # of the points of all processes, as `all_points` gives them
         # For "meanfield", by the points and the prior variance.
         self._pair_variances: dict[tuple[int, Any], Tensor] = {}
+
+    @cached_property
+    def weights(self) -> Tensor | None:
+        """Those of the points of all processes, as `all_points` gives them; None if all are 1."""
+        return _all_weights(self.groups)
 
     def mean(self, candidates: list[Settings], cost: Callable[..., Tensor]) -> Tensor:
         """For each candidate the mean of cost(drop-in logits, labels) over all points, (c,) in float64."""
