@@ -41,7 +41,9 @@ def test_they_are_numbers_whatever_was_given():
     assert found == Settings(2.0, 0.5, 3.0, 0.0, {"a": 1.0}, {"a": 2.0}, 1.0, 4.0, 1.0, 0.0, 2.0, 1.0)
     numbers = [each for each in dataclasses.astuple(found) if not isinstance(each, dict)]
     numbers += [*found.levels.values(), *found.thresholds.values()]
-    assert [type(each) for each in numbers] == [float] * 12
+    assert [type(each) for each in numbers if each is not None] == [float] * 12
+    biased = Settings(class_bias=torch.tensor([1, -1])).class_bias
+    assert biased == (1.0, -1.0) and [type(each) for each in biased] == [float] * 2
     assert Settings({"a": 1, "b": torch.tensor(2)}).prior_variance == {"a": 1.0, "b": 2.0}
     assert Settings().prior_variance is Settings().score_centre is Settings().score_spread is None
     assert Settings().class_centre is Settings().class_spread is None and Settings().score_edge == 1.0
@@ -58,8 +60,8 @@ def test_numbers_that_will_not_do_are_named(name, bad):
     if name.endswith("_centre") and bad is NEGATIVE:
         assert getattr(Settings(**{name: bad}), name) == bad  # an energy has either sign
         return
-    if name == "noise_variance" and isinstance(bad, torch.Tensor):
-        assert Settings(noise_variance=bad).noise_variance == (1.0, 1.0)  # one for each output
+    if name in ("noise_variance", "class_bias") and isinstance(bad, torch.Tensor):
+        assert getattr(Settings(**{name: bad}), name) == (1.0, 1.0)  # one for each output
         return
     with pytest.raises(ArgumentError, match=name):
         Settings(**{name: bad})

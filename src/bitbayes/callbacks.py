@@ -15,9 +15,14 @@ def fit_and_tune(
     options: LaplaceOptions,
     training: Iterable[Any] | None,
     validation: Iterable[Any] | None,
+    *,
+    weighted: bool = False,
 ) -> Laplace:
-    """Return a `Laplace`, fitted on the training data, and tuned if there are validation data."""
+    """Return a `Laplace`, fitted on the training data, and tuned if there are validation data.
+
+    `weighted`: whether both have weights of their points.
+    """
     if training is None:
         raise DataError("the trainer has no training data: give LaplaceCallback(train_loader=…)")
-    bayes = Laplace(network, **options).fit(training)
-    return bayes if validation is None else bayes.tune(validation)
+    bayes = Laplace(network, **options).fit(training, weighted=weighted)
+    return bayes if validation is None else bayes.tune(validation, weighted=weighted)

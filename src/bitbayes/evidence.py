@@ -100,6 +100,7 @@ def train_by_evidence(
     steps: int = 20,
     learning_rate: float = 0.1,
     each_layer: bool = True,
+    weighted: bool = False,
     progress: bool | None = None,
     **options: Unpack[LaplaceOptions],
 ) -> EvidenceTraining:
@@ -139,6 +140,8 @@ def train_by_evidence(
         learning_rate: of these steps, in the logarithms of the prior precisions.
         each_layer: whether each layer has its own prior variance. False is one for all; it is always one with
             `structure="full"`.
+        weighted: whether the batches have weights of their points, as for `Laplace.fit`. In the loss, the
+            evidence and N a point counts w times.
         progress: as for `Laplace.fit`.
         options: of the `Laplace`, such as `structure`, `curvature`, or `prior_variance`, at which the
             training begins.
@@ -151,7 +154,7 @@ def train_by_evidence(
         raise ArgumentError(
             f"burn_in={burn_in!r}, epochs={epochs!r}: the prior would never be chosen; give a smaller burn_in"
         )
-    ascent = Ascent(model, schedule, options)
+    ascent = Ascent(model, schedule, options, weighted=weighted)
     ascent.check_optimizers([optimizer])
     if iter(check_loader(train_loader)) is train_loader:
         raise DataError(
@@ -266,11 +269,11 @@ class Hyperparameters:
         return posterior.best_noise(Prior(variances.get(WHOLE_NETWORK, variances)))
 
     @torch.no_grad()
-    def add_penalty_gradient(self, count: int, among: set[int] | None = None) -> Tensor:
+    def add_penalty_gradient(self, count: float, among: set[int] | None = None) -> Tensor:
         """Add the gradient τθ/N of the penalty to that of the loss, and return ½ Σ τ‖θ‖²/N.
 
         Args:
-            count: N, the number of points.
+            count: N, the number of points, or the sum of their weights.
             among: the ids of the parameters to be looked at; None is all.
         """
         total = torch.zeros(())
@@ -301,9 +304,12 @@ class Ascent:
         model: that is trained.
         schedule: when the evidence is computed, and how it is ascended.
         options: of the `Laplace`.
+        weighted: whether the loaders yield weights of their points.
     """
 
-    def __init__(self, model: nn.Module, schedule: Schedule, options: LaplaceOptions) -> None:
+    def __init__(
+        self, model: nn.Module, schedule: Schedule, options: LaplaceOptions, *, weighted: bool = False
+    ) -> None:
         if options.get("layers", "all") != "all":
             raise ArgumentError(
                 f"layers={options['layers']!r}: all weights that are trained have a prior here; leave it "
@@ -336,7 +342,8 @@ class Ascent:
             groups = {WHOLE_NETWORK: [each for parameters in groups.values() for each in parameters]}
         noise = self.laplace.settings.noise_variance
         self.hyperparameters = Hyperparameters(groups, initial, schedule, noise)
-        self.count = 0
+        self.weighted = weighted
+        self.count, self.mean_weight = 0.0, 1.0
         self.evidences: dict[int, float] = {}
         self.prior_variances: dict[int, PriorVariance] = {}
         self.best: tuple[int, Laplace, list[Tensor]] | None = None
@@ -370,8 +377,10 @@ class Ascent:
 
     def begin(self, loader: Iterable[Any]) -> None:
         """Check model and data by a first fit, which also counts the points."""
-        fitted = copy.copy(self.laplace).fit(loader, progress=False).posterior.fitted
-        self.count, self.likelihood, self.outputs = fitted.count, fitted.likelihood, fitted.weights.outputs
+        bayes = copy.copy(self.laplace).fit(loader, weighted=self.weighted, progress=False)
+        fitted = bayes.posterior.fitted
+        self.count, self.mean_weight = fitted.total_weight, fitted.total_weight / fitted.count
+        self.likelihood, self.outputs = fitted.likelihood, fitted.weights.outputs
         modules = self.laplace.model.named_modules()
         norms = [name for name, module in modules if isinstance(module, NORMALISATIONS)]
         if norms:
@@ -391,7 +400,7 @@ class Ascent:
         """Fit, take the steps in the prior, and remember the weights if their evidence is the largest."""
         bayes = copy.copy(self.laplace)
         with naming(f"after epoch {epoch}"):
-            bayes.fit(loader, progress=False)
+            bayes.fit(loader, weighted=self.weighted, progress=False)
             bayes.prior_variance = self.hyperparameters.prior_variance
             if not math.isfinite(before := float(bayes.log_evidence())):
                 raise ModelError(f"the evidence is {before}: {self._advice()}")
@@ -430,7 +439,7 @@ def _train_epoch(
     """Pass over the data once, and return the mean loss with the penalty."""
     likelihood, total, count = ascent.likelihood, torch.zeros(()), 0
     with DeferredChecks() as checks:
-        for batch in labelled_batches(loader, ascent.laplace.model):
+        for batch in labelled_batches(loader, ascent.laplace.model, weighted=ascent.weighted):
             assert batch.labels is not None
             shape = len(batch), ascent.outputs
             labels = likelihood.check_labels(batch.labels, shape, batch.name, checks)
@@ -439,7 +448,10 @@ def _train_epoch(
                 optimizer.zero_grad()
                 logits = as_logits(call(network, batch.inputs), len(batch))
                 logits = logits.to(prediction_dtype(logits.dtype))
-                loss = likelihood.losses(logits, labels).mean()
+                losses = likelihood.losses(logits, labels)
+                if batch.weights is not None:  # on average over the batches Σ wℓ/Σ w
+                    losses = losses * (batch.weights / ascent.mean_weight).to(losses)
+                loss = losses.mean()
                 loss.backward()  # type: ignore[no-untyped-call]
                 return loss.detach() + ascent.add_penalty_gradient().to(loss)
 

@@ -101,8 +101,8 @@ from bitbayes.tuning import (
 from bitbayes.uncertainty import Uncertainty
 
 UNCERTAINTY_SEED = 0
-# How many noise variances are shown.
-SHOWN_NOISE = 3
+# How many noise variances or class biases are shown.
+SHOWN_NUMBERS = 3
 # What a user may set, and the public attributes that `__init__` sets.
 SETTABLE = (
     "settings",
@@ -394,6 +394,7 @@ class Laplace(ModelWrapper):
         weight: float = 0.25,
         penalty: Penalty = "entropy",
         weighted: bool = False,
+        class_bias: bool = False,
         progress: bool | None = None,
     ) -> Self:
         """Choose the prior variance, and by default temperature and residual, in one pass over the data.
@@ -415,15 +416,22 @@ class Laplace(ModelWrapper):
             weight: of the outliers' term of "ood".
             penalty: of "ood". "entropy" as above. "uniform" adds `weight` × mean cross-entropy to the uniform
                 distribution instead.
-            weighted: whether `val_loader` yields weights of its points, as for `fit`. NLL and noise are means
-                in which a point counts w times. Medians and quantiles (where the residual begins, what the
-                score is measured by) have no weights, but points of the weight 0 are left out of them, too.
+            weighted: whether `val_loader` yields weights of its points, as for `fit`. In all means, medians
+                and quantiles a point counts w times.
+            class_bias: whether "calibrated" also chooses one bias for each class, which is added to the mean
+                logits: for a network that was trained with class weights, a focal loss, or on classes of
+                other frequencies than those of the validation data. Together with the temperature it
+                minimises the NLL. Each bias β, in log odds at the median point, has the prior N(0, ¼²): it
+                costs 8β² nats, shared by all points. So with few points the biases stay near 0. It is
+                `settings.class_bias`, and None if it was not asked for. Several labels for each input get one
+                each.
             progress: as for `fit`.
 
         Returns:
             The `Laplace` itself.
 
-        "ood", "nll" and "evidence" choose the prior variance alone, and keep temperature and residual.
+        "ood", "nll" and "evidence" choose the prior variance alone, and keep temperature, class bias and
+        residual.
 
         If `prior_variance` is a mapping, each layer gets its own, which only "evidence" can choose. With
         `layers="all"`, candidates are compared with standard deviations that are interpolated between 18
@@ -440,6 +448,13 @@ class Laplace(ModelWrapper):
             posterior = self.posterior
             check_objective(objective, weight, penalty)
             self._check_tuning(objective, val_loader, outliers)
+            if class_bias:
+                posterior.likelihood.require_class_bias()
+                if objective != CALIBRATED:
+                    raise ArgumentError(
+                        f"objective={objective!r} chooses the prior variance alone: class_bias=True needs "
+                        "objective='calibrated'"
+                    )
         if objective == EVIDENCE:
             each_layer, fixed = isinstance(self.prior_variance, dict), self.options.noise_variance
             choose = partial(tune_by_evidence, posterior, self.settings, each_layer=each_layer, fixed=fixed)
@@ -454,7 +469,9 @@ class Laplace(ModelWrapper):
             # Drawn networks have no residual. "calibrated" chooses it, and the others keep it.
             used = objective == CALIBRATED or self.settings.has_residual
             residual = self._residual if used and not networks else None
-            request = TuningRequest(posterior, residual, self.settings, method, val_loader, shown, weighted)
+            request = TuningRequest(
+                posterior, residual, self.settings, method, val_loader, shown, weighted, class_bias
+            )
             if posterior.likelihood.has_noise:
                 self.settings = tune_calibrated_regression(request, self.options.noise_variance)
             elif objective == CALIBRATED:
@@ -671,14 +688,14 @@ class Laplace(ModelWrapper):
         They are in the form that `torch.func.functional_call` takes under `torch.vmap`. Use
         `tie_weights=False` if the head shares its weight with another layer, which is not drawn.
 
-        The mean of the head's weights is W*/T, where T is the temperature. So the average over many draws is
-        `predict_proba(method="mc")` if there is no residual. The residual is a variance of the logits that
-        grows with the distance from the data: no draw of weights has it, and averages over draws are more
-        confident far away.
+        The mean of the head's weights is W*/T, where T is the temperature; a class bias is added to their
+        bias first. So the average over many draws is `predict_proba(method="mc")` if there is no residual.
+        The residual is a variance of the logits that grows with the distance from the data: no draw of
+        weights has it, and averages over draws are more confident far away.
 
         With `layers="all"` the mean is θ* at any temperature, because no other weights give f*/T, the model's
-        own logits f* divided by T. From a drawn network's logits f compute f*/T + (f − f*), as
-        `predict_proba(method="sampled_networks")` does.
+        own logits f* divided by T. From a drawn network's logits f compute (f* + b)/T + (f − f*), b the class
+        bias or 0, as `predict_proba(method="sampled_networks")` does.
 
         Args:
             n: the number of draws.
@@ -689,7 +706,8 @@ class Laplace(ModelWrapper):
             raise ArgumentError(f"n={n!r}: expected a positive number of draws")
         settings = self._predictor().settings
         prior, noise = Prior(settings.prior_variance), settings.noise_variance
-        return posterior.sample(n, prior, generator, settings.temperature, noise)
+        bias = settings.bias_like(torch.zeros((), dtype=torch.float64))
+        return posterior.sample(n, prior, generator, settings.temperature, noise, bias)
 
     # ---- deciding
 
@@ -705,10 +723,10 @@ class Laplace(ModelWrapper):
         logits. For one logit z = m/√(1 + π/8·v) it is that of the two logits ±z/2, and for several labels of
         an input the sum over these. The score is
         −½ log(1 + e^(−2a)) − ½ log(1 + e^(2b)) − 4 log(1 + c²). a is the energy, in deviations from the
-        median of the validation data. b ≤ 10 is the residual's distance from the classes, in the same way; if
-        it is not measured, the term is left out. c is the cube of the distance at the other level at which x
-        is furthest, and 1 at the edge of the data (`Settings`). Without a residual that was tuned, the score
-        is the energy. It does not depend on the predictive.
+        median of the validation data, without a class bias. b ≤ 10 is the residual's distance from the
+        classes, in the same way; if it is not measured, the term is left out. c is the cube of the distance
+        at the other level at which x is furthest, and 1 at the edge of the data (`Settings`). Without a
+        residual that was tuned, the score is the energy. It does not depend on the predictive.
 
         Args:
             x: inputs, or a loader of them.
@@ -868,6 +886,7 @@ class Laplace(ModelWrapper):
         *,
         outliers: Mapping[str, Data] | None = None,
         by: Rank = "score",
+        weighted: bool = False,
         progress: bool | None = None,
     ) -> dict[str, float]:
         """Measure the predictions on test data, and how well outliers are detected, in one pass.
@@ -891,6 +910,8 @@ class Laplace(ModelWrapper):
             loader: test data, as for `fit`.
             outliers: a tensor or a loader for each name. Labels are ignored.
             by: the number by which outliers are told: "score" or "confidence".
+            weighted: whether `loader` yields weights of its points, as for `fit`, which then count w times.
+                It needs one class for each input.
             progress: as for `fit`.
         """
         one_of("by", by, RANKS)
@@ -909,11 +930,16 @@ class Laplace(ModelWrapper):
         predictive = predictor.predictive(self.predictive)
         if by != SCORE and not predictive.likelihood.classifies:
             raise ArgumentError(f"by={by!r}: values have no confidence, choose by='score'")
+        if weighted and not (predictive.likelihood.classifies and predictive.likelihood.one_label):
+            raise ArgumentError(
+                f"weighted=True, likelihood={predictive.likelihood.name!r}: only the measures of classes "
+                "have weights; leave it out, or repeat rows"
+            )
         steps = track(check_loader(loader), "evaluating", progress)
         rate: Callable[[Iterator[Batch]], Any] = partial(predictor.rate, predictive=predictive)
         if not predictive.likelihood.classifies:
             rate = predictor.rate_values
-        inside = rate(labelled_batches(steps, self.model))
+        inside = rate(labelled_batches(steps, self.model, weighted=weighted))
         found: dict[str, float] = inside.measures()
         for name, data in sets.items():
             with naming(f"outliers {name!r}"):
@@ -980,8 +1006,8 @@ class Laplace(ModelWrapper):
 
         Last layer, one logit: σ(√(μᵀΣ⁻¹μ/κ)), with κ = π/8, and weights and bias together. No smaller number
         holds for all features: the confidence tends to it along t·Σ⁻¹μ. With k logits, each difference of two
-        (for "probit", each logit minus the mean of all) has its own μ and Σ, and its own bound. Each μ is
-        divided by the temperature.
+        (for "probit", each logit minus the mean of all) has its own μ and Σ, and its own bound. A class bias
+        is added to each μ, which the temperature then divides.
 
         All layers: σ(√(uᵀ(JΣJᵀ)⁻¹u/κ)), where u is the gradient of the logit with respect to x in the ray's
         final region, and J = ∂u/∂θ. The bound of the last layer, with all others fixed, is taken if it is
@@ -1009,7 +1035,8 @@ class Laplace(ModelWrapper):
         self._fitted_posterior().likelihood.require_rays()
         predictor, predictive = self._current_predictor(), self._predictive()
         posterior, settings, likelihood = predictor.posterior, self.settings, predictive.likelihood
-        request = BoundRequest(likelihood, predictive.name, form, settings.temperature)
+        bias = settings.bias_like(torch.zeros((), dtype=torch.float64))
+        request = BoundRequest(likelihood, predictive.name, form, settings.temperature, bias)
         found = posterior.bound(x, predictor.prior, request)
         residual = predictor.residual
         if residual is None or not residual.measures_input or not settings.counting(len(residual.names))[0]:
@@ -1226,11 +1253,11 @@ class Laplace(ModelWrapper):
     def _shown_spread(self) -> str:
         """The temperature, or in regression the noise variance."""
         if self._posterior is None or not self._posterior.likelihood.has_noise:
-            return f"temperature={self.temperature:.4g}"
+            bias = self.settings.class_bias
+            shown = "" if bias is None else f", class_bias={_shown(bias)}"
+            return f"temperature={self.temperature:.4g}{shown}"
         noise = self.noise_variance
-        shown = [f"{each:.4g}" for each in (noise if isinstance(noise, tuple) else (noise,))[:SHOWN_NOISE]]
-        more = ", …" if isinstance(noise, tuple) and len(noise) > SHOWN_NOISE else ""
-        return f"noise_variance=({', '.join(shown)}{more})"
+        return f"noise_variance={_shown(noise if isinstance(noise, tuple) else (noise,))}"
 
     def _shown_residual(self) -> str:
         if self._posterior is None:
@@ -1309,7 +1336,13 @@ class Laplace(ModelWrapper):
             return
         if value.temperature != 1 and not likelihood.has_temperature:
             raise ArgumentError(f"likelihood={likelihood.name!r} has no temperature: leave it at 1")
-        noise = value.noise_variance
+        bias, noise = value.class_bias, value.noise_variance
+        if bias is not None:
+            likelihood.require_class_bias()
+            if posterior is not None and len(bias) != posterior.outputs:
+                raise ArgumentError(
+                    f"class_bias={bias!r}: expected one for each of {posterior.outputs} logit(s)"
+                )
         if noise is not None and not likelihood.has_noise:
             raise ArgumentError(
                 f"noise_variance={noise!r}: likelihood={likelihood.name!r} has none; for regression give "
@@ -1415,6 +1448,12 @@ class Laplace(ModelWrapper):
         self._warned = True
 
 
+def _shown(values: tuple[float, ...]) -> str:
+    """The first of some numbers."""
+    shown = ", ".join(f"{each:.4g}" for each in values[:SHOWN_NUMBERS])
+    return f"({shown}{', …' if len(values) > SHOWN_NUMBERS else ''})"
+
+
 def _requires_grad(x: Any) -> bool:
     """Whether one of these inputs wants a gradient."""
     parts = x.values() if isinstance(x, Mapping) else [x]
@@ -1441,7 +1480,9 @@ class _Outputs(nn.Module):
             same = first.numel() == predicted.mean.numel()  # a model may return (n,)
             found = [each.reshape(first.shape) if same else each for each in values]
         if self.by == SCORE:
-            ranks = self.bayes.settings.score(likelihood.score(passed.gaussian), passed.distances)
+            settings = self.bayes.settings
+            energy = likelihood.score(settings.without_bias(passed.gaussian))
+            ranks = settings.score(energy, passed.distances)
         elif self.by is not None:
             rows = layout.flatten(first, passed.gaussian.scale.shape[0], posterior.outputs)
             ranks = likelihood.confidence(likelihood.log_probabilities(rows).exp())

@@ -11,6 +11,7 @@ from bitbayes.errors import ArgumentError, DataError, MissingPackageError
 from bitbayes.evidence import Ascent, EvidenceTraining, Schedule
 from bitbayes.laplace import Laplace
 from bitbayes.model import Loader, check_loader, without_labels
+from bitbayes.model.loaders.batches import WEIGHT
 from bitbayes.options import LaplaceOptions
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ class LaplaceCallback(Callback):
             default the LightningModule itself, whose `forward` then returns logits.
         train_loader: used instead of the trainer's.
         val_loader: used instead of the trainer's. If there is none, nothing is tuned.
+        weighted: whether both yield weights of their points, as for `Laplace.fit`.
         options: of the `Laplace`, such as `layers="all"`.
 
     Attributes:
@@ -57,11 +59,12 @@ class LaplaceCallback(Callback):
         network: str | None = None,
         train_loader: Loader | None = None,
         val_loader: Loader | None = None,
+        weighted: bool = False,
         **options: Unpack[LaplaceOptions],
     ) -> None:
         if Callback is object:
             raise MissingPackageError(NO_LIGHTNING)
-        self.network, self.options = network, options
+        self.network, self.options, self.weighted = network, options, weighted
         self.train_loader, self.val_loader = train_loader, val_loader
         self.bayes: Laplace | None = None
 
@@ -77,9 +80,11 @@ class LaplaceCallback(Callback):
         """Fit and tune. Lightning calls it when training has ended, also if it was stopped early."""
         convert = trainer.precision_plugin.convert_input
         training, validation = (
-            None if each is None else _Converted(each, convert) for each in self._loaders(trainer)
+            None if each is None else _Converted(each, convert, self.weighted)
+            for each in self._loaders(trainer)
         )
-        self.bayes = fit_and_tune(_network(pl_module, self.network), self.options, training, validation)
+        network = _network(pl_module, self.network)
+        self.bayes = fit_and_tune(network, self.options, training, validation, weighted=self.weighted)
 
     def _loaders(self, trainer: Any) -> tuple[Iterable[Any] | None, Iterable[Any] | None]:
         """Return the loaders for training and for validation."""
@@ -107,6 +112,8 @@ class EvidenceCallback(Callback):
         steps: the number of Adam's steps for each evidence.
         learning_rate: of these steps, in the logarithms of the prior precisions.
         each_layer: whether each layer has its own prior variance.
+        weighted: whether the training data have weights of their points, as for `Laplace.fit`. The module's
+            own loss is then Σ wℓ divided by the sum of the weights.
         options: of the `Laplace`, such as `structure` or `prior_variance`, at which the training begins.
 
     Attributes:
@@ -124,22 +131,24 @@ class EvidenceCallback(Callback):
         steps: int = 20,
         learning_rate: float = 0.1,
         each_layer: bool = True,
+        weighted: bool = False,
         **options: Unpack[LaplaceOptions],
     ) -> None:
         if Callback is object:
             raise MissingPackageError(NO_LIGHTNING)
         self.network, self.train_loader, self.options = network, train_loader, options
+        self.weighted = weighted
         self.schedule = Schedule(burn_in, every, steps, learning_rate, each_layer)
         self.result: EvidenceTraining | None = None
         self._ascent: Ascent | None = None
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Raise, before training starts, if there is no such network or the options are wrong."""
-        Ascent(_network(pl_module, self.network), self.schedule, self.options)
+        self._new_ascent(pl_module)
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Check optimisers, data and network by a first fit, which also counts the points."""
-        self.result, ascent = None, Ascent(_network(pl_module, self.network), self.schedule, self.options)
+        self.result, ascent = None, self._new_ascent(pl_module)
         ascent.check_optimizers(trainer.optimizers)
         ascent.begin(self._loader(trainer))
         self._ascent = ascent
@@ -162,6 +171,10 @@ class EvidenceCallback(Callback):
             self._measure(trainer, epoch)
         self.result, self._ascent = self._ascent.finish([]), None
 
+    def _new_ascent(self, module: Any) -> Ascent:
+        network = _network(module, self.network)
+        return Ascent(network, self.schedule, self.options, weighted=self.weighted)
+
     def _measure(self, trainer: Any, epoch: int) -> None:
         assert self._ascent is not None
         self._ascent.measure(self._loader(trainer), epoch)
@@ -170,7 +183,7 @@ class EvidenceCallback(Callback):
         """The training data, in the trainer's precision."""
         found = _single_loader(trainer.train_dataloader, "train_loader", self.train_loader)
         assert found is not None  # the trainer trains with it
-        return _Converted(found, trainer.precision_plugin.convert_input)
+        return _Converted(found, trainer.precision_plugin.convert_input, self.weighted)
 
 
 def _network(module: nn.Module, name: str | None) -> nn.Module:
@@ -182,10 +195,13 @@ def _network(module: nn.Module, name: str | None) -> nn.Module:
 
 
 class _Converted:
-    """A loader whose inputs are converted to the trainer's precision, as the trainer does in training."""
+    """A loader whose inputs are converted to the trainer's precision, as the trainer does in training.
 
-    def __init__(self, loader: Iterable[Any], convert: Callable[[Any], Any]) -> None:
-        self.loader, self.convert = check_loader(loader), convert
+    `weighted`: whether its batches have weights, which stay as they are.
+    """
+
+    def __init__(self, loader: Iterable[Any], convert: Callable[[Any], Any], weighted: bool) -> None:
+        self.loader, self.convert, self.weighted = check_loader(loader), convert, weighted
 
     def __iter__(self) -> Iterator[Any]:
         return map(self._converted, self.loader)
@@ -200,9 +216,12 @@ class _Converted:
     def _converted(self, batch: Any) -> Any:
         """Convert the inputs of a batch, but not its labels. Anything else is left for `fit` to reject."""
         if isinstance(batch, Mapping):
-            return {**batch, **self.convert(without_labels(batch))}
-        if isinstance(batch, (list, tuple)) and len(batch) == 2:
-            return self.convert(batch[0]), batch[1]
+            inputs = without_labels(batch)
+            if self.weighted:
+                inputs = {name: each for name, each in inputs.items() if name != WEIGHT}
+            return {**batch, **self.convert(inputs)}
+        if isinstance(batch, (list, tuple)) and len(batch) == (3 if self.weighted else 2):
+            return self.convert(batch[0]), *batch[1:]
         return batch
 
 

@@ -133,12 +133,20 @@ class LogitGaussian:
         """1 / scale², (n,): the 1 of 1 + π/8·v, in the units of v; never 0, which v may be."""
         return self.scale.reciprocal().square().clamp_min(torch.finfo(self.scale.dtype).tiny)
 
-    def at_temperature(self, temperature: float) -> LogitGaussian:
-        """The Gaussian whose mean is divided by a temperature T, with the same covariance."""
-        if temperature == 1:
+    def at_temperature(self, temperature: float, class_bias: Tensor | None = None) -> LogitGaussian:
+        """The Gaussian with the mean (m + b)/T and the same covariance.
+
+        Args:
+            temperature: T.
+            class_bias: b (k,); None is 0.
+        """
+        mean = self.scaled_mean
+        if class_bias is not None:  # a constant, which vanishes beside what is large
+            mean = mean + class_bias.to(mean) / self.scale[:, None]
+        elif temperature == 1:
             return self
-        largest = torch.finfo(self.scaled_mean.dtype).max / 2
-        return replace(self, scaled_mean=(self.scaled_mean / temperature).clamp(-largest, largest))
+        largest = torch.finfo(mean.dtype).max / 2
+        return replace(self, scaled_mean=(mean / temperature).clamp(-largest, largest))
 
     def at_noise(self, deviations: Tensor, values: int) -> LogitGaussian:
         """The Gaussian with the same mean, and each covariance Cᵢⱼ multiplied by sᵢsⱼ.

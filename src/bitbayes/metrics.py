@@ -70,6 +70,8 @@ __all__ = [
     "threshold",
 ]
 
+# How much of a sum of weights may be rounding.
+ROUNDING = 1e-12
 # MLflow allows 250 characters for the name of a set and of its metric together.
 LONGEST_LOG_NAME = 200
 
@@ -112,7 +114,7 @@ def log_names(names: Iterable[object]) -> list[str]:
     return found
 
 
-def accuracy(probs: Tensor, labels: Tensor) -> float:
+def accuracy(probs: Tensor, labels: Tensor, *, weights: Tensor | None = None) -> float:
     """Return the share of points whose most probable class is the label: 1/n Σ [arg max pₙ = yₙ].
 
     If several classes are most probable, the first of them counts.
@@ -120,22 +122,27 @@ def accuracy(probs: Tensor, labels: Tensor) -> float:
     Args:
         probs: probabilities (n, k).
         labels: class numbers (n,).
+        weights: how many times each point counts, (n,); once without them.
 
     >>> accuracy(torch.tensor([[0.9, 0.1], [0.3, 0.7]]), torch.tensor([0, 0]))
     0.5
     """
     probs = _check_probs(probs)
     labels = _check_labels(labels, probs)
-    return _correct(probs, labels).mean().item()
+    return _mean(_correct(probs, labels), weights)
 
 
-def mmc(probs: Tensor) -> float:
+def mmc(probs: Tensor, *, weights: Tensor | None = None) -> float:
     """Return the mean maximum confidence, 1/n Σ maxᵢ pₙᵢ, of `probs` (n, k).
+
+    Args:
+        probs: probabilities (n, k).
+        weights: how many times each point counts, (n,); once without them.
 
     >>> mmc(torch.tensor([[0.75, 0.25], [0.5, 0.5]]))
     0.625
     """
-    return _confidence(_check_probs(probs)).mean().item()
+    return _mean(_confidence(_check_probs(probs)), weights)
 
 
 def entropy(probs: Tensor) -> float:
@@ -148,7 +155,7 @@ def entropy(probs: Tensor) -> float:
     return per_point.mean().item()
 
 
-def auroc(probs_in: Tensor, probs_out: Tensor) -> float:
+def auroc(probs_in: Tensor, probs_out: Tensor, *, weights_in: Tensor | None = None) -> float:
     """Return the area under the ROC curve: P(score_in > score_out) + ½ P(score_in = score_out).
 
     The area is 1 if the score separates the two sets perfectly and ½ if it does not separate them at all. It
@@ -158,6 +165,7 @@ def auroc(probs_in: Tensor, probs_out: Tensor) -> float:
         probs_in: of in-distribution points, the positive class: scores (n,), or probabilities (n, k), whose
             score is the confidence.
         probs_out: the same of outliers, (m,) or (m, k).
+        weights_in: how many times each in-distribution point counts, (n,); once without them.
 
     >>> auroc(torch.tensor([[0.9, 0.1], [0.6, 0.4]]), torch.tensor([[0.6, 0.4], [0.5, 0.5]]))
     0.875
@@ -169,10 +177,10 @@ def auroc(probs_in: Tensor, probs_out: Tensor) -> float:
     # (n,) for each in-distribution point the number of outliers with a smaller, or smaller or equal, score.
     smaller = torch.searchsorted(score_out, score_in)
     smaller_or_equal = torch.searchsorted(score_out, score_in, right=True)
-    return ((smaller + smaller_or_equal).double().mean() / (2 * len(score_out))).item()
+    return _mean((smaller + smaller_or_equal).double(), weights_in) / (2 * len(score_out))
 
 
-def fpr95(probs_in: Tensor, probs_out: Tensor) -> float:
+def fpr95(probs_in: Tensor, probs_out: Tensor, *, weights_in: Tensor | None = None) -> float:
     """Return the false positive rate at 95 % true positives: the share of outliers with score ≥ t.
 
     t is the `threshold` that accepts 95 % of the in-distribution points. The rate is 0 if all outliers have a
@@ -182,26 +190,33 @@ def fpr95(probs_in: Tensor, probs_out: Tensor) -> float:
         probs_in: of in-distribution points, the positive class: scores (n,), or probabilities (n, k), whose
             score is the confidence.
         probs_out: the same of outliers, (m,) or (m, k).
+        weights_in: how many times each in-distribution point counts, (n,); once without them.
 
     >>> fpr95(torch.tensor([[0.9, 0.1], [0.6, 0.4]]), torch.tensor([[0.6, 0.4], [0.5, 0.5]]))
     0.5
     """
     score_in, score_out = _scores_of_both(probs_in, probs_out)  # (n,), (m,)
-    return (score_out >= threshold(score_in, accept=0.95)).double().mean().item()
+    accepted = score_out >= threshold(score_in, accept=0.95, weights=weights_in)
+    return accepted.double().mean().item()
 
 
-def threshold(scores: Tensor, *, accept: float = 0.95) -> float:
+def threshold(scores: Tensor, *, accept: float = 0.95, weights: Tensor | None = None) -> float:
     """Return the largest t for which at least accept · n of the scores are ≥ t: the ⌈accept · n⌉-th largest.
 
     Args:
         scores: (n,).
         accept: the share to accept, above 0 and at most 1.
+        weights: how many times each score counts, (n,); once without them.
 
     >>> threshold(torch.tensor([5.0, 1.0, 4.0, 2.0, 3.0]), accept=0.6)
     3.0
     """
     share = check_share(accept)
-    scores = _check_scores(scores, "scores").sort(descending=True).values
+    scores, order = _check_scores(scores, "scores").sort(descending=True)
+    if weights is not None:
+        totals = _check_weights(weights, len(scores))[order].cumsum(0)
+        enough = totals >= float(share) * totals[-1] * (1 - ROUNDING)
+        return scores[int(enough.nonzero()[0])].item()
     return scores[math.ceil(share * len(scores)) - 1].item()
 
 
@@ -244,7 +259,7 @@ def risk_coverage(scores: Tensor, correct: Tensor) -> RiskCoverage:
     return RiskCoverage(accepted / len(scores), errors / accepted)
 
 
-def aurc(scores: Tensor, correct: Tensor) -> float:
+def aurc(scores: Tensor, correct: Tensor, *, weights: Tensor | None = None) -> float:
     """Return the area under the risk-coverage curve: 1/n Σᵢ risk(i/n), the mean of `risk_coverage`.
 
     It is 0 if nothing is wrong, and about the error rate if the scores are unrelated to the errors.
@@ -252,11 +267,25 @@ def aurc(scores: Tensor, correct: Tensor) -> float:
     Args:
         scores: (n,), larger for points that are accepted earlier.
         correct: whether the predicted class is the label, (n,) booleans.
+        weights: how many times each point counts, (n,); once without them.
+
+    With weights, points with equal scores of the weight s, e of it wrong, after points of the weight m, of it
+    w wrong, add Σᵢ (w + i·e/s)/(m + i), i = 1 … s. For whole numbers this is
+    e + (w − m·e/s)·(ψ(m + s + 1) − ψ(m + 1)), ψ the digamma function, and for others it is taken to be that.
 
     >>> aurc(torch.tensor([4.0, 3.0, 2.0, 1.0]), torch.tensor([True, True, True, False]))
     0.0625
     """
-    return risk_coverage(scores, correct).risk.mean().item()
+    if weights is None:
+        return risk_coverage(scores, correct).risk.mean().item()
+    weights = _check_weights(weights, len(scores))
+    _, tie = torch.unique(-_check_scores(scores, "scores"), return_inverse=True)  # the largest score first
+    sizes = torch.bincount(tie, weights=weights)  # (ties,)
+    errors = torch.bincount(tie, weights=weights * ~correct.detach().cpu())
+    sizes, errors = sizes[sizes > 0], errors[sizes > 0]
+    before, wrong = sizes.cumsum(0) - sizes, errors.cumsum(0) - errors
+    harmonic = torch.special.digamma(before + sizes + 1) - torch.special.digamma(before + 1)
+    return float((errors + (wrong - before * errors / sizes) * harmonic).sum() / sizes.sum())
 
 
 def reliability(probs: Tensor, labels: Tensor, bins: int = 15) -> Reliability:
@@ -275,6 +304,11 @@ def reliability(probs: Tensor, labels: Tensor, bins: int = 15) -> Reliability:
     Reliability(count=tensor([0, 2]), confidence=tensor([   nan, 0.8750], dtype=torch.float64),
                 accuracy=tensor([   nan, 0.5000], dtype=torch.float64))
     """
+    return _reliability(probs, labels, bins, None)
+
+
+def _reliability(probs: Tensor, labels: Tensor, bins: int, weights: Tensor | None) -> Reliability:
+    """The same with weights: `count` is then their sum."""
     if not isinstance(bins, int) or bins < 1:
         raise ArgumentError(f"bins={bins!r}: give a whole number of bins, at least 1")
     probs = _check_probs(probs)
@@ -283,15 +317,17 @@ def reliability(probs: Tensor, labels: Tensor, bins: int = 15) -> Reliability:
     # Only the inner edges. So a confidence of 1, or slightly more by rounding, falls into the top bin.
     inner_edges = torch.arange(1, bins, dtype=torch.float64) / bins
     bin_of = torch.bucketize(confidence, inner_edges, right=True)  # (n,)
-    count = torch.bincount(bin_of, minlength=bins)  # (bins,)
+    own = None if weights is None else _check_weights(weights, len(probs))
+    count = torch.bincount(bin_of, own, minlength=bins)  # (bins,)
 
     def mean_per_bin(values: Tensor) -> Tensor:
+        values = values if own is None else own * values
         return torch.bincount(bin_of, weights=values, minlength=bins) / count  # an empty bin gives 0/0 = NaN
 
     return Reliability(count, mean_per_bin(confidence), mean_per_bin(_correct(probs, labels)))
 
 
-def ece(probs: Tensor, labels: Tensor, bins: int = 15) -> float:
+def ece(probs: Tensor, labels: Tensor, bins: int = 15, *, weights: Tensor | None = None) -> float:
     """Return the expected calibration error: Σ_b count_b/n · |accuracy_b − confidence_b|.
 
     The sum is over the bins of `reliability`.
@@ -300,11 +336,12 @@ def ece(probs: Tensor, labels: Tensor, bins: int = 15) -> float:
         probs: probabilities (n, k).
         labels: class numbers (n,).
         bins: the number of bins.
+        weights: how many times each point counts, (n,); once without them.
 
     >>> ece(torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.75, 0.25], [0.75, 0.25]]), torch.tensor([0, 1, 0, 0]))
     0.375
     """
-    count, gap = _gap_per_bin(probs, labels, bins)
+    count, gap = _gap_per_bin(probs, labels, bins, weights)
     return ((count * gap).sum() / count.sum()).item()
 
 
@@ -325,7 +362,7 @@ def mce(probs: Tensor, labels: Tensor, bins: int = 15) -> float:
     return gap.max().item()
 
 
-def brier(probs: Tensor, labels: Tensor) -> float:
+def brier(probs: Tensor, labels: Tensor, *, weights: Tensor | None = None) -> float:
     """Return the Brier score: 1/n Σₙ Σᵢ (pₙᵢ − [yₙ = i])².
 
     The sum over classes makes it a number between 0 and 2. Some libraries halve it for two classes.
@@ -333,6 +370,7 @@ def brier(probs: Tensor, labels: Tensor) -> float:
     Args:
         probs: probabilities (n, k).
         labels: class numbers (n,).
+        weights: how many times each point counts, (n,); once without them.
 
     >>> brier(torch.tensor([[0.75, 0.25], [1.0, 0.0]]), torch.tensor([0, 0]))
     0.0625
@@ -340,10 +378,10 @@ def brier(probs: Tensor, labels: Tensor) -> float:
     probs = _check_probs(probs)
     labels = _check_labels(labels, probs)
     one_hot = torch.nn.functional.one_hot(labels, probs.shape[1])  # (n, k)
-    return (probs - one_hot).square().sum(-1).mean().item()
+    return _mean((probs - one_hot).square().sum(-1), weights)
 
 
-def nll(probs: Tensor, labels: Tensor) -> float:
+def nll(probs: Tensor, labels: Tensor, *, weights: Tensor | None = None) -> float:
     """Return the negative log-likelihood in nats: −1/n Σ log pₙ,yₙ.
 
     The result is always finite. A probability below the smallest normal number of its dtype counts as that
@@ -353,6 +391,7 @@ def nll(probs: Tensor, labels: Tensor) -> float:
     Args:
         probs: probabilities (n, k).
         labels: class numbers (n,).
+        weights: how many times each point counts, (n,); once without them.
 
     >>> round(nll(torch.tensor([[0.5, 0.5], [0.0, 1.0]]), torch.tensor([0, 1])), 4)  # half of log 2
     0.3466
@@ -360,18 +399,31 @@ def nll(probs: Tensor, labels: Tensor) -> float:
     p = _check_probs(probs)
     labels = _check_labels(labels, p)
     floor = torch.finfo(torch.promote_types(probs.dtype, torch.float32)).tiny
-    return -p.gather(1, labels[:, None]).clamp(min=floor).log().mean().item()
+    return -_mean(p.gather(1, labels[:, None])[:, 0].clamp(min=floor).log(), weights)
 
 
-def of_predictions(probs: Tensor, labels: Tensor, scores: Tensor) -> dict[str, float]:
-    """Return the measures of `Laplace.evaluate` on labelled data. Small `scores` (n,) are rejected first."""
+def of_predictions(
+    probs: Tensor, labels: Tensor, scores: Tensor, *, weights: Tensor | None = None
+) -> dict[str, float]:
+    """Return the measures of `Laplace.evaluate` on labelled data. Small `scores` (n,) are rejected first.
+
+    Args:
+        probs: probabilities (n, k).
+        labels: class numbers (n,).
+        scores: (n,).
+        weights: how many times each point counts, (n,); once without them.
+
+    >>> probs, labels = torch.tensor([[0.75, 0.25], [0.5, 0.5]]), torch.tensor([0, 1])
+    >>> of_predictions(probs, labels, torch.ones(2), weights=torch.tensor([3.0, 1.0]))["accuracy"]
+    0.75
+    """
     return {
-        "accuracy": accuracy(probs, labels),
-        "nll": nll(probs, labels),
-        "ece": ece(probs, labels),
-        "brier": brier(probs, labels),
-        "mmc": mmc(probs),
-        "aurc": aurc(scores, probs.argmax(1) == labels),
+        "accuracy": accuracy(probs, labels, weights=weights),
+        "nll": nll(probs, labels, weights=weights),
+        "ece": ece(probs, labels, weights=weights),
+        "brier": brier(probs, labels, weights=weights),
+        "mmc": mmc(probs, weights=weights),
+        "aurc": aurc(scores, probs.argmax(1) == labels, weights=weights),
     }
 
 
@@ -405,14 +457,19 @@ def of_labels(
     }
 
 
-def of_outliers(probs: Tensor, scores: Tensor, scores_in: Tensor) -> dict[str, float]:
+def of_outliers(
+    probs: Tensor, scores: Tensor, scores_in: Tensor, *, weights_in: Tensor | None = None
+) -> dict[str, float]:
     """Return the measures of `Laplace.evaluate` on outliers. `scores_in` (n,) are the scores of the data."""
-    return {**of_scores(scores, scores_in), "mmc": mmc(probs)}
+    return {**of_scores(scores, scores_in, weights_in=weights_in), "mmc": mmc(probs)}
 
 
-def of_scores(scores: Tensor, scores_in: Tensor) -> dict[str, float]:
+def of_scores(scores: Tensor, scores_in: Tensor, *, weights_in: Tensor | None = None) -> dict[str, float]:
     """Return how well scores tell outliers from data, whose scores are `scores_in`."""
-    return {"auroc": auroc(scores_in, scores), "fpr95": fpr95(scores_in, scores)}
+    return {
+        "auroc": auroc(scores_in, scores, weights_in=weights_in),
+        "fpr95": fpr95(scores_in, scores, weights_in=weights_in),
+    }
 
 
 def _confidence(probs: Tensor) -> Tensor:
@@ -423,9 +480,30 @@ def _correct(probs: Tensor, labels: Tensor) -> Tensor:
     return (probs.argmax(-1) == labels).double()  # (n,)
 
 
-def _gap_per_bin(probs: Tensor, labels: Tensor, bins: int) -> tuple[Tensor, Tensor]:
+def _mean(values: Tensor, weights: Tensor | None) -> float:
+    """The mean of values (n,), in which a point with the weight w counts w times."""
+    if weights is None:
+        return values.mean().item()
+    weights = _check_weights(weights, len(values))
+    return (weights @ values / weights.sum()).item()
+
+
+def _check_weights(weights: Tensor, n: int) -> Tensor:
+    """Check that these are n weights, not all of them 0, and return them in float64 on the CPU."""
+    if not isinstance(weights, Tensor) or weights.shape != (n,) or weights.is_complex():
+        given = tuple(weights.shape) if isinstance(weights, Tensor) else type(weights).__name__
+        raise DataError(f"weights is {given}: give one number for each point, ({n},)")
+    w = weights.detach().to("cpu", torch.float64)
+    if not bool(((w >= 0) & w.isfinite()).all()) or not bool(w.any()):
+        raise DataError("the weights are not all finite and at least 0, or all of them are 0")
+    return w
+
+
+def _gap_per_bin(
+    probs: Tensor, labels: Tensor, bins: int, weights: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """Return the count and |accuracy − confidence| of each non-empty bin."""
-    per_bin = reliability(probs, labels, bins)
+    per_bin = _reliability(probs, labels, bins, weights)
     occupied = per_bin.count > 0
     return per_bin.count[occupied], (per_bin.accuracy - per_bin.confidence)[occupied].abs()
 

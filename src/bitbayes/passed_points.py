@@ -44,17 +44,23 @@ class PassedPoints:
 
     @classmethod
     @torch.no_grad()
-    def of(cls, bayes: Laplace, loader: Loader) -> Self:
-        """Run the points of a loader, as for `tune`, through the model."""
+    def of(cls, bayes: Laplace, loader: Loader, *, weighted: bool = False) -> Self:
+        """Run the points of a loader, as for `tune`, through the model.
+
+        Args:
+            bayes: fitted.
+            loader: labelled data.
+            weighted: whether it yields weights of its points, with which `tune` counts them. Points of the
+                weight 0 are left out.
+        """
         likelihood = bayes.posterior.likelihood
         if not likelihood.classifies:
             raise ArgumentError(
                 f"likelihood={likelihood.name!r} predicts values, and points that were passed once are for "
                 "classes: use `Laplace.tune` and `Laplace.predict`, which run the model"
             )
-        request = TuningRequest(
-            bayes.posterior, bayes.known_residual, bayes.settings, "auto", loader, progress=False
-        )
+        residual, settings = bayes.known_residual, bayes.settings
+        request = TuningRequest(bayes.posterior, residual, settings, "auto", loader, False, weighted)
         groups = kept_points(request.posterior, request.validation_batches())
         return cls(bayes, Points.joined(groups))
 
@@ -66,15 +72,22 @@ class PassedPoints:
         return type(self)(self.bayes, self.points.select(indices))
 
     @torch.no_grad()
-    def tune(self) -> Settings:
-        """Return the settings that `tune` chooses on these points, by the objective "calibrated"."""
+    def tune(self, *, class_bias: bool = False) -> Settings:
+        """Return the settings that `tune` chooses on these points, by the objective "calibrated".
+
+        Args:
+            class_bias: as for `tune`.
+        """
         posterior, settings = self.bayes.posterior, self.bayes.settings
         # As `tune` does, drawn networks are compared by the closed form.
         name = "auto" if self.bayes.predictive == SAMPLED_NETWORKS else self.bayes.predictive
         predictive = Predictor(posterior, None, settings).predictive(name)
         costs = Costs([self.points], predictive.likelihood, predictive.name)
         residual = None if self.points.distances is None else self.bayes.known_residual
-        return calibrate(costs, posterior.candidates(), residual, settings)
+        if class_bias:
+            predictive.likelihood.require_class_bias()
+        biases = posterior.outputs if class_bias else 0
+        return calibrate(costs, posterior.candidates(), residual, settings, biases)
 
     @torch.no_grad()
     def predict(self, settings: Settings) -> tuple[Tensor, Tensor]:

@@ -135,17 +135,22 @@ class SampledNetworks(Predictive):
 
     def run(self, batch: Batch) -> tuple[Tensor, torch.Size]:
         """Probabilities (samples, n, classes), and the shape of the model's own output."""
-        outputs, shape = self.posterior.network_logits(batch, self.networks, self.settings.temperature)
+        bias = self.settings.bias_like(torch.zeros((), dtype=torch.float64))
+        outputs, shape = self.posterior.network_logits(batch, self.networks, self.settings.temperature, bias)
         return self.likelihood.probabilities(outputs.nan_to_num()), shape
 
 
 class Rated(NamedTuple):
-    """Labels (n,) or None, probabilities (n, k), scores and confidences (n,) of some points, on the CPU."""
+    """Labels (n,) or None, probabilities (n, k), scores and confidences (n,) of some points, on the CPU.
+
+    `weights`: how many times each counts, (n,), or None.
+    """
 
     labels: Tensor | None
     probabilities: Tensor
     scores: Tensor
     confidences: Tensor
+    weights: Tensor | None = None
 
     def by(self, rank: str) -> Tensor:
         """The scores or the confidences, (n,)."""
@@ -154,18 +159,25 @@ class Rated(NamedTuple):
     def measures(self) -> dict[str, float]:
         """What `Laplace.evaluate` returns for labelled data."""
         assert self.labels is not None
-        return metrics.of_predictions(self.probabilities, self.labels, self.by(CONFIDENCE))
+        ranks = self.by(CONFIDENCE)
+        return metrics.of_predictions(self.probabilities, self.labels, ranks, weights=self.weights)
 
     def measures_of_outliers(self, inside: "Rated", by: str) -> dict[str, float]:
         """What it returns for outliers, compared with the data."""
-        return metrics.of_outliers(self.probabilities, self.by(by), inside.by(by))
+        own, theirs = self.by(by), inside.by(by)
+        return metrics.of_outliers(self.probabilities, own, theirs, weights_in=inside.weights)
 
     @classmethod
     def joined(cls, parts: Iterable[Self]) -> Self:
         """The points of all parts."""
-        labels, *others = zip(*parts, strict=True)
-        joined = None if labels[0] is None else torch.cat(labels)
-        return cls(joined, *map(torch.cat, others))
+        labels, probabilities, scores, confidences, weights = zip(*parts, strict=True)
+        return cls(
+            None if labels[0] is None else torch.cat(labels),
+            torch.cat(probabilities),
+            torch.cat(scores),
+            torch.cat(confidences),
+            None if weights[0] is None else torch.cat(weights),
+        )
 
 
 class RatedLabels(Rated):
@@ -301,7 +313,9 @@ class Predictor:
                 probabilities = predictive.probabilities(batch, gaussian)
                 labels = None if batch.labels is None else batch.labels.cpu()
                 confidences = likelihood.confidence(probabilities).cpu()
-                yield kind(labels, probabilities.cpu(), self.score(batch, gaussian).cpu(), confidences)
+                weights = None if batch.weights is None else batch.weights.cpu()
+                scores = self.score(batch, gaussian).cpu()
+                yield kind(labels, probabilities.cpu(), scores, confidences, weights)
 
         return kind.joined(rated())
 
@@ -329,7 +343,8 @@ class Predictor:
 
     def score(self, batch: Batch, gaussian: LogitGaussian) -> Tensor:
         """How much the points of a batch are like the data, (n,), from what `gaussians` gives."""
-        return self.settings.score(self.posterior.likelihood.score(gaussian), batch.distances)
+        energy = self.posterior.likelihood.score(self.settings.without_bias(gaussian))
+        return self.settings.score(energy, batch.distances)
 
     def forward(self, x: Any) -> Passed:
         """A differentiable pass of x, with temperature and residual in its Gaussian."""
@@ -391,7 +406,8 @@ class Predictor:
         if not isinstance(tolerance, (int, float)) or not 0 <= tolerance < 1:
             raise ArgumentError(f"tolerance={tolerance!r}: expected a number from 0 (exact) to below 1")
         found = self.posterior.rays(x, self.prior, find_alpha=find_alpha, tolerance=tolerance)
-        found = (ray.at_temperature(self.settings.temperature) for ray in found)
+        settings = self.settings
+        found = (ray.at_temperature(settings.temperature, settings.bias_like(ray.alpha)) for ray in found)
         return found if self.residual is None else rays.with_residual(found, x, self.residual, self.settings)
 
     def assemble(self, parts: Iterable[tuple[Batch, Tensor]]) -> Tensor:

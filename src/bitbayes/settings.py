@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol, Self, overload
 
@@ -34,6 +34,9 @@ class Settings:
     prior_variance: σ₀² of the weights, one number or one for each layer by name. It is None until one is
         chosen; predictions then use 1.
     temperature: the mean logits are divided by it before the average is taken. Their variance is not.
+    class_bias: bᵢ, one number for each logit, added to the mean logits before they are divided by the
+        temperature, as if the last layer had another bias: (fᵢ + bᵢ)/T. None is 0. The score and the residual
+        do not see it: neither how often a class occurs nor what a mistake costs makes an input a stranger.
     near_variance: that of a logit at the edge of the data, where K = 1.
     beyond_variance: that of the steep term.
     levels: the weight of each level in K, by its name. Without any, all have the same.
@@ -63,6 +66,7 @@ class Settings:
     class_centre: float | None = None
     class_spread: float | None = None
     noise_variance: float | tuple[float, ...] | None = None
+    class_bias: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
         checked: dict[str, Any] = {"temperature": positive(self.temperature, "temperature")}
@@ -80,6 +84,8 @@ class Settings:
                 checked[f"{kind}_centre"] = _finite(centre, f"{kind}_centre")
         if self.noise_variance is not None:
             checked["noise_variance"] = check_noise_variance(self.noise_variance)
+        if self.class_bias is not None:
+            checked["class_bias"] = _bias(self.class_bias)
         prior = self.prior_variance
         if isinstance(prior, Mapping):
             checked["prior_variance"] = _numbers(prior, "prior_variance")
@@ -94,7 +100,7 @@ class Settings:
         return self.near_variance > 0 or self.beyond_variance > 0
 
     def complete(self, gaussian: LogitGaussian, distances: Tensor | None) -> LogitGaussian:
-        """The Gaussian with the temperature and the residual applied.
+        """The Gaussian with the class bias, the temperature and the residual applied.
 
         Args:
             gaussian: over the logits at n points, from the weights alone; in units of the noise, if there is
@@ -102,7 +108,7 @@ class Settings:
             distances: (n, levels) in float64, in the order of `levels`, or (n, 2, levels) of pairs; None
                 without a residual.
         """
-        gaussian = gaussian.at_temperature(self.temperature)
+        gaussian = gaussian.at_temperature(self.temperature, self.bias_like(gaussian.scaled_mean))
         if distances is not None and self.has_residual:
             # The floor is for the derivative of the root, which is infinite at 0.
             variances = self.residual_variances(distances).clamp_min(torch.finfo(distances.dtype).tiny)
@@ -114,11 +120,20 @@ class Settings:
         units = noise if len(noise) == k else torch.cat([noise, noise.new_ones(k - len(noise))])
         return gaussian.at_noise(units.sqrt(), len(noise))
 
+    def bias_like(self, like: Tensor) -> Tensor | None:
+        """The class bias, (k,), like a tensor; None without one."""
+        return None if self.class_bias is None else _column(self.class_bias, like)
+
+    def without_bias(self, gaussian: LogitGaussian) -> LogitGaussian:
+        """What `complete` gives, less the class bias: the Gaussian that the score sees."""
+        bias = self.bias_like(gaussian.scaled_mean)
+        return gaussian if bias is None else gaussian.at_temperature(1.0, -bias / self.temperature)
+
     def noise_variances(self, like: Tensor) -> Tensor:
         """The noise variance of each output that has one, (m,), like a tensor (n, k)."""
         value = 1.0 if self.noise_variance is None else self.noise_variance
         several = value if isinstance(value, tuple) else (value,) * like.shape[1]
-        return torch.stack([like.new_full((), each) for each in several])
+        return _column(several, like)
 
     def residual_variances(self, distances: Tensor) -> Tensor:
         """v(x), (n,), from distances (n, levels); v(a) + v(b) from those of pairs, (n, 2, levels)."""
@@ -221,8 +236,22 @@ def _finite(value: float, name: str) -> float:
 
 
 def _row(values: Mapping[str, float], like: Tensor) -> Tensor:
+    """The values of a mapping as a tensor."""
+    return _column(values.values(), like)
+
+
+def _column(values: Iterable[float], like: Tensor) -> Tensor:
     """The values as a tensor, without waiting for the device, as `new_tensor` does."""
-    return torch.stack([like.new_full((), each) for each in values.values()])
+    return torch.stack([like.new_full((), each) for each in values])
+
+
+def _bias(values: Sequence[float] | Tensor) -> tuple[float, ...]:
+    """One finite number for each logit; raises if these are none."""
+    if isinstance(values, Tensor):
+        values = values.tolist() if values.dim() == 1 else []
+    if not isinstance(values, Sequence) or isinstance(values, str) or not values:
+        raise ArgumentError(f"class_bias={values!r}: expected a number for each logit, in their order")
+    return tuple(_finite(each, "class_bias") for each in values)
 
 
 def _numbers(values: Mapping[str, float], name: str, *, zero: bool = False) -> dict[str, float]:

@@ -36,6 +36,8 @@ class LaplaceCallback(TrainerCallback):
     Args:
         train_loader: used instead of the trainer's.
         val_loader: used instead of the trainer's. If there is none, nothing is tuned.
+        weighted: whether both yield weights of their points, under the key "weight"; see `Laplace.fit`. Give
+            both loaders then: the trainer's own leave out what the model does not take.
         options: of the `Laplace`, such as `layers="all"`.
 
     Attributes:
@@ -47,11 +49,13 @@ class LaplaceCallback(TrainerCallback):
         *,
         train_loader: Loader | None = None,
         val_loader: Loader | None = None,
+        weighted: bool = False,
         **options: Unpack[LaplaceOptions],
     ) -> None:
         if TrainerCallback is object:
             raise MissingPackageError("this callback is Hugging Face's: install transformers and accelerate")
         self.train_loader, self.val_loader, self.options = train_loader, val_loader, options
+        self.weighted = weighted
         self.bayes: Laplace | None = None
         # The loaders of the sets that were evaluated in this training; None before and after it.
         self._evaluated: dict[str, Iterable[Any] | None] | None = None
@@ -93,7 +97,7 @@ class LaplaceCallback(TrainerCallback):
         loaders, self._evaluated = list((self._evaluated or {}).values()), None
         evaluated = loaders[0] if len(loaders) == 1 else None
         validation = evaluated if self.val_loader is None else self.val_loader
-        self.bayes = fit_and_tune(model, self.options, training, validation)
+        self.bayes = fit_and_tune(model, self.options, training, validation, weighted=self.weighted)
 
 
 def _name_of_set(metrics: Mapping[str, float]) -> str:

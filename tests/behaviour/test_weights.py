@@ -11,7 +11,14 @@ from torch.nn import functional
 import bitbayes as bb
 import dense
 import several
-from bitbayes.errors import ArgumentError, DataError, EmptyLoaderError, FileError, UnusedDataWarning
+from bitbayes.callbacks import fit_and_tune
+from bitbayes.errors import (
+    ArgumentError,
+    DataError,
+    EmptyLoaderError,
+    FileError,
+    UnusedDataWarning,
+)
 
 # Labels are drawn at random, and so is what they say about the prior.
 pytestmark = pytest.mark.filterwarnings("ignore::bitbayes.errors.EdgeWarning")
@@ -252,17 +259,22 @@ def test_two_processes_add_their_weighted_shares(likelihood):
 # ---- tuning
 
 
+def assert_same_settings(found, wanted):
+    mine, theirs = found.as_json(), wanted.as_json()
+    for name, value in theirs.items():
+        assert mine[name] == (None if value is None else pytest.approx(value, rel=1e-8, abs=1e-12)), name
+
+
 @pytest.mark.parametrize("layers", ["last", "all"])
 @pytest.mark.parametrize("objective", ["calibrated", "nll"])
 def test_tuning_with_integer_weights_is_tuning_with_repeated_rows(objective, layers):
-    """Each row is repeated equally often, so that medians are those of the repeated rows, too."""
-    x, y, _ = data("categorical", n=80)
-    model, twice = network(3), torch.full((80,), 3)
-    found, wanted = (laplace(model, "auto", layers=layers, residual=False).fit([(x, y)]) for _ in range(2))
-    found.tune(batches(x, y, twice), objective=objective, weighted=True)
-    wanted.tune(batches(*repeated(x, y, twice)), objective=objective)
-    assert found.prior_variance == wanted.prior_variance
-    assert found.temperature == pytest.approx(wanted.temperature, rel=1e-9)
+    """All numbers: those of the residual and the score are medians, quantiles and deviations."""
+    x, y, weights = data("categorical", n=80)
+    model = network(3)
+    found, wanted = (laplace(model, "auto", layers=layers).fit([(x, y)]) for _ in range(2))
+    found.tune(batches(x, y, weights), objective=objective, weighted=True)
+    wanted.tune(batches(*repeated(x, y, weights)), objective=objective)
+    assert_same_settings(found.settings, wanted.settings)
 
 
 def test_the_weighted_nll_is_that_of_a_loop():
@@ -312,6 +324,95 @@ def test_the_noise_variance_is_a_weighted_mean():
     torch.testing.assert_close(
         torch.tensor(bayes.noise_variance, dtype=torch.float64), expected, rtol=1e-9, atol=0
     )
+
+
+@pytest.mark.parametrize("likelihood", ["bernoulli", "gaussian", "heteroscedastic", "multilabel"])
+def test_so_is_tuning_of_other_likelihoods(likelihood):
+    x, y, weights = data(likelihood, n=80)
+    model = network(LIKELIHOODS[likelihood])
+    found, wanted = (laplace(model, likelihood, structure="kron").fit([(x, y)]) for _ in range(2))
+    found.tune(batches(x, y, weights), weighted=True)
+    wanted.tune(batches(*repeated(x, y, weights)))
+    assert_same_settings(found.settings, wanted.settings)
+
+
+def test_points_that_passed_once_keep_their_weights():
+    x, y, weights = data("categorical", n=80)
+    bayes = laplace(network(3), "auto").fit([(x, y)])
+    found = bb.PassedPoints.of(bayes, batches(x, y, weights), weighted=True)
+    wanted = bb.PassedPoints.of(bayes, batches(*repeated(x, y, weights)))
+    assert len(found) == int((weights > 0).sum()) and len(wanted) == int(weights.sum())
+    assert_same_settings(found.tune(), wanted.tune())
+    some = torch.arange(10)
+    few = repeated(some, some, weights[weights > 0][:10])[0]
+    rows = (weights > 0).nonzero()[:10, 0]
+    again = bb.PassedPoints.of(bayes, [(x[rows][few], y[rows][few])])
+    assert_same_settings(found.select(some).tune(), again.tune())
+
+
+# ---- measuring
+
+
+@pytest.mark.parametrize("likelihood", ["categorical", "bernoulli"])
+def test_measures_with_integer_weights_are_those_of_repeated_rows(likelihood):
+    x, y, weights = data(likelihood, n=80)
+    bayes = laplace(network(LIKELIHOODS[likelihood]), likelihood, residual=True).fit([(x, y)])
+    # Some inputs twice, with other labels: equal scores.
+    x[60:] = x[:20]
+    sets = {"far": 2 * x, "near": x[:30] + 0.1}
+    for by in ("score", "confidence"):
+        found = bayes.evaluate(batches(x, y, weights), outliers=sets, by=by, weighted=True)
+        wanted = bayes.evaluate(batches(*repeated(x, y, weights)), outliers=sets, by=by)
+        assert found == pytest.approx(wanted, abs=1e-10)
+        # No weights are weights of 1, and only their ratios matter, but for "aurc".
+        ones = bayes.evaluate(batches(x, y, torch.ones(80)), outliers=sets, by=by, weighted=True)
+        assert ones == pytest.approx(bayes.evaluate(batches(x, y), outliers=sets, by=by), abs=1e-10)
+        scaled = bayes.evaluate(batches(x, y, weights.double() / 7), outliers=sets, by=by, weighted=True)
+        del scaled["aurc"], found["aurc"]
+        assert scaled == pytest.approx(found, abs=1e-10)
+
+
+@pytest.mark.parametrize("likelihood", ["gaussian", "multilabel"])
+def test_other_measures_have_no_weights(likelihood):
+    x, y, weights = data(likelihood)
+    bayes = laplace(network(LIKELIHOODS[likelihood]), likelihood).fit([(x, y)])
+    with pytest.raises(ArgumentError, match="weighted=True, likelihood="):
+        bayes.evaluate([(x, y, weights)], weighted=True)
+
+
+@pytest.mark.parametrize("wrong", [torch.ones(3), torch.zeros(2), torch.tensor([1.0, -1.0]), [1.0, 1.0]])
+def test_wrong_weights_of_a_measure_are_told(wrong):
+    with pytest.raises(DataError, match="weights"):
+        bb.metrics.accuracy(torch.tensor([[0.9, 0.1], [0.3, 0.7]]), torch.tensor([0, 0]), weights=wrong)
+
+
+# ---- training
+
+
+@pytest.mark.parametrize("likelihood", ["categorical", "gaussian"])
+def test_training_with_integer_weights_is_training_with_repeated_rows(likelihood):
+    """In one batch for each epoch, where both have the same gradients."""
+    (x, y, weights), model = data(likelihood), network(LIKELIHOODS[likelihood])
+    results = []
+    for loader, weighted in (([(x, y, weights)], True), ([repeated(x, y, weights)], False)):
+        own = copy.deepcopy(model)
+        adam = torch.optim.Adam(own.parameters(), lr=0.01)
+        options = {"epochs": 6, "burn_in": 2, "every": 2, "likelihood": likelihood}
+        results.append(bb.train_by_evidence(own, loader, adam, weighted=weighted, **options))
+    found, wanted = results
+    assert found.losses == pytest.approx(wanted.losses, rel=1e-8)
+    assert found.evidences == pytest.approx(wanted.evidences, rel=1e-8)
+    assert found.prior_variance == pytest.approx(wanted.prior_variance, rel=1e-8)
+    for mine, theirs in zip(found.laplace.model.parameters(), wanted.laplace.model.parameters(), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-7, atol=1e-8)
+
+
+def test_the_step_of_the_callbacks_takes_weights():
+    x, y, weights = data("categorical", n=80)
+    model = network(3)
+    found = fit_and_tune(model, {}, [(x, y, weights)], [(x, y, weights)], weighted=True)
+    wanted = fit_and_tune(model, {}, [repeated(x, y, weights)], [repeated(x, y, weights)])
+    assert_same_settings(found.settings, wanted.settings)
 
 
 # ---- files

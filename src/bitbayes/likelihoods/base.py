@@ -252,6 +252,13 @@ class Likelihood(ABC):
                 "`predict` or `interval`"
             )
 
+    def require_class_bias(self) -> None:
+        """Raise if no bias can be added to the logits."""
+        if not self.classifies or self.of_pairs:
+            raise ArgumentError(
+                f"likelihood={self.name!r} has no classes that could each get a bias: leave class_bias out"
+            )
+
     def require_rays(self) -> None:
         """Raise if there are no limits, bounds and certificates along rays of inputs."""
         self.require_classes()

@@ -140,6 +140,7 @@ class AllLayers(WeightPosterior):
         generator: torch.Generator | None,
         temperature: float = 1.0,
         noise: Noise = None,
+        class_bias: Tensor | None = None,
     ) -> dict[str, Tensor]:
         gaussian = self._network(model_device(self.model), working_dtype(self.model))
         draws = gaussian.draw(n, prior, generator)

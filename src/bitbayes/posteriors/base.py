@@ -171,21 +171,23 @@ class WeightPosterior(ABC):
         generator: torch.Generator | None,
         temperature: float = 1.0,
         noise: Noise = None,
+        class_bias: Tensor | None = None,
     ) -> dict[str, Tensor]:
         """n draws of the weights, stacked, by their names in the model.
 
         `noise`: the noise variance that the prior's is in units of, or None.
 
-        `temperature`: what the mean of the last layer's weights is divided by. No weights of all layers have
-        such logits, so draws of these do not depend on it: see `network_logits`.
+        `temperature`, `class_bias`: (μ + b)/T is the mean of the last layer's weights. No weights of all
+        layers have such logits, so draws of these do not depend on either: see `network_logits`.
         """
 
     def network_logits(
-        self, batch: Batch, draws: dict[str, Tensor], temperature: float
+        self, batch: Batch, draws: dict[str, Tensor], temperature: float, class_bias: Tensor | None = None
     ) -> tuple[Tensor, torch.Size]:
         """The logits (s, n, k) of s drawn networks; and the shape of the model's own output.
 
-        At a temperature T a drawn network's logits f become f*/T + (f − f*), f* those of the model itself.
+        At a temperature T and with a class bias b, a drawn network's logits f become
+        (f* + b)/T + (f − f*), f* those of the model itself.
         """
         networks = (dict(zip(draws, weights, strict=True)) for weights in zip(*draws.values(), strict=True))
         network = self.network()
@@ -197,6 +199,8 @@ class WeightPosterior(ABC):
             own = as_logits(call(network, batch.inputs), len(batch))
             check_finite(batch, own, own, network)
             logits = logits - own.to(logits) * (1 - 1 / temperature)
+        if class_bias is not None:
+            logits = logits + class_bias.to(logits) / temperature
         return logits, outputs[0].shape
 
     def joint_covariance(self, passed: Passed, prior: Prior) -> Tensor:

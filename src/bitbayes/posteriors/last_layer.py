@@ -9,7 +9,7 @@ from torch import Tensor
 
 from bitbayes import rays
 from bitbayes.closed_forms import FEW_CLASSES
-from bitbayes.errors import ModelError
+from bitbayes.errors import ArgumentError, ModelError
 from bitbayes.logits import LogitGaussian, rescale
 from bitbayes.model import (
     Batch,
@@ -154,7 +154,13 @@ class LastLayer(WeightPosterior):
         generator: torch.Generator | None,
         temperature: float = 1.0,
         noise: Noise = None,
+        class_bias: Tensor | None = None,
     ) -> dict[str, Tensor]:
+        if class_bias is not None and not self.head.bias:
+            raise ArgumentError(
+                "a class bias is a part of the last layer's bias, and this one has none to draw: use "
+                "`predict_proba(method='mc')`, or tune without class_bias=True"
+            )
         weight = next(self._head_tensors())
         dtype = prediction_dtype(weight.dtype)
         gaussian = self.moved(weight.device, dtype)[self.head.name]
@@ -166,6 +172,8 @@ class LastLayer(WeightPosterior):
         network = self.network()
         # W*/T + noise is W* and more noise. An adapter adds to W*, so W* itself is not replaced.
         draws = draws + (1 / temperature - 1) * self.head.weights(network).to(draws)
+        if class_bias is not None:
+            draws[..., -1] += class_bias.to(draws) / temperature
         return self.head.draws(network, draws)
 
     # ---- choosing the prior

@@ -43,7 +43,6 @@ from bitbayes.rays.bounds import (
     BoundRequest,
     affordable,
     combinations,
-    head_weights,
     largest_confidence,
     of_pairs,
     tight_bound,
@@ -58,9 +57,9 @@ MAX_JACOBIAN_NUMBERS = 2**28
 def all_layers_bound(network: ExactNetwork, x: Tensor, request: BoundRequest) -> Tensor:
     """Return an upper bound on the limit of the confidence along each ray of x, (n,) in float64.
 
-    The temperature divides each u, but not J. The theorem's bound is 1 if s_min(J) is 0 for any of the
-    combinations of logits, and at x = 0, whose ray is a point. The tight form is the smallest of all known
-    bounds.
+    The temperature divides each u, but not J, and the class bias vanishes in the limit. The theorem's bound
+    is 1 if s_min(J) is 0 for any of the combinations of logits, and at x = 0, whose ray is a point. The tight
+    form is the smallest of all known bounds.
     """
     request.check()
     check_rays(x)
@@ -87,13 +86,13 @@ def all_layers_bound(network: ExactNetwork, x: Tensor, request: BoundRequest) ->
 def head_bound(network: ExactNetwork, x: Tensor, request: BoundRequest) -> Tensor | None:
     """Return the bound by the last layer given all others, one number for all inputs, or None.
 
-    It is None if the posterior does not cover all weights (and the bias) of the last layer, if the last layer
-    consists of several, if the network calls it more than once, or if there are too many combinations of
-    logits.
+    It is None if the posterior does not cover all weights (and the bias) of the last layer, if there is a
+    class bias and the last layer has none, if the last layer consists of several, if the network calls it
+    more than once, or if there are too many combinations of logits.
     """
     model, few = network.model, x[:2].to(next(network.model.parameters()))
     head = find_head(model, few)
-    if head.parts:
+    if head.parts or (request.class_bias is not None and not head.bias):
         return None
     with recorded_inputs(model, [head.name]) as calls:
         call(model, few)
@@ -103,7 +102,7 @@ def head_bound(network: ExactNetwork, x: Tensor, request: BoundRequest) -> Tenso
         return None
     assert layer is not None
     gaussian, tau = network.gaussian.given_others(layer, network.prior)
-    weights = head_weights(model, head) / request.temperature
+    weights = request.mean_weights(model, head)
     whiten = partial(gaussian.to(weights.device).whiten, tau=tau)
     return tight_bound(weights, whiten, request.likelihood, request.method)
 

@@ -25,6 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from bitbayes.closed_forms import KAPPA
+from bitbayes.errors import ArgumentError
 from bitbayes.likelihoods import Likelihood, likelihood_for
 from bitbayes.model import Head
 from bitbayes.precision import to_float64
@@ -46,12 +47,26 @@ class BoundRequest(NamedTuple):
     """Which bound is asked for: for which predictive of which likelihood, in which form.
 
     temperature: divides the mean logits.
+    class_bias: (k,), added to them before that, as a part of the last layer's bias; None is 0.
     """
 
     likelihood: Likelihood
     method: str
     form: str = TIGHT
     temperature: float = 1.0
+    class_bias: Tensor | None = None
+
+    def mean_weights(self, model: nn.Module, head: Head) -> Tensor:
+        """μ (k, D), the bias last, with the class bias and divided by the temperature."""
+        weights = head_weights(model, head)
+        if self.class_bias is not None:
+            if not head.bias:
+                raise ArgumentError(
+                    "a class bias is a part of the last layer's bias, and this one has none, so there is no "
+                    "bound: use `limit` or `certify`, or tune without class_bias=True"
+                )
+            weights = torch.cat([weights[:, :-1], weights[:, -1:] + self.class_bias.to(weights)[:, None]], 1)
+        return weights / self.temperature
 
     def check(self) -> None:
         """Raise if there is no such bound."""
@@ -69,12 +84,12 @@ class PriorLimits(NamedTuple):
 def bound(head: ExactHead, request: BoundRequest) -> Tensor:
     """Return a confidence that no input exceeds, near or far: (), in float64.
 
-    The temperature divides each μ. If there are too many combinations of logits for the tight form (see
-    `affordable`), the result is the theorem's.
+    μ has the class bias, and the temperature divides it. If there are too many combinations of logits for
+    the tight form (see `affordable`), the result is the theorem's.
     """
     request.check()
     likelihood, method = request.likelihood, request.method
-    weights = head_weights(head.model, head.head) / request.temperature  # (k, D)
+    weights = request.mean_weights(head.model, head.head)  # (k, D)
     gaussian = head.gaussian.to(weights.device, weights.dtype)
     if request.form == TIGHT and affordable(len(weights), weights.shape[1], method):
         return tight_bound(weights, partial(gaussian.whiten, tau=head.tau), likelihood, method)

@@ -75,6 +75,8 @@ def near_bound(
         levels = residual.with_repeats(as_rows(cell), recorded())
         if not all(each.by_row for each in (logits, *levels) if isinstance(each, CellTensor)):
             return torch.full_like(low, torch.inf)  # rows of several cells may have been mixed
+        if (bias := settings.bias_like(ray.alpha)) is not None:
+            logits = logits + bias
         means = parts_of(differences(logits / settings.temperature, likelihood, method), cell)
         ranges = [
             _distance(parts_of(level, cell), each) for level, each in zip(levels, distances, strict=True)

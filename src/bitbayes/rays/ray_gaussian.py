@@ -50,9 +50,9 @@ class RayGaussian(NamedTuple):
     residual: RayResidual | None = None
     head: ExactHead | None = None
 
-    def at_temperature(self, temperature: float) -> RayGaussian:
-        """Return the Gaussian with its mean divided by a temperature, along the same rays."""
-        return self._replace(at=lambda u: self.at(u).at_temperature(temperature))
+    def at_temperature(self, temperature: float, class_bias: Tensor | None = None) -> RayGaussian:
+        """Return the Gaussian with the mean (m + b)/T, along the same rays: b/scale is affine in u, too."""
+        return self._replace(at=lambda u: self.at(u).at_temperature(temperature, class_bias))
 
 
 class ExactHead(NamedTuple):

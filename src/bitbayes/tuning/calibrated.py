@@ -26,9 +26,11 @@ from bitbayes.errors import FewPointsWarning, level_of_the_caller
 from bitbayes.precision import to_float64, without_autocast
 from bitbayes.residual import Residual
 from bitbayes.settings import Settings
+from bitbayes.tuning.class_bias import best_class_bias
 from bitbayes.tuning.costs import Costs, all_points
 from bitbayes.tuning.noise import NoiseLike
 from bitbayes.tuning.points import Points, kept_points, shared_points
+from bitbayes.tuning.quantiles import median
 from bitbayes.tuning.request import TuningRequest
 from bitbayes.tuning.residual_numbers import (
     data_edges,
@@ -59,6 +61,8 @@ NEAR = [0.0, *(math.exp(-4 + 0.5 * i) for i in range(9))]
 # Where its kernel has doubled, the deviation of a difference of two logits is this many times the typical
 # difference of the two largest means.
 DEVIATIONS, SMALLEST_DEVIATION = 4.0, 1.0
+# Class bias and temperature are chosen in turns, so many times.
+BIAS_ROUNDS = 3
 # With fewer points than this, a warning says so.
 ENOUGH_POINTS = 50
 
@@ -73,7 +77,8 @@ def tune_calibrated(request: TuningRequest) -> Settings:
         NoiseLike,
     )
     costs = Costs(points, request.posterior.likelihood, request.method)
-    found = calibrate(costs, posterior.candidates(), request.residual, request.settings)
+    biases = posterior.outputs if request.class_bias else 0
+    found = calibrate(costs, posterior.candidates(), request.residual, request.settings, biases)
     _warn_if_few(costs, found)
     return found
 
@@ -95,7 +100,9 @@ def _warn_if_few(costs: Costs, settings: Settings) -> None:
     )
 
 
-def calibrate(costs: Costs, grid: list[float], residual: Residual | None, now: Settings) -> Settings:
+def calibrate(
+    costs: Costs, grid: list[float], residual: Residual | None, now: Settings, biases: int = 0
+) -> Settings:
     """The best settings for validation points that were run through the model.
 
     Args:
@@ -103,25 +110,35 @@ def calibrate(costs: Costs, grid: list[float], residual: Residual | None, now: S
         grid: the prior variances to try, in ascending order.
         residual: the residual, or None.
         now: the current settings; those that are not chosen here stay.
+        biases: how many class biases to choose, one for each logit, or 0 for none.
     """
-    plain, best = Settings(temperature=now.temperature), BestTemperatures(costs)
-    prior_variance = search(
-        grid,
-        lambda some: best.costs([replace(plain, prior_variance=each) for each in some]),
-        equal=EQUAL_NATS / costs.count,
-    )
-    found = best.settings(replace(plain, prior_variance=prior_variance))
+    plain = Settings(temperature=now.temperature)
+    best, found = _best_prior(costs, grid, plain)
+    for _ in range(BIAS_ROUNDS if biases else 0):
+        bias = best_class_bias(costs, biases, found, best.neutral(found))
+        best, found = _best_prior(costs, grid, replace(plain, class_bias=bias))
     if residual is None:
         return found
     distances = validation_distances(costs, residual)
-    edges = data_edges(distances, residual)
-    found = _widest_near(best, replace(found, levels=level_weights(distances, edges, residual)))
+    edges = data_edges(costs, distances, residual)
+    found = _widest_near(best, replace(found, levels=level_weights(costs, distances, edges, residual)))
     found = replace(
         found,
         beyond_variance=_wanted_deviation(costs, found) ** 2 / costs.likelihood.logits_in_a_margin,
         thresholds=thresholds(edges, residual, costs.count),
     )
     return with_score(costs, found, distances, residual)
+
+
+def _best_prior(costs: Costs, grid: list[float], plain: Settings) -> tuple["BestTemperatures", Settings]:
+    """The settings with the best prior variance and its temperature, and the search that found them."""
+    best = BestTemperatures(costs)
+    prior_variance = search(
+        grid,
+        lambda some: best.costs([replace(plain, prior_variance=each) for each in some]),
+        equal=EQUAL_NATS / costs.count,
+    )
+    return best, best.settings(replace(plain, prior_variance=prior_variance))
 
 
 def _widest_near(best: "BestTemperatures", found: Settings) -> Settings:
@@ -146,7 +163,7 @@ def _wanted_deviation(costs: Costs, settings: Settings) -> float:
         for each in costs.groups
     ]
     margins = all_points([costs.likelihood.margins(mean) for mean in means])
-    return max(DEVIATIONS * float(margins.median()), SMALLEST_DEVIATION)
+    return max(DEVIATIONS * float(median(margins, costs.weights)), SMALLEST_DEVIATION)
 
 
 # The prior variance and the variance near the data: by these a candidate is known.
@@ -171,6 +188,10 @@ class BestTemperatures:
     def settings(self, candidate: Settings) -> Settings:
         """The candidate with its best temperature."""
         return replace(candidate, temperature=math.exp(self.log_temperatures[_key(candidate)]))
+
+    def neutral(self, candidate: Settings) -> float:
+        """log T₀ of a candidate."""
+        return self.log_neutral[_key(candidate)]
 
     def loss(self, candidate: Settings) -> float:
         """The mean NLL of a candidate at its best temperature, without the weak prior."""
@@ -233,7 +254,7 @@ class BestTemperatures:
             torch.stack([self._spreads(points, each) for each in candidates], dim=1)
             for points in self.validation.groups
         ]
-        medians = all_points(spreads, len(candidates)).median(0).values  # (c,)
+        medians = median(all_points(spreads, len(candidates)), self.validation.weights)  # (c,)
         found: list[float] = (medians.log() / 2).tolist()
         return found
 

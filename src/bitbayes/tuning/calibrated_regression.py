@@ -27,6 +27,7 @@ from bitbayes.tuning.calibrated import EQUAL_NATS, MANY_POINTS, NEAR
 from bitbayes.tuning.costs import Costs, all_points
 from bitbayes.tuning.noise import NoiseLike
 from bitbayes.tuning.points import Points, kept_points, shared_points
+from bitbayes.tuning.quantiles import median, variance
 from bitbayes.tuning.request import TuningRequest
 from bitbayes.tuning.residual_numbers import (
     data_edges,
@@ -87,8 +88,8 @@ def _calibrate(best: "BestNoise", request: TuningRequest) -> Settings:
     if residual is None:
         return best.settings(found)
     distances = validation_distances(costs, residual)
-    edges = data_edges(distances, residual)
-    found = best.widest_near(replace(found, levels=level_weights(distances, edges, residual)))
+    edges = data_edges(costs, distances, residual)
+    found = best.widest_near(replace(found, levels=level_weights(costs, distances, edges, residual)))
     chosen = best.settings(found)
     found = replace(
         chosen,
@@ -133,13 +134,14 @@ class BestNoise:
     def costs(self, candidates: list[Settings]) -> Tensor:
         """The NLL per output of each candidate and the weak prior on 1 + r, (c,)."""
         _, losses, widenings = self._measured(candidates)
-        medians = [all_points(each).median() for each in widenings]
+        medians = [median(all_points(each), self.validation.weights) for each in widenings]
         # The sums over points are on the CPU, the points themselves may be on a GPU.
         return losses + (torch.stack(medians).cpu().log() / WIDENING_WIDTH).square() / (2 * self.count)
 
     def widest_near(self, found: Settings) -> Settings:
         """The settings with the widest variance near the data that raises the NLL by at most `PRICE`."""
-        noise = all_points([self._parts(each, found)[1].mean(1) for each in self.validation.groups]).median()
+        every = all_points([self._parts(each, found)[1].mean(1) for each in self.validation.groups])
+        noise = median(every, self.validation.weights)
         largest = float(noise) * (LARGEST_WIDENING**2 - 1) * min(1.0, self.count / MANY_POINTS)
         candidates = [replace(found, near_variance=largest * share) for share in NEAR]
         _, losses, _ = self._measured(candidates)
@@ -151,7 +153,8 @@ class BestNoise:
     def spread(self, settings: Settings) -> float:
         """The largest deviation of the targets of any output, in units of its noise."""
         noise = _row(settings.noise_variance or 1.0, self.outputs)
-        return float((self.targets.var(0, correction=0) / noise).max().sqrt().clamp_min(1.0))
+        own = variance(self.targets, self.validation.weights)
+        return float((own / noise).max().sqrt().clamp_min(1.0))
 
     def _measured(self, candidates: list[Settings]) -> tuple[Tensor, Tensor, list[list[Tensor]]]:
         """The best noise variances (c, m), the mean NLL per target at these (c,), and widenings.

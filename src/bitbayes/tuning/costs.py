@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -38,6 +40,11 @@ class Costs:
         # For "meanfield", by the points and the prior variance.
         self._pair_variances: dict[tuple[int, Any], Tensor] = {}
 
+    @cached_property
+    def weights(self) -> Tensor | None:
+        """Those of the points of all processes, as `all_points` gives them; None if all are 1."""
+        return _all_weights(self.groups)
+
     def mean(self, candidates: list[Settings], cost: Callable[..., Tensor]) -> Tensor:
         """For each candidate the mean of cost(drop-in logits, labels) over all points, (c,) in float64."""
         totals = []
@@ -58,6 +65,37 @@ class Costs:
         current_processes().add_(total)
         return total / self.count
 
+    def losses_by_bias(self, points: Points, settings: Settings) -> Callable[[Tensor], Tensor]:
+        """The function from a class bias (k,) to the summed NLL of the points, differentiable in it.
+
+        All else is computed once. Its result is in float64.
+        """
+        settings = replace(settings, class_bias=None)
+        assert points.labels is not None
+        # Autograd keeps no tensor that was made in inference mode, but copies of it.
+        labels, scale = points.labels.clone(), points.by_prior.scale.clone()
+        if self.method == MEAN_FIELD:
+            means, factors = centred(points.by_prior.scaled_mean), self._factors(points)([settings])[0]
+
+            def predict(bias: Tensor) -> Tensor:
+                return factors[:, None] * _biased(means, scale, bias)
+        else:
+            (gaussian,) = points.gaussians([settings])
+            gaussian = replace(gaussian, scaled_mean=gaussian.scaled_mean.clone(), scale=scale)
+
+            def predict(bias: Tensor) -> Tensor:
+                at_bias = gaussian.at_temperature(1.0, bias / settings.temperature)
+                if self.method == SAMPLED_LOGITS:
+                    return self._sampled(at_bias)
+                return self.likelihood.predict(at_bias, self.method)
+
+        def loss(bias: Tensor) -> Tensor:
+            logits = predict(bias.to(points.by_prior.scaled_mean))
+            found = to_float64(self.likelihood.prediction_losses(logits, labels))
+            return points.total(found[:, None])[0]
+
+        return loss
+
     def gaussians(self, points: Points, candidates: list[Settings]) -> list[LogitGaussian]:
         """For each candidate the Gaussian over the logits, or what the predictive needs of it.
 
@@ -71,6 +109,8 @@ class Costs:
             key = id(points.by_prior), each.prior_variance
             if key not in self._pair_variances:
                 self._pair_variances[key] = points.by_prior.mean_pair_variance(Prior(each.prior_variance))
+            # Its two logits stand for no classes.
+            each = replace(each, class_bias=None)
             pair = LogitGaussian.of_pair(self._pair_variances[key], points.by_prior.scale)
             found.append(each.complete(pair, points.distances))
         return found
@@ -85,20 +125,38 @@ class Costs:
 
         if self.method != MEAN_FIELD:
             return predict
+        means, factors = centred(points.by_prior.scaled_mean), self._factors(points)
+
+        def multiply(some: list[Settings]) -> Tensor:
+            found = [_biased(means, points.by_prior.scale, each.bias_like(means)) for each in some]
+            # Without a bias, which all have or none, they have one mean.
+            every = means if found[0] is means else torch.stack(found)
+            return (factors(some)[:, :, None] * every).flatten(0, 1)
+
+        return multiply
+
+    def _factors(self, points: Points) -> Callable[[list[Settings]], Tensor]:
+        """Return the function that gives what "meanfield" multiplies all means of a point by, (c, n)."""
         means = centred(points.by_prior.scaled_mean)
         largest = torch.finfo(means.dtype).max / 2 / means.abs().amax(1).clamp_min(1)
 
-        def multiply(some: list[Settings]) -> Tensor:
-            # All means of a point are multiplied by one factor, and so is the 1 between the two logits.
-            factors = predict(some).diff(dim=1).neg().reshape(len(some), -1)  # (c, n)
-            return (torch.minimum(factors, largest)[:, :, None] * means).flatten(0, 1)
+        def factors(some: list[Settings]) -> Tensor:
+            pairs = LogitGaussian.stacked(self.gaussians(points, some))
+            # The 1 between the two logits is multiplied by it, too.
+            found = self.likelihood.predict(pairs, MEAN_FIELD).diff(dim=1).neg().reshape(len(some), -1)
+            return torch.minimum(found, largest)
 
-        return multiply
+        return factors
 
     def _sampled(self, gaussian: LogitGaussian) -> Tensor:
         """Drop-in logits, with the same random numbers for each candidate, so that these can be compared."""
         generator = torch.Generator(gaussian.scale.device).manual_seed(SEED)
         return self.likelihood.predict_by_draws(gaussian, SAMPLES, generator)
+
+
+def _biased(means: Tensor, scale: Tensor, bias: Tensor | None) -> Tensor:
+    """Centred means (n, k) with a class bias, in units of scale; the means themselves without one."""
+    return means if bias is None else means + centred(bias[None]) / scale[:, None]
 
 
 def point_count(groups: list[Points]) -> int | float:
@@ -107,6 +165,14 @@ def point_count(groups: list[Points]) -> int | float:
     current_processes().add_(count)
     whole = float(count)
     return int(whole) if whole.is_integer() else whole
+
+
+def _all_weights(groups: list[Points]) -> Tensor | None:
+    """The weights of the points of all processes, (n,); None if all are 1."""
+    ones = torch.ones_like
+    own = [ones(each.by_prior.scale) if each.weights is None else each.weights for each in groups]
+    weights = all_points([each.cpu() for each in own])
+    return None if bool((weights == 1).all()) else weights
 
 
 def all_points(parts: list[Tensor], *shape: int) -> Tensor:

@@ -25,6 +25,7 @@ class TuningRequest:
     method: how probabilities are predicted: a closed form, or "mc".
     loader: validation data; this process's share of them.
     weighted: whether their batches have weights of the points.
+    class_bias: whether a bias for each class is chosen, too.
     """
 
     posterior: WeightPosterior
@@ -34,6 +35,7 @@ class TuningRequest:
     loader: Iterable[Any] = ()
     progress: bool | None = None
     weighted: bool = False
+    class_bias: bool = False
 
     def validation_batches(self, look: Callable[[Inputs], None] | None = None) -> Iterator[Batch]:
         """The batches of the loader, without points that a sampler repeats, that the residual measures.

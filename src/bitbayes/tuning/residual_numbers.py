@@ -12,6 +12,7 @@ from torch import Tensor
 from bitbayes.residual import Residual
 from bitbayes.settings import Settings
 from bitbayes.tuning.costs import Costs, all_points
+from bitbayes.tuning.quantiles import median, quantile, variance
 
 # The edge of the data: the quantile of the distances on the validation data.
 EDGE = 0.99
@@ -30,9 +31,10 @@ def validation_distances(costs: Costs, residual: Residual) -> Tensor:
     return all_points(found, len(residual.names))
 
 
-def data_edges(distances: Tensor, residual: Residual) -> Tensor:
+def data_edges(costs: Costs, distances: Tensor, residual: Residual) -> Tensor:
     """The edge of the data at each level, (levels,), from the distances of the validation data."""
-    return torch.maximum(distances.quantile(EDGE, dim=0), _least_edges(residual).to(distances))
+    edges = quantile(distances, EDGE, costs.weights)
+    return torch.maximum(edges, _least_edges(residual).to(distances))
 
 
 def thresholds(edges: Tensor, residual: Residual, count: float) -> dict[str, float]:
@@ -52,30 +54,32 @@ def _least_edges(residual: Residual) -> Tensor:
     return torch.tensor(least, dtype=torch.float64)
 
 
-def level_weights(distances: Tensor, edges: Tensor, residual: Residual) -> dict[str, float]:
+def level_weights(costs: Costs, distances: Tensor, edges: Tensor, residual: Residual) -> dict[str, float]:
     """The weights of the levels in K: equal in units of their edges, and K is 1 at the edge of the data.
 
     Args:
+        costs: knows the weights of the points.
         distances: (n, levels), of all validation points.
         edges: (levels,), the edge of the data at each level.
         residual: which levels count near the data.
     """
     weights = edges.new_tensor([name in residual.near_names for name in residual.names]) / edges.pow(3)
-    edge = float((distances.pow(3) @ weights).quantile(EDGE))
+    edge = float(quantile(distances.pow(3) @ weights, EDGE, costs.weights))
     return dict(zip(residual.names, (weights / max(edge, SMALLEST_DISTANCE**3)).tolist(), strict=True))
 
 
 def with_score(costs: Costs, settings: Settings, distances: Tensor, residual: Residual) -> Settings:
     """The settings with what the score needs: how energy and distances vary on the validation data."""
-    energies = all_points([costs.likelihood.score(each.gaussians([settings])[0]) for each in costs.groups])
+    plain = replace(settings, class_bias=None)  # the score does not see it
+    energies = all_points([costs.likelihood.score(each.gaussians([plain])[0]) for each in costs.groups])
     # Where all energies are the same (but for roundings of float32, which another batch may change), the
     # score is that of the distance.
     rounding = ROUNDINGS * torch.finfo(torch.float32).eps * (1 + float(energies.abs().amax()))
-    spread = max(float(energies.std(correction=0)), rounding)
-    settings = replace(settings, score_centre=float(energies.median()), score_spread=spread)
+    spread = max(float(variance(energies, costs.weights).sqrt()), rounding)
+    settings = replace(settings, score_centre=float(median(energies, costs.weights)), score_spread=spread)
     if residual.measures_classes:
         own = distances[:, -1]
-        spread = max(float(own.std(correction=0)), SMALLEST_SPREAD)
-        settings = replace(settings, class_centre=float(own.median()), class_spread=spread)
-    edge = max(float(settings.furthest(distances).quantile(EDGE)), SMALLEST_DISTANCE**3)
+        spread = max(float(variance(own, costs.weights).sqrt()), SMALLEST_SPREAD)
+        settings = replace(settings, class_centre=float(median(own, costs.weights)), class_spread=spread)
+    edge = max(float(quantile(settings.furthest(distances), EDGE, costs.weights)), SMALLEST_DISTANCE**3)
     return replace(settings, score_edge=edge)

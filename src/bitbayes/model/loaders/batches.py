@@ -111,11 +111,11 @@ def _take(value: Any, part: slice | Tensor, n: int) -> Any:
     return value[part] if isinstance(value, Tensor) and value.dim() and len(value) == n else value
 
 
-def labelled_batches(loader: Iterable[Any], model: nn.Module) -> Iterator[Batch]:
+def labelled_batches(loader: Iterable[Any], model: nn.Module, *, weighted: bool = False) -> Iterator[Batch]:
     """The batches of a loader for a model. Raises on a batch without labels and on an empty loader."""
     number = -1
     for number, given in enumerate(loader):
-        yield labelled_batch(given, number, model)
+        yield labelled_batch(given, number, model, weighted=weighted)
     if number < 0:
         raise EmptyLoaderError(EMPTY)
 
