@@ -10,7 +10,7 @@ import copy
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import parameters_to_vector, vector_to_parameters
+from torch.nn.utils import vector_to_parameters
 
 from bitbayes.toys import scale_pixels
 from paper.methods.base import fast_layout
@@ -67,7 +67,7 @@ def trajectory(network: nn.Module, problem: Problem, seed: int) -> tuple[Tensor,
         generator = torch.Generator(images.device).manual_seed(1_000_003 * seed + 10_000 + epoch)
         for x, y in shuffled_batches(images, labels, recipe, generator):
             step(x, y, x[:0])
-        weights.append(parameters_to_vector(moving.parameters()).detach().clone())
+        weights.append(torch.cat([each.detach().reshape(-1) for each in moving.parameters()]))
     stacked = torch.stack(weights)  # (K, P)
     mean = stacked.mean(0)
     # By differences: E θ² − (E θ)² loses its digits.
