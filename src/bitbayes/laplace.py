@@ -767,9 +767,9 @@ class Laplace(ModelWrapper):
 
         {y : c(x, y) ≥ q}, with the conformity c of the method; q is the ⌊(n + 1)(1 − coverage)⌋-th smallest
         c(xᵢ, yᵢ) of n calibration points (split conformal prediction). If new points are drawn as these were,
-        the true class is in the set with a probability of at least `coverage`, over the draw of both, whatever
-        the model. It is at most 1/(n + 1) more if no two c are equal. An input whose score is below the
-        threshold gets the full set. This only makes sets larger, so the promise stays.
+        the true class is in the set with a probability of at least `coverage`, over the draw of both,
+        whatever the model. It is at most 1/(n + 1) more if no two c are equal. An input whose score is below
+        the threshold gets the full set. This only makes sets larger, so the promise stays.
 
         A set is empty if no class agrees well enough. It is an answer, too: the input is one of the least
         certain. Where the model is right more often than `coverage`, some sets must be empty; "aps" and
