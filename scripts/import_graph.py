@@ -26,7 +26,7 @@ ROWS = (
     ("structures",),
     ("rays", "options", "fitted"),
     ("fitting", "posteriors"),
-    ("io", "predicting", "tuning"),
+    ("io", "predicting", "tuning", "decisions"),
     ("laplace", "baselines"),
     ("merging", "passed_points", "evidence", "callbacks", "openood", "sklearn", "lightning", "transformers"),
     ("plots",),

@@ -13,6 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from bitbayes import metrics, rays
+from bitbayes.decisions.conformal_interval import ConformalInterval
+from bitbayes.decisions.prediction_sets import Groups, PredictionSets, SetMethod
 from bitbayes.errors import (
     ArgumentError,
     FileError,
@@ -775,6 +777,91 @@ class Laplace(ModelWrapper):
         batches = predictor.batches(val_loader, keep_labels=True)
         ranks = predictor.rank(batches, by, predictor.predictive(self.predictive))
         return metrics.threshold(torch.cat([each.cpu() for _, each in ranks]), accept=accept)
+
+    @torch.no_grad()
+    def sets(
+        self,
+        loader: Loader,
+        coverage: float = 0.95,
+        method: SetMethod = "lac",
+        within: Literal["class"] | Groups | None = None,
+        *,
+        threshold: float | None = None,
+        progress: bool | None = None,
+    ) -> PredictionSets:
+        """Calibrate prediction sets, which hold the true class with a probability of at least `coverage`.
+
+        {y : c(x, y) ≥ q}, with the conformity c of the method; q is the ⌊(n + 1)(1 − coverage)⌋-th smallest
+        c(xᵢ, yᵢ) of n calibration points (split conformal prediction). If new points are drawn as these were,
+        the true class is in the set with a probability of at least `coverage`, over the draw of both,
+        whatever the model. It is at most 1/(n + 1) more if no two c are equal. An input whose score is below
+        the threshold gets the full set. This only makes sets larger, so the promise stays.
+
+        A set is empty if no class agrees well enough. It is an answer, too: the input is one of the least
+        certain. Where the model is right more often than `coverage`, some sets must be empty; "aps" and
+        "raps" have no others.
+
+        With several labels for each input, a point's share of true labels that are not in its set is at most
+        1 − coverage on average (conformal risk control). `within="class"` then promises for each label that
+        an input with the label has it in its set.
+
+        Args:
+            loader: calibration data, labelled as for `fit`, that neither `fit` nor `tune` has seen.
+            coverage: between 0 and 1. It takes at least ⌈1/(1 − coverage)⌉ − 1 points: 19 for 0.95.
+            method: "lac": c is the probability, which gives the smallest sets on average. "aps": c is the
+                probability of y and all less probable classes together, so that hard inputs get larger sets.
+                "raps": "aps" with a penalty of 0.1 for each rank behind the second, against the longest sets.
+            within: "class": the coverage is that in each class, with a quantile of its own. Labels of groups,
+                one for each point in the order of the loader: the same in each group, and the result is
+                called with `groups=`. Each class or group needs the least number of points.
+            threshold: the score below which an input gets the full set. By default 99 % of the calibration
+                data have a score that is at least as large. With -math.inf no input is refused.
+            progress: as for `fit`.
+
+        >>> import bitbayes as bb
+        >>> _ = torch.manual_seed(0)
+        >>> x, y = torch.randn(60, 4), torch.arange(60) % 3
+        >>> bayes = bb.Laplace(nn.Linear(4, 3), prior_variance=1.0).fit([(x, y)])
+        >>> sets = bayes.sets([(torch.randn(100, 4), torch.arange(100) % 3)])
+        >>> bool(sets(x)[torch.arange(60), y].float().mean() > 0.9)
+        True
+        """
+        self._warn_if_untuned()
+        predictor = self._current_predictor()
+        predictor.posterior.check_outputs()
+        options: dict[str, Any] = {"coverage": coverage, "method": method, "within": within}
+        options |= {"threshold": threshold, "progress": progress}
+        return PredictionSets.calibrated(predictor, predictor.predictive(self.predictive), loader, **options)
+
+    @torch.no_grad()
+    def conformal_interval(
+        self, loader: Loader, coverage: float = 0.9, *, progress: bool | None = None
+    ) -> ConformalInterval:
+        """Calibrate intervals m(x) ± q·s(x), which hold y with a probability of at least `coverage`.
+
+        m and s are the mean and deviation of `predict`. q is the ⌈(n + 1)·coverage⌉-th smallest |y − m|/s of
+        n calibration points. If new points are drawn as these were, the probability is at most 1/(n + 1)
+        above `coverage`, whatever the model and the noise. `interval` needs its Gaussian to be right.
+
+        Args:
+            loader: calibration data, labelled as for `fit`, that neither `fit` nor `tune` has seen.
+            coverage: of each output by itself, between 0 and 1. It takes at least ⌈1/(1 − coverage)⌉ − 1
+                points: 9 for 0.9.
+            progress: as for `fit`.
+
+        >>> import bitbayes as bb
+        >>> _ = torch.manual_seed(0)
+        >>> x = torch.randn(100, 4)
+        >>> y = x[:, :1] + torch.randn(100, 1)
+        >>> bayes = bb.Laplace(nn.Linear(4, 1), likelihood="gaussian", prior_variance=1.0).fit([(x, y)])
+        >>> interval = bayes.conformal_interval([(torch.randn(100, 4), torch.randn(100, 1))])
+        >>> interval(x).shape
+        torch.Size([100, 1, 2])
+        """
+        self._warn_if_untuned()
+        predictor = self._current_predictor()
+        predictor.posterior.check_outputs()
+        return ConformalInterval.calibrated(predictor, loader, coverage=coverage, progress=progress)
 
     @torch.no_grad()
     def label_thresholds(

@@ -1,0 +1,1 @@
+"""What is decided on probabilities: thresholds, sets and tests with a guarantee."""
