@@ -6,8 +6,8 @@
 A small ResNet with batch norm on random images of 16 × 16 pixels. With `--imagenet` torchvision's ResNet-50
 on images of 224 × 224, for 1,000 classes, untrained. Each number is the time of a job divided by that of a
 plain forward pass over the same images, on a warm cache. "draws": `curvature="fisher"` and
-`covariance="draws"`. "exact": both exact, for up to `--exact` classes: its cost grows with them. `tune` counts
-the candidates, too.
+`covariance="draws"`. "exact": both exact, for up to `--exact` classes: its cost grows with them. `tune` has
+the candidates in it, too.
 """
 
 import argparse
