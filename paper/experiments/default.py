@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import Any, NamedTuple
 
 import torch
@@ -22,6 +23,7 @@ from paper import methods
 from paper.drawing.dots import Block, Cell, Panel, draw_blocks
 from paper.drawing.pictures import styled
 from paper.methods import Rated
+from paper.methods.all_layers import fast_products
 from paper.progress import track
 from paper.report import Report, format_mean_std, format_range
 from paper.session import Session
@@ -94,6 +96,35 @@ class PassedSets(NamedTuple):
         return methods.rate_passed(points, chosen)
 
 
+class DrawnSets:
+    """The same for covariances that are estimated by draws, of which `tune` keeps too few points to test on.
+
+    As other methods over all layers it is tuned in the first trial alone.
+    """
+
+    def __init__(self, bayes: bb.Laplace, sets: dict[str, Tensor], labels: Tensor) -> None:
+        self.bayes, self.sets, self.labels = bayes, sets, labels
+        self.chosen: methods.Hyperparameters = {}
+        self.rated: dict[str, Rated] = {}
+
+    def tune(self, rows: Tensor) -> methods.Hyperparameters:
+        if not self.chosen:
+            loader = methods.BatchLoader(self.sets["test"][rows], self.labels[rows])
+            with methods.ignore_edge_warnings(), fast_products():
+                self.chosen = asdict(self.bayes.tune(loader, progress=False).settings)
+        return self.chosen
+
+    def rate(self, name: str, chosen: methods.Hyperparameters, rows: Tensor | None = None) -> Rated:
+        if name not in self.rated:
+            parts = [scale_pixels(each) for each in torch.split(self.sets[name], methods.IMAGES_PER_BATCH)]
+            with fast_products():
+                probs, score = self.bayes.predict_and_score(parts)
+            device = self.labels.device
+            self.rated[name] = methods.rate_by_probabilities(probs.to(device), score=score.to(device))
+        rated = self.rated[name]
+        return rated if rows is None else rated.rows(rows[rows < len(self.sets[name])])
+
+
 def measure(session: Session) -> dict[str, Any]:
     """Measure all methods on the test set and on each set of outliers, in every trial."""
     whole = session.study("plain")
@@ -134,7 +165,7 @@ def measure(session: Session) -> dict[str, Any]:
     }
 
 
-def _fit(study: Study, sets: dict[str, Tensor]) -> dict[str, PassedSets]:
+def _fit(study: Study, sets: dict[str, Tensor]) -> dict[str, PassedSets | DrawnSets]:
     """The last layer and all layers, fitted and passed over all sets."""
     images, labels = study.problem.train
     test_labels = study.problem.test.labels
@@ -144,7 +175,9 @@ def _fit(study: Study, sets: dict[str, Tensor]) -> dict[str, PassedSets]:
     fewer = {name: each if name == "test" else each[:ALL_LAYERS_POINTS] for name, each in sets.items()}
     return {
         "default": PassedSets.of(last, sets, test_labels),
-        "default-all": PassedSets.of(every, fewer, test_labels),
+        "default-all": DrawnSets(every, fewer, test_labels)
+        if every.options.draws(study.problem.classes) is not None
+        else PassedSets.of(every, fewer, test_labels),
     }
 
 

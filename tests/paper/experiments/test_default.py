@@ -3,6 +3,7 @@
 import copy
 
 import pytest
+import torch
 
 import bitbayes as bb
 from bitbayes import metrics
@@ -57,6 +58,26 @@ def test_the_last_layers_row_is_that_of_the_public_api(values, made):
 
 def test_the_row_of_all_layers_is_that_of_the_public_api(values, made):
     by_hand(values, made["session"], "default-all", layers="all")
+
+
+def test_a_row_by_draws_is_tuned_once_and_tested_on_all_points(session):
+    problem, network = session.problem, session.study("plain").network.whole
+    train, (images, labels) = BatchLoader(*problem.train), problem.test
+
+    def fitted():
+        made = bb.Laplace(network, layers="all", covariance=bb.Draws(5))
+        return made.fit(train, progress=False)
+
+    sets = default.DrawnSets(fitted(), {"test": images, "Noise": images[:7]}, labels)
+    rows = torch.arange(30)
+    chosen = sets.tune(rows)
+    assert sets.tune(rows + 30) == chosen
+    bayes = fitted().tune(BatchLoader(images[rows], labels[rows]), progress=False)
+    rest = torch.arange(30, 90)
+    rated = sets.rate("test", chosen, rest)
+    torch.testing.assert_close(rated.probs, bayes.predict_proba(scale_pixels(images[rest])))
+    torch.testing.assert_close(rated.own_score, bayes.score(scale_pixels(images[rest])))
+    assert len(sets.rate("Noise", chosen, rest - 28).probs) == 5
 
 
 def test_the_other_rows_are_those_of_the_public_api(values, made):
