@@ -7,6 +7,7 @@ NAMES = (
     "bounded-logit",
     "default",
     "shift",
+    "promises",
     "trade-off",
     "table2",
     "openood",

@@ -24,8 +24,9 @@ from paper.training.cache import device_name
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# The figures that need no data set.
+# The figures that need no data set, and those that need only the numbers of others.
 TOY_FIGURES = ("toy", "linear-regions", "bounded-logit")
+COLLECTIONS = ("promises",)
 
 
 class Report:
@@ -129,7 +130,7 @@ def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list
 def command(name: str, options: Options) -> str:
     """Return the command that makes the results again. The user adds the data folder."""
     words = ["python -m paper", name]
-    if name not in TOY_FIGURES:
+    if name not in (*TOY_FIGURES, *COLLECTIONS):
         words += ["--train", options.train, "--trials", str(options.trials)]
     if options.device.type != "cpu":
         words += ["--device", str(options.device)]
