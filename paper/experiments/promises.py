@@ -253,9 +253,9 @@ def show(values: dict[str, Any], report: Report) -> None:
         f"`bb.Laplace(model).fit(train).tune(validation)`, the mean over trainings ({trainings}) with its "
         f"{LEVEL} % interval by Student's t. Below it the best rival of the same cost, which is one network "
         "in at most 1.5 passes: the plain network, temperature scaling, laplace-torch's last layer where it "
-        "was run, and for strangers six detectors. The rival was picked by its own result on the test images, "
-        "and the default was not. **Behind**, ahead or level: by the interval of the difference in the same "
-        "trainings. Nine rows are compared on each set, and no interval is corrected for that.",
+        "was run, and for strangers six detectors. The rival was picked by its own result on the test "
+        "images, and the default was not. **Behind**, ahead or level: by the interval of the difference in "
+        "the same trainings. Nine rows are compared on each set, and no interval is corrected for that.",
         "",
         *table,
         "",
