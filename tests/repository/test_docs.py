@@ -313,7 +313,7 @@ def test_every_public_name_has_a_place_in_the_api():
 def test_the_claims_of_the_results_become_cards():
     pytest.importorskip("mkdocs", reason="mkdocs is not installed: `make docs` installs it")
     hook = script("site_hook")
-    markdown = (ROOT / "results" / "README.md").read_text("utf-8")
+    markdown = (ROOT / "results" / "paper.md").read_text("utf-8")
     claims = hook.claims(markdown)
     assert len(claims) >= 14
     assert sum(claim.picture is not None for claim in claims) >= 10
