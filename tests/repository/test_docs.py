@@ -359,3 +359,14 @@ def test_the_site_builds(tmp_path):
             r'<link[^>]*rel="?(?:stylesheet|preconnect)[^>]*href="?([^" >]+)', page.read_text("utf-8")
         )
         assert not [each for each in loaded if "//" in each and not each.startswith("data:")], page.name
+
+
+def test_the_papers_items_have_every_table_and_figure_that_is_rerun():
+    from paper.names import NAMES
+
+    page = (ROOT / "results" / "paper.md").read_text("utf-8")
+    items = re.search(r"## The paper's items\n(.*?)\n## ", page, re.DOTALL)[1]
+    past_the_paper = {"default", "shift", "promises", "trade-off", "openood"}
+    assert {*re.findall(r"python -m paper ([\w-]+)", items)} == {*NAMES} - past_the_paper
+    for row in items.splitlines():
+        assert not row.startswith("| ") or len(row.split(" | ")) == 4
