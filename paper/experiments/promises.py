@@ -257,11 +257,11 @@ def show(values: dict[str, Any], report: Report) -> None:
     )
     table = markdown_table(["", *sets.values()], rows)
     report.write_page(
-        "Images: does the default keep its promises?",
-        f"From {', '.join(f'`{each}`' for each in values['made_by'].values())}.",
+        "Does bitbayes keep its promises?",
+        *_misses(values),
         "",
         *_what_the_posterior_adds(values),
-        *_misses(values),
+        f"![NLL relative to temperature scaling, against the severity of corruptions]({report.stem}.png)",
         "",
         "## One network",
         "",
@@ -281,6 +281,10 @@ def show(values: dict[str, Any], report: Report) -> None:
         *_part_lines(values),
         *_split_lines(values),
         *PUBLISHED,
+        "",
+        "## Made from",
+        "",
+        *(f"- `{each}`" for each in values["made_by"].values()),
     )
     report.write_picture(lambda: draw(values))
 
@@ -289,8 +293,13 @@ def _shown(promise: Promise, cell: Values) -> str:
     digits = promise.digits
     width = "" if cell["interval"] is None else f" <small>± {cell['interval']:.{digits}f}</small>"
     word = "**behind**" if cell["verdict"] == "behind" else cell["verdict"]
-    rival = f"{cell['rival']} {_mean(cell['theirs']):.{digits}f}"
+    rival = f"{_in_a_sentence(cell['rival'])} {_mean(cell['theirs']):.{digits}f}"
     return f"{_mean(cell['ours']):.{digits}f}{width}<br><small>{word}: {rival}</small>"
+
+
+def _in_a_sentence(name: str) -> str:
+    """The name of a rival, with a small letter unless it is an abbreviation."""
+    return name if name[:2].isupper() or name in ("ViM", "Mahalanobis") else name[0].lower() + name[1:]
 
 
 def _misses(values: Values) -> list[str]:
@@ -308,7 +317,7 @@ def _misses(values: Values) -> list[str]:
                 digits, unit = promise.digits, " %" if promise.unit else ""
                 ours, theirs = (f"{_mean(cell[key]):.{digits}f}{unit}" for key in ("ours", "theirs"))
                 row = promise.title[0].lower() + promise.title[1:]
-                text = f"- **{title}, {row}**: {ours}, and {cell['rival']} has {theirs}."
+                text = f"- **{title}, {row}**: {ours}, and {_in_a_sentence(cell['rival'])} has {theirs}."
                 found.append((size, text))
     lines = [text for _, text in sorted(found, reverse=True)]
     total = sum(counts.values())
@@ -316,7 +325,11 @@ def _misses(values: Values) -> list[str]:
         f"**Of {total} cells, the default is behind its best rival of the same cost in {counts['behind']}, "
         f"level in {counts['level']} and ahead in {counts['ahead']}.**"
     )
-    return [head, "", "## Where it is behind", "", *(lines or ["Nowhere."])]
+    promise = (
+        "The default promises the plain network's accuracy, temperature scaling's calibration, more caution "
+        "under corruption, and that it knows strangers, near and far."
+    )
+    return [f"{promise} {head}", "", "## Where it is behind", "", *(lines or ["Nowhere."])]
 
 
 def _what_the_posterior_adds(values: Values) -> list[str]:
@@ -331,7 +344,7 @@ def _what_the_posterior_adds(values: Values) -> list[str]:
             f"distances**: under corruption the NLL is {_mean(ours):.3f} with it and {_mean(without):.3f} "
             "without. What helps there are the distances. On the other sets the parts were not run."
         )
-    return [*lines, ""]
+    return ["## What the posterior adds", "", *lines, ""] if lines else []
 
 
 def _part_lines(values: Values) -> list[str]:
