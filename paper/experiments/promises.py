@@ -325,11 +325,11 @@ def _misses(values: Values) -> list[str]:
         f"**Of {total} cells, the default is behind its best rival of the same cost in {counts['behind']}, "
         f"level in {counts['level']} and ahead in {counts['ahead']}.**"
     )
-    promise = (
+    promised = (
         "The default promises the plain network's accuracy, temperature scaling's calibration, more caution "
         "under corruption, and that it knows strangers, near and far."
     )
-    return [f"{promise} {head}", "", "## Where it is behind", "", *(lines or ["Nowhere."])]
+    return [f"{promised} {head}", "", "## Where it is behind", "", *(lines or ["Nowhere."])]
 
 
 def _what_the_posterior_adds(values: Values) -> list[str]:

@@ -65,10 +65,8 @@ def test_the_page_shows_each_cell_and_names_each_miss():
         for (name, title), text in zip(KEPT["sets"].items(), row.split(" | ")[1:], strict=True):
             cell = KEPT["cells"][promise.title][name]
             assert text.startswith(f"{statistics.fmean(cell['ours']):.{promise.digits}f} ")
-            assert (
-                f"{promises._in_a_sentence(cell['rival'])} {statistics.fmean(cell['theirs']):.{promise.digits}f}"
-                in text
-            )
+            rival = promises._in_a_sentence(cell["rival"])
+            assert f"{rival} {statistics.fmean(cell['theirs']):.{promise.digits}f}" in text
             lower = promise.title[0].lower() + promise.title[1:]
             missed = f"- **{title}, {lower}**" in page
             assert missed == (cell["verdict"] == "behind")
