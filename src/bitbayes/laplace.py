@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from bitbayes import metrics, rays
 from bitbayes.decisions.conformal_interval import ConformalInterval
 from bitbayes.decisions.prediction_sets import Groups, PredictionSets, SetMethod
+from bitbayes.decisions.shift_test import ShiftTest
 from bitbayes.errors import (
     ArgumentError,
     FileError,
@@ -862,6 +863,37 @@ class Laplace(ModelWrapper):
         predictor = self._current_predictor()
         predictor.posterior.check_outputs()
         return ConformalInterval.calibrated(predictor, loader, coverage=coverage, progress=progress)
+
+    @torch.no_grad()
+    def shift_test(self, loader: Data) -> ShiftTest:
+        """Keep the scores of calibration data, to test later batches: are they like these data?
+
+        U = Σ [cᵢ ≤ sⱼ] over the n scores c of the calibration data and the m scores s of a batch, and
+        p = P(U' ≤ U), where U' is U of m + n points in random order (Mann–Whitney). If the batch is drawn as
+        the calibration data were, p ≤ 0.05 has a probability of at most 5 %, whatever the model and also for
+        few points; for many, `ShiftTest` takes the normal law. It is the mean over calibration sets: many
+        batches that are compared with one small set may have more alarms, or fewer. Of one input, p is
+        (1 + #{c ≤ s})/(n + 1).
+
+        The test is one-sided: it looks for lower scores, of inputs that are less like the data. If they are
+        more like the data, `auroc` is below ½, and there is no alarm.
+
+        Args:
+            loader: inputs that neither `fit` nor `tune` has seen, or a loader of them. Labels are ignored.
+                Seen data have larger scores, and new batches would look shifted.
+
+        >>> import bitbayes as bb
+        >>> _ = torch.manual_seed(0)
+        >>> x, y = torch.randn(60, 2), torch.arange(60) % 2
+        >>> bayes = bb.Laplace(nn.Linear(2, 2)).fit([(x, y)]).tune([(torch.randn(60, 2), y)])
+        >>> test = bayes.shift_test(torch.randn(200, 2))  # once
+        >>> test(torch.randn(20, 2)).p_value > 0.05, test(5 * torch.randn(20, 2)).p_value < 0.001
+        (True, True)
+        """
+        self._warn_if_untuned()
+        predictor = self._current_predictor()
+        predictor.posterior.check_outputs()
+        return ShiftTest.calibrated(predictor, loader)
 
     @torch.no_grad()
     def label_thresholds(
