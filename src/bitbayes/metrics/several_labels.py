@@ -1,4 +1,4 @@
-"""Measures of the predictions of several labels for each point. `bitbayes.metrics` offers them.
+"""Measures of the predictions of several labels for each point.
 
 `probs` (n, k) are the probabilities of k labels, whose rows do not sum to one, and `labels` (n, k) are 0 and
 1. A label is given to a point if its probability is at least its threshold: one number, or one for each
