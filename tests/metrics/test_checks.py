@@ -10,13 +10,15 @@ from bitbayes.errors import ArgumentError, DataError
 from metric_cases import EXACT, case, scores
 
 WITH_LABELS = [metrics.accuracy, metrics.ece, metrics.mce, metrics.brier, metrics.nll]
+WITH_LABELS += [metrics.debiased_rmsce, metrics.smooth_ece, metrics.classwise_ece]
+OF_OTHER_KINDS = [metrics.reliability, metrics.ece_per_class, metrics.brier_decomposition]
 ALONE = [metrics.mmc, metrics.entropy]
 PAIRS = [metrics.auroc, metrics.fpr95]
 
 
 def calls(probs, labels):
     """Every metric on these arguments. Metrics of two sets get the same probabilities twice."""
-    yield from ((lambda f=f: f(probs, labels)) for f in [*WITH_LABELS, metrics.reliability])
+    yield from ((lambda f=f: f(probs, labels)) for f in [*WITH_LABELS, *OF_OTHER_KINDS])
     yield from ((lambda f=f: f(probs)) for f in ALONE)
     yield from ((lambda f=f: f(probs, scores(0.5))) for f in PAIRS)
     yield from ((lambda f=f: f(scores(0.5), probs)) for f in PAIRS)
@@ -28,7 +30,7 @@ def test_every_metric_gives_a_python_float_and_no_gradient():
     results = (
         [f(probs, labels) for f in WITH_LABELS] + [f(probs) for f in ALONE] + [f(probs, probs) for f in PAIRS]
     )
-    assert [type(r) for r in results] == [float] * 9
+    assert [type(r) for r in results] == [float] * 12
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
@@ -93,7 +95,7 @@ def test_bad_probabilities_raise(probs, message):
     ],
 )
 def test_bad_labels_raise(labels, message):
-    for f in [*WITH_LABELS, metrics.reliability]:
+    for f in [*WITH_LABELS, *OF_OTHER_KINDS]:
         with pytest.raises(DataError, match=message):
             f(scores(0.5, 0.75), labels)
 
@@ -131,3 +133,45 @@ def test_nan_among_scores_raises_for_outliers_too():
     for f in PAIRS:
         with pytest.raises(DataError, match="probs_out holds NaN in 1 of 1"):
             f(torch.ones(2), torch.tensor([math.nan]))
+
+
+EXTREMES = {
+    "all right": (scores(1.0, 1.0, 0.9), torch.tensor([0, 0, 0])),
+    "all wrong": (scores(1.0, 1.0, 0.9), torch.tensor([1, 1, 1])),
+    "certain of the second": (scores(0.0, 0.0), torch.tensor([1, 0])),
+    "one point": (scores(0.7), torch.tensor([0])),
+    "one class": (torch.tensor([[0.2, 0.3, 0.5]] * 4), torch.tensor([1, 1, 1, 1])),
+    "undecided": (torch.full((3, 2), 0.5), torch.tensor([0, 1, 1])),
+}
+
+
+@pytest.mark.parametrize("name", EXTREMES)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_measures_of_calibration_are_finite_and_in_range_at_the_extremes(name, dtype):
+    probs, labels = EXTREMES[name]
+    probs = probs.to(dtype)
+    ones = torch.ones(len(labels))
+    for weights in (None, ones, 0.1 * ones):
+        for f in (metrics.debiased_rmsce, metrics.smooth_ece, metrics.classwise_ece):
+            assert 0 <= f(probs, labels, weights=weights) <= 1 + 1e-15, f.__name__
+        parts = metrics.brier_decomposition(probs, labels, weights=weights)
+        assert min(parts[:2]) >= 0
+        # A row of half precision need not sum to one: the largest score is a little above 2.
+        assert sum(parts) == pytest.approx(metrics.brier(probs, labels, weights=weights), abs=EXACT)
+        floor = metrics.calibration_floor(probs, draws=50, weights=weights)
+        assert 0 <= floor.low <= floor.mean <= floor.high <= 1 or floor.mean == pytest.approx(floor.low)
+        assert 0 <= metrics.augrc(probs.max(1).values, probs.argmax(1) == labels, weights=weights) <= 0.5
+    if name == "all right" and dtype == torch.float64:
+        assert metrics.smooth_ece(probs[:2], labels[:2]) == metrics.debiased_rmsce(probs[:2], labels[:2]) == 0
+    if name == "all wrong":
+        assert metrics.smooth_ece(probs[:2], labels[:2]) == pytest.approx(1, abs=EXACT)
+        assert metrics.debiased_rmsce(probs[:2], labels[:2]) == 1
+
+
+def test_half_precision_is_computed_in_float64():
+    top = torch.tensor([0.9, 0.8, 0.6, 0.7], dtype=torch.float16)
+    probs = torch.stack([top, 1 - top], -1)  # without rounding: both are multiples of 2⁻¹¹
+    labels = torch.tensor([0, 1, 0, 0])
+    for f in (metrics.debiased_rmsce, metrics.smooth_ece, metrics.classwise_ece, metrics.brier_decomposition):
+        assert f(probs, labels) == f(probs.double(), labels)
+    assert metrics.calibration_floor(probs) == metrics.calibration_floor(probs.double())

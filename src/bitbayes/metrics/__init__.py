@@ -8,13 +8,17 @@ the probabilities of the labels, whose rows do not sum to one, and `labels` (n, 
 more like the data. All sums are taken in float64 on the CPU, so the result does not depend on the device.
 """
 
+from bitbayes.metrics.brier_parts import BrierParts, brier_decomposition
 from bitbayes.metrics.calibration import Reliability, ece, mce, reliability
 from bitbayes.metrics.checks import check_share as check_share
+from bitbayes.metrics.classwise import classwise_ece, ece_per_class
+from bitbayes.metrics.debiased import debiased_rmsce
+from bitbayes.metrics.floor import CalibrationFloor, calibration_floor
 from bitbayes.metrics.groups import log_names, of_labels, of_outliers, of_predictions, of_scores, of_values
 from bitbayes.metrics.probabilities import accuracy, brier, entropy, mmc, nll
 from bitbayes.metrics.ranking import auroc, fpr95, threshold
 from bitbayes.metrics.regression import crps, gaussian_nll, interval_coverage, quantile_error, rmse
-from bitbayes.metrics.selective import RiskCoverage, aurc, risk_coverage
+from bitbayes.metrics.selective import RiskCoverage, augrc, aurc, risk_coverage
 from bitbayes.metrics.several_labels import (
     f1,
     hamming,
@@ -26,16 +30,25 @@ from bitbayes.metrics.several_labels import (
     mean_average_precision,
     subset_accuracy,
 )
+from bitbayes.metrics.smooth import smooth_ece
 
 __all__ = [
+    "BrierParts",
+    "CalibrationFloor",
     "Reliability",
     "RiskCoverage",
     "accuracy",
+    "augrc",
     "aurc",
     "auroc",
     "brier",
+    "brier_decomposition",
+    "calibration_floor",
+    "classwise_ece",
     "crps",
+    "debiased_rmsce",
     "ece",
+    "ece_per_class",
     "entropy",
     "f1",
     "fpr95",
@@ -61,6 +74,7 @@ __all__ = [
     "reliability",
     "risk_coverage",
     "rmse",
+    "smooth_ece",
     "subset_accuracy",
     "threshold",
 ]

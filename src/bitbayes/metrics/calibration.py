@@ -5,8 +5,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bitbayes.errors import ArgumentError
-from bitbayes.metrics.checks import check_labels, check_probs, check_weights, confidence_of, correct_of
+from bitbayes.metrics.checks import (
+    bin_numbers,
+    check_labels,
+    check_probs,
+    check_weights,
+    confidence_of,
+    correct_of,
+)
 
 
 @dataclass(frozen=True)
@@ -39,14 +45,10 @@ def reliability(probs: Tensor, labels: Tensor, bins: int = 15) -> Reliability:
 
 def _reliability(probs: Tensor, labels: Tensor, bins: int, weights: Tensor | None) -> Reliability:
     """The same with weights: `count` is then their sum."""
-    if not isinstance(bins, int) or bins < 1:
-        raise ArgumentError(f"bins={bins!r}: give a whole number of bins, at least 1")
     probs = check_probs(probs)
     labels = check_labels(labels, probs)
     confidence = confidence_of(probs)  # (n,)
-    # Only the inner edges. So a confidence of 1, or slightly more by rounding, falls into the top bin.
-    inner_edges = torch.arange(1, bins, dtype=torch.float64) / bins
-    bin_of = torch.bucketize(confidence, inner_edges, right=True)  # (n,)
+    bin_of = bin_numbers(confidence, bins)  # (n,)
     own = None if weights is None else check_weights(weights, len(probs))
     count = torch.bincount(bin_of, own, minlength=bins)  # (bins,)
 

@@ -72,6 +72,11 @@ def check_weights(weights: Tensor, n: int) -> Tensor:
     return w
 
 
+def weights_or_ones(weights: Tensor | None, n: int) -> Tensor:
+    """The weights, checked, in float64 on the CPU; n ones without them."""
+    return torch.ones(n, dtype=torch.float64) if weights is None else check_weights(weights, n)
+
+
 def check_scores(scores: Tensor, name: str) -> Tensor:
     """Check that `scores` are numbers without NaN, and return them in float64 on the CPU."""
     if not isinstance(scores, Tensor) or not scores.is_floating_point():
@@ -108,6 +113,15 @@ def check_values(mean: Tensor, deviation: Tensor | None, targets: Tensor) -> tup
         raise ArgumentError("the deviations are not all positive")
     m, d, t = (each.detach().double().cpu() for each in (mean, deviation, targets))
     return m, d, t
+
+
+def bin_numbers(values: Tensor, bins: int) -> Tensor:
+    """The number b = 0, …, bins − 1 of the bin, from b/bins to below (b+1)/bins, of each value (n,)."""
+    if not isinstance(bins, int) or bins < 1:
+        raise ArgumentError(f"bins={bins!r}: give a whole number of bins, at least 1")
+    # Only the inner edges. So a value of 1, or slightly more by rounding, falls into the top bin.
+    inner_edges = torch.arange(1, bins, dtype=torch.float64) / bins
+    return torch.bucketize(values.contiguous(), inner_edges, right=True)
 
 
 def weighted_mean(values: Tensor, weights: Tensor | None) -> float:
