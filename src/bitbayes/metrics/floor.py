@@ -49,9 +49,11 @@ def calibration_floor(
     bin_of = bin_numbers(confidence, bins)
     generator = torch.Generator().manual_seed(seed)
     errors = torch.zeros(draws, dtype=torch.float64)
-    for number in bin_of.unique():
+    for number in range(bins):
         own, mass = confidence[bin_of == number], w[bin_of == number]  # (m,)
-        for part in errors.split(max(1, NUMBERS_AT_A_TIME // len(own))):  # views
+        rows = max(1, NUMBERS_AT_A_TIME // max(1, len(own)))
+        for start in range(0, draws, rows):
+            part = errors[start : start + rows]  # a view
             right = torch.rand(len(part), len(own), generator=generator, dtype=torch.float64) < own
             part += (right.double() @ mass - own @ mass).abs()
     errors /= w.sum()

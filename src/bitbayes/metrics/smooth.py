@@ -50,7 +50,7 @@ def smooth_ece(probs: Tensor, labels: Tensor, *, weights: Tensor | None = None) 
     def integral(sigma: float) -> float:
         """∫₀¹ |r_σ(t)| dt; in its cosine series the kernel is a factor e^(−(πmσ)²/2) for each m."""
         smoothed = torch.fft.irfft(cosines * (-(sigma * frequencies).square() / 2).exp(), 2 * CELLS)
-        return smoothed.abs().sum().item()
+        return float(smoothed.abs().sum())
 
     low, high = SMALLEST_BANDWIDTH, 1.0
     at_smallest = integral(low)
