@@ -56,8 +56,8 @@ class Decisions:
             return cls(None, None, sets)
         if isinstance(threshold, bool) or not isinstance(threshold, (int, float)):
             raise ArgumentError(
-                f"threshold={threshold!r}: expected a score or a RiskThreshold, as `threshold` returns them. A "
-                "promise about inputs with a large enough score, too, is made with that score from the "
+                f"threshold={threshold!r}: expected a score or a RiskThreshold, as `threshold` returns them. "
+                "A promise about inputs with a large enough score, too, is made with that score from the "
                 "beginning: it is the `score_threshold` of the RiskThreshold"
             )
         if not isinstance(threshold, RiskThreshold):
@@ -82,7 +82,7 @@ class Decisions:
         return (*accept, SETS if isinstance(self.sets, PredictionSets) else INTERVAL)
 
     def accept(self, scores: Tensor | None, confidences: Tensor | None) -> Tensor:
-        """Return whether to accept each input, (n,), from scores and confidences (n,). NaN is not accepted."""
+        """Return whether to accept each input, (n,), from their scores and confidences; never NaN."""
         if self.score is None:
             return _reach(confidences, self.confidence)
         accepted = _reach(scores, self.score)

@@ -128,7 +128,7 @@ def write(
 
 
 def _texts(graph: Graph, metadata: Mapping[str, Any] | None) -> dict[str, str]:
-    """What the file says, as texts: of its form, of the graph, and the user's own. What is none is in JSON."""
+    """What the file says, as texts: of its form, of the graph, and the user's own. Others are in JSON."""
     if metadata is not None and not isinstance(metadata, Mapping):
         raise ArgumentError(f"metadata is a {type(metadata).__name__}: expected a mapping from names")
     for name in metadata or {}:
@@ -270,7 +270,7 @@ def _stable_sort(values: Any, stable: bool = True, dim: int = -1, descending: bo
     """A stable sort in ONNX, whose TopK takes the first of equal values first. The exporter has none."""
     from onnxscript import opset18 as op
 
-    size = op.Reshape(op.Gather(op.Shape(values), dim, axis=0), op.Constant(value_ints=[1]))
+    size = op.Shape(values, start=dim, end=dim + 1 or None)
     return op.TopK(values, size, axis=dim, largest=descending, sorted=True)
 
 
