@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from bitbayes import metrics, rays
 from bitbayes.decisions.conformal_interval import ConformalInterval
+from bitbayes.decisions.exported import ACCEPT, INTERVAL, SETS, Decisions
 from bitbayes.decisions.prediction_sets import Groups, PredictionSets, SetMethod
 from bitbayes.decisions.shift_test import ShiftTest
 from bitbayes.errors import (
@@ -81,7 +82,7 @@ from bitbayes.options import (
 )
 from bitbayes.posteriors import WeightPosterior, posterior_of
 from bitbayes.posteriors.base import Passed
-from bitbayes.predicting import RANKS, SCORE, Predictive, Predictor, Rank
+from bitbayes.predicting import CONFIDENCE, RANKS, SCORE, Predictive, Predictor, Rank
 from bitbayes.prior import Prior, check_noise_variance, check_variance, differentiable, positive
 from bitbayes.processes import current_processes
 from bitbayes.progress import track
@@ -1220,7 +1221,10 @@ class Laplace(ModelWrapper):
     # ---- files
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Write what was fitted and chosen to a safetensors file. The model itself is not part of it."""
+        """Write what was fitted and chosen to a safetensors file. The model itself is not part of it.
+
+        Nor are thresholds and prediction sets, which `export` writes.
+        """
         check_writable(Path(path))
         fitted = self._fitted_posterior().fitted
         if fingerprint(self.model) != fitted.fingerprint:
@@ -1264,6 +1268,9 @@ class Laplace(ModelWrapper):
         *,
         dynamic_shapes: export.DynamicShapes | None = None,
         score: bool | Rank = False,
+        threshold: float | None = None,
+        sets: PredictionSets | ConformalInterval | None = None,
+        classes: Sequence[str] | None = None,
         metadata: Mapping[str, object] | None = None,
     ) -> None:
         """Write model and posterior as one graph that runs without bitbayes.
@@ -1271,7 +1278,8 @@ class Laplace(ModelWrapper):
         The graph's output has the shape of the model's own, for any number of rows. Its softmax (or sigmoid)
         is `predict_proba`, with the present predictive, prior variance, temperature and residual. In
         regression it has two outputs, "values" and "deviations" (of y). The graph does not check its inputs:
-        if the network overflows, so does the graph. The predictive must be one in closed form.
+        if the network overflows, so does the graph, and it accepts nothing. The predictive must be one in
+        closed form. docs/deploy.md lists all outputs and what the metadata say.
 
         Args:
             path: ends in ".onnx" (last layer only; needs the extra `onnx`), or in ".pt2" for
@@ -1283,8 +1291,15 @@ class Laplace(ModelWrapper):
                 are equal sizes. A `torch.export.Dim` in the place of a name gives bounds.
             score: whether the graph has a second output for a threshold: True or "score" for `score(x)`,
                 "confidence" for `confidence(x)`; the output has that name.
-            metadata: what to write into the file about the graph: texts, or what JSON can hold. Versions are
-                added.
+            threshold: adds the output "accept" (n,). A score, as `threshold(loader)` returns it, accepts what
+                reaches it. A `RiskThreshold` is a confidence, and accepts what reaches it and its
+                `score_threshold`, if it has one: the risk is guaranteed among the accepted. A threshold does
+                not know its settings: make it after the last change.
+            sets: what `sets` has returned, with the present settings: adds the output "sets" (n, k), which is
+                `sets(x)`. In regression, what `conformal_interval` has returned: adds "interval"
+                (n, outputs, 2).
+            classes: the names of the classes, in their order, for the metadata.
+            metadata: what else to write into the file: texts, or what JSON can hold.
 
         >>> import os, tempfile
         >>> import bitbayes as bb
@@ -1318,13 +1333,18 @@ class Laplace(ModelWrapper):
         if not isinstance(score, bool):
             one_of("score", score, RANKS)
         by = SCORE if score is True else score or None
-        classifies = predictive.likelihood.classifies
+        likelihood = predictive.likelihood
         if by is not None and by != SCORE:
-            predictive.likelihood.require_classes()
-        outputs = (export.LOGITS,) if classifies else (export.VALUES, export.DEVIATIONS)
-        module = self if by is None and classifies else _Outputs(self, by)
-        names = outputs if by is None else (*outputs, by)
-        graph = export.Graph(module, names, differentiates=every)
+            likelihood.require_classes()
+        decisions = Decisions.checked(threshold, sets, self._predictor(), predictive)
+        about = {"likelihood": likelihood.name, **decisions.about()}
+        if classes is not None:
+            likelihood.require_classes()
+            about["classes"] = export.check_classes(classes, likelihood.classes(posterior.outputs))
+        first = (export.LOGITS,) if likelihood.classifies else (export.VALUES, export.DEVIATIONS)
+        names = (*first, *(() if by is None else (by,)), *decisions.outputs)
+        module = self if names == (export.LOGITS,) else _Outputs(self, names, decisions)
+        graph = export.Graph(module, names, differentiates=every, about=about)
         export.write(graph, target, example, dynamic_shapes=dynamic_shapes, metadata=metadata)
 
     def __repr__(self) -> str:
@@ -1581,30 +1601,38 @@ def _requires_grad(x: Any) -> bool:
 
 
 class _Outputs(nn.Module):
-    """What a graph returns: drop-in logits, or values and deviations; then score or confidence, if any."""
+    """What a graph returns: drop-in logits, or values and deviations; then ranks and decisions, if any."""
 
-    def __init__(self, bayes: Laplace, by: str | None) -> None:
+    def __init__(self, bayes: Laplace, names: tuple[str, ...], decisions: Decisions) -> None:
         super().__init__()
-        self.bayes, self.by = bayes, by
+        self.bayes, self.names, self.decisions = bayes, names, decisions
 
     def forward(self, x: Any) -> tuple[Tensor, ...]:
         first, passed = self.bayes._drop_in(x)
-        posterior = self.bayes._fitted_posterior()
+        posterior, settings = self.bayes._fitted_posterior(), self.bayes._predictor().settings
         assert passed is not None  # only closed forms are exported
-        likelihood, layout = posterior.likelihood, posterior.layout
-        found = [first]
-        if not likelihood.classifies:
-            predicted = Prediction.of(passed.gaussian, likelihood, self.bayes._predictor().settings)
+        likelihood, layout, decisions = posterior.likelihood, posterior.layout, self.decisions
+        found: dict[str, Tensor] = {export.LOGITS: first}
+        scores = confidences = None
+        if SCORE in self.names or decisions.by_score:
+            energy = likelihood.score(settings.without_bias(passed.gaussian))
+            scores = settings.score(energy, passed.distances)
+        if likelihood.classifies:
+            rows = layout.flatten(first, passed.gaussian.scale.shape[0], posterior.outputs)
+            probabilities = likelihood.log_probabilities(rows).exp()
+            confidences = likelihood.confidence(probabilities)
+            if SETS in self.names:
+                found[SETS] = decisions.sets_of(probabilities, scores)
+        else:
+            predicted = Prediction.of(passed.gaussian, likelihood, settings)
             values = (predicted.mean, predicted.deviation)
             same = first.numel() == predicted.mean.numel()  # a model may return (n,)
-            found = [each.reshape(first.shape) if same else each for each in values]
-        if self.by == SCORE:
-            settings = self.bayes.settings
-            energy = likelihood.score(settings.without_bias(passed.gaussian))
-            ranks = settings.score(energy, passed.distances)
-        elif self.by is not None:
-            rows = layout.flatten(first, passed.gaussian.scale.shape[0], posterior.outputs)
-            ranks = likelihood.confidence(likelihood.log_probabilities(rows).exp())
-        if self.by is not None:
-            found.append(layout.assemble([(layout.position_sizes(tuple(first.shape)), ranks)]))
-        return tuple(found)
+            shaped = [each.reshape(first.shape) if same else each for each in values]
+            found[export.VALUES], found[export.DEVIATIONS] = shaped
+            if INTERVAL in self.names:
+                found[INTERVAL] = decisions.intervals_of(*values)
+        accepted = decisions.accept(scores, confidences) if ACCEPT in self.names else None
+        for name, ranks in ((SCORE, scores), (CONFIDENCE, confidences), (ACCEPT, accepted)):
+            if ranks is not None:
+                found[name] = layout.assemble([(layout.position_sizes(tuple(first.shape)), ranks)])
+        return tuple(found[name] for name in self.names)
