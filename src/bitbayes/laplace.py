@@ -112,6 +112,7 @@ SETTABLE = (
     "prior_variance",
     "near_variance",
     "beyond_variance",
+    "noise_variance",
     "predictive",
     "covariance",
 )

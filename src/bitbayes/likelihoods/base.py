@@ -120,7 +120,8 @@ class Likelihood(ABC):
         def refuse() -> None:
             given = f"of type {labels.dtype}"
             if ok is not False:  # the values are wrong, not the type
-                values = torch.unique(labels).tolist()
+                values = torch.unique(labels)
+                values = torch.cat([values[~values.isfinite()], values[values.isfinite()]]).tolist()
                 given = f"{values[:5]}{' and more' if len(values) > 5 else ''}"
             ignore = f". {IGNORE_MASKED}" if bool((labels == MASKED).any()) else ""
             raise DataError(f"{where}: the labels are {given}; {expected}{ignore}{self._advice(labels, k)}")
@@ -138,7 +139,7 @@ class Likelihood(ABC):
                 ". If each input may have several labels, use Laplace(model, likelihood='multilabel'); if "
                 "they are one-hot, give labels.argmax(1)"
             )
-        real = labels.is_floating_point() and not zero_or_one
+        real = labels.is_floating_point() and not zero_or_one and bool(labels.isfinite().all())
         return ". For regression, use Laplace(model, likelihood='gaussian')" if real else ""
 
     @abstractmethod
