@@ -114,6 +114,7 @@ SETTABLE = (
     "prior_variance",
     "near_variance",
     "beyond_variance",
+    "noise_variance",
     "predictive",
     "covariance",
 )
@@ -1086,7 +1087,8 @@ class Laplace(ModelWrapper):
 
     # ---- far from the data
 
-    def limit(self, x: Tensor, *, tolerance: float = 0.0) -> Limit:
+    # The other type is that of regression. Not their union, which every caller would have to take apart.
+    def limit(self, x: Tensor, *, tolerance: float = 0.0) -> Limit | Any:
         """Return the limit of the confidence of `predict_proba(δ·x)` as δ → ∞, and its class: (n,) each.
 
         The limit is computed in one pass, in float64, and not sampled at a large δ. With the residual it is
@@ -1094,6 +1096,9 @@ class Laplace(ModelWrapper):
         s = 0 the features stop growing, and the limit is the prediction there. With several labels for each
         input both are (n, k), one for each label. It needs a predictive in closed form, and a network that is
         piecewise affine, such as a ReLU network.
+
+        In regression it is a `ValueLimit`: the limit `ratio` of |mean|/deviation, and the slopes of both in
+        δ, (n, k) each. The ratio is |μᵀs|/√(sᵀΣs), and 0 with the residual.
 
         Args:
             x: one ray for each row.
@@ -1109,11 +1114,15 @@ class Laplace(ModelWrapper):
         >>> bool((limit.confidence - far.values).abs().max() < 1e-4), bool((limit.label == far.indices).all())
         (True, True)
         """
-        self._fitted_posterior().likelihood.require_rays()
-        x, _ = rays.unit_rays(x)
-        along = self._current_predictor().rays(x, find_alpha=False, tolerance=tolerance)
-        predictive = self._predictive()
-        found = rays.limit(along, predictive.likelihood, predictive.name)
+        likelihood = self._fitted_posterior().likelihood
+        likelihood.require_rays()
+        x, size = rays.unit_rays(x)
+        predictor = self._current_predictor()
+        along = predictor.rays(x, find_alpha=False, tolerance=tolerance)
+        if not likelihood.classifies:
+            values = rays.value_limit(along, size, predictor.noise_deviations)
+            return rays.ApproximateValueLimit(*values) if tolerance else values
+        found = rays.limit(along, likelihood, self._predictive().name)
         return rays.ApproximateLimit(*found) if tolerance else found
 
     def bound(self, x: Tensor | None = None, *, form: BoundForm = "tight") -> Tensor:
@@ -1122,7 +1131,8 @@ class Laplace(ModelWrapper):
         For the last layer it is one number for all x. Without the residual, no prediction exceeds it either,
         near or far. With `layers="all"` there is one for each row of x. With the residual at the input it is
         1/k, for x ≠ 0, and says nothing of where the confidence is near that: see `certify`. There is a bound
-        for "probit", "quadrature", "pairwise" and "meanfield".
+        for "probit", "quadrature", "pairwise" and "meanfield". With several labels there is one for each,
+        (k,) or (n, k). In regression it bounds |mean|/deviation in the place of a confidence, (k,) or (n, k).
 
         Last layer, one logit: σ(√(μᵀΣ⁻¹μ/κ)), with κ = π/8, and weights and bias together. No smaller number
         holds for all features: the confidence tends to it along t·Σ⁻¹μ. With k logits, each difference of two
@@ -1156,14 +1166,18 @@ class Laplace(ModelWrapper):
         predictor, predictive = self._current_predictor(), self._predictive()
         posterior, settings, likelihood = predictor.posterior, self.settings, predictive.likelihood
         bias = settings.bias_like(torch.zeros((), dtype=torch.float64))
-        request = BoundRequest(likelihood, predictive.name, form, settings.temperature, bias)
+        units = predictor.noise_deviations[:, None] if likelihood.has_noise else settings.temperature
+        request = BoundRequest(likelihood, predictive.name, form, units, bias)
         found = posterior.bound(x, predictor.prior, request)
         residual = predictor.residual
         if residual is None or not residual.measures_input or not settings.counting(len(residual.names))[0]:
             return found
-        return rays.bound_with_residual(found, x, likelihood.far_confidence(posterior.outputs))
+        far, every = likelihood.far_confidence(posterior.outputs), posterior.over_all_layers
+        return rays.bound_with_residual(found, x, far, for_each_ray=every)
 
-    def certify(self, x: Tensor, *, at_most: float | None = None, tolerance: float = 0.0) -> Certificate:
+    def certify(
+        self, x: Tensor, *, at_most: float | None = None, tolerance: float = 0.0
+    ) -> Certificate | Any:  # as `limit`
         """Return a certificate for each ray δ·x: alpha, the limit, a confidence, and `beyond`; (n,) each.
 
         The confidence of `predict_proba(δ·x)` exceeds the certified one for no δ ≥ alpha. Beyond alpha every
@@ -1181,9 +1195,13 @@ class Laplace(ModelWrapper):
         it is at most 1e-3 above the largest confidence. All is computed in float64; predictions in float32
         may differ by their rounding.
 
+        With several labels each one has its own, (n, k), and takes its own sweep. In regression it is a
+        `ValueCertificate`: a `ratio` that |mean|/deviation exceeds for no δ ≥ alpha, and with `at_most` a δ
+        from which on that is at most this number. From `beyond` of at_most=1.64 on, intervals of 90 % hold 0.
+
         Args:
             x: one ray for each row.
-            at_most: a confidence, for `beyond`, which is None otherwise.
+            at_most: a confidence (in regression a ratio), for `beyond`, which is None otherwise.
             tolerance: above 0 the result is approximate, and its type says so. Units whose slope is smaller
                 than this, relative to the largest of their layer, are then taken as settled. A few such units
                 can make alpha very large, although hardly anything changes there.
@@ -1214,9 +1232,12 @@ class Laplace(ModelWrapper):
         beyond = None
         if at_most is not None:
             request = predictor.residual, predictive.likelihood, predictive.name, at_most
-            beyond = rays.beyond(along, x, *request) / size.to(found.alpha.device)
-        kind = rays.ApproximateCertificate if tolerance else Certificate
-        return kind(found.alpha / size.to(found.alpha.device), found.limit, found.confidence, beyond)
+            beyond = rays.beyond(along, x, *request)
+            beyond = beyond / size.to(beyond).reshape(-1, *[1] * (beyond.dim() - 1))
+        values = found.alpha / size.to(found.alpha.device), found.limit, found.confidence, beyond
+        if not predictive.likelihood.classifies:
+            return (rays.ApproximateValueCertificate if tolerance else rays.ValueCertificate)(*values)
+        return (rays.ApproximateCertificate if tolerance else Certificate)(*values)
 
     # ---- files
 

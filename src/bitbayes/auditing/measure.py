@@ -33,6 +33,7 @@ from bitbayes.auditing.predictions import (
 from bitbayes.auditing.prior_curve import measure_prior_curve
 from bitbayes.auditing.progress import ReportProgress, say_nothing, shown
 from bitbayes.auditing.rankings import rank_test
+from bitbayes.auditing.regression import refuse_regression
 from bitbayes.auditing.report import AuditReport
 from bitbayes.auditing.scores import (
     predict_sets,
@@ -112,6 +113,7 @@ def audit(
         subject or type(model).__name__,
         command or f"bb.audit(model, train, validation, test, outliers, seed={seed})",
     )
+    refuse_regression(model, train)
     with shown(progress) as report:
         return _measure(model, request, report)
 
