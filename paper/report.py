@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 # The figures that need no data set.
 TOY_FIGURES = ("toy", "linear-regions", "bounded-logit")
+# Those that are not about the data set of `--train`, and the stem of their files.
+STEMS = {**dict.fromkeys(TOY_FIGURES, "toy"), "held-out": "sets"}
 
 
 class Report:
@@ -122,7 +124,7 @@ def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list
 def command(name: str, options: Options) -> str:
     """Return the command that makes the results again. The user adds the data folder."""
     words = ["python -m paper", name]
-    if name not in TOY_FIGURES:
+    if name not in STEMS:
         words += ["--train", options.train, "--trials", str(options.trials)]
     if options.device.type != "cpu":
         words += ["--device", str(options.device)]
