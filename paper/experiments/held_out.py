@@ -51,6 +51,9 @@ BY = {
     "default": "score",
 }
 PICTURE_COLOURS = {"laplace-torch": "dla", "ensemble": "kfla", "default": "default"}
+# Larger ratios of the NLL are drawn at the edge. How texts stand beside points.
+LARGEST_RATIO = 1.4
+BESIDE: dict[str, Any] = {"textcoords": "offset points", "va": "center", "size": 7}
 MEASURES = ("accuracy", "nll", "brier", "ece", "ece_floor", "aurc")
 
 
@@ -288,7 +291,8 @@ def show(values: dict[str, Any], report: Report) -> None:
         "Held-out data: accuracy and calibration",
         ["Set", "Method", "Accuracy, %", "NLL", "Brier", "ECE, %", "ECE if it were calibrated, %", "AURC, %"],
         [_row(data, key) for data in values["sets"] for key in methods],
-        about + " The sixth number is the mean ECE of labels that are drawn from the probabilities.",
+        about
+        + " *ECE if it were calibrated* is the mean ECE of labels that are drawn from the probabilities.",
         *not_run,
         extra="calibration",
     )
@@ -323,11 +327,24 @@ def _values(data: dict[str, Any], key: str, what: str, factor: float = 100) -> l
     return [factor * each[key][what] for each in data["splits"]]
 
 
+def _p(p: float) -> str:
+    """Return a p-value to three digits.
+
+    >>> _p(0.0004), _p(0.04)
+    ('< 0.001', '0.040')
+    """
+    return "< 0.001" if p < 0.001 else f"{p:.3f}"
+
+
+def _equal(p: float) -> str:
+    return _p(p) if p < 0.001 else f"= {_p(p)}"
+
+
 def _likelihood_row(data: dict[str, Any], methods: list[str], cell: Cell) -> list[str]:
     mean, margin, _ = cell.result
     ratio = f"{math.exp(mean):.3f} [{math.exp(mean - margin):.3f}, {math.exp(mean + margin):.3f}]"
     cells = [format_mean_std(_values(data, key, "nll", 1), 4) for key in methods]
-    return [data["name"], f"{data['rows']:,}", str(data["classes"]), *cells, ratio, f"{cell.p:.3f}"]
+    return [data["name"], f"{data['rows']:,}", str(data["classes"]), *cells, ratio, _p(cell.p)]
 
 
 def _row(data: dict[str, Any], key: str) -> list[str]:
@@ -350,8 +367,8 @@ def _stranger_row(data: dict[str, Any], methods: list[str], auroc: Cell, fpr95: 
     cells = [f"{mean(key, 'auroc'):.1f} / {mean(key, 'fpr95'):.0f}" for key in methods]
     gain, margin, _ = (100 * number for number in auroc.result)
     differences = [
-        f"{gain:+.1f} [{gain - margin:+.1f}, {gain + margin:+.1f}], {auroc.p:.3f}",
-        f"{100 * fpr95.result.mean:+.0f}, {fpr95.p:.3f}",
+        f"{gain:+.1f} [{gain - margin:+.1f}, {gain + margin:+.1f}], {_p(auroc.p)}",
+        f"{100 * fpr95.result.mean:+.0f}, {_p(fpr95.p)}",
     ]
     confidences = f"{mean('temperature', 'mmc'):.0f}, {mean('default', 'mmc'):.0f} %"
     return [data["name"], auroc.strangers, *cells, *differences, confidences]
@@ -362,14 +379,14 @@ def _verdicts(claims: list[Claim]) -> list[str]:
     texts = []
     for claim in claims:
         behind = [
-            f"{each.set_name}{f' ({each.strangers})' if each.strangers else ''}, p = {each.p:.3f}"
+            f"{each.set_name}{f' ({each.strangers})' if each.strangers else ''}, p {_equal(each.p)}"
             for each in claim.misses()
         ]
         texts.append(
             f"**{claim.text}.** Behind in {len(behind)} of {len(claim.cells)} comparisons"
             f"{': ' + '; '.join(behind) if behind else ''}. A difference is shown (p < {LEVEL}) against it "
             f"in {claim.count(-claim.sign)}, and in its favour in {claim.count(claim.sign)}. Over all sets: "
-            f"p = {claim.across:.3f}."
+            f"p {_equal(claim.across)}."
         )
     return texts
 
@@ -384,24 +401,36 @@ def draw(values: dict[str, Any]) -> Figure:
         for shift, key in ((-0.2, "laplace-torch"), (0.0, "ensemble"), (0.2, "default")):
             if key in data["splits"][0]:
                 ratios = [each[key]["nll"] / each["temperature"]["nll"] for each in data["splits"]]
-                _points(likelihood, ratios, place + shift, key, TITLES[key] if not place else None)
+                drawn = [min(each, LARGEST_RATIO) for each in ratios]
+                _points(likelihood, drawn, place + shift, key, TITLES[key] if not place else None)
+                if max(ratios) > LARGEST_RATIO:
+                    text = f"up to {max(ratios):.0f}"
+                    likelihood.annotate(text, (LARGEST_RATIO, place + shift), (-6, 0), **BESIDE, ha="right")
         for shift, name in zip((-0.15, 0.15), _strangers(data), strict=True):
             gains = [100 * each for each in _differences(data["splits"], "auroc", "plain", name)]
             _points(auroc, gains, place + shift, "default", None)
-            auroc.annotate(
-                name, (max(gains), place + shift), (4, 0), textcoords="offset points", va="center", size=7
-            )
+            auroc.annotate(name, (max(gains), place + shift), (6, 0), **BESIDE)
     likelihood.axvline(1, color=COLOURS["temperature"], linewidth=1)
     auroc.axvline(0, color=COLOURS["plain"], linewidth=1)
     likelihood.set(title="NLL / that of temperature scaling (each split)")
     auroc.set(title="AUROC − that of the energy, points (each split)")
     likelihood.set_yticks(range(len(names)), names)
     likelihood.invert_yaxis()
+    likelihood.set_xlim(right=LARGEST_RATIO)
     auroc.margins(x=0.25)
-    likelihood.legend(fontsize=7.5)
+    likelihood.legend(fontsize=7.5, loc="lower right")
     return figure
 
 
 def _points(panel: Axes, numbers: list[float], place: float, key: str, label: str | None) -> None:
     colour = COLOURS[PICTURE_COLOURS[key]]
-    panel.plot(numbers, [place] * len(numbers), "o", color=colour, markersize=3.5, alpha=0.8, label=label)
+    panel.plot(
+        numbers,
+        [place] * len(numbers),
+        "o",
+        color=colour,
+        markersize=3.5,
+        alpha=0.8,
+        label=label,
+        clip_on=False,
+    )

@@ -1,7 +1,9 @@
 """The table of held-out data, on two tiny sets: its numbers are those of the public API, and its claims."""
 
 import math
+import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -103,6 +105,18 @@ def test_the_files_are_written_and_can_be_drawn_again(values, options):
     again = Report("held-out", "sets", replace(options, redraw=True))
     held_out.show(again.read_numbers(), again)
     assert written == {path.name: path.read_text() for path in again.written if path.suffix == ".md"}
+
+
+def test_the_tables_that_were_kept_are_those_of_their_numbers(tmp_path, options):
+    kept = Path(__file__).parents[3] / "results/held-out"
+    (tmp_path / "held-out").mkdir()
+    shutil.copy(kept / "sets.json", tmp_path / "held-out")
+    report = Report("held-out", "sets", replace(options, output=tmp_path, redraw=True))
+    held_out.show(report.read_numbers(), report)
+    tables = [path for path in report.written if path.suffix == ".md"]
+    assert len(tables) == 3
+    for path in tables:
+        assert path.read_text() == (kept / path.name).read_text()
 
 
 def test_the_floor_of_the_ece_is_that_of_labels_from_the_probabilities():
