@@ -24,9 +24,10 @@ from paper.training.cache import device_name
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# The figures that need no data set, and those that need only the numbers of others.
+# The figures that need no data set.
 TOY_FIGURES = ("toy", "linear-regions", "bounded-logit")
-COLLECTIONS = ("promises",)
+# Those that are not about the data set of `--train`, and the stem of their files.
+STEMS = {**dict.fromkeys(TOY_FIGURES, "toy"), "promises": "images", "held-out": "sets"}
 
 
 class Report:
@@ -130,7 +131,7 @@ def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list
 def command(name: str, options: Options) -> str:
     """Return the command that makes the results again. The user adds the data folder."""
     words = ["python -m paper", name]
-    if name not in (*TOY_FIGURES, *COLLECTIONS):
+    if name not in STEMS:
         words += ["--train", options.train, "--trials", str(options.trials)]
     if options.device.type != "cpu":
         words += ["--device", str(options.device)]

@@ -68,7 +68,7 @@ def explorer_frame() -> str:
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     name = page.file.src_uri
-    if re.fullmatch(r"results/[^/]+/.*", name) and not name.startswith("results/promises/"):
+    if re.fullmatch(r"results/(?!promises/)[^/]+/(?!README).*", name):
         page.meta["search"] = {"exclude": True}  # a search should lead to pages, not to tables of numbers
     markdown = links_on_the_site(markdown, name).replace("<!-- explorer -->", explorer_frame())
     return with_cards(markdown) if name == CLAIMS else markdown

@@ -10,9 +10,9 @@ from paper.names import NAMES
 from paper.numbers import paper_numbers
 from paper.options import Options
 from paper.registry import reproduce
-from paper.report import COLLECTIONS, TOY_FIGURES, Report, round_floats
+from paper.report import STEMS, Report, round_floats
 
-TABLES = [name for name in NAMES if name not in (*TOY_FIGURES, *COLLECTIONS, "openood")]
+TABLES = [name for name in NAMES if name not in (*STEMS, "openood")]
 
 
 def numbers(value):
