@@ -174,12 +174,14 @@ class RiskThreshold(float):
             losses, unit, p_value = matrix[labels.long(), action], float(matrix.max()), hoeffding_bentkus
         # A test for each threshold, at its share of 1 − level.
         sequence = _sequence(tuned, n, risk, 1 - level) if loss is None else _grid(1 - level, unit)
-        tests = [_Test.of(t, alpha, confidence, losses / unit) for t, alpha in sequence]
+        tests: list[_Test] = []
         passed, alpha = None, 0.0
-        for test in tests:
-            alpha += test.alpha
-            if not alpha:  # before the beginning, or after the end
+        for threshold, share in sequence:
+            alpha += share
+            if not alpha:  # after a failure, until the next beginning
                 continue
+            test = _Test.of(threshold, share, confidence, losses / unit)
+            tests.append(test)
             if test.accepted and p_value(test.total, test.accepted, risk / unit) <= alpha:
                 passed = test, alpha
             else:
@@ -254,9 +256,9 @@ def _sequence(tuned: TunedData | None, n: int, risk: float, alpha: float) -> Ite
     if tuned is None or not tuned.confidences:
         yield from _grid(alpha)
         return
-    first = beginning(tuned, n, risk)
-    for place, threshold in enumerate(tuned.confidences):
-        yield threshold, alpha if place == first else 0.0
+    first, *others = tuned.confidences[beginning(tuned, n, risk) :]
+    yield first, alpha
+    yield from ((each, 0.0) for each in others)
 
 
 def _grid(alpha: float, unit: float | None = None) -> Iterator[tuple[float, float]]:
