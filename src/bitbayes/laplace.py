@@ -844,13 +844,12 @@ class Laplace(ModelWrapper):
         if loss is not None:
             raise ArgumentError("loss= is of a risk: give risk=, the largest mean cost, in its units")
         accept = 0.95 if accept is None else accept
-        by = SCORE if by is None else by
         metrics.check_share(accept)
-        one_of("by", by, RANKS)
+        rank = SCORE if by is None else one_of("by", by, RANKS)
         self._warn_if_untuned()
         predictor = self._current_predictor()
         batches = predictor.batches(loader, keep_labels=True)
-        ranks = predictor.rank(batches, by, predictor.predictive(self.predictive))
+        ranks = predictor.rank(batches, rank, predictor.predictive(self.predictive))
         return metrics.threshold(torch.cat([each.cpu() for _, each in ranks]), accept=accept)
 
     @torch.no_grad()
@@ -881,7 +880,8 @@ class Laplace(ModelWrapper):
         an input with the label has it in its set.
 
         Args:
-            loader: calibration data, labelled as for `fit`, that neither `fit` nor `tune` has seen.
+            loader: calibration data, labelled as for `fit`, that neither `fit` nor `tune` has seen: those
+                are refused.
             coverage: between 0 and 1. It takes at least ⌈1/(1 − coverage)⌉ − 1 points: 19 for 0.95.
             method: "lac": c is the probability, which gives the smallest sets on average. "aps": c is the
                 probability of y and all less probable classes together, so that hard inputs get larger sets.
@@ -919,7 +919,8 @@ class Laplace(ModelWrapper):
         above `coverage`, whatever the model and the noise. `interval` needs its Gaussian to be right.
 
         Args:
-            loader: calibration data, labelled as for `fit`, that neither `fit` nor `tune` has seen.
+            loader: calibration data, labelled as for `fit`, that neither `fit` nor `tune` has seen: those
+                are refused.
             coverage: of each output by itself, between 0 and 1. It takes at least ⌈1/(1 − coverage)⌉ − 1
                 points: 9 for 0.9.
             progress: as for `fit`.

@@ -42,7 +42,7 @@ class TunedData:
         ordered, order = confidences.double().cpu().sort(descending=True)
         errors, n = wrong.cpu()[order].long().cumsum(0), len(ordered)
         places = -(-torch.arange(1, QUANTILES + 1) * n // QUANTILES) - 1  # ⌈i·n/200⌉ − 1
-        values = ordered[places].unique().flip(0)
+        values = torch.unique(ordered[places]).flip(0)
         # Points that share a confidence are accepted together.
         accepted = torch.searchsorted(-ordered, -values, right=True)
         found: tuple[list[float], list[int], list[int]]
