@@ -24,12 +24,13 @@ from bitbayes.errors import DataError, EdgeWarning
 from bitbayes.tuned import TunedData
 from prediction_sets import Problem, problems
 
-LEVEL, SIZES = 0.95, (300, 1000)
+LEVEL = 0.95
 RISKS = {"digits": (0.01, 0.02, 0.05), "20 % of labels flipped": (0.2, 0.25, 0.3)}
 # Costs of a mistake and of asking a person, who is always right: the last action.
 MISTAKE, ASKED = 1.0, 0.3
 COSTS = {"digits": (0.01, 0.02, 0.05), "20 % of labels flipped": (0.2, 0.25, 0.28)}
-KINDS = ("tuned", "fixed grid", "costs")
+# What is tested, and how many calibration points there are.
+KINDS = {"tuned": (300, 1000), "fixed grid": (1000,), "costs": (1000,)}
 
 
 class Found(NamedTuple):
@@ -54,9 +55,9 @@ def main() -> None:
     for each in problems():
         probabilities = each.bayes.predict_proba(each.x)
         check_call(each, probabilities)
-        for kind in KINDS:
+        for kind, sizes in KINDS.items():
             for risk in (COSTS if kind == "costs" else RISKS)[each.name]:
-                for size in SIZES:
+                for size in sizes:
                     print_row(each, probabilities, kind, risk, size, draws, high)
 
 

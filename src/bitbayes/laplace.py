@@ -794,9 +794,9 @@ class Laplace(ModelWrapper):
         calibration data were. Without errors, ⌈ln(1 − level)/ln(1 − risk)⌉ accepted points suffice: 59 for
         5 % at 0.95. A `DataError` says so where no threshold can promise the risk.
 
-        The thresholds tested are quantiles of the confidences of the data of `tune`, and begin where these
-        leave the most room for errors. If nothing was tuned, or with `loss`, they are 19 fixed ones, which
-        share 1 − level, and it takes about twice as many points (`bitbayes.decisions.risk_threshold`).
+        The thresholds tested are quantiles of the confidences of the data of `tune`, and begin at the
+        strictest that these let expect to pass. If nothing was tuned, or with `loss`, they are 19 fixed ones,
+        which share 1 − level, and it takes about twice as many points (`bitbayes.decisions.risk_threshold`).
 
         Args:
             loader: with `accept`, inputs that were not trained on, or a loader of them. Labels are ignored,

@@ -65,15 +65,14 @@ def fallback(confidences, losses, thresholds, p_value, level):
     return found
 
 
-def plain_beginning(tuned, n, risk):
-    best = None
-    for place in range(len(tuned.confidences)):
-        ours = math.floor(n * tuned.accepted[place] / tuned.points + 1e-9)
-        rate = (tuned.errors[place] + 1) / (tuned.accepted[place] + 2)
-        p = stats.binom.cdf(math.ceil(ours * rate), ours, risk)
-        if best is None or p < best[0] * (1 - 1e-9):
-            best = p, place
-    return best[1]
+def plain_beginning(tuned, n, risk, level):
+    p_values = []
+    for accepted, errors in zip(tuned.accepted, tuned.errors, strict=True):
+        ours = math.floor(n * accepted / tuned.points + 1e-9)
+        rate = (errors + 0.5) / (accepted + 1)
+        p_values.append(stats.binom.cdf(math.ceil(ours * rate - 1e-12), ours, risk))
+    likely = [place for place, p in enumerate(p_values) if p <= (1 - level) / 5]
+    return likely[0] if likely else p_values.index(min(p_values))
 
 
 def agree(expected, found):
@@ -101,8 +100,8 @@ def test_the_sequence_is_that_of_a_loop(n, risk, level):
         p, y = population(n, 3, seed, noise=0.02)
         tuned = tuned_on(150, 3, 100 + seed)
         wrong = (p.argmax(1) != y).tolist()
-        first = beginning(tuned, n, risk)
-        assert first == plain_beginning(tuned, n, risk)
+        first = beginning(tuned, n, risk, 1 - level)
+        assert first == plain_beginning(tuned, n, risk, level)
         expected = fixed_sequence(p.amax(1).tolist(), wrong, tuned.confidences, first, risk, level)
         found = attempt(p, y, risk=risk, level=level, tuned=tuned)
         agree(expected, found)

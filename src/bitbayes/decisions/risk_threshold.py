@@ -12,7 +12,7 @@ accepts enough calibration points, because their number says nothing of their la
 where they are: given that few points are above one threshold, more of those above the next lie between the
 two, where the error rate may be another, and Eₜ is not binomial any more. (It would do no harm if the error
 rate fell with confidence everywhere, which nobody knows.) So the beginning is chosen by the data of `tune`,
-whose labels may be used as well: it is where they let expect the smallest p-value (`beginning`).
+whose labels may be used as well: it is where they let expect that the test passes (`beginning`).
 
 Where these are not known, the thresholds are a fixed grid, and each of them is a beginning that has an equal
 share of 1 − level. A threshold that passes hands its share on to the next one (the fallback procedure of
@@ -47,6 +47,10 @@ from bitbayes.tuned import TunedData
 LossMatrix = Tensor | Sequence[Sequence[float]]
 # The thresholds where no data tell of better ones: confidences whose log odds are 8, 7.5, …, −1.
 GRID = tuple(torch.tensor([8 - i / 2 for i in range(19)]).sigmoid().tolist())
+
+# The expected p-value at the beginning is this many times smaller than it need be, if there is such a place:
+# the error rates of the data of `tune` are rough, too.
+ROOM = 5.0
 
 
 class Decisions(NamedTuple):
@@ -236,19 +240,21 @@ def decisions(probabilities: Tensor, loss: Sequence[Sequence[float]] | None) -> 
     return action.to(probabilities.device), (-cost).to(probabilities.device)
 
 
-def beginning(tuned: TunedData, n: int, risk: float) -> int:
-    """The place of the quantile whose test of n calibration points is expected to have the smallest p-value.
+def beginning(tuned: TunedData, n: int, risk: float, alpha: float) -> int:
+    """The place of the strictest quantile whose test of n calibration points is likely to pass.
 
-    The error rate at a quantile is taken to be (E + 1)/(N + 2), with N points of the data of `tune` accepted,
-    and E of them wrong. Where few are, it is large.
+    It is that with an expected p-value of at most alpha/5 or, if there is none, the smallest. The error rate
+    at a quantile is taken to be (E + ½)/(N + 1), with N points of the data of `tune` accepted, and E of them
+    wrong.
     """
 
     def expected(accepted: int, errors: int) -> float:
         ours = n * accepted // tuned.points
-        return binomial_tail(math.ceil(ours * (errors + 1) / (accepted + 2)), ours, risk)
+        return binomial_tail(math.ceil(ours * (errors + 0.5) / (accepted + 1)), ours, risk)
 
     p_values = list(map(expected, tuned.accepted, tuned.errors))
-    return p_values.index(min(p_values))
+    enough = max(min(p_values), alpha / ROOM)
+    return next(place for place, p_value in enumerate(p_values) if p_value <= enough)
 
 
 def _sequence(tuned: TunedData | None, n: int, risk: float, alpha: float) -> Iterator[tuple[float, float]]:
@@ -256,7 +262,7 @@ def _sequence(tuned: TunedData | None, n: int, risk: float, alpha: float) -> Ite
     if tuned is None or not tuned.confidences:
         yield from _grid(alpha)
         return
-    first, *others = tuned.confidences[beginning(tuned, n, risk) :]
+    first, *others = tuned.confidences[beginning(tuned, n, risk, alpha) :]
     yield first, alpha
     yield from ((each, 0.0) for each in others)
 
