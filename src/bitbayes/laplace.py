@@ -772,7 +772,7 @@ class Laplace(ModelWrapper):
     @torch.no_grad()
     def threshold(
         self,
-        loader: Any,
+        loader: Data,
         *,
         accept: float | None = None,
         risk: float | None = None,
