@@ -24,7 +24,7 @@ ROWS = (
     ("closed_forms", "settings", "residual", "outliers"),
     ("likelihoods", "regression"),
     ("structures",),
-    ("rays", "options", "fitted"),
+    ("rays", "options", "fitted", "tuned"),
     ("fitting", "posteriors"),
     ("io", "predicting", "tuning", "decisions"),
     ("laplace", "baselines"),

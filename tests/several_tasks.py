@@ -72,6 +72,7 @@ def described(bayes, x=None):
         "tensors": tensors,
         "sums": torch.tensor([fitted.count, fitted.loss], dtype=torch.float64),
         "entries": fitted.entries,
+        "tuned": bayes._tuned and bayes._tuned.entries,
         "numbers": torch.tensor(numbers, dtype=torch.float64),
         "probabilities": bayes.predict_proba(x),
     }

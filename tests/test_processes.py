@@ -31,6 +31,7 @@ def assert_same(found, expected, close):
     """To `close`, relative to the largest number of each tensor; 0: to the last bit."""
     assert found["tensors"].keys() == expected["tensors"].keys()
     assert DataEntry.joined(found["entries"]) == DataEntry.joined(expected["entries"])
+    assert found["tuned"] == expected["tuned"]
     pairs = [(found["tensors"][name], each) for name, each in expected["tensors"].items()]
     pairs += [(found[name], expected[name]) for name in ("sums", "probabilities")]
     pairs += list(zip(found["numbers"], expected["numbers"], strict=True))

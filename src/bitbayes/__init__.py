@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     )
     from bitbayes.auditing import audit
     from bitbayes.baselines import TemperatureScaling
+    from bitbayes.decisions.risk_threshold import RiskThreshold
     from bitbayes.evidence import EvidenceTraining, train_by_evidence
     from bitbayes.laplace import Laplace
     from bitbayes.logits import LogitGaussian
@@ -44,6 +45,7 @@ __all__ = [
     "LogitGaussian",
     "PassedPoints",
     "Prediction",
+    "RiskThreshold",
     "Settings",
     "TemperatureScaling",
     "Uncertainty",
@@ -75,6 +77,7 @@ _HOMES = {
     "LogitGaussian": "logits",
     "PassedPoints": "passed_points",
     "Prediction": "regression",
+    "RiskThreshold": "decisions.risk_threshold",
     "Settings": "settings",
     "TemperatureScaling": "baselines",
     "Uncertainty": "uncertainty",

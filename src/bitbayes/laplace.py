@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal, Never, Self
+from typing import Any, Literal, Never, Self, overload
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,7 @@ from bitbayes import metrics, rays
 from bitbayes.decisions.conformal_interval import ConformalInterval
 from bitbayes.decisions.exported import ACCEPT, INTERVAL, SETS, Decisions
 from bitbayes.decisions.prediction_sets import Groups, PredictionSets, SetMethod
+from bitbayes.decisions.risk_threshold import LossMatrix, RiskThreshold
 from bitbayes.decisions.shift_test import ShiftTest
 from bitbayes.errors import (
     ArgumentError,
@@ -90,6 +91,7 @@ from bitbayes.rays import BoundRequest, Certificate, Limit
 from bitbayes.regression import Prediction
 from bitbayes.residual import Residual
 from bitbayes.settings import SettingAttribute, Settings
+from bitbayes.tuned import TunedData, seen_data
 from bitbayes.tuning import (
     CALIBRATED,
     EVIDENCE,
@@ -243,6 +245,7 @@ class Laplace(ModelWrapper):
         self.options = Options.checked(self.model, curvature, residual, **given)
         self._posterior: WeightPosterior | None = None
         self._residual: Residual | None = None
+        self._tuned: TunedData | None = None
         self._warned = False
         self.settings = Settings(
             None if prior_variance is None else check_variance(prior_variance, self._layer_names),
@@ -478,12 +481,15 @@ class Laplace(ModelWrapper):
                 posterior, residual, self.settings, method, val_loader, shown, weighted, class_bias
             )
             if posterior.likelihood.has_noise:
-                self.settings = tune_calibrated_regression(request, self.options.noise_variance)
+                self.settings, tuned = tune_calibrated_regression(request, self.options.noise_variance)
             elif objective == CALIBRATED:
-                self.settings = tune_calibrated(request)
+                self.settings, tuned = tune_calibrated(request)
             else:
                 cost = objective_for(objective, posterior.likelihood, weight, penalty)
-                self.settings = tune_on_data(request, cost, outliers)
+                self.settings, tuned = tune_on_data(request, cost, outliers)
+            # "calibrated" chooses all settings again, and the others keep what earlier data have chosen.
+            before = self._tuned.entries if self._tuned and objective != CALIBRATED else ()
+            self._tuned = replace(tuned, entries=tuple(dict.fromkeys([*before, *tuned.entries])))
         warn_at_the_edge(posterior.candidates(), self.prior_variance, stacklevel=2)
         return self
 
@@ -753,32 +759,108 @@ class Laplace(ModelWrapper):
         """
         return self._rank(x, "confidence")
 
+    @overload
+    def threshold(self, loader: Data, *, accept: float | None = None, by: Rank | None = None) -> float: ...
+    @overload
+    def threshold(
+        self,
+        loader: Loader,
+        *,
+        risk: float,
+        level: float = 0.95,
+        by: Literal["confidence"] | None = None,
+        loss: LossMatrix | None = None,
+        score_threshold: float | None = None,
+        progress: bool | None = None,
+    ) -> RiskThreshold: ...
     @torch.no_grad()
-    def threshold(self, val_loader: Data, *, accept: float = 0.95, by: Rank = "score") -> float:
-        """Return the largest t for which at least the share `accept` of the data has a score ≥ t.
+    def threshold(
+        self,
+        loader: Data,
+        *,
+        accept: float | None = None,
+        risk: float | None = None,
+        level: float = 0.95,
+        by: Rank | None = None,
+        loss: LossMatrix | None = None,
+        score_threshold: float | None = None,
+        progress: bool | None = None,
+    ) -> float:
+        """Return where to cut: by the share of the data that is accepted, or by the risk among these.
 
-        Then `bayes.score(x) >= t` accepts what is like the data.
+        With `accept`, the largest t for which at least this share of the data has a score ≥ t. Then
+        `bayes.score(x) >= t` accepts what is like the data.
+
+        With `risk`, the lowest t at which, with probability `level` over the draw of the calibration data, at
+        most the share `risk` of the inputs with `bayes.confidence(x) >= t` is predicted wrong. Each threshold
+        that is tested has the p-value P(Bin(n, risk) ≤ errors) of the n points that it accepts. They are
+        tested in a fixed order, from strict to loose, until one fails (p > 1 − level); the last that has
+        passed is returned. Nothing is asymptotic, and nothing is assumed but that new inputs are drawn as the
+        calibration data were. Without errors, ⌈ln(1 − level)/ln(1 − risk)⌉ accepted points suffice: 59 for
+        5 % at 0.95. A `DataError` says so where no threshold can promise the risk.
+
+        The thresholds tested are quantiles of the confidences of the data of `tune`, and begin at the
+        strictest that these let expect to pass. If nothing was tuned, or with `loss`, they are 19 fixed ones,
+        which share 1 − level, and it takes about twice as many points (`bitbayes.decisions.risk_threshold`).
 
         Args:
-            val_loader: inputs that were not trained on, or a loader of them. Labels are ignored, except that
-                positions with the label -100 are left out.
-            accept: the share, above 0 and at most 1.
-            by: "score", to reject strangers, or "confidence", to reject likely mistakes.
+            loader: with `accept`, inputs that were not trained on, or a loader of them. Labels are ignored,
+                except that positions with the label -100 are left out. With `risk`, calibration data,
+                labelled as for `fit`, that neither `fit` nor `tune` has seen.
+            accept: the share, above 0 and at most 1. It is 0.95 if there is no `risk`.
+            risk: the largest error rate, between 0 and 1; with `loss` the largest mean cost, in its units.
+            level: the probability of the promise, between 0 and 1.
+            by: "score", to reject strangers, or "confidence", to reject likely mistakes. With `accept` the
+                default is the score. With `risk` it is the confidence, because the score does not rank
+                mistakes.
+            loss: for `risk`: what each action costs in each class, (classes, actions), of numbers ≥ 0. The
+                prediction is then the action of the least expected cost, the confidence is minus this cost,
+                and p-values are those of Hoeffding and Bentkus. `decide` of the result gives both.
+            score_threshold: for `risk`: the promise is about inputs that also have this score, so that
+                strangers can be refused, too. Give the number that `threshold(val_loader, accept=0.95)`
+                returns for other data than these, such as those of `tune`.
+            progress: with `risk`, as for `fit`.
 
         >>> import bitbayes as bb
         >>> _ = torch.manual_seed(0)
-        >>> x, y = torch.randn(40, 2), torch.arange(40) % 2
-        >>> bayes = bb.Laplace(nn.Linear(2, 2)).fit([(x, y)])
+        >>> x = torch.randn(600, 2)
+        >>> y = (x[:, 0] + 0.3 * torch.randn(600) > 0).long()
+        >>> model = nn.Linear(2, 2)
+        >>> with torch.no_grad():
+        ...     _ = model.weight.copy_(torch.tensor([[-3.0, 0.0], [3.0, 0.0]])), model.bias.zero_()
+        >>> bayes = bb.Laplace(model).fit([(x[:200], y[:200])]).tune([(x[200:300], y[200:300])])
         >>> t = bayes.threshold(x, accept=0.75)
         >>> int((bayes.score(x) >= t).sum())
-        30
+        450
+        >>> t = bayes.threshold([(x[300:], y[300:])], risk=0.05)
+        >>> accepted = bayes.confidence(x) >= t
+        >>> bool((bayes.predict_proba(x).argmax(1) != y)[accepted].float().mean() < 0.05)
+        True
         """
+        if risk is not None:
+            if accept is not None:
+                raise ArgumentError(
+                    f"accept={accept!r}, risk={risk!r}: one threshold cannot have both; give one of them"
+                )
+            self._warn_if_untuned()
+            predictor = self._current_predictor()
+            predictor.posterior.check_outputs()
+            options: dict[str, Any] = {"risk": risk, "level": level, "by": by, "loss": loss}
+            options |= {"score_threshold": score_threshold}
+            options |= {"tuned": self._tuned, "seen": self._seen(), "progress": progress}
+            predictive = predictor.predictive(self.predictive)
+            return RiskThreshold.calibrated(predictor, predictive, loader, **options)
+        if loss is not None:
+            raise ArgumentError("loss= is of a risk: give risk=, the largest mean cost, in its units")
+        if score_threshold is not None:
+            raise ArgumentError("score_threshold= is of a risk: give risk=, the largest error rate")
+        accept = 0.95 if accept is None else accept
         metrics.check_share(accept)
-        one_of("by", by, RANKS)
+        rank = SCORE if by is None else one_of("by", by, RANKS)
         self._warn_if_untuned()
         predictor = self._current_predictor()
-        batches = predictor.batches(val_loader, keep_labels=True)
-        ranks = predictor.rank(batches, by, predictor.predictive(self.predictive))
+        batches = predictor.batches(loader, keep_labels=True)
+        ranks = predictor.rank(batches, rank, predictor.predictive(self.predictive))
         return metrics.threshold(torch.cat([each.cpu() for _, each in ranks]), accept=accept)
 
     @torch.no_grad()
@@ -809,7 +891,8 @@ class Laplace(ModelWrapper):
         an input with the label has it in its set.
 
         Args:
-            loader: calibration data, labelled as for `fit`, that neither `fit` nor `tune` has seen.
+            loader: calibration data, labelled as for `fit`, that neither `fit` nor `tune` has seen: those
+                are refused.
             coverage: between 0 and 1. It takes at least ⌈1/(1 − coverage)⌉ − 1 points: 19 for 0.95.
             method: "lac": c is the probability, which gives the smallest sets on average. "aps": c is the
                 probability of y and all less probable classes together, so that hard inputs get larger sets.
@@ -833,7 +916,7 @@ class Laplace(ModelWrapper):
         predictor = self._current_predictor()
         predictor.posterior.check_outputs()
         options: dict[str, Any] = {"coverage": coverage, "method": method, "within": within}
-        options |= {"threshold": threshold, "progress": progress}
+        options |= {"threshold": threshold, "seen": self._seen(), "progress": progress}
         return PredictionSets.calibrated(predictor, predictor.predictive(self.predictive), loader, **options)
 
     @torch.no_grad()
@@ -847,7 +930,8 @@ class Laplace(ModelWrapper):
         above `coverage`, whatever the model and the noise. `interval` needs its Gaussian to be right.
 
         Args:
-            loader: calibration data, labelled as for `fit`, that neither `fit` nor `tune` has seen.
+            loader: calibration data, labelled as for `fit`, that neither `fit` nor `tune` has seen: those
+                are refused.
             coverage: of each output by itself, between 0 and 1. It takes at least ⌈1/(1 − coverage)⌉ − 1
                 points: 9 for 0.9.
             progress: as for `fit`.
@@ -864,7 +948,8 @@ class Laplace(ModelWrapper):
         self._warn_if_untuned()
         predictor = self._current_predictor()
         predictor.posterior.check_outputs()
-        return ConformalInterval.calibrated(predictor, loader, coverage=coverage, progress=progress)
+        options: dict[str, Any] = {"seen": self._seen(), "progress": progress}
+        return ConformalInterval.calibrated(predictor, loader, coverage=coverage, **options)
 
     @torch.no_grad()
     def shift_test(self, loader: Data) -> ShiftTest:
@@ -1252,7 +1337,8 @@ class Laplace(ModelWrapper):
             raise ModelError(
                 "the model has changed since `fit`, so no model would fit the file: call `fit` again"
             )
-        posterior_file.write(path, self.options.as_json(), self.settings.as_json(), fitted)
+        chosen = self.options.as_json(), self.settings.as_json()
+        posterior_file.write(path, *chosen, fitted, self._tuned)
 
     @classmethod
     def load(
@@ -1272,11 +1358,11 @@ class Laplace(ModelWrapper):
             adapt: the function that makes (inputs, labels) of a loader's batch, if there was one.
         """
         model = unwrapped(model)
-        options, numbers, fitted = posterior_file.read(path, fingerprint(model), model_device(model))
+        content = posterior_file.read(path, fingerprint(model), model_device(model))
         try:
-            bayes = cls(model, **Options.from_json(options, output, adapt))
-            bayes.set_fitted(fitted)
-            bayes.settings = Settings(**numbers)
+            bayes = cls(model, **Options.from_json(content.options, output, adapt))
+            bayes.set_fitted(content.fitted)
+            bayes.settings, bayes._tuned = Settings(**content.settings), content.tuned
         except (ArgumentError, TypeError, KeyError) as error:
             raise FileError(f"{path} has a damaged header: {error}") from error
         bayes.posterior.check_outputs()
@@ -1435,14 +1521,14 @@ class Laplace(ModelWrapper):
         if self._posterior is None:
             return b""
         chosen = self.options.as_json(), self.settings.as_json()
-        return posterior_file.to_bytes(*chosen, self._posterior.fitted)
+        return posterior_file.to_bytes(*chosen, self._posterior.fitted, self._tuned)
 
     def _forget(self) -> None:
-        self._posterior, self._residual = None, None
+        self._posterior, self._residual, self._tuned = None, None, None
 
     def _learn(self, content: bytes) -> None:
         model = fingerprint(self.model), model_device(self.model)
-        options, numbers, fitted = posterior_file.from_bytes(content, *model)
+        options, numbers, fitted, tuned = posterior_file.from_bytes(content, *model)
         own = as_parsed(self.options.as_json())
         free: tuple[str, ...] = ("predictive", "covariance")  # these can be set at any time
         saved, outputs = Options.from_json(options, self.output, self.adapt), fitted.weights.outputs
@@ -1458,6 +1544,7 @@ class Laplace(ModelWrapper):
             self.posterior.check_outputs()
             self.predictive, self.settings = options["predictive"], Settings(**numbers)
             self.covariance = saved["covariance"]
+            self._tuned = tuned
         except Exception:
             self._settings = before
             raise
@@ -1488,6 +1575,10 @@ class Laplace(ModelWrapper):
         predictor = self._current_predictor()
         ranks = predictor.rank(predictor.batches(x), by, predictor.predictive(self.predictive))
         return predictor.assemble(ranks)
+
+    def _seen(self) -> dict[int, str]:
+        """By their digests, the data on which nothing can be promised, and what has seen them."""
+        return seen_data(self._fitted_posterior().fitted.entries, self._tuned)
 
     def _check_for_likelihood(self, value: Settings, posterior: WeightPosterior | None) -> None:
         """Raise on settings that the likelihood, or the number of outputs, does not allow."""

@@ -297,6 +297,11 @@ def test_thresholds_that_are_none_are_refused(tmp_path):
     for wrong in ("0.5", True, (0.1, promise(0.9)), {"score": 0.1}, torch.tensor(0.5)):
         with pytest.raises(ArgumentError, match=r"expected a score or a RiskThreshold.*score_threshold"):
             bayes.export(path, x[:2], threshold=wrong)
+    costs = RiskThreshold(
+        0.5, risk=0.1, level=0.9, points=9, accepted=9, errors=0, bound=0.1, loss=((0.0, 1.0),)
+    )
+    with pytest.raises(ArgumentError, match="made with costs"):
+        bayes.export(path, x[:2], threshold=costs)
     for wrong in (math.nan, -math.inf, promise(math.inf), promise(0.5, math.nan)):
         with pytest.raises(ArgumentError, match="expected a finite number"):
             bayes.export(path, x[:2], threshold=wrong)

@@ -275,7 +275,7 @@ def test_numbers_that_are_not_finite_are_not_saved(saved):
     before = path.read_bytes()
     fitted = replace(bayes.posterior.fitted, loss=float("inf"))
     with pytest.raises(FileError, match="not finite"):
-        posterior_file.write(path, {}, {}, fitted)
+        posterior_file.write(path, {}, {}, fitted, None)
     assert path.read_bytes() == before
 
 

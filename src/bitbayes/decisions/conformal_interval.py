@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
 import torch
 from torch import Tensor
 
+from bitbayes.decisions.calibration_data import calibration_batches
 from bitbayes.decisions.conformal import check_coverage, check_points, conformal_quantile
 from bitbayes.errors import ArgumentError
-from bitbayes.model import Data, DeferredChecks, Loader, check_loader, labelled_batches
+from bitbayes.model import Data, DeferredChecks, Loader
 from bitbayes.precision import to_float64
 from bitbayes.predicting import Predictor
-from bitbayes.progress import track
 from bitbayes.regression import Prediction
 
 
@@ -65,7 +66,13 @@ class ConformalInterval:
 
     @classmethod
     def calibrated(
-        cls, predictor: Predictor, loader: Loader, *, coverage: float, progress: bool | None
+        cls,
+        predictor: Predictor,
+        loader: Loader,
+        *,
+        coverage: float,
+        seen: Mapping[int, str],
+        progress: bool | None,
     ) -> Self:
         """What `Laplace.conformal_interval` returns."""
         share, posterior = check_coverage(coverage), predictor.posterior
@@ -75,9 +82,9 @@ class ConformalInterval:
                 "`sets`"
             )
         parts = []
-        steps = track(check_loader(loader), "conformal interval", progress)
+        batches = calibration_batches(predictor, loader, seen, "conformal interval", progress)
         with DeferredChecks() as checks:
-            for batch, gaussian in predictor.gaussians(labelled_batches(steps, posterior.model)):
+            for batch, gaussian in predictor.gaussians(batches):
                 found = Prediction.of(gaussian, posterior.likelihood, predictor.settings).to_float64()
                 assert batch.labels is not None
                 shape = (len(found.mean), posterior.outputs)

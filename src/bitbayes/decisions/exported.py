@@ -62,6 +62,11 @@ class Decisions:
             )
         if not isinstance(threshold, RiskThreshold):
             return cls(_finite(threshold, "threshold"), None, sets)
+        if threshold.loss is not None:
+            raise ArgumentError(
+                "this threshold was made with costs, and a graph answers with the most probable class: "
+                "export without it, and call `decide` on the probabilities"
+            )
         predictor.posterior.likelihood.require_classes()
         _finite(threshold, "threshold")
         score = threshold.score_threshold

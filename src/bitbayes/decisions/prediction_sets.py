@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, Literal, NamedTuple, Self
@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 
 from bitbayes import metrics
+from bitbayes.decisions.calibration_data import calibration_batches
 from bitbayes.decisions.conformal import check_coverage, check_points, conformal_quantile, least_points
 from bitbayes.errors import ArgumentError, DataError, one_of
-from bitbayes.model import Data, DeferredChecks, Loader, check_loader, labelled_batches
+from bitbayes.model import Batch, Data, DeferredChecks, Loader
 from bitbayes.model.loaders.ordered import RANDOM
 from bitbayes.precision import float64_or
 from bitbayes.predicting import Predictive, Predictor
-from bitbayes.progress import track
 
 SetMethod = Literal["lac", "aps", "raps"]
 # The labels of groups, one for each point: texts or whole numbers.
@@ -187,6 +187,7 @@ class PredictionSets:
         method: SetMethod,
         within: Literal["class"] | Groups | None,
         threshold: float | None,
+        seen: Mapping[int, str],
         progress: bool | None,
     ) -> Self:
         """What `Laplace.sets` returns."""
@@ -197,8 +198,8 @@ class PredictionSets:
         elif within is not None:
             groups = _listed(within)
             _check_order(loader)
-        steps = track(check_loader(loader), "prediction sets", progress)
-        points = _calibration_points(predictor, predictive, steps, METHODS[method])
+        batches = calibration_batches(predictor, loader, seen, "prediction sets", progress)
+        points = _calibration_points(predictor, predictive, batches, METHODS[method])
         classes = predictor.posterior.likelihood.classes(predictor.posterior.outputs)
         if groups is not None and len(groups) != len(points.labels):
             raise ArgumentError(
@@ -249,12 +250,12 @@ class _Part(NamedTuple):
 def _calibration_points(
     predictor: Predictor,
     predictive: Predictive,
-    loader: Iterable[Any],
+    batches: Iterator[Batch],
     conformity: Callable[[Tensor], Tensor],
 ) -> _Points:
     posterior, parts = predictor.posterior, []
     with DeferredChecks() as checks:
-        for batch, gaussian in predictor.gaussians(labelled_batches(loader, posterior.model)):
+        for batch, gaussian in predictor.gaussians(batches):
             probabilities = predictive.probabilities(batch, gaussian)
             assert batch.labels is not None
             shape = (len(probabilities), posterior.outputs)

@@ -9,7 +9,7 @@ import json
 from dataclasses import asdict
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,6 +24,7 @@ from bitbayes.model import Fingerprint, Head, InputForm, KnownOutputs, Level, Tr
 from bitbayes.model.running.change_detector import tensor_bytes
 from bitbayes.residual import INPUT
 from bitbayes.structures import CURVATURES
+from bitbayes.tuned import TunedData
 
 FORMAT = 7
 # An earlier format, with one kernel at the input, is read, too.
@@ -32,8 +33,21 @@ MARGINAL_FORMAT = 5
 STATE_DICT = "the state dict"
 
 
+class Content(NamedTuple):
+    """What a file holds. Files of earlier versions know nothing of the data of `tune`."""
+
+    options: dict[str, Any]
+    settings: dict[str, Any]
+    fitted: Fitted
+    tuned: TunedData | None
+
+
 def write(
-    path: str | PathLike[str], options: dict[str, Any], settings: dict[str, Any], fitted: Fitted
+    path: str | PathLike[str],
+    options: dict[str, Any],
+    settings: dict[str, Any],
+    fitted: Fitted,
+    tuned: TunedData | None,
 ) -> None:
     """Write the file atomically.
 
@@ -42,17 +56,24 @@ def write(
         options: those of the `Laplace`.
         settings: those of the `Laplace`.
         fitted: what was learned.
+        tuned: what is known of the data of `tune`.
     """
-    write_tensors(Path(path), *_contents(path, options, settings, fitted))
+    write_tensors(Path(path), *_contents(path, options, settings, fitted, tuned))
 
 
-def to_bytes(options: dict[str, Any], settings: dict[str, Any], fitted: Fitted) -> bytes:
+def to_bytes(
+    options: dict[str, Any], settings: dict[str, Any], fitted: Fitted, tuned: TunedData | None
+) -> bytes:
     """What `write` writes, for a state dict."""
-    return b"".join(encoded(*_contents(STATE_DICT, options, settings, fitted)))
+    return b"".join(encoded(*_contents(STATE_DICT, options, settings, fitted, tuned)))
 
 
 def _contents(
-    path: str | PathLike[str], options: dict[str, Any], settings: dict[str, Any], fitted: Fitted
+    path: str | PathLike[str],
+    options: dict[str, Any],
+    settings: dict[str, Any],
+    fitted: Fitted,
+    tuned: TunedData | None,
 ) -> tuple[dict[str, Tensor], dict[str, str]]:
     """The tensors and the header of the file."""
     tensors, described = sums.to_tensors(fitted.curvature, fitted.level_sums)
@@ -72,6 +93,7 @@ def _contents(
         "input_form": asdict(fitted.inputs),
         "random": fitted.random,
         "squared_errors": fitted.squared_errors,
+        "tuned": None if tuned is None else asdict(tuned),
         "known_outputs": None if fitted.known_outputs is None else asdict(fitted.known_outputs),
     }
     try:
@@ -81,23 +103,17 @@ def _contents(
     return tensors, {"bitbayes": text}
 
 
-def read(
-    path: str | PathLike[str], model: Fingerprint, device: torch.device
-) -> tuple[dict[str, Any], dict[str, Any], Fitted]:
-    """The options, the settings and what was fitted; raises if the file is damaged or another model's."""
+def read(path: str | PathLike[str], model: Fingerprint, device: torch.device) -> Content:
+    """What a file holds; raises if it is damaged or another model's."""
     return _parsed(path, read_tensors(Path(path), SAVE_AGAIN), model, device)
 
 
-def from_bytes(
-    content: bytes, model: Fingerprint, device: torch.device
-) -> tuple[dict[str, Any], dict[str, Any], Fitted]:
+def from_bytes(content: bytes, model: Fingerprint, device: torch.device) -> Content:
     """What `read` returns, from the bytes of `to_bytes`."""
     return _parsed(STATE_DICT, decoded(content, STATE_DICT, SAVE_AGAIN), model, device)
 
 
-def _parsed(
-    path: str | PathLike[str], file: TensorFile, model: Fingerprint, device: torch.device
-) -> tuple[dict[str, Any], dict[str, Any], Fitted]:
+def _parsed(path: str | PathLike[str], file: TensorFile, model: Fingerprint, device: torch.device) -> Content:
     if "bitbayes" not in file.metadata:
         raise FileError(f"{path} is a safetensors file, but was not written by bitbayes (`Laplace.save`)")
     try:
@@ -108,7 +124,8 @@ def _parsed(
         if device.type == "mps":  # which has no float64: the curvature stays on the CPU
             device = torch.device("cpu")
         tensors = {name: tensor.to(device) for name, tensor in file.tensors.items()}
-        return header["options"], header["numbers"], _fitted(header, tensors)
+        tuned = TunedData.read(header["tuned"]) if header.get("tuned") else None
+        return Content(header["options"], header["numbers"], _fitted(header, tensors), tuned)
     except FileError:
         raise
     except Exception as error:  # of many types: a header with a right digest may still say anything

@@ -26,6 +26,7 @@ from bitbayes.errors import FewPointsWarning, level_of_the_caller
 from bitbayes.precision import to_float64, without_autocast
 from bitbayes.residual import Residual
 from bitbayes.settings import Settings
+from bitbayes.tuned import TunedData
 from bitbayes.tuning.class_bias import best_class_bias
 from bitbayes.tuning.costs import Costs, all_points
 from bitbayes.tuning.noise import NoiseLike
@@ -68,8 +69,11 @@ ENOUGH_POINTS = 50
 
 
 @torch.no_grad()
-def tune_calibrated(request: TuningRequest) -> Settings:
-    """The prior variance, the temperature and, if there is a residual, its numbers; in one pass."""
+def tune_calibrated(request: TuningRequest) -> tuple[Settings, TunedData]:
+    """The prior variance, the temperature and, if there is a residual, its numbers; in one pass.
+
+    And what is kept of the data.
+    """
     posterior = request.posterior
     points, _ = shared_points(
         lambda: f"tune('calibrated', {request.method!r}) of {posterior.fitted.summary()}",
@@ -80,18 +84,13 @@ def tune_calibrated(request: TuningRequest) -> Settings:
     biases = posterior.outputs if request.class_bias else 0
     found = calibrate(costs, posterior.candidates(), request.residual, request.settings, biases)
     _warn_if_few(costs, found)
-    return found
+    return found, costs.tuned_data(found, request.entry())
 
 
 def _warn_if_few(costs: Costs, settings: Settings) -> None:
     if costs.count >= ENOUGH_POINTS:
         return
-
-    def wrong(logits: Tensor, labels: Tensor) -> Tensor:
-        decided = costs.likelihood.log_decisions(logits).argmax(2)  # (n, decisions)
-        return (decided != labels.reshape(decided.shape)).any(1).double()
-
-    errors = round(float(costs.mean([settings], wrong)[0]) * costs.count)
+    errors = round(float(costs.mean([settings], costs.wrong)[0]) * costs.count)
     warnings.warn(
         f"there are {costs.count:.4g} validation points, of which {errors} are predicted wrong: they cannot "
         "choose a temperature, and the prediction stays near the plain network's. Give some hundred",

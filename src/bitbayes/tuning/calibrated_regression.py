@@ -23,6 +23,7 @@ from bitbayes.posteriors.base import WeightPosterior
 from bitbayes.precision import to_float64
 from bitbayes.processes import current_processes
 from bitbayes.settings import Settings
+from bitbayes.tuned import TunedData
 from bitbayes.tuning.calibrated import EQUAL_NATS, MANY_POINTS, NEAR
 from bitbayes.tuning.costs import Costs, all_points
 from bitbayes.tuning.noise import NoiseLike
@@ -53,8 +54,12 @@ ENOUGH_POINTS = 20
 
 
 @torch.no_grad()
-def tune_calibrated_regression(request: TuningRequest, fixed: float | tuple[float, ...] | None) -> Settings:
+def tune_calibrated_regression(
+    request: TuningRequest, fixed: float | tuple[float, ...] | None
+) -> tuple[Settings, TunedData]:
     """The prior variance, the noise variance and, if there is a residual, its numbers; in one pass.
+
+    And what is kept of the data: values have no confidence.
 
     `fixed`: a noise variance that was given and is kept.
     """
@@ -72,7 +77,8 @@ def tune_calibrated_regression(request: TuningRequest, fixed: float | tuple[floa
             FewPointsWarning,
             stacklevel=level_of_the_caller(),
         )
-    return _calibrate(BestNoise(costs, posterior, fixed), request)
+    found = _calibrate(BestNoise(costs, posterior, fixed), request)
+    return found, TunedData((request.entry(),))
 
 
 def _calibrate(best: "BestNoise", request: TuningRequest) -> Settings:

@@ -10,12 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bitbayes.fitted import DataEntry
 from bitbayes.likelihoods import SAMPLED_LOGITS, SAMPLES, Likelihood
 from bitbayes.logits import LogitGaussian, centred
 from bitbayes.precision import to_float64
 from bitbayes.prior import Prior
 from bitbayes.processes import current_processes
 from bitbayes.settings import Settings
+from bitbayes.tuned import TunedData
 from bitbayes.tuning.points import SEED, Points
 
 # How many candidates to predict at once, so that kernel launches are amortised.
@@ -64,6 +66,23 @@ class Costs:
         total = torch.stack(totals).sum(0).cpu() if totals else none
         current_processes().add_(total)
         return total / self.count
+
+    def wrong(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Whether points with these drop-in logits are predicted wrong, (n,) in float64."""
+        decided = self.likelihood.log_decisions(logits).argmax(2)  # (n, decisions)
+        return to_float64((decided != labels.reshape(decided.shape)).any(1))
+
+    def tuned_data(self, settings: Settings, entry: DataEntry) -> TunedData:
+        """What is kept of the points of all processes: their confidences, and which are predicted wrong."""
+        rows = []
+        for points in self.groups:
+            logits = self._predictor(points)([settings])
+            assert points.labels is not None
+            confidences = self.likelihood.confidence(self.likelihood.log_probabilities(logits).exp())
+            wrong = self.wrong(logits, points.labels)
+            rows.append(torch.stack([to_float64(confidences), wrong], dim=1))
+        confidences, wrong = all_points(rows, 2).unbind(1)
+        return TunedData.of((entry,), confidences, wrong)
 
     def losses_by_bias(self, points: Points, settings: Settings) -> Callable[[Tensor], Tensor]:
         """The function from a class bias (k,) to the summed NLL of the points, differentiable in it.

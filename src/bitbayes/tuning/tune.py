@@ -23,6 +23,7 @@ from bitbayes.prior import Prior
 from bitbayes.processes import current_processes
 from bitbayes.progress import track
 from bitbayes.settings import Settings
+from bitbayes.tuned import TunedData
 from bitbayes.tuning.costs import Costs
 from bitbayes.tuning.noise import NoiseLike
 from bitbayes.tuning.objectives import Objective
@@ -66,8 +67,12 @@ def tune_by_evidence(
 
 
 @torch.no_grad()
-def tune_on_data(request: TuningRequest, objective: Objective, outliers: Data | None) -> Settings:
+def tune_on_data(
+    request: TuningRequest, objective: Objective, outliers: Data | None
+) -> tuple[Settings, TunedData]:
     """The settings with the prior variance of least cost, in one pass over validation data and outliers.
+
+    And what is kept of the validation data.
 
     Args:
         request: what is tuned; all its other settings are kept.
@@ -87,7 +92,8 @@ def tune_on_data(request: TuningRequest, objective: Objective, outliers: Data | 
             total += objective.outlier_weight * outside.mean(candidates, objective.outlier_cost)
         return total
 
-    return replace(now, prior_variance=search(request.posterior.candidates(), costs))
+    found = replace(now, prior_variance=search(request.posterior.candidates(), costs))
+    return found, inside.tuned_data(found, request.entry())
 
 
 def _one_pass(
