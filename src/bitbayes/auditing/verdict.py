@@ -159,7 +159,7 @@ def change_of(scores: TestScores | OutlierScores, plain: TestScores | OutlierSco
     """Return whether a score changed noticeably against the plain network, and clearly beyond chance."""
     if abs(getattr(scores, name) - getattr(plain, name)) <= NOTICEABLE_CHANGE:
         return "same"
-    change = scores.against_plain[name]
+    change = next(iter(scores.against.values()))[name]  # the plain network comes first
     return "better" if change == "better" else "worse" if change == "worse" else "same"
 
 
