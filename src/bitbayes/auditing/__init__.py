@@ -2,6 +2,7 @@
 
 from bitbayes.auditing.measure import audit
 from bitbayes.auditing.page import GENERATOR, render_page
+from bitbayes.auditing.predictors import Predictor
 from bitbayes.auditing.progress import ProgressBars
 from bitbayes.auditing.report import AuditReport
 from bitbayes.auditing.table import TableRow, table_sections
@@ -12,6 +13,7 @@ from bitbayes.auditing.verdict import advise, write_verdict
 __all__ = [
     "GENERATOR",
     "AuditReport",
+    "Predictor",
     "ProgressBars",
     "TableRow",
     "advise",
