@@ -41,7 +41,8 @@ class TestScores:
     """The scores of one method on the test data.
 
     `confidence` is the mean over the inputs. `aurc` and `augrc` rank the inputs by their confidence.
-    `intervals` has a 95 % interval for each score, by the bootstrap. `floor` is the mean calibration error
+    The others are defined in `bitbayes.metrics`. `intervals` has a 95 % interval for each score, by the
+    bootstrap. `floor` is the mean calibration error
     that a perfectly calibrated method with the same confidences would show on as many inputs, and
     `floor_interval` holds 95 % of what it would show.
 
@@ -57,6 +58,11 @@ class TestScores:
     nll: float
     ece: float
     brier: float
+    brier_calibration: float
+    brier_refinement: float
+    smooth_ece: float
+    debiased_rmsce: float
+    classwise_ece: float
     aurc: float
     augrc: float
     floor: float

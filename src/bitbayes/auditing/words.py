@@ -12,6 +12,15 @@ METHOD_TITLES = {
 }
 
 
+def title_of(method: str) -> str:
+    """Return the title of a column: that of the audit's own methods, and for all others their name.
+
+    >>> title_of("plain"), title_of("my ensemble")
+    ('Plain', 'my ensemble')
+    """
+    return METHOD_TITLES.get(method, method)
+
+
 def printable(text: object) -> str:
     """Write a text on one line, with escapes for characters that may control a terminal or break an SVG.
 
