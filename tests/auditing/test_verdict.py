@@ -169,7 +169,7 @@ def test_without_outliers_of_the_user_they_are_asked_for(audit: Audit) -> None:
 def with_another_accuracy(audit: Audit, ours: TestScores, change: str) -> Audit:
     """bitbayes has these scores, and its accuracy is better or worse than that of the plain network."""
     found = outcome(audit)
-    ours = replace(ours, against_plain=ours.against_plain | {"accuracy": change})
+    ours = replace(ours, against={"plain": ours.against["plain"] | {"accuracy": change}})
     return replace(found, test=found.test | {"bitbayes": ours})
 
 
@@ -199,7 +199,7 @@ def test_a_change_must_be_noticeable_and_beyond_chance(audit: Audit) -> None:
     assert change_of(outlier_scores(0.8, 0.809, 0.4, "better"), plain, "auroc") == "same"  # too small
     assert change_of(outlier_scores(0.8, 0.9, 0.4, "same"), plain, "auroc") == "same"  # may be chance
     # A better ranking, but more that get through: nothing is clear.
-    ours = replace(outlier_scores(0.8, 0.9, 0.6), against_plain={"auroc": "better", "fpr95": "worse"})
+    ours = replace(outlier_scores(0.8, 0.9, 0.6), against={"plain": {"auroc": "better", "fpr95": "worse"}})
     found = outcome(audit, unfamiliar=("same", 0.8, 0.8))
     scores = {**found.groups["unfamiliar"].scores, "plain": plain, "bitbayes": ours}
     found.groups["unfamiliar"] = replace(found.groups["unfamiliar"], scores=scores)

@@ -6,6 +6,7 @@ same inputs.
 """
 
 import math
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -25,6 +26,8 @@ LARGER_IS_BETTER = {
     "nll": False,
     "ece": False,
     "brier": False,
+    "aurc": False,
+    "augrc": False,
     "fpr95": False,
 }
 
@@ -60,7 +63,69 @@ def resampled_test_scores(weights: Tensor, probs: Tensor, labels: Tensor) -> dic
     accuracy, mean_confidence, nll, brier = (weighted_sums(weights, per_input) / len(labels)).T
     gaps = _per_bin(confidence, (confidence - right)[:, None])  # (n, bins)
     ece = weighted_sums(weights, gaps).abs().sum(1) / len(labels)
-    return {"accuracy": accuracy, "confidence": mean_confidence, "nll": nll, "ece": ece, "brier": brier}
+    aurc, augrc = resampled_risks(weights, confidence, right)
+    return {
+        "accuracy": accuracy,
+        "confidence": mean_confidence,
+        "nll": nll,
+        "ece": ece,
+        "brier": brier,
+        "aurc": aurc,
+        "augrc": augrc,
+    }
+
+
+def resampled_risks(weights: Tensor, scores: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
+    """Return AURC and AUGRC, of `metrics`, for each resample, (r,) each.
+
+    A point that was drawn c times counts as c points of the same score. Points of the same score have no
+    order. s of them, e of them wrong, follow after m points, w of them wrong. The i-th of them then adds
+    (w + i·e/s)/(m + i) to n·AURC and (w + i·e/s)/n to n·AUGRC. The sum of the former is
+    e + (w − m·e/s)·(ψ(m + s + 1) − ψ(m + 1)), ψ the digamma function, and of the latter (s·w + e·(s + 1)/2)/n.
+
+    Args:
+        weights: (r, n).
+        scores: (n,), larger for inputs that are accepted earlier.
+        right: 1 for the inputs whose answer is right, otherwise 0, (n,).
+    """
+    n = len(scores)
+    descending, order = scores.sort(descending=True, stable=True)
+    last = torch.nn.functional.pad(
+        descending[1:] != descending[:-1], (0, 1), value=True
+    )  # of its score, (n,)
+    wrong = 1 - right[order]
+    # ψ is looked up: its arguments are whole numbers up to n + 1.
+    digamma = torch.special.digamma(torch.arange(1, n + 2, dtype=torch.float64))  # (n + 1,) of i + 1
+    aurc, augrc = [], []
+    step = max(1, WEIGHTS_AT_ONCE // n)
+    for start in range(0, len(weights), step):
+        counts = weights[start : start + step][:, order].long()  # (r, n)
+        passed, errors = counts.cumsum(1)[:, last], (counts * wrong).cumsum(1)[:, last]  # (r, scores)
+        m, w = (torch.nn.functional.pad(each[:, :-1], (1, 0)) for each in (passed, errors))
+        s, e = passed - m, errors - w
+        harmonic = digamma[passed] - digamma[m]
+        aurc.append((e + (w - m * e / s.clamp_min(1)) * harmonic).sum(1) / n)
+        augrc.append((s * w + e * (s + 1) / 2).sum(1) / n**2)
+    return torch.cat(aurc), torch.cat(augrc)
+
+
+def calibrated_ece(probs: Tensor, seed: int) -> Tensor:
+    """Return the ECE of labels that are drawn from the probabilities themselves, (r,): the noise floor.
+
+    Args:
+        probs: (n, k).
+        seed: of the draws.
+    """
+    confidence = probs.double().amax(1)
+    generator = torch.Generator().manual_seed(seed)
+    rows = []
+    step = max(1, WEIGHTS_AT_ONCE // len(confidence))
+    for start in range(0, RESAMPLES, step):
+        size = min(step, RESAMPLES - start), len(confidence)
+        right = torch.rand(size, generator=generator, dtype=torch.float64) < confidence  # the likeliest class
+        per_bin = _per_bin(confidence, torch.ones_like(confidence)[:, None])  # (n, bins)
+        rows.append(((confidence - right.double()) @ per_bin).abs().sum(1) / len(confidence))
+    return torch.cat(rows)
 
 
 def centred(ece: Tensor, measured: float) -> Tensor:
@@ -139,18 +204,28 @@ def interval(values: Tensor) -> Interval:
     return [round(low, 12), round(high, 12)]
 
 
-def compare(draws: dict[str, Tensor], plain: dict[str, Tensor], *, outliers: bool) -> dict[str, str]:
-    """Return for each score "better", "worse" or "same": whether the interval of its difference excludes 0.
+def compare(draws: dict[str, Tensor], other: dict[str, Tensor], names: Sequence[str]) -> dict[str, str]:
+    """Return for each of these scores whether it is "better" than the other method's, "worse" or the "same".
 
-    On outliers a lower confidence is better. On the test data the confidence is not compared.
+    It is the same unless the interval of the difference, on the same resamples, excludes 0.
     """
-    directions = {**LARGER_IS_BETTER, "confidence": False} if outliers else LARGER_IS_BETTER
     changes = {}
-    for name in draws.keys() & directions.keys():
-        low, high = interval(draws[name] - plain[name])
+    for name in names:
+        low, high = interval(draws[name] - other[name])
         larger = low > 0
-        changes[name] = "same" if low <= 0 <= high else "better" if larger == directions[name] else "worse"
-    return {name: changes[name] for name in draws if name in changes}
+        same = low <= 0 <= high
+        changes[name] = "same" if same else "better" if larger == LARGER_IS_BETTER[name] else "worse"
+    return changes
+
+
+def compare_all(
+    draws: dict[str, dict[str, Tensor]], names: Sequence[str], columns: Iterable[str]
+) -> dict[str, dict[str, dict[str, str]]]:
+    """Return what `compare` finds for each method against each other one that has a column."""
+    return {
+        method: {other: compare(own, draws[other], names) for other in columns if other != method}
+        for method, own in draws.items()
+    }
 
 
 def mean_draws(sets: list[dict[str, Tensor]]) -> dict[str, Tensor]:

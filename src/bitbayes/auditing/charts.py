@@ -15,7 +15,7 @@ from bitbayes.auditing.findings import HISTOGRAM_BINS, KEPT_SHARES, USUAL_SHARE,
 
 WIDTH = 340
 LEFT, RIGHT, TOP = 46, 324, 10  # of the plotted area
-MARKERS = {"plain": "circle", "temperature": "triangle", "bitbayes": "square", "paper": "diamond"}
+MARKERS = {"plain": "circle", "temperature": "triangle", "energy": "diamond", "bitbayes": "square"}
 # The axis of the calibration error is logarithmic, and has no 0.
 SMALLEST_ECE = 0.001
 STRIP_WIDTH, STRIP_HEIGHT = 300, 64

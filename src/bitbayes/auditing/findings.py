@@ -3,14 +3,19 @@
 from dataclasses import asdict, dataclass
 from typing import Any
 
-SCHEMA_VERSION = 4
-# The last is left out if uniform noise makes no sense for the inputs, or the network fails on it.
-AUDITED_METHODS = ("plain", "temperature", "bitbayes", "paper")
+SCHEMA_VERSION = 5
+# The columns of an audit of one network.
+AUDITED_METHODS = ("plain", "temperature", "energy", "bitbayes")
+PAPER = "paper"  # the paper's objective, in the details
 # The shares of the test data that a threshold may keep: 50 %, 50.5 %, …, 100 %.
 KEPT_SHARES = [share / 200 for share in range(100, 201)]
 USUAL_SHARE = 0.95  # the share of FPR95
 # The number of bins of the histograms of the scores.
 HISTOGRAM_BINS = 24
+
+# The measures in which each two methods are compared.
+COMPARED_ON_TEST = ("accuracy", "nll", "brier", "ece", "aurc", "augrc")
+COMPARED_ON_OUTLIERS = ("auroc", "fpr95")
 
 Interval = list[float]  # the low and the high end of a 95 % interval
 
@@ -35,9 +40,14 @@ class ReliabilityDiagram:
 class TestScores:
     """The scores of one method on the test data.
 
-    `confidence` is the mean over the inputs. `intervals` has a 95 % interval for each score, by the
-    bootstrap. `against_plain` says whether a score is "better", "worse" or the "same" as that of the plain
-    network: the same unless the 95 % interval of the difference excludes 0.
+    `confidence` is the mean over the inputs. `aurc` and `augrc` rank the inputs by their confidence.
+    `intervals` has a 95 % interval for each score, by the bootstrap. `floor` is the mean calibration error
+    that a perfectly calibrated method with the same confidences would show on as many inputs, and
+    `floor_interval` holds 95 % of what it would show.
+
+    `against` says for each other method, by its name, and for each of the measures `COMPARED_ON_TEST`
+    whether this method is "better", "worse" or the "same": the same unless the 95 % interval of the
+    difference, on the same resamples, excludes 0.
     """
 
     __test__ = False  # pytest would take this class for a test because of its name
@@ -47,9 +57,13 @@ class TestScores:
     nll: float
     ece: float
     brier: float
+    aurc: float
+    augrc: float
+    floor: float
+    floor_interval: Interval
     reliability: ReliabilityDiagram
     intervals: dict[str, Interval]
-    against_plain: dict[str, str]
+    against: dict[str, dict[str, str]]
 
 
 @dataclass(frozen=True)
@@ -57,7 +71,7 @@ class Ranking:
     """How one method ranks inputs: by a score that is larger for inputs that are more like the data.
 
     Attributes:
-        by: "confidence" or "score" (`Laplace.score`).
+        by: "confidence", "score" (`Laplace.score`, or that of a `Predictor`), or "energy".
         threshold: for each of `KEPT_SHARES`, the threshold that keeps this share of the test data.
         low, high: the ends of the histograms' axis. For a confidence p the axis is log(p/(1 − p)).
         position: where the thresholds are on the axis, from 0 (the low end) to 1.
@@ -77,15 +91,15 @@ class OutlierScores:
     """The scores of one method on outliers.
 
     `confidence` is the mean over the outliers. `auroc` and `fpr95` measure how well the outliers are
-    separated from the test data by the method's `Ranking`. `intervals` and `against_plain` are as in
-    `TestScores`.
+    separated from the test data by the method's `Ranking`. `intervals` and `against` are as in
+    `TestScores`, with the measures `COMPARED_ON_OUTLIERS`.
     """
 
     confidence: float
     auroc: float
     fpr95: float
     intervals: dict[str, Interval]
-    against_plain: dict[str, str]
+    against: dict[str, dict[str, str]]
 
 
 @dataclass(frozen=True)
@@ -223,18 +237,36 @@ class Cost:
 
 
 @dataclass(frozen=True)
+class Detail:
+    """The scores of a method that has no column: on the test data, and on each set of outliers by name."""
+
+    test: TestScores
+    outliers: dict[str, OutlierScores]
+
+
+@dataclass(frozen=True)
 class Audit:
     """Everything that an audit measures. All rates are fractions between 0 and 1.
 
-    `test` has the methods in the order of `AUDITED_METHODS`. `groups` holds the means over the "unfamiliar"
-    sets (those of the user; or noise if there are none) and over the "far" ones. `chosen` holds the numbers
-    that each method chose on the validation data.
+    `test` has the methods in the order of the columns. `base` is the first of them: what the others are
+    compared with. `ours` is bitbayes' column, None if there is none. `details` has the methods without a
+    column. `groups` holds the means over the "unfamiliar" sets (those of the user; or noise if there are
+    none) and over the "far" ones. `chosen` holds the numbers that each method chose on the validation data.
+
+    `sizes` are the numbers of inputs of the sets "train", "validation" and "test" that were given. `errors`
+    says of how many of them the base's answer is wrong: `errors["validation"]` and `errors["test"]`.
+    `validation_nll` has the log loss on the validation data, by method, of the network's own columns.
     """
 
     subject: str
     classes: int
+    base: str
+    ours: str | None
     sizes: dict[str, int]
+    errors: dict[str, int]
+    validation_nll: dict[str, float]
     test: dict[str, TestScores]
+    details: dict[str, Detail]
     rankings: dict[str, Ranking]
     outliers: list[OutlierSet]
     groups: dict[str, OutlierGroup]
@@ -243,9 +275,9 @@ class Audit:
     scaled: list[ScaledTest]  # empty if the inputs cannot be scaled
     ray: RayConfidence | None
     infinity: list[ClassLimits]  # empty if the limits are not known
-    changed_labels: int  # by bitbayes
+    changed_labels: int | None  # by bitbayes
     chosen: dict[str, dict[str, float]]
-    cost: Cost
+    cost: Cost | None  # of bitbayes
     seconds: float
     finished: str  # UTC, in ISO format
     seed: int

@@ -17,13 +17,15 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from bitbayes import metrics
 from bitbayes._version import __version__
 from bitbayes.auditing.costs import Duration, duration_of, durations_in_turns, median_duration, now
 from bitbayes.auditing.examples import TestExamples, choose_examples
-from bitbayes.auditing.findings import Cost
+from bitbayes.auditing.findings import PAPER, Cost, Detail
 from bitbayes.auditing.generated import is_scalable, noise_like, scaled
 from bitbayes.auditing.predictions import (
     Methods,
+    Rated,
     SharedPass,
     by_confidence,
     by_score,
@@ -103,7 +105,7 @@ def audit(
     >>> [outlier.name for outlier in found.outliers]
     ['far right', 'Uniform noise', 'Noise × 100', 'Noise × 2,000', 'Test inputs × 2,000']
     >>> found.methods, found.sizes["test"]
-    (('plain', 'temperature', 'bitbayes', 'paper'), 120)
+    (('plain', 'temperature', 'energy', 'bitbayes'), 120)
     """
     request = AuditRequest(
         {"train": train, "validation": validation, "test": test},
@@ -149,23 +151,31 @@ def _measure(model: nn.Module, request: AuditRequest, report: ReportProgress) ->
     methods: Methods = {
         "plain": by_confidence(network.probabilities),
         "temperature": by_confidence(lambda x: network.probabilities(x, scaled.temperature)),
+        "energy": network.by_energy,
         "bitbayes": by_score(bayes),
     }
+    ranked_by = {"plain": "confidence", "temperature": "confidence", "energy": "energy", "bitbayes": "score"}
     report("Costs", 0, 1)
     cost = _measure_cost(bayes, methods, first["test"], (fitting, fit_time), (tuning, tune_time))
     report("Costs", 1, 1)
+    on_validation, validation_labels, _ = predict_test(methods, validation, model, 0, lambda *_: None)
     chosen = {"temperature": {"temperature": float(scaled.temperature)}, "bitbayes": _chosen_numbers(bayes)}
+    everything = methods
     if _tune_as_the_paper(paper, validation, first["validation"], report, notes):
-        methods["paper"] = by_score(paper)
-        chosen["paper"] = {"prior_variance": _chosen_numbers(paper)["prior_variance"]}
+        everything = methods | {PAPER: by_score(paper)}
+        chosen[PAPER] = {"prior_variance": _chosen_numbers(paper)["prior_variance"]}
     test_examples = TestExamples()
     testing = TimedLoader(test, "Test data", report, device)
-    predicted, labels, inputs = predict_test(methods, testing, model, MOST_GENERATED_OUTLIERS, test_examples)
+    predicted, labels, inputs = predict_test(
+        everything, testing, model, MOST_GENERATED_OUTLIERS, test_examples
+    )
 
     generated = _generate_outliers(inputs, seed, notes)
-    sets = predict_sets(methods, given + generated, model, report, notes)
-    rankings = rank_test(predicted, [each.ranked for each in sets])
-    scored, groups = score_outliers(predicted, rankings, sets)
+    sets = predict_sets(everything, given + generated, model, report, notes)
+    own = {method: rated for method, rated in predicted.items() if method in methods}
+    rankings = rank_test(own, [each.ranked for each in sets], ranked_by)
+    scored, groups, outlier_details = score_outliers(predicted, rankings, sets)
+    on_test = score_test(predicted, labels, methods)
     curve = None
     if "unfamiliar" in groups:
         members = [(n, data) for n, _, data in given + generated if n in groups["unfamiliar"].sets]
@@ -177,8 +187,18 @@ def _measure(model: nn.Module, request: AuditRequest, report: ReportProgress) ->
     return AuditReport(
         subject=printable(request.subject),
         classes=predicted["plain"].probs.shape[1],
+        base="plain",
+        ours="bitbayes",
         sizes={"train": fitting.rows, "validation": tuning.rows, "test": len(labels)},
-        test=score_test(predicted, labels),
+        errors={
+            "validation": count_errors(on_validation["plain"], validation_labels),
+            "test": count_errors(predicted["plain"], labels),
+        },
+        validation_nll={
+            method: metrics.nll(rated.probs, validation_labels) for method, rated in on_validation.items()
+        },
+        test={method: on_test.pop(method) for method in methods},
+        details={method: Detail(each, outlier_details[method]) for method, each in on_test.items()},
         rankings=rankings,
         outliers=scored,
         groups=groups,
@@ -382,6 +402,11 @@ def _edge_warnings_as_notes(column: str, notes: list[str]) -> Iterator[None]:
             notes.append(f"{column}: {warning.message}")
         else:
             warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
+
+
+def count_errors(rated: Rated, labels: Tensor) -> int:
+    """Return how many answers are wrong."""
+    return int((rated.probs.argmax(1) != labels).sum())
 
 
 def _versions(device: torch.device) -> dict[str, str]:

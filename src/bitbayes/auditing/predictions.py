@@ -43,7 +43,7 @@ def plain_logits(model: nn.Module, x: Inputs) -> Tensor:
 
 
 class SharedPass:
-    """The network's logits, cached for the last batch: two methods use the same forward pass."""
+    """The network's logits, cached for the last batch: several methods use the same forward pass."""
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
@@ -52,12 +52,22 @@ class SharedPass:
 
     def probabilities(self, x: Inputs, temperature: float = 1.0) -> Tensor:
         """Return the probabilities (n, k) of the logits divided by a temperature; one logit gives (n, 2)."""
+        logits = self._run(x)
+        likelihood = likelihood_for(logits.shape[1])
+        # Without the shift: division by a small T could overflow.
+        return likelihood.log_probabilities(likelihood.remove_shift(logits) / temperature).exp()
+
+    def by_energy(self, x: Inputs) -> Rated:
+        """Return the network's probabilities, ranked by log Σᵢ exp fᵢ. One logit f counts as ∓f/2."""
+        logits = self._run(x)
+        if logits.shape[1] == 1:
+            logits = torch.cat([-logits / 2, logits / 2], dim=1)
+        return Rated(self.probabilities(x), logits.logsumexp(1))
+
+    def _run(self, x: Inputs) -> Tensor:
         if self.logits is None or self.inputs is not x:
-            logits = plain_logits(self.model, x)
-            # Division by a small T could overflow.
-            self.logits = likelihood_for(logits.shape[1]).remove_shift(logits)
-            self.inputs = x
-        return likelihood_for(self.logits.shape[1]).log_probabilities(self.logits / temperature).exp()
+            self.logits, self.inputs = plain_logits(self.model, x), x
+        return self.logits
 
 
 def by_confidence(predict_proba: Callable[[Inputs], Tensor]) -> Callable[[Inputs], Rated]:

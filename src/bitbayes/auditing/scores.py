@@ -1,6 +1,6 @@
 """Score the audited methods on the test data, on outliers, along rays, and at infinity."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any, NamedTuple
 
 import torch
@@ -10,6 +10,8 @@ from bitbayes import metrics
 from bitbayes.auditing import bootstrap
 from bitbayes.auditing.examples import SurestOutliers
 from bitbayes.auditing.findings import (
+    COMPARED_ON_OUTLIERS,
+    COMPARED_ON_TEST,
     ClassLimits,
     OutlierGroup,
     OutlierScores,
@@ -35,7 +37,7 @@ MOST_INPUTS_ALONG_RAYS = 200  # each of them is predicted once for every δ
 MOST_LIMITS_PER_CLASS = 50
 MOST_LIMITS = 200
 # Seeds of the bootstrap, for the test data and for the first set of outliers.
-TEST_SEED, OUTLIER_SEED = 0, 1
+TEST_SEED, OUTLIER_SEED, FLOOR_SEED = 0, 1, 0
 
 
 class PredictedSet(NamedTuple):
@@ -47,18 +49,25 @@ class PredictedSet(NamedTuple):
     examples: SurestOutliers
 
 
-def score_test(predicted: Predictions, labels: Tensor) -> dict[str, TestScores]:
-    """Return the scores of each method from its probabilities (n, k) and the labels (n,)."""
+def score_test(predicted: Predictions, labels: Tensor, columns: Collection[str]) -> dict[str, TestScores]:
+    """Return the scores of each method from its probabilities (n, k) and the labels (n,).
+
+    Each is compared with the other methods that have a column.
+    """
     weights = bootstrap.resample(len(labels), TEST_SEED)
     draws = {
         method: bootstrap.resampled_test_scores(weights, rated.probs, labels)
         for method, rated in predicted.items()
     }
     errors = {method: metrics.ece(rated.probs, labels) for method, rated in predicted.items()}
-    for method, error in errors.items():  # before the methods are compared with the plain network
+    for method, error in errors.items():  # before the methods are compared
         draws[method]["ece"] = bootstrap.centred(draws[method]["ece"], error)
+    against = bootstrap.compare_all(draws, COMPARED_ON_TEST, columns)
     scores = {}
     for method, (probs, _) in predicted.items():
+        confidence, answers = probs.max(1)
+        by_risk = confidence, answers == labels
+        floor = bootstrap.calibrated_ece(probs, FLOOR_SEED)
         bins = metrics.reliability(probs, labels)
         band = bootstrap.resampled_bin_accuracy(weights, probs, labels)
         ends = [
@@ -71,6 +80,10 @@ def score_test(predicted: Predictions, labels: Tensor) -> dict[str, TestScores]:
             nll=metrics.nll(probs, labels),
             ece=errors[method],
             brier=metrics.brier(probs, labels),
+            aurc=metrics.aurc(*by_risk),
+            augrc=augrc(*by_risk),
+            floor=floor.mean().item(),
+            floor_interval=bootstrap.interval(floor),
             reliability=ReliabilityDiagram(
                 count=bins.count.tolist(),
                 confidence=_nan_to_none(bins.confidence),
@@ -79,7 +92,7 @@ def score_test(predicted: Predictions, labels: Tensor) -> dict[str, TestScores]:
                 high=[high for _, high in ends],
             ),
             intervals=bootstrap.intervals(draws[method]),
-            against_plain=bootstrap.compare(draws[method], draws["plain"], outliers=False),
+            against=against[method],
         )
     return scores
 
@@ -123,13 +136,18 @@ def predict_sets(
 
 def score_outliers(
     on_test: Predictions, rankings: dict[str, Ranking], sets: list[PredictedSet]
-) -> tuple[list[OutlierSet], dict[str, OutlierGroup]]:
-    """Score every method on every set of outliers, and on the unfamiliar and the far sets together."""
-    weights = bootstrap.resample(len(on_test["plain"].scores), TEST_SEED)
+) -> tuple[list[OutlierSet], dict[str, OutlierGroup], dict[str, dict[str, OutlierScores]]]:
+    """Score every method on every set of outliers, and on the unfamiliar and the far sets together.
+
+    `rankings` are those of the methods that have a column. The last result has the scores of the others, by
+    method and set.
+    """
+    details: dict[str, dict[str, OutlierScores]] = {m: {} for m in on_test if m not in rankings}
+    weights = bootstrap.resample(len(next(iter(on_test.values())).scores), TEST_SEED)
     scored: list[OutlierSet] = []
     draws: list[dict[str, dict[str, Tensor]]] = []  # of each set: by method, by score
     for number, (name, kind, ranked, _) in enumerate(sets):
-        size = len(ranked["plain"].scores)
+        size = len(next(iter(ranked.values())).scores)
         outlier_weights = bootstrap.resample(size, OUTLIER_SEED + number)
         draws.append(
             {
@@ -139,19 +157,25 @@ def score_outliers(
                 for method, each in ranked.items()
             }
         )
+        against = bootstrap.compare_all(draws[-1], COMPARED_ON_OUTLIERS, rankings)
         scores = {
             method: _outlier_scores(
                 each.confidence.double().mean().item(),
                 metrics.auroc(on_test[method].scores, each.scores),
                 metrics.fpr95(on_test[method].scores, each.scores),
                 draws[-1][method],
-                draws[-1]["plain"],
+                against[method],
             )
             for method, each in ranked.items()
         }
-        passing = {method: rank_outliers(rankings[method], each.scores) for method, each in ranked.items()}
-        scored.append(OutlierSet(name, kind, size, scores, passing))
-    return scored, _score_groups(scored, draws)
+        passing = {
+            method: rank_outliers(ranking, ranked[method].scores) for method, ranking in rankings.items()
+        }
+        columns = {method: scores.pop(method) for method in rankings}
+        scored.append(OutlierSet(name, kind, size, columns, passing))
+        for method, each in scores.items():
+            details[method][name] = each
+    return scored, _score_groups(scored, draws), details
 
 
 def _score_groups(
@@ -169,8 +193,11 @@ def _score_groups(
         if not members:
             continue
         means = {
-            method: bootstrap.mean_draws([draws[i][method] for i in members]) for method in draws[members[0]]
+            method: bootstrap.mean_draws([draws[i][method] for i in members])
+            for method in sets[members[0]].scores
         }
+
+        against = bootstrap.compare_all(means, COMPARED_ON_OUTLIERS, means)
 
         def mean(method: str, score: str, members: list[int] = members) -> float:
             values = [float(getattr(sets[i].scores[method], score)) for i in members]
@@ -184,7 +211,7 @@ def _score_groups(
                     mean(method, "auroc"),
                     mean(method, "fpr95"),
                     means[method],
-                    means["plain"],
+                    against[method],
                 )
                 for method in means
             },
@@ -193,14 +220,18 @@ def _score_groups(
 
 
 def _outlier_scores(
-    confidence: float, auroc: float, fpr95: float, draws: dict[str, Tensor], plain: dict[str, Tensor]
+    confidence: float,
+    auroc: float,
+    fpr95: float,
+    draws: dict[str, Tensor],
+    against: dict[str, dict[str, str]],
 ) -> OutlierScores:
     return OutlierScores(
         confidence=confidence,
         auroc=auroc,
         fpr95=fpr95,
         intervals=bootstrap.intervals(draws),
-        against_plain=bootstrap.compare(draws, plain, outliers=True),
+        against=against,
     )
 
 
@@ -294,6 +325,12 @@ def score_limits(
         )
     report("At infinity", len(classes), len(classes))
     return limits_by_class
+
+
+def augrc(scores: Tensor, correct: Tensor) -> float:
+    """Return the area under the generalised risk: the mean of coverage · risk of `metrics.risk_coverage`."""
+    curve = metrics.risk_coverage(scores, correct)
+    return (curve.coverage * curve.risk).mean().item()
 
 
 def _finite(value: Tensor) -> float | None:

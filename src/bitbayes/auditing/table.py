@@ -93,8 +93,8 @@ def _make_row(
         values,
         best=[value == winner for value in values],
         intervals=[_write_interval(each.intervals[name], write) for each in scores],
-        # The first is the plain network.
-        changes=["", *(each.against_plain.get(name, "") for each in scores[1:])],
+        # The first is the base.
+        changes=["", *(next(iter(each.against.values())).get(name, "") for each in scores[1:])],
     )
 
 

@@ -6,6 +6,7 @@ import unicodedata
 METHOD_TITLES = {
     "plain": "Plain",
     "temperature": "Temperature",
+    "energy": "Energy",
     "bitbayes": "bitbayes",
     "paper": "Paper’s objective",
 }
