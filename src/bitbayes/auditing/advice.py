@@ -4,7 +4,15 @@ from dataclasses import dataclass
 
 from bitbayes.auditing.findings import Audit
 from bitbayes.auditing.relations import against_all, best, best_first, kinds, relation
-from bitbayes.auditing.verdict import find_reasons, gains, has_given, inputs_of, is_blind, is_made_up, title_of
+from bitbayes.auditing.verdict import (
+    find_reasons,
+    gains,
+    has_given,
+    inputs_of,
+    is_blind,
+    is_made_up,
+    title_of,
+)
 from bitbayes.auditing.words import join_names
 
 
@@ -54,7 +62,8 @@ def advise(audit: Audit) -> list[Advice]:
     if not has_given(audit):
         advice.append(
             Advice(
-                "Audit again with inputs of your own that belong to no class. They say more than noise:", OUTLIERS
+                "Audit again with inputs of your own that belong to no class. They say more than noise:",
+                OUTLIERS,
             )
         )
     return advice
@@ -108,10 +117,16 @@ def _leave(audit: Audit, ours: str) -> list[Advice]:
         advice.append(Advice("Refuse by the energy, which needs nothing but the logits:", ENERGY))
     if "through" in reasons:
         advice.append(Advice(f"{inputs_of(audit, 'unfamiliar').capitalize()} still get through. {RICHER}"))
-    won = [kind for kind in kinds(audit) if is_made_up(audit, kind) and against_all(audit, kind, ours)[0] == "better"]
+    won = [
+        kind
+        for kind in kinds(audit)
+        if is_made_up(audit, kind) and against_all(audit, kind, ours)[0] == "better"
+    ]
     if won:
         inputs = join_names([inputs_of(audit, kind) for kind in won])
-        advice.append(Advice(f"If {inputs} can reach your program, refuse them by the score:", f"{SET_UP}\n{REFUSE}"))
+        advice.append(
+            Advice(f"If {inputs} can reach your program, refuse them by the score:", f"{SET_UP}\n{REFUSE}")
+        )
     return advice
 
 

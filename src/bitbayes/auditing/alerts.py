@@ -70,7 +70,11 @@ def _about_copies(audit: Audit) -> list[Alert]:
         size = audit.sizes[one]
         if count and count >= COPIES_WORTH_A_WORD * size:
             text = f"{count:,} of {size:,} {one} inputs are copies of {other} inputs. {effect}"
-            alerts.append(Alert("copies", text, "Split again without copies (in tables of few values some are natural)."))
+            alerts.append(
+                Alert(
+                    "copies", text, "Split again without copies (in tables of few values some are natural)."
+                )
+            )
     return alerts
 
 
@@ -94,7 +98,9 @@ def _about_validation(audit: Audit) -> list[Alert]:
         return []
     if errors == 0:
         text = f"All {n:,} validation points are right: they cannot choose a temperature."
-        remedy = "Give some hundred." if n < FEW_VALIDATION else "Are they training data? Give others, or more."
+        remedy = (
+            "Give some hundred." if n < FEW_VALIDATION else "Are they training data? Give others, or more."
+        )
         return [Alert("validation", text, remedy)]
     if n >= FEW_VALIDATION:
         return []
@@ -104,7 +110,7 @@ def _about_validation(audit: Audit) -> list[Alert]:
 
 
 def _about_edges(audit: Audit) -> list[Alert]:
-    """Where a search ended at its edge. Without errors to learn from, that says no more than the alert above."""
+    """Where a search ended at its edge. Without errors to learn from, the alert above says it all."""
     if audit.errors.get("validation") == 0:
         return []
     remedy = "Check that the validation labels fit the model, and that there are some hundred."
@@ -116,8 +122,8 @@ def _about_noise(audit: Audit) -> list[Alert]:
         return []
     most = max(scores.floor_interval[1] for scores in audit.test.values())
     text = (
-        f"Calibration within noise: with {audit.sizes['test']:,} test inputs, a calibrated model would show an ECE "
-        f"of up to {percent(most)}%, and no column shows more than chance."
+        f"Calibration within noise: with {audit.sizes['test']:,} test inputs, a calibrated model would show "
+        f"an ECE of up to {percent(most)}%, and no column shows more than chance."
     )
     return [Alert("noise", text, "Compare log losses, or give more test inputs.")]
 

@@ -10,7 +10,7 @@ from bitbayes.model import DataDigest, Inputs, row_count
 
 # A class with fewer points, or with a smaller share of them at another class, is not taken for a moved one.
 ENOUGH_OF_A_CLASS, MOST_OF_A_CLASS = 10, 2 / 3
-# How much the accuracy must gain by other labels before these are called shifted: of some classes, and of all.
+# How much the accuracy must gain by other labels before some of them, or all, are called shifted.
 CLEAR_GAIN, LARGE_GAIN = 0.1, 0.3
 
 

@@ -6,7 +6,9 @@ from bitbayes.auditing.findings import Audit, OutlierScores, TestScores
 
 Change = Literal["better", "same", "worse", "mixed"]
 
-NOTICEABLE_CHANGE = 0.01  # a percentage point of a rate, or 0.01 nats of log loss; a smaller one counts as none
+NOTICEABLE_CHANGE = (
+    0.01  # a percentage point of a rate, or 0.01 nats of log loss; a smaller one counts as none
+)
 CHANCE = 0.4, 0.6  # an AUROC between these is hardly better or worse than chance
 # What is compared on each kind of inputs. By the first one the best column is named.
 MEASURES = {
@@ -44,7 +46,7 @@ def changes(audit: Audit, kind: str, name: str, other: str) -> dict[str, str]:
     """Return how each measure of a column compares with another column: "better", "worse" or "same".
 
     It is the same unless it differs by more than `NOTICEABLE_CHANGE`, and the bootstrap of the paired
-    difference excludes 0. Two ECEs that are both within noise are the same, and so are two rankings at chance.
+    difference excludes 0. Two ECEs that are both within noise are the same; so are two rankings at chance.
     """
     mine, theirs = scores_of(audit, kind, name), scores_of(audit, kind, other)
     found = {}
@@ -71,7 +73,7 @@ def relation(audit: Audit, kind: str, name: str, other: str) -> Change:
 
 
 def others(audit: Audit, kind: str, name: str) -> list[str]:
-    """Return the columns to compare with, without those that repeat an earlier one (energy's ECE is plain's)."""
+    """Return the columns to compare with, without those that repeat an earlier one (energy and plain)."""
     distinct: dict[tuple[float, ...], str] = {}
     for each in audit.methods:
         numbers = tuple(getattr(scores_of(audit, kind, each), measure) for measure in MEASURES[kind])
@@ -81,7 +83,7 @@ def others(audit: Audit, kind: str, name: str) -> list[str]:
 
 
 def best_first(audit: Audit, kind: str, names: list[str]) -> list[str]:
-    """Sort columns by the measures of this kind, the best first. Of equal ones the earlier column is first."""
+    """Sort columns by the measures of this kind, the best first. Equal ones keep their order."""
 
     def worth(name: str) -> list[float]:
         scores = scores_of(audit, kind, name)

@@ -72,7 +72,7 @@ def compare(audit: Audit) -> list[Comparison]:
 
 
 def write_verdict(audit: Audit) -> str:
-    """Return the verdict: what is better, what is worse, what is not clear, and why bitbayes does not help."""
+    """Return the verdict: what is better, worse, or not clear, and why bitbayes does not help."""
     if len(audit.methods) == 1:
         return _write_alone(audit)
     if not audit.ours:
@@ -114,8 +114,10 @@ def find_reasons(audit: Audit) -> dict[str, str]:
     reasons: dict[str, str] = {}
     if n < FEW_VALIDATION or errors == 0:
         wrong = "" if errors is None else f", {errors or 'none'} of them wrong"
-        reasons["few"] = f"only {n:,} validation points{wrong}" if n < FEW_VALIDATION else (
-            f"none of the {n:,} validation points is wrong"
+        reasons["few"] = (
+            f"only {n:,} validation points{wrong}"
+            if n < FEW_VALIDATION
+            else (f"none of the {n:,} validation points is wrong")
         )
     familiar = relation(audit, "familiar", audit.ours, audit.base)
     if "temperature" in audit.test and audit.base != "temperature":
@@ -262,7 +264,9 @@ def _clause(audit: Audit, kind: str, name: str, change: Change, rival: str) -> s
         return f"it stops {mine} of 100 {inputs}, not clearly more or fewer than {other} ({their})"
     if changes(audit, kind, name, rival)["fpr95"] == change:
         return f"it stops {'only ' if change == 'worse' else ''}{mine} of 100 {inputs} ({other}: {their})"
-    return f"it ranks {inputs} {change} than {other} (AUROC {percent(ours.auroc)}% and {percent(theirs.auroc)}%)"
+    return (
+        f"it ranks {inputs} {change} than {other} (AUROC {percent(ours.auroc)}% and {percent(theirs.auroc)}%)"
+    )
 
 
 def _familiar_clause(audit: Audit, name: str, change: Change, rival: str) -> str:

@@ -93,9 +93,7 @@ class DataDigest:
         counts = (labels.reshape(len(labels), -1) != IGNORED).any(1) | labels.is_floating_point()
         self._value, self._waiting = self._value + (_mixed(hashed) * counts).sum(), []
 
-    def _sum_inputs(
-        self, inputs: Inputs, n: int, start: int, device: torch.device
-    ) -> tuple[Tensor, int]:
+    def _sum_inputs(self, inputs: Inputs, n: int, start: int, device: torch.device) -> tuple[Tensor, int]:
         """Sums over the inputs of each point, (n,) or (1,), and the place after the last factor used."""
         parts = [inputs] if isinstance(inputs, Tensor) else [inputs[name] for name in sorted(inputs, key=str)]
         hashed = None
