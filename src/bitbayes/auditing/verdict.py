@@ -216,7 +216,8 @@ def _write_best(audit: Audit) -> str:
         name, rest = best(audit, kind)
         inputs, number = inputs_of(audit, kind), _number(audit, kind, name)
         if not rest:
-            clauses.append(f"on {inputs} {title_of(name)} is best ({number})")
+            measure = "log loss" if kind == "familiar" else "stops"
+            clauses.append(f"on {inputs} {title_of(name)} is best: {measure} {number}")
         elif len(rest) == len(others(audit, kind, name)):
             clauses.append(f"on {inputs} no predictor is clearly best")
         else:
@@ -231,14 +232,21 @@ def _write_alone(audit: Audit) -> str:
     return f"{_write_rates(scores)}. {_describe_calibration(scores, audit.sizes['test'])}"
 
 
+def _describe_best(audit: Audit, kind: str, name: str, rest: list[str]) -> str:
+    """Name the best column by the first measure, and those to which it is not clearly better."""
+    measure = "Lowest log loss" if kind == "familiar" else "Most stopped"
+    unclear = f" Not clearly worse: {join_names([title_of(each) for each in rest])}." if rest else ""
+    return f"{measure}: {title_of(name)}, {_number(audit, kind, name)}.{unclear}"
+
+
 def _number(audit: Audit, kind: str, name: str) -> str:
     """Return the number by which columns are sorted on this kind of inputs, with its interval."""
     scores = scores_of(audit, kind, name)
     if isinstance(scores, TestScores):
         low, high = scores.intervals["nll"]
-        return f"log loss {scores.nll:.3f}, {low:.3f}–{high:.3f}"
+        return f"{scores.nll:.3f} ({low:.3f}–{high:.3f})"
     low, high = scores.intervals["fpr95"]
-    return f"stops {_stopped(scores.fpr95)} of 100, {_stopped(high)}–{_stopped(low)}"
+    return f"{_stopped(scores.fpr95)} of 100 ({_stopped(high)}–{_stopped(low)})"
 
 
 def _stopped(through: float) -> str:
@@ -253,12 +261,13 @@ def _clause(audit: Audit, kind: str, name: str, change: Change, rival: str) -> s
     ours, theirs = audit.groups[kind].scores[name], audit.groups[kind].scores[rival]
     inputs, other = inputs_of(audit, kind), title_of(rival)
     mine, their = _stopped(ours.fpr95), _stopped(theirs.fpr95)
-    if is_blind(audit, kind):
-        return f"nothing here tells {inputs} from the data (AUROC {percent(ours.auroc)}%)"
+    if at_chance(audit, kind, name) and at_chance(audit, kind, rival):
+        aurocs = f"AUROC {percent(ours.auroc)}% and {percent(theirs.auroc)}%"
+        return f"neither it nor {other} tells {inputs} from the data ({aurocs})"
     if change == "mixed":
         return (
             f"on {inputs} the measures disagree (AUROC {percent(ours.auroc)}%, {other}: "
-            f"{percent(theirs.auroc)}%; of 100 it stops {mine}, {other}: {their})"
+            f"{percent(theirs.auroc)}%; {mine} of 100 stopped, {other}: {their})"
         )
     if change == "same":
         return f"it stops {mine} of 100 {inputs}, not clearly more or fewer than {other} ({their})"
@@ -276,10 +285,12 @@ def _familiar_clause(audit: Audit, name: str, change: Change, rival: str) -> str
         return join_names([_pair(audit, m, name, rival) for m, each in found.items() if each == wanted])
 
     if change == "same":
-        return f"no clear difference from {other} on familiar inputs ({_pair(audit, 'nll', name, rival)})"
+        numbers = _pair(audit, "nll", name, rival)
+        return f"on familiar inputs there is no clear difference from {other} ({numbers})"
     if change == "mixed":
-        return f"familiar inputs are mixed: better than {other} by {said('better')}, worse by {said('worse')}"
-    return f"it is {change} than {other} on familiar inputs, by {said(change)}"
+        parts = f"better than {other} by {said('better')}, worse by {said('worse')}"
+        return f"on familiar inputs the measures disagree: {parts}"
+    return f"on familiar inputs it is {change} than {other}, by {said(change)}"
 
 
 def _pair(audit: Audit, measure: str, name: str, rival: str) -> str:
@@ -301,7 +312,6 @@ def _compare(audit: Audit, kind: str) -> Comparison:
         # It is best by one measure, so that a worse other one makes it mixed.
         change = "mixed" if change == "worse" else change
     measure, before, after = _shown(audit, kind, name, change, rival)
-    level = f"; not clearly better than {join_names([title_of(each) for each in rest])}" if rest else ""
     return Comparison(
         kind=kind,
         title=KIND_TITLES["noise" if kind == "unfamiliar" and not has_given(audit) else kind],
@@ -312,7 +322,7 @@ def _compare(audit: Audit, kind: str) -> Comparison:
         after=after,
         change=change,
         detail=_detail(audit, kind, name, rival),
-        best=f"Best: {title_of(first)} ({_number(audit, kind, first)}){level}.",
+        best=_describe_best(audit, kind, first, rest),
     )
 
 
