@@ -107,10 +107,12 @@ def test_better_means_better_than_each_of_the_others() -> None:
     assert against_all(audit, "familiar", "bitbayes") == ("better", "temperature")  # the best of the others
 
 
-def test_columns_of_the_same_numbers_are_named_once() -> None:
+def test_energy_has_no_probabilities_of_its_own() -> None:
     columns = {"plain": PLAIN, "temperature": (0.2, 0.01, 0.9), "energy": PLAIN, "bitbayes": PLAIN}
-    audit = audit_of(columns)  # type: ignore[arg-type]
+    audit = audit_of(columns, far=dict.fromkeys(columns, (0.9, 0.1)))  # type: ignore[arg-type]
     assert others(audit, "familiar", "bitbayes") == ["plain", "temperature"]
+    assert others(audit, "far", "bitbayes") == ["plain", "temperature", "energy"]
+    assert others(audit_of({"plain": PLAIN, "energy": PLAIN}), "familiar", "plain") == ["energy"]  # type: ignore[dict-item]
     assert best_first(audit, "familiar", list(columns)) == ["temperature", "plain", "energy", "bitbayes"]
     assert best(audit, "familiar") == ("temperature", [])
 

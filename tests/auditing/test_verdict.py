@@ -28,7 +28,12 @@ FAMILIAR = {
     "energy": (0.40, 0.08, 0.9),
     "bitbayes": (0.30, 0.03, 0.9),
 }
-UNFAMILIAR = {"plain": (0.8, 0.4), "temperature": (0.8, 0.4), "energy": (0.85, 0.34), "bitbayes": (0.85, 0.34)}
+UNFAMILIAR = {
+    "plain": (0.8, 0.4),
+    "temperature": (0.8, 0.4),
+    "energy": (0.85, 0.34),
+    "bitbayes": (0.85, 0.34),
+}
 
 
 def outcome(
@@ -46,7 +51,9 @@ def outcome(
 SAME_FAMILIAR = (
     "on familiar inputs there is no clear difference from temperature scaling (log loss 0.300 against 0.300)"
 )
-SAME_UNFAMILIAR = "if you accept 95% of normal inputs, it stops 66 of 100 unfamiliar inputs, not clearly more or "
+SAME_UNFAMILIAR = (
+    "if you accept 95% of normal inputs, it stops 66 of 100 unfamiliar inputs, not clearly more or "
+)
 SAME_UNFAMILIAR += "fewer than energy (66)"
 CASES = {
     "better on all": (
@@ -107,14 +114,12 @@ CASES = {
     "strangers still get through": (
         outcome(unfamiliar=(0.8, 0.6)),
         "bitbayes does not help here: if you accept 95% of normal inputs, it stops only 40 of 100 "
-        "unfamiliar inputs (energy: 66); no clear gain on familiar inputs. Likely reasons: temperature scaling "
-        "does as well; 60 of 100 unfamiliar inputs still get through.",
+        "unfamiliar inputs (energy: 66); no clear gain on familiar inputs. Likely reasons: temperature "
+        "scaling does as well; 60 of 100 unfamiliar inputs still get through.",
         ["same", "worse"],
     ),
     "temperature scaling got worse, too": (
-        audit_of(
-            {"plain": (0.3, 0.03, 0.9), "temperature": (0.4, 0.03, 0.9), "bitbayes": (0.4, 0.09, 0.9)}
-        ),
+        audit_of({"plain": (0.3, 0.03, 0.9), "temperature": (0.4, 0.03, 0.9), "bitbayes": (0.4, 0.09, 0.9)}),
         "bitbayes makes this classifier worse: on familiar inputs it is worse than plain, by log loss 0.400 "
         "against 0.300 and ECE 9.0% against 3.0%. Likely reason: temperature scaling got worse, too.",
         ["worse"],
@@ -122,8 +127,8 @@ CASES = {
     "worse everywhere": (
         outcome((0.5, 0.2, 0.8), (0.7, 0.6), (0.05, 1.0)),
         "bitbayes makes this classifier worse: if you accept 95% of normal inputs, it stops only 40 of 100 "
-        "unfamiliar inputs (energy: 66); it ranks far-away inputs worse than plain (AUROC 5.0% and 10.0%); on "
-        "familiar inputs it is worse than temperature scaling, by log loss 0.500 against 0.300, ECE 20.0% "
+        "unfamiliar inputs (energy: 66); it ranks far-away inputs worse than plain (AUROC 5.0% and 10.0%); "
+        "on familiar inputs it is worse than temperature scaling, by log loss 0.500 against 0.300, ECE 20.0% "
         "against 3.0% and accuracy 80.0% against 90.0%. Likely reason: 60 of 100 unfamiliar inputs still get "
         "through.",
         ["worse", "worse", "worse"],
@@ -138,8 +143,8 @@ CASES = {
     "the measures of refusing disagree": (
         outcome((0.2, 0.02, 0.9), (0.9, 0.5)),
         "bitbayes helps in part: on familiar inputs it is better than temperature scaling, by log loss 0.200 "
-        "against 0.300; but on unfamiliar inputs the measures disagree (AUROC 90.0%, energy: 85.0%; 50 of 100 "
-        "stopped, energy: 66).",
+        "against 0.300; but on unfamiliar inputs the measures disagree (AUROC 90.0%, energy: 85.0%; 50 of "
+        "100 stopped, energy: 66).",
         ["better", "mixed"],
     ),
     "blind": (
@@ -250,7 +255,9 @@ def audits(draw: st.DrawFn, *, ours: bool) -> Audit:
     names = [name for name in names if name in ("plain", "bitbayes") or draw(st.booleans())]
     if len(names) < 2:
         names.append("another")
-    unclear = draw(st.sets(st.tuples(st.sampled_from(names), st.sampled_from(("nll", "ece", "auroc", "fpr95")))))
+    unclear = draw(
+        st.sets(st.tuples(st.sampled_from(names), st.sampled_from(("nll", "ece", "auroc", "fpr95"))))
+    )
     pairs = st.none() | st.fixed_dictionaries({name: st.tuples(rates, rates) for name in names})
     return audit_of(
         {name: draw(st.tuples(losses, rates, rates)) for name in names},
@@ -316,11 +323,17 @@ def test_no_verdict_contradicts_its_numbers(audit: Audit) -> None:
         found = [beats(audit, kind, "bitbayes", "plain") for kind in ["familiar", *audit.groups]]
         assert (False, True) in found and not any(better for better, _ in found)
     # The numbers of each clause stand as its words say.
-    for less, mine, _, other in re.findall(r"it stops (only )?(\S+) of 100 ([\w-]+ )inputs \([^:]+: ([^)]+)\)", verdict):
+    for less, mine, _, other in re.findall(
+        r"it stops (only )?(\S+) of 100 ([\w-]+ )inputs \([^:]+: ([^)]+)\)", verdict
+    ):
         assert number(mine) <= number(other) if less else number(mine) >= number(other)
-    for word, mine, other in re.findall(r"ranks [\w-]+ inputs (\w+) than [^(]+ \(AUROC (\S+) and (\S+)\)", verdict):
+    for word, mine, other in re.findall(
+        r"ranks [\w-]+ inputs (\w+) than [^(]+ \(AUROC (\S+) and (\S+)\)", verdict
+    ):
         assert (number(mine) >= number(other)) == (word == "better") or mine == other
-    for word, text in re.findall(r"familiar inputs it is (better|worse) than [^,]+, by ([^;]+?)(?:;|\. |\.$)", verdict):
+    for word, text in re.findall(
+        r"familiar inputs it is (better|worse) than [^,]+, by ([^;]+?)(?:;|\. |\.$)", verdict
+    ):
         for measure, mine, other in re.findall(r"(log loss|ECE|accuracy) (\S+) against ([\d.]+)", text):
             lower = number(mine) <= number(other)
             higher = number(mine) >= number(other)

@@ -86,7 +86,8 @@ def _about_classes(audit: Audit) -> list[Alert]:
             if len(missing) > MOST_NAMED:
                 named.append(f"{len(missing) - MOST_NAMED:,} more")
             classes = f"class {named[0]}" if len(missing) == 1 else f"the classes {join_names(named)}"
-            what = "tuned for them" if name == "validation" else "known about them"
+            them = "it" if len(missing) == 1 else "them"
+            what = f"tuned for {them}" if name == "validation" else f"known about {them}"
             text = f"No {name} input of {classes}: nothing is {what}."
             alerts.append(Alert("classes", text, "Draw the sets so that each has all classes."))
     return alerts

@@ -73,13 +73,11 @@ def relation(audit: Audit, kind: str, name: str, other: str) -> Change:
 
 
 def others(audit: Audit, kind: str, name: str) -> list[str]:
-    """Return the columns to compare with, without those that repeat an earlier one (energy and plain)."""
-    distinct: dict[tuple[float, ...], str] = {}
-    for each in audit.methods:
-        numbers = tuple(getattr(scores_of(audit, kind, each), measure) for measure in MEASURES[kind])
-        if each != name:
-            distinct.setdefault(numbers, each)
-    return list(distinct.values())
+    """Return the columns to compare with. On familiar inputs energy repeats the base, if that is another."""
+    rest = [each for each in audit.methods if each != name]
+    if kind != "familiar" or len(rest) == 1:
+        return rest
+    return [each for each in rest if each != "energy" or audit.test[each].nll != audit.test[audit.base].nll]
 
 
 def best_first(audit: Audit, kind: str, names: list[str]) -> list[str]:
