@@ -9,7 +9,7 @@ LOWEST_TESTS := tests/repository/test_dependencies.py tests/test_cli.py tests/io
 	tests/io/test_export.py::test_onnxruntime_gives_the_same_numbers \
 	tests/io/test_export.py::test_graphs_hold_the_temperature_and_the_residual \
 	tests/paper/data/test_sets.py tests/paper/test_deep_kernel.py::test_it_learns \
-	tests/test_metrics.py
+	tests/metrics
 # All but the helper of the others and those for a GPU.
 BENCHMARKS := $(filter-out benchmarks/timing.py benchmarks/seconds.py benchmarks/nccl.py,$(sort $(wildcard benchmarks/*.py)))
 

@@ -20,7 +20,7 @@ SOURCE = ROOT / "src" / "bitbayes"
 # Each row may import from the rows before it, and from its left-hand neighbours.
 ROWS = (
     ("_version", "errors", "precision", "progress", "processes", "tensors"),
-    ("model", "logits", "prior", "uncertainty", "label_metrics", "metrics", "toys"),
+    ("model", "logits", "prior", "uncertainty", "metrics", "toys"),
     ("closed_forms", "settings", "residual", "outliers"),
     ("likelihoods", "regression"),
     ("structures",),

@@ -47,11 +47,10 @@ MUTATED = (
         "logits.py",
         "prior.py",
         "settings.py",
-        "metrics.py",
         "uncertainty.py",
         "predicting.py",
     ),
-    *("likelihoods", "model", "posteriors", "residual", "rays", "structures", "tuning"),
+    *("likelihoods", "metrics", "model", "posteriors", "residual", "rays", "structures", "tuning"),
 )
 
 COMPARISONS = {

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
         toys,
         transformers,
     )
-    from bitbayes.auditing import audit
+    from bitbayes.auditing import Predictor, audit
     from bitbayes.baselines import TemperatureScaling
     from bitbayes.evidence import EvidenceTraining, train_by_evidence
     from bitbayes.laplace import Laplace
@@ -44,6 +44,7 @@ __all__ = [
     "LogitGaussian",
     "PassedPoints",
     "Prediction",
+    "Predictor",
     "Settings",
     "TemperatureScaling",
     "Uncertainty",
@@ -75,6 +76,7 @@ _HOMES = {
     "LogitGaussian": "logits",
     "PassedPoints": "passed_points",
     "Prediction": "regression",
+    "Predictor": "auditing",
     "Settings": "settings",
     "TemperatureScaling": "baselines",
     "Uncertainty": "uncertainty",

@@ -31,10 +31,10 @@ from bitbayes.io import export, posterior_file
 from bitbayes.io.atomic_write import check_writable
 from bitbayes.io.checkpoint import checkpointing
 from bitbayes.io.strict_json import as_parsed
-from bitbayes.label_metrics import threshold_choice
 from bitbayes.likelihoods import LIKELIHOODS, Likelihood, closed_form_names
 from bitbayes.likelihoods.preference import Reward
 from bitbayes.logits import LogitGaussian
+from bitbayes.metrics.several_labels import threshold_choice
 from bitbayes.model import (
     Adapter,
     Batch,

@@ -4,6 +4,7 @@ from bitbayes.auditing.advice import advise
 from bitbayes.auditing.alerts import find_alerts
 from bitbayes.auditing.measure import audit
 from bitbayes.auditing.page import GENERATOR, render_page
+from bitbayes.auditing.predictors import Predictor
 from bitbayes.auditing.progress import ProgressBars
 from bitbayes.auditing.report import AuditReport
 from bitbayes.auditing.table import TableRow, table_sections
@@ -14,6 +15,7 @@ from bitbayes.auditing.verdict import write_verdict
 __all__ = [
     "GENERATOR",
     "AuditReport",
+    "Predictor",
     "ProgressBars",
     "TableRow",
     "advise",

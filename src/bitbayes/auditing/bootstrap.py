@@ -80,8 +80,9 @@ def resampled_risks(weights: Tensor, scores: Tensor, right: Tensor) -> tuple[Ten
 
     A point that was drawn c times counts as c points of the same score. Points of the same score have no
     order. s of them, e of them wrong, follow after m points, w of them wrong. The i-th of them then adds
-    (w + i·e/s)/(m + i) to n·AURC and (w + i·e/s)/n to n·AUGRC. The sum of the former is
-    e + (w − m·e/s)·(ψ(m + s + 1) − ψ(m + 1)), ψ the digamma function, and of the latter (s·w + e·(s + 1)/2)/n.
+    (w + i·e/s)/(m + i) to n·AURC and (w + i·e/s)/n to n·AUGRC. The sum over i of the former is
+    e + (w − m·e/s)·(ψ(m + s + 1) − ψ(m + 1)), ψ the digamma function, and that of the latter
+    (s·w + e·(s + 1)/2)/n.
 
     Args:
         weights: (r, n).

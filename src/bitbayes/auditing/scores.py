@@ -1,10 +1,10 @@
 """Score the audited methods on the test data, on outliers, along rays, and at infinity."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from bitbayes import metrics
 from bitbayes.auditing import bootstrap
@@ -23,9 +23,10 @@ from bitbayes.auditing.findings import (
     TestScores,
 )
 from bitbayes.auditing.generated import pieces, scaled
-from bitbayes.auditing.predictions import Methods, Predictions, Ranked, predict_outliers
+from bitbayes.auditing.predictions import Methods, Predictions, Ranked, arguments_for, predict_outliers
 from bitbayes.auditing.progress import ReportProgress
 from bitbayes.auditing.rankings import rank_outliers
+from bitbayes.auditing.reading import OutlierInputs
 from bitbayes.errors import BitbayesError, DataError
 from bitbayes.laplace import Laplace
 from bitbayes.model import Inputs, row_count
@@ -99,8 +100,8 @@ def score_test(predicted: Predictions, labels: Tensor, columns: Collection[str])
 
 def predict_sets(
     methods: Methods,
-    sets: list[tuple[str, str, Iterable[Any] | Inputs]],
-    model: nn.Module,
+    sets: list[tuple[str, str, OutlierInputs]],
+    base: str,
     report: ReportProgress,
     notes: list[str],
 ) -> list[PredictedSet]:
@@ -112,17 +113,17 @@ def predict_sets(
     Args:
         methods: the methods by name.
         sets: the name, the kind (see `OutlierSet`) and the inputs of each set.
-        model: the audited network.
+        base: the column that chooses the examples.
         report: called with the progress.
         notes: notes for the report are appended here.
     """
     predicted_sets = []
     for number, (name, kind, data) in enumerate(sets):
         report("Outliers", number, len(sets))
-        examples = SurestOutliers()
+        examples = SurestOutliers(base)
         try:
-            ranked = predict_outliers(methods, data, model, examples)
-        except Exception as error:  # the network's own code can raise anything on inputs of another shape
+            ranked = predict_outliers(methods, data.batches(), examples)
+        except Exception as error:  # a loader can raise anything
             if kind == "given":
                 raise DataError(f"outliers {name!r}: {error}") from error
             if not isinstance(error, BitbayesError):
@@ -235,9 +236,7 @@ def _outlier_scores(
     )
 
 
-def score_scaled(
-    methods: Methods, inputs: Inputs, labels: Tensor, model: nn.Module, notes: list[str]
-) -> list[ScaledTest]:
+def score_scaled(methods: Methods, inputs: Inputs, labels: Tensor, notes: list[str]) -> list[ScaledTest]:
     """Measure accuracy and confidence at δ·x for small δ, where the network may well be right.
 
     `labels` are those of the inputs, and of more.
@@ -251,7 +250,7 @@ def score_scaled(
                 chosen[method].append(rated.probs.argmax(1))
 
         try:
-            ranked = predict_outliers(methods, scaled(inputs, delta), model, note)
+            ranked = predict_outliers(methods, OutlierInputs(scaled(inputs, delta), None).batches(), note)
         except BitbayesError as error:
             notes.append(f"Scaled test inputs stop before × {delta:g}: {error}")
             break
@@ -268,7 +267,7 @@ def score_scaled(
 
 
 def score_rays(
-    methods: Methods, inputs: Inputs, model: nn.Module, report: ReportProgress, notes: list[str]
+    methods: Methods, inputs: Inputs, report: ReportProgress, notes: list[str]
 ) -> RayConfidence | None:
     """Measure the confidence at δ·x for growing δ, until the network overflows."""
     x = pieces(inputs, MOST_INPUTS_ALONG_RAYS)[0]
@@ -277,7 +276,7 @@ def score_rays(
     for number, delta in enumerate(RAY_DELTAS):
         report("Far away", number, len(RAY_DELTAS))
         try:
-            ranked = predict_outliers(methods, scaled(x, delta), model)
+            ranked = predict_outliers(methods, OutlierInputs(scaled(x, delta), None).batches())
         except BitbayesError as error:
             notes.append(f"Far-away test inputs stop before δ = {delta:g}: {error}")
             break
@@ -298,6 +297,7 @@ def score_limits(
 
     If the network has no limits, the list is empty and a note says why.
     """
+    inputs = arguments_for(bayes.model)(inputs)
     if not isinstance(inputs, Tensor):
         notes.append("The limits of confidence at infinity were skipped: they need inputs in one tensor.")
         return []

@@ -1,4 +1,4 @@
-"""Measures of the predictions of several labels for each point. `bitbayes.metrics` offers them.
+"""Measures of the predictions of several labels for each point.
 
 `probs` (n, k) are the probabilities of k labels, whose rows do not sum to one, and `labels` (n, k) are 0 and
 1. A label is given to a point if its probability is at least its threshold: one number, or one for each
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from bitbayes.errors import ArgumentError, DataError, FewPointsWarning, level_of_the_caller, one_of
+from bitbayes.metrics.checks import bin_numbers
 
 # How many labels without positives a warning shows.
 SHOWN_LABELS = 10
@@ -63,11 +64,8 @@ def label_ece(probs: Tensor, labels: Tensor, bins: int = 15) -> float:
     >>> label_ece(torch.tensor([[0.75, 0.25], [0.75, 0.25]]), torch.tensor([[1, 0], [0, 0]]))
     0.25
     """
-    if not isinstance(bins, int) or bins < 1:
-        raise ArgumentError(f"bins={bins!r}: give a whole number of bins, at least 1")
     p, y = (each.flatten().double() for each in _checked(probs, labels))
-    edges = torch.arange(1, bins, dtype=torch.float64) / bins
-    gaps = torch.bincount(torch.bucketize(p, edges, right=True), weights=y - p, minlength=bins)
+    gaps = torch.bincount(bin_numbers(p, bins), weights=y - p, minlength=bins)
     return (gaps.abs().sum() / len(p)).item()
 
 
