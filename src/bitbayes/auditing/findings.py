@@ -1,6 +1,6 @@
 """The results of an audit: plain numbers, strings, lists and dicts, all of which JSON can hold."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 SCHEMA_VERSION = 5
@@ -41,10 +41,9 @@ class TestScores:
     """The scores of one method on the test data.
 
     `confidence` is the mean over the inputs. `aurc` and `augrc` rank the inputs by their confidence.
-    The others are defined in `bitbayes.metrics`. `intervals` has a 95 % interval for each score, by the
-    bootstrap. `floor` is the mean calibration error
-    that a perfectly calibrated method with the same confidences would show on as many inputs, and
-    `floor_interval` holds 95 % of what it would show.
+    `bitbayes.metrics` defines all of them. `intervals` has a 95 % interval for each score, by the bootstrap.
+    `floor` is the mean calibration error that a perfectly calibrated method with the same confidences would
+    show on as many inputs, and `floor_interval` holds 95 % of what it would show.
 
     `against` says for each other method, by its name, and for each of the measures `COMPARED_ON_TEST`
     whether this method is "better", "worse" or the "same": the same unless the 95 % interval of the
@@ -251,6 +250,37 @@ class Detail:
 
 
 @dataclass(frozen=True)
+class LabelShift:
+    """How the labels of the test data seem to be moved against the classes that the base predicts.
+
+    With `by`, it is often right with y + by modulo the number of classes in place of each label y; None if
+    only some labels moved. `moved` are pairs of a label and the class that takes its place.
+    """
+
+    accuracy: float
+    other_accuracy: float
+    by: int | None
+    moved: list[list[int]]
+
+
+@dataclass(frozen=True)
+class DataChecks:
+    """What was noticed about the data while they were read, for the alerts.
+
+    Attributes:
+        copies: how many inputs of a set are copies of inputs of another one, such as "validation in train".
+        missing: the classes without an input, by set ("validation", "test").
+        shift: how the test labels seem to be moved, or None.
+        edges: warnings of the columns' searches that ended at their edge.
+    """
+
+    copies: dict[str, int] = field(default_factory=dict)
+    missing: dict[str, list[int]] = field(default_factory=dict)
+    shift: LabelShift | None = None
+    edges: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
 class Audit:
     """Everything that an audit measures. All rates are fractions between 0 and 1.
 
@@ -290,6 +320,7 @@ class Audit:
     command: str
     versions: dict[str, str]
     notes: list[str]
+    checks: DataChecks = field(default_factory=DataChecks)
 
     @property
     def methods(self) -> tuple[str, ...]:

@@ -9,13 +9,15 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from bitbayes.auditing import captions, charts
+from bitbayes.auditing.advice import advise
+from bitbayes.auditing.alerts import find_alerts
 from bitbayes.auditing.findings import KEPT_SHARES, USUAL_SHARE, Audit, ClassLimits
 from bitbayes.auditing.table import ARROWS, table_sections
-from bitbayes.auditing.verdict import advise, compare, write_verdict
+from bitbayes.auditing.verdict import compare, write_verdict
 from bitbayes.auditing.words import METHOD_TITLES, join_names, per_hundred, percent, write_chosen
 
 MOST_CLASSES_IN_TABLE = 20  # of limits at infinity
-CHANGE_WORDS = {"better": "▲ better", "same": "= no clear change", "worse": "▼ worse"}
+CHANGE_WORDS = {"better": "▲ better", "same": "= no clear difference", "worse": "▼ worse", "mixed": "± mixed"}
 # This is in the page's head. By it `bitbayes audit` recognises a report, which it may replace.
 GENERATOR = "bitbayes audit"
 
@@ -41,6 +43,7 @@ def page_values(audit: Audit) -> dict[str, Any]:
         "style": Markup(_read("page.css")),
         "script": Markup(_read("page.js")),
         "verdict": write_verdict(audit),
+        "alerts": find_alerts(audit),
         "comparisons": compare(audit),
         "change_words": CHANGE_WORDS,
         "advice": advise(audit),
