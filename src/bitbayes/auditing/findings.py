@@ -6,6 +6,8 @@ from typing import Any
 SCHEMA_VERSION = 5
 # The columns of an audit of one network.
 AUDITED_METHODS = ("plain", "temperature", "energy", "bitbayes")
+ADDED = ("temperature", "energy", "bitbayes")  # those of them that are added to a network
+MOST_SIDE_BY_SIDE = 4
 PAPER = "paper"  # the paper's objective, in the details
 # The shares of the test data that a threshold may keep: 50 %, 50.5 %, …, 100 %.
 KEPT_SHARES = [share / 200 for share in range(100, 201)]
@@ -326,6 +328,18 @@ class Audit:
     def methods(self) -> tuple[str, ...]:
         """The names of the methods, in the order of the columns."""
         return tuple(self.test)
+
+    @property
+    def own_probabilities(self) -> tuple[str, ...]:
+        """The methods without those that have another one's probabilities: the energy has the network's."""
+        return tuple(method for method in self.methods if self.rankings[method].by != "energy")
+
+    @property
+    def side_by_side(self) -> tuple[str, ...]:
+        """The methods that are shown for each input and each set: the base, bitbayes, and the user's own."""
+        own = [m for m in self.methods if m not in ADDED or self.ours is None]
+        first = [self.base, *([self.ours] if self.ours else [])]
+        return tuple(dict.fromkeys([*first, *own]))[:MOST_SIDE_BY_SIDE]
 
     def to_dict(self) -> dict[str, Any]:
         """Return nested dicts and lists for JSON. The key "schema" holds the version of the layout."""
