@@ -21,7 +21,8 @@ def test_rays_say_where_each_line_goes(audit: Audit) -> None:
     caption = caption_rays(replace(audit, ray=replace(audit.ray, mean=mean)))
     assert caption == (
         "Mean confidence from δ = 1 to δ = 10,000: Plain rises from 90.0 to 100.0 %; Temperature hardly "
-        "moves, from 80.0 to 80.1 %; bitbayes falls from 98.0 to 25.0 %. At δ = 10,000 bitbayes is as unsure as a blind guess (25.0 %)."
+        "moves, from 80.0 to 80.1 %; bitbayes falls from 98.0 to 25.0 %. "
+        "At δ = 10,000 bitbayes is as unsure as a blind guess (25.0 %)."
     )
 
 
@@ -73,9 +74,7 @@ def test_reliability_says_what_is_claimed_and_what_is_true(audit: Audit) -> None
 def test_the_trade_off_says_who_is_better_on_both_axes(audit: Audit) -> None:
     caption = caption_trade_off(audit)
     assert "Plain: calibration error 9.0 %, 40.0 % get through" in caption
-    assert caption.endswith(
-        " bitbayes is at least as good as Plain, Temperature and Paper’s objective on both axes."
-    )
+    assert caption.endswith(" bitbayes is at least as good as Plain, Temperature and Energy on both axes.")
     swapped = replace(
         audit, test=audit.test | {"plain": audit.test["bitbayes"], "bitbayes": audit.test["plain"]}
     )

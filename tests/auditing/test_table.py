@@ -47,7 +47,7 @@ def test_the_best_of_each_row_is_marked_as_shown(audit: Audit) -> None:
 
 def test_an_interval_without_width_is_one_number(audit: Audit) -> None:
     test = {m: replace(s, intervals=s.intervals | {"ece": [0.0101, 0.0102]}) for m, s in audit.test.items()}
-    assert table_sections(replace(audit, test=test))[0].rows[5].intervals == ["1.0"] * 4
+    assert table_sections(replace(audit, test=test))[0].rows[6].intervals == ["1.0"] * 4
 
 
 def test_separation_comes_before_confidence(audit: Audit) -> None:
@@ -87,9 +87,9 @@ def test_seven_columns_with_long_names_fit_too(audit: Audit) -> None:
     test = audit.test | dict.fromkeys(names, audit.test["temperature"])
     lines = printed(replace(audit, test=test, outliers=[], scaled=[]))
     assert max(map(len, lines)) <= 80
-    (row,) = (line.split()[-7:] for line in lines if "(ECE)" in line or "Calibration error" in line)
-    assert row == ["9.0", "2.0", "9.0", "*1.0", "2.0", "2.0", "2.0"]
-    assert "[b]" in "".join(lines)
+    (row,) = (line.split()[-7:] for line in lines if "Smooth" in line)
+    assert row == ["4.5", "1.0", "4.5", "*0.5", "1.0", "1.0", "1.0"]
+    assert "<[b]fo" in "".join(lines)
 
 
 def test_what_has_no_column_is_in_rows_of_its_own(audit: Audit) -> None:

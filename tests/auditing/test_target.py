@@ -75,7 +75,7 @@ def test_a_function_in_the_current_directory() -> None:
         (
             "audited:raises",
             DataError,
-            r"audited:raises raised ValueError: the disk is full \(audited.py, line 13\)",
+            r"audited:raises raised ValueError: the disk is full \(audited.py, line 17\)",
         ),
         ("audited:needs", DataError, r"audited:needs raised TypeError: .*argument"),
         (

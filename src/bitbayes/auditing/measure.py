@@ -19,7 +19,15 @@ from bitbayes.auditing.examples import TestExamples, choose_examples
 from bitbayes.auditing.findings import Detail
 from bitbayes.auditing.generated import noise_like, scaled
 from bitbayes.auditing.network_columns import NetworkColumns, count_errors, network_columns
-from bitbayes.auditing.predictions import FirstInputs, Predictions, arguments_for, predict, predict_labelled
+from bitbayes.auditing.predictions import (
+    FirstInputs,
+    Predictions,
+    SharedPass,
+    arguments_for,
+    by_confidence,
+    predict,
+    predict_labelled,
+)
 from bitbayes.auditing.predictors import BITBAYES, Columns, Predictor, name_columns
 from bitbayes.auditing.prior_curve import measure_prior_curve
 from bitbayes.auditing.progress import ReportProgress, reported, shown
@@ -160,8 +168,9 @@ def _measure(request: AuditRequest, report: ReportProgress) -> AuditReport:
                 arguments_for(network)(first[name].inputs)
     given = _check_outliers(request.outliers, network)
     others, ranked_by = columns.methods(test.form())
+    plain = {} if network is None else {base: by_confidence(SharedPass(network).probabilities)}
     with naming("'test'"):
-        predict(others, first["test"])  # what cannot be used is found before any work is done
+        predict(plain | others, first["test"])  # what cannot be used is found before any work is done
     if network is None:
         own = NetworkColumns({})
     else:

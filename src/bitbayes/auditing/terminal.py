@@ -16,7 +16,7 @@ from bitbayes.auditing.words import title_of
 
 WIDTH = 80
 # Of the labels of the rows, and between two columns.
-LABELS, PADDING = 30, 2
+LABELS, PADDING = 28, 2
 # The width of a column's title: a number such as *100.0 needs the smaller one.
 MINIMUM, LONGEST = 6, 11
 BEST_MARK = "*"  # bold print is lost in a pipe
