@@ -386,9 +386,15 @@ def test_predictors_are_compared_fairly(audit: Audit) -> None:
         found = re.search(rf"[Oo]n {words} ([^;]+?) is best:", verdict)
         if found:
             (name,) = (name for name in audit.methods if title_of(name) == found[1])
-            distinct = [other for other in audit.methods if other != name]
-            results = [beats(audit, kind, name, other) for other in distinct]
-            assert all(each == (True, False) for each in results)
+            rest = [other for other in audit.methods if other != name]
+            if kind == "familiar" and len(rest) > 1:  # energy has the probabilities of plain
+                same = [
+                    (each.nll, each.ece, each.accuracy)
+                    for each in map(audit.test.get, ("energy", "plain"))
+                    if each
+                ]
+                rest = [other for other in rest if other != "energy" or same[0] != same[1]]
+            assert all(beats(audit, kind, name, other) == (True, False) for other in rest)
 
 
 @settings(max_examples=150, deadline=None)

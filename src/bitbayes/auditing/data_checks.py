@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from bitbayes.auditing.findings import LabelShift
-from bitbayes.model import DataDigest, Inputs, row_count
+from bitbayes.model import DataDigest, Inputs
 
 # A class with fewer points, or with a smaller share of them at another class, is not taken for a moved one.
 ENOUGH_OF_A_CLASS, MOST_OF_A_CLASS = 10, 2 / 3
@@ -19,8 +19,8 @@ class InputHashes:
 
     >>> x = torch.arange(6.0).reshape(3, 2)
     >>> train, validation = InputHashes(), InputHashes()
-    >>> train.add(x)
-    >>> validation.add(x[1:] + torch.tensor([[0.0], [1.0]]))
+    >>> train.add(x, 3)
+    >>> validation.add(x[1:] + torch.tensor([[0.0], [1.0]]), 2)
     >>> count_copies(validation.parts, train.parts)
     1
     """
@@ -29,9 +29,9 @@ class InputHashes:
         self.parts: list[Tensor] = []
         self._digest = DataDigest()
 
-    def add(self, inputs: Inputs) -> None:
-        """Add the inputs of a batch: a tensor, or a mapping with at least one."""
-        self.parts.append(self._digest.hash_inputs(inputs, row_count(inputs)).cpu())
+    def add(self, inputs: Inputs, n: int) -> None:
+        """Add the n inputs of a batch."""
+        self.parts.append(self._digest.hash_inputs(inputs, n).cpu())
 
 
 def count_copies(hashes: Iterable[Tensor], among: Iterable[Tensor]) -> int:
@@ -44,16 +44,6 @@ def count_copies(hashes: Iterable[Tensor], among: Iterable[Tensor]) -> int:
     if not hashes or not among:
         return 0
     return int(torch.isin(torch.cat(hashes), torch.cat(among)).sum())
-
-
-def find_missing(labels: Tensor, classes: int) -> list[int]:
-    """Return the classes that no label names.
-
-    >>> find_missing(torch.tensor([0, 3, 3]), 4)
-    [1, 2]
-    """
-    counts = labels[labels >= 0].bincount(minlength=classes)
-    return (counts[:classes] == 0).nonzero()[:, 0].tolist()
 
 
 def find_shift(predicted: Tensor, labels: Tensor, classes: int) -> LabelShift | None:
