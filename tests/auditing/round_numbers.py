@@ -48,6 +48,11 @@ def scores_on_test(accuracy: float, confidence: float, ece: float, change: str =
         "nll": 0.25,
         "ece": ece,
         "brier": 0.125,
+        "brier_calibration": 0.0625,
+        "brier_refinement": 0.09375,
+        "smooth_ece": ece / 2,
+        "debiased_rmsce": ece / 4,
+        "classwise_ece": ece / 8,
         "aurc": 0.03125,
         "augrc": 0.015625,
     }

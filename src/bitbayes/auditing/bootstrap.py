@@ -15,6 +15,8 @@ from bitbayes import metrics
 from bitbayes.auditing.findings import USUAL_SHARE, Interval
 
 RESAMPLES = 300
+SMOOTH_RESAMPLES = 50  # of the smooth calibration error, which takes milliseconds for each
+BINS = 15  # those of `metrics`
 LEVEL = 0.95
 # The largest number of weights that are converted to floating point at a time.
 WEIGHTS_AT_ONCE = 10_000_000
@@ -30,6 +32,10 @@ LARGER_IS_BETTER = {
     "augrc": False,
     "fpr95": False,
 }
+
+
+# What a resample makes larger, or smaller, because chance is added. See `centred`.
+SHIFTED = ("ece", "smooth_ece", "debiased_rmsce", "classwise_ece", "brier_calibration", "brier_refinement")
 
 
 def resample(n: int, seed: int) -> Tensor:
@@ -64,6 +70,7 @@ def resampled_test_scores(weights: Tensor, probs: Tensor, labels: Tensor) -> dic
     gaps = _per_bin(confidence, (confidence - right)[:, None])  # (n, bins)
     ece = weighted_sums(weights, gaps).abs().sum(1) / len(labels)
     aurc, augrc = resampled_risks(weights, confidence, right)
+    debiased = resampled_debiased(weights, confidence, right)
     return {
         "accuracy": accuracy,
         "confidence": mean_confidence,
@@ -72,6 +79,9 @@ def resampled_test_scores(weights: Tensor, probs: Tensor, labels: Tensor) -> dic
         "brier": brier,
         "aurc": aurc,
         "augrc": augrc,
+        "debiased_rmsce": debiased,
+        "smooth_ece": resampled_smooth(weights, probs, labels),
+        **resampled_classes(weights, probs, labels),
     }
 
 
@@ -80,9 +90,8 @@ def resampled_risks(weights: Tensor, scores: Tensor, right: Tensor) -> tuple[Ten
 
     A point that was drawn c times counts as c points of the same score. Points of the same score have no
     order. s of them, e of them wrong, follow after m points, w of them wrong. The i-th of them then adds
-    (w + i·e/s)/(m + i) to n·AURC and (w + i·e/s)/n to n·AUGRC. The sum over i of the former is
-    e + (w − m·e/s)·(ψ(m + s + 1) − ψ(m + 1)), ψ the digamma function, and that of the latter
-    (s·w + e·(s + 1)/2)/n.
+    (w + i·e/s)/(m + i) to n·AURC. The sum over i is e + (w − m·e/s)·(ψ(m + s + 1) − ψ(m + 1)), ψ the digamma
+    function. Together they add s·(w + e/2)/n to n·AUGRC.
 
     Args:
         weights: (r, n).
@@ -106,36 +115,83 @@ def resampled_risks(weights: Tensor, scores: Tensor, right: Tensor) -> tuple[Ten
         s, e = passed - m, errors - w
         harmonic = digamma[passed] - digamma[m]
         aurc.append((e + (w - m * e / s.clamp_min(1)) * harmonic).sum(1) / n)
-        augrc.append((s * w + e * (s + 1) / 2).sum(1) / n**2)
+        augrc.append((s * (w + e / 2)).sum(1) / n**2)
     return torch.cat(aurc), torch.cat(augrc)
 
 
-def calibrated_ece(probs: Tensor, seed: int) -> Tensor:
-    """Return the ECE of labels that are drawn from the probabilities themselves, (r,): the noise floor.
+def resampled_classes(weights: Tensor, probs: Tensor, labels: Tensor) -> dict[str, Tensor]:
+    """Return the class-wise ECE, and calibration and refinement of the Brier score, for each resample, (r,).
+
+    All three are sums over classes and bins of a class's probability: of |g|, g²/c and s(1 − s/c). c is the
+    number of points in the bin, s that of those whose label is the class, and g is s minus the sum of the
+    probabilities. Most probabilities are in the lowest bin, whose sums are what the others leave.
 
     Args:
+        weights: (r, n).
         probs: (n, k).
-        seed: of the draws.
+        labels: (n,).
     """
-    confidence = probs.double().amax(1)
-    generator = torch.Generator().manual_seed(seed)
-    rows = []
-    step = max(1, WEIGHTS_AT_ONCE // len(confidence))
-    for start in range(0, RESAMPLES, step):
-        size = min(step, RESAMPLES - start), len(confidence)
-        right = torch.rand(size, generator=generator, dtype=torch.float64) < confidence  # the likeliest class
-        per_bin = _per_bin(confidence, torch.ones_like(confidence)[:, None])  # (n, bins)
-        rows.append(((confidence - right.double()) @ per_bin).abs().sum(1) / len(confidence))
-    return torch.cat(rows)
+    probs = probs.double()
+    n, k = probs.shape
+    is_label = torch.nn.functional.one_hot(labels, k).double()  # (n, k)
+    bin_of = torch.bucketize(probs, torch.arange(1, BINS, dtype=torch.float64) / BINS, right=True)  # (n, k)
+    rows, classes = bin_of.nonzero(as_tuple=True)  # those above the lowest bin
+    place = classes * BINS + bin_of[rows, classes]
+    values = torch.stack((is_label - probs, is_label, torch.ones_like(probs)))  # (3, n, k)
+    found: dict[str, list[Tensor]] = {"classwise_ece": [], "brier_calibration": [], "brier_refinement": []}
+    step = max(1, WEIGHTS_AT_ONCE // max(n, len(rows), k * BINS))
+    for start in range(0, len(weights), step):
+        own = weights[start : start + step].double()  # (r, n)
+        drawn = own.T[rows]  # (places, r)
+        sums = torch.zeros(3, k * BINS, len(own), dtype=torch.float64)
+        for part, each in zip(sums, values, strict=True):
+            part.index_add_(0, place, each[rows, classes][:, None] * drawn)
+        sums = sums.view(3, k, BINS, -1)
+        sums[:, :, 0] = (own @ values).transpose(1, 2) - sums.sum(2)
+        g, s, c = sums.flatten(1, 2)  # (k·bins, r) each
+        c = c.clamp_min(1)  # in an empty bin the others are 0
+        found["classwise_ece"].append(g.abs().sum(0) / (n * k))
+        found["brier_calibration"].append((g.square() / c).sum(0) / n)
+        found["brier_refinement"].append((s * (1 - s / c)).sum(0) / n)
+    return {name: torch.cat(parts) for name, parts in found.items()}
 
 
-def centred(ece: Tensor, measured: float) -> Tensor:
-    """Shift the ECE of the resamples, (r,), so that its mean is the measured one. Negative values become 0.
+def resampled_debiased(weights: Tensor, confidence: Tensor, right: Tensor) -> Tensor:
+    """Return `metrics.debiased_rmsce` for each resample, (r,).
+
+    A point that was drawn c times counts c times, and makes no pair with itself.
+
+    Args:
+        weights: (r, n).
+        confidence: (n,).
+        right: 1 for the inputs whose answer is right, otherwise 0, (n,).
+    """
+    r = right - confidence
+    once = _per_bin(confidence, torch.stack([torch.ones_like(r), r], 1))
+    count, total = weighted_sums(weights, once).chunk(2, dim=1)  # (r, bins) each
+    twice = _per_bin(confidence, torch.stack([torch.ones_like(r), r.square()], 1))
+    squared_count, squares = weighted_sums(weights.int().square(), twice).chunk(2, dim=1)
+    pairs = count.square() - squared_count
+    square = torch.where(pairs > 0, count * (total.square() - squares) / pairs.clamp_min(1), 0.0)
+    return (square.sum(1) / len(right)).clamp(0, 1).sqrt()
+
+
+def resampled_smooth(weights: Tensor, probs: Tensor, labels: Tensor) -> Tensor:
+    """Return `metrics.smooth_ece` for the first `SMOOTH_RESAMPLES` resamples."""
+    first = weights[:SMOOTH_RESAMPLES]
+    return torch.tensor(
+        [metrics.smooth_ece(probs, labels, weights=row) for row in first], dtype=torch.float64
+    )
+
+
+def centred(draws: Tensor, measured: float) -> Tensor:
+    """Shift the errors of the resamples, (r,), so that their mean is the measured one. None is below 0.
 
     A resample adds chance to the gap of each bin, and the ECE sums absolute gaps. So it is larger than that
     of the data, most of all for a calibrated classifier. Its measured ECE could lie outside of the interval.
+    The same holds for all of `SHIFTED`.
     """
-    return (ece - ece.mean() + measured).clamp_min(0)
+    return (draws - draws.mean() + measured).clamp_min(0)
 
 
 def resampled_bin_accuracy(weights: Tensor, probs: Tensor, labels: Tensor) -> Tensor:
@@ -234,7 +290,7 @@ def mean_draws(sets: list[dict[str, Tensor]]) -> dict[str, Tensor]:
     return {name: torch.stack([draws[name] for draws in sets]).mean(0) for name in sets[0]}
 
 
-def _per_bin(confidence: Tensor, values: Tensor, bins: int = 15) -> Tensor:
+def _per_bin(confidence: Tensor, values: Tensor, bins: int = BINS) -> Tensor:
     """Spread values (n, v) over the bins of `metrics.reliability`: (n, v·bins), 0 outside an input's bin."""
     edges = torch.arange(1, bins, dtype=torch.float64) / bins
     member = torch.nn.functional.one_hot(torch.bucketize(confidence, edges, right=True), bins).double()

@@ -6,6 +6,8 @@ from typing import Any
 SCHEMA_VERSION = 5
 # The columns of an audit of one network.
 AUDITED_METHODS = ("plain", "temperature", "energy", "bitbayes")
+ADDED = ("temperature", "energy", "bitbayes")  # those of them that are added to a network
+MOST_SIDE_BY_SIDE = 4
 PAPER = "paper"  # the paper's objective, in the details
 # The shares of the test data that a threshold may keep: 50 %, 50.5 %, …, 100 %.
 KEPT_SHARES = [share / 200 for share in range(100, 201)]
@@ -41,9 +43,9 @@ class TestScores:
     """The scores of one method on the test data.
 
     `confidence` is the mean over the inputs. `aurc` and `augrc` rank the inputs by their confidence.
-    `intervals` has a 95 % interval for each score, by the bootstrap. `floor` is the mean calibration error
-    that a perfectly calibrated method with the same confidences would show on as many inputs, and
-    `floor_interval` holds 95 % of what it would show.
+    `bitbayes.metrics` defines all of them. `intervals` has a 95 % interval for each score, by the bootstrap.
+    `floor` is the mean calibration error that a perfectly calibrated method with the same confidences would
+    show on as many inputs, and `floor_interval` holds 95 % of what it would show.
 
     `against` says for each other method, by its name, and for each of the measures `COMPARED_ON_TEST`
     whether this method is "better", "worse" or the "same": the same unless the 95 % interval of the
@@ -57,6 +59,11 @@ class TestScores:
     nll: float
     ece: float
     brier: float
+    brier_calibration: float
+    brier_refinement: float
+    smooth_ece: float
+    debiased_rmsce: float
+    classwise_ece: float
     aurc: float
     augrc: float
     floor: float
@@ -321,6 +328,18 @@ class Audit:
     def methods(self) -> tuple[str, ...]:
         """The names of the methods, in the order of the columns."""
         return tuple(self.test)
+
+    @property
+    def own_probabilities(self) -> tuple[str, ...]:
+        """The methods without those that have another one's probabilities: the energy has the network's."""
+        return tuple(method for method in self.methods if self.rankings[method].by != "energy")
+
+    @property
+    def side_by_side(self) -> tuple[str, ...]:
+        """The methods that are shown for each input and each set: the base, bitbayes, and the user's own."""
+        own = [m for m in self.methods if m not in ADDED or self.ours is None]
+        first = [self.base, *([self.ours] if self.ours else [])]
+        return tuple(dict.fromkeys([*first, *own]))[:MOST_SIDE_BY_SIDE]
 
     def to_dict(self) -> dict[str, Any]:
         """Return nested dicts and lists for JSON. The key "schema" holds the version of the layout."""

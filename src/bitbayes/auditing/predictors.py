@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from bitbayes.auditing.findings import PAPER
+from bitbayes.auditing.findings import ADDED, PAPER
 from bitbayes.auditing.predictions import Method, Rated, SharedPass, arguments_for, by_confidence, by_score
 from bitbayes.auditing.reading import OF_CLASSIFIERS, Form, as_tensors
 from bitbayes.auditing.words import printable
@@ -20,7 +20,7 @@ Output = Literal["probabilities", "logits"]
 OUTPUTS = ("probabilities", "logits")
 # The columns that an audit adds to a network's own: the last needs training and validation data, the
 # temperature needs validation data.
-TEMPERATURE, ENERGY, BITBAYES = "temperature", "energy", "bitbayes"
+TEMPERATURE, ENERGY, BITBAYES = ADDED
 # How far the probabilities of a row may be from a sum of one: in half precision they are rounded.
 SUM_TOLERANCE, HALF_SUM_TOLERANCE = 1e-3, 2e-2
 

@@ -1,6 +1,7 @@
 """Score the audited methods on the test data, on outliers, along rays, and at infinity."""
 
 from collections.abc import Collection
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -38,7 +39,7 @@ MOST_INPUTS_ALONG_RAYS = 200  # each of them is predicted once for every δ
 MOST_LIMITS_PER_CLASS = 50
 MOST_LIMITS = 200
 # Seeds of the bootstrap, for the test data and for the first set of outliers.
-TEST_SEED, OUTLIER_SEED, FLOOR_SEED = 0, 1, 0
+TEST_SEED, OUTLIER_SEED = 0, 1
 
 
 class PredictedSet(NamedTuple):
@@ -56,35 +57,35 @@ def score_test(predicted: Predictions, labels: Tensor, columns: Collection[str])
     Each is compared with the other methods that have a column.
     """
     weights = bootstrap.resample(len(labels), TEST_SEED)
-    draws = {
-        method: bootstrap.resampled_test_scores(weights, rated.probs, labels)
-        for method, rated in predicted.items()
-    }
-    errors = {method: metrics.ece(rated.probs, labels) for method, rated in predicted.items()}
-    for method, error in errors.items():  # before the methods are compared
-        draws[method]["ece"] = bootstrap.centred(draws[method]["ece"], error)
+    alike = {method: _first_alike(predicted, method) for method in predicted}
+    measured, draws = {}, {}
+    for method, first in alike.items():
+        if method != first:  # the energy has the plain network's probabilities
+            measured[method], draws[method] = measured[first], draws[first]
+            continue
+        probs = predicted[method].probs
+        measured[method] = _measure_test(probs, labels)
+        draws[method] = bootstrap.resampled_test_scores(weights, probs, labels)
+        for name in bootstrap.SHIFTED:  # before the methods are compared
+            draws[method][name] = bootstrap.centred(draws[method][name], measured[method][name])
     against = bootstrap.compare_all(draws, COMPARED_ON_TEST, columns)
-    scores = {}
-    for method, (probs, _) in predicted.items():
-        confidence, answers = probs.max(1)
-        by_risk = confidence, answers == labels
-        floor = bootstrap.calibrated_ece(probs, FLOOR_SEED)
+    scores: dict[str, TestScores] = {}
+    for method, first in alike.items():
+        if method != first:
+            scores[method] = replace(scores[first], against=against[method])
+            continue
+        probs = predicted[method].probs
         bins = metrics.reliability(probs, labels)
         band = bootstrap.resampled_bin_accuracy(weights, probs, labels)
         ends = [
             bootstrap.interval(values) if n else [None, None]
             for n, values in zip(bins.count, band.T, strict=True)
         ]
+        floor = metrics.calibration_floor(probs)
         scores[method] = TestScores(
-            accuracy=metrics.accuracy(probs, labels),
-            confidence=metrics.mmc(probs),
-            nll=metrics.nll(probs, labels),
-            ece=errors[method],
-            brier=metrics.brier(probs, labels),
-            aurc=metrics.aurc(*by_risk),
-            augrc=augrc(*by_risk),
-            floor=floor.mean().item(),
-            floor_interval=bootstrap.interval(floor),
+            **measured[method],
+            floor=floor.mean,
+            floor_interval=[floor.low, floor.high],
             reliability=ReliabilityDiagram(
                 count=bins.count.tolist(),
                 confidence=_nan_to_none(bins.confidence),
@@ -96,6 +97,32 @@ def score_test(predicted: Predictions, labels: Tensor, columns: Collection[str])
             against=against[method],
         )
     return scores
+
+
+def _first_alike(predicted: Predictions, method: str) -> str:
+    """Return the first method with the same probabilities."""
+    own = predicted[method].probs
+    return next(other for other, rated in predicted.items() if torch.equal(rated.probs, own))
+
+
+def _measure_test(probs: Tensor, labels: Tensor) -> dict[str, float]:
+    confidence, answers = probs.max(1)
+    right = answers == labels
+    parts = metrics.brier_decomposition(probs, labels)
+    return {
+        "accuracy": metrics.accuracy(probs, labels),
+        "confidence": metrics.mmc(probs),
+        "nll": metrics.nll(probs, labels),
+        "brier": metrics.brier(probs, labels),
+        "brier_calibration": parts.calibration,
+        "brier_refinement": parts.refinement,
+        "ece": metrics.ece(probs, labels),
+        "smooth_ece": metrics.smooth_ece(probs, labels),
+        "debiased_rmsce": metrics.debiased_rmsce(probs, labels),
+        "classwise_ece": metrics.classwise_ece(probs, labels),
+        "aurc": metrics.aurc(confidence, right),
+        "augrc": metrics.augrc(confidence, right),
+    }
 
 
 def predict_sets(
@@ -325,12 +352,6 @@ def score_limits(
         )
     report("At infinity", len(classes), len(classes))
     return limits_by_class
-
-
-def augrc(scores: Tensor, correct: Tensor) -> float:
-    """Return the area under the generalised risk: the mean of coverage · risk of `metrics.risk_coverage`."""
-    curve = metrics.risk_coverage(scores, correct)
-    return (curve.coverage * curve.risk).mean().item()
 
 
 def _finite(value: Tensor) -> float | None:

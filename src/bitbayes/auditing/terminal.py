@@ -12,9 +12,13 @@ from bitbayes.auditing.alerts import find_alerts
 from bitbayes.auditing.findings import Audit
 from bitbayes.auditing.table import table_sections
 from bitbayes.auditing.verdict import Comparison, compare, write_verdict
-from bitbayes.auditing.words import METHOD_TITLES
+from bitbayes.auditing.words import title_of
 
 WIDTH = 80
+# Of the labels of the rows, and between two columns.
+LABELS, PADDING = 30, 2
+# The width of a column's title: a number such as *100.0 needs the smaller one.
+MINIMUM, LONGEST = 6, 11
 BEST_MARK = "*"  # bold print is lost in a pipe
 
 
@@ -60,8 +64,10 @@ def terminal_table(audit: Audit) -> Table:
     """Return all scores of all methods as a table of rich. The best of each row has a mark and is bold."""
     table = Table(box=box.SIMPLE_HEAD, title=escape(audit.subject), title_justify="left", pad_edge=False)
     table.add_column("", overflow="fold")
+    room = (WIDTH - LABELS) // len(audit.methods) - PADDING
     for method in audit.methods:
-        table.add_column(METHOD_TITLES[method].replace(" ", "\n"), justify="right", no_wrap=True)
+        lines = textwrap.wrap(title_of(method), max(MINIMUM, min(LONGEST, room)))
+        table.add_column(escape("\n".join(lines)), justify="right", no_wrap=True)
     for section in table_sections(audit):
         better = f"\n[dim]({section.better} is better)[/dim]" if section.better else ""
         table.add_row(f"[bold]{section.title}[/bold]{better}")
