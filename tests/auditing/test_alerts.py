@@ -11,6 +11,7 @@ import bitbayes as bb
 from auditing.columns import audit_of
 from bitbayes.auditing.alerts import find_alerts
 from bitbayes.auditing.findings import Audit, DataChecks, LabelShift
+from bitbayes.errors import EdgeWarning
 
 Points = tuple[Tensor, Tensor]
 COLUMNS = {"plain": (0.4, 0.08, 0.9), "bitbayes": (0.3, 0.01, 0.9)}
@@ -159,7 +160,7 @@ def test_an_audit_finds_what_is_wrong_with_its_data() -> None:
 
 def test_a_search_at_its_edge_becomes_an_alert_and_no_note(monkeypatch: pytest.MonkeyPatch) -> None:
     def warn(*_: object, **__: object) -> None:
-        warnings.warn("the edge", bb.EdgeWarning, stacklevel=2)
+        warnings.warn("the edge", EdgeWarning, stacklevel=2)
 
     monkeypatch.setattr("bitbayes.laplace.warn_at_the_edge", warn)
     torch.manual_seed(0)

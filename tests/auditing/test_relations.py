@@ -7,7 +7,6 @@ import torch
 
 from auditing.columns import audit_of
 from bitbayes import metrics
-from bitbayes.auditing.bootstrap import calibrated_ece, interval
 from bitbayes.auditing.relations import (
     against_all,
     at_chance,
@@ -67,9 +66,9 @@ def test_most_calibrated_models_are_within_noise_and_few_others() -> None:
             logits = 2 * torch.randn(400, 5, generator=generator, dtype=torch.float64)
             labels = torch.multinomial(logits.softmax(1), 1, generator=generator)[:, 0]
             probs = (logits / temperature).softmax(1)
-            floor = calibrated_ece(probs, 0)
+            floor = metrics.calibration_floor(probs)
             scores = audit_of({"plain": PLAIN, "bitbayes": PLAIN}).test["plain"]
-            scores = replace(scores, ece=metrics.ece(probs, labels), floor_interval=interval(floor))
+            scores = replace(scores, ece=metrics.ece(probs, labels), floor_interval=[floor.low, floor.high])
             found[temperature] += within_noise(scores)
     # 97.5% of calibrated models are; below 0.88 of 60 is less likely than one in a thousand.
     assert found[1.0] >= 0.88 * trials

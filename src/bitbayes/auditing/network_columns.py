@@ -226,7 +226,9 @@ def _measure_cost(
 
     def tune_again() -> Duration:
         again, other = TimedLoader(tuning.loader, "", say_nothing, tuning.device), copy.copy(bayes)
-        return _time_without_loading(lambda: other.tune(again, progress=False), again)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", EdgeWarning)  # the first run has told it
+            return _time_without_loading(lambda: other.tune(again, progress=False), again)
 
     fit_time, tune_time = median_duration(fit_time, fit_again), median_duration(tune_time, tune_again)
     forward, prediction = durations_in_turns(
