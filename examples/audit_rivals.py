@@ -2,9 +2,9 @@
 
     python examples/audit_rivals.py       # takes seconds on one CPU core, and writes audit-rivals.html
 
-All are trained on the two moons. The network gets the audit's own columns: temperature scaling, the energy, and
-bitbayes. The others are taken as they are. laplace-torch and scikit-learn join in if they are installed. Points
-on a ring around the moons belong to neither of them.
+All are trained on the two moons. The network gets the audit's own columns: temperature scaling, the energy,
+and bitbayes. The others are taken as they are. laplace-torch and scikit-learn join in if they are installed.
+Points on a ring around the moons belong to neither of them.
 """
 
 import math
@@ -56,7 +56,9 @@ def forest(train: Points) -> bb.Predictor:
     """A random forest of scikit-learn. It reads tensors, and returns an array of numpy."""
     from sklearn.ensemble import RandomForestClassifier
 
-    clf = RandomForestClassifier(200, min_samples_leaf=5, random_state=0).fit(*(each.numpy() for each in train))
+    clf = RandomForestClassifier(200, min_samples_leaf=5, random_state=0).fit(
+        *(each.numpy() for each in train)
+    )
     return bb.Predictor(clf.predict_proba)
 
 

@@ -29,6 +29,7 @@ MARKERS = {
 }
 # The axis of the calibration error is logarithmic, and has no 0.
 SMALLEST_ECE = 0.001
+MOST_BANDS = 3  # more would hide each other
 STRIP_WIDTH, STRIP_HEIGHT = 300, 64
 
 Scale = Callable[[float], float]
@@ -67,7 +68,8 @@ def draw_trade_off(audit: Audit, description: str) -> Markup:
 def draw_reliability(audit: Audit, description: str) -> Markup:
     """Draw the accuracy against the confidence in each bin, with 95 % bands, and the counts below.
 
-    Bins with fewer than `FEW_INPUTS` inputs are in the counts alone.
+    Of many methods the first and bitbayes have bands. Bins with fewer than `FEW_INPUTS` inputs are in the
+    counts alone.
     """
     bottom, counts_top, counts_bottom = 226, 248, 300
     x, y = _linear(0, 1, LEFT, RIGHT), _linear(0, 1, bottom, TOP)
@@ -78,6 +80,9 @@ def draw_reliability(audit: Audit, description: str) -> Markup:
         f'<line class="ideal" x1="{x(0):.1f}" y1="{y(0):.1f}" x2="{x(1):.1f}" y2="{y(1):.1f}"/>',
     ]
     lines, style = [], styles(audit.methods, audit.base)
+    banded = audit.own_probabilities
+    if len(banded) > MOST_BANDS:
+        banded = audit.side_by_side[:2]
     for method in audit.own_probabilities:
         kind = style[method]
         bins = audit.test[method].reliability
@@ -90,9 +95,9 @@ def draw_reliability(audit: Audit, description: str) -> Markup:
         ]
         edge = [(x(c), y(high or 0.0)) for c, _, _, high in rows]
         edge += [(x(c), y(low or 0.0)) for c, _, low, _ in reversed(rows)]
-        if len(rows) == 1:  # a band of no width: a bar
+        if len(rows) == 1 and method in banded:  # a band of no width: a bar
             parts.append(_polyline(edge, f"bar-{kind}"))
-        elif rows:
+        elif rows and method in banded:
             parts.append(f'<polygon class="band {kind}" points="{_points(edge)}"/>')
         lines.append(_polyline([(x(c), y(a)) for c, a, _, _ in rows], f"line {kind}"))
         lines += [marker(kind, x(c), y(a), 4) for c, a, _, _ in rows]

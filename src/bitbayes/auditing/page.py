@@ -17,6 +17,7 @@ from bitbayes.auditing.table import ARROWS, detail_rows, table_sections
 from bitbayes.auditing.verdict import compare, write_verdict
 from bitbayes.auditing.words import join_names, per_hundred, percent, styles, title_of, write_chosen
 
+MOST_COLUMNS_ON_PHONES = 4  # with more, a table scrolls sideways
 MOST_CLASSES_IN_TABLE = 20  # of limits at infinity
 CHANGE_WORDS = {"better": "▲ better", "same": "= level", "worse": "▼ worse", "mixed": "± mixed"}
 # This is in the page's head. By it `bitbayes audit` recognises a report, which it may replace.
@@ -50,6 +51,7 @@ def page_values(audit: Audit) -> dict[str, Any]:
         "advice": advise(audit),
         "sections": table_sections(audit),
         "arrows": ARROWS,
+        "wide": len(audit.methods) > MOST_COLUMNS_ON_PHONES,
         "resamples": RESAMPLES,
         "smooth": SMOOTH_RESAMPLES,
         "others": join_names([m for m in audit.methods if m != audit.base and m not in ADDED] or [""]),
