@@ -81,7 +81,7 @@ def _use(audit: Audit, ours: str) -> list[Advice]:
         return [Advice(text, f"{SET_UP}\n{REFUSE}"), keep, *_warn(audit, lost)]
     text = "Use bitbayes for the probabilities:"
     if change == "same":
-        text = "Use bitbayes. Its probabilities are level with the best of the others:"
+        text = "Use bitbayes. Its probabilities are level with the best others:"
     advice = [Advice(text, f"{SET_UP}\n{PREDICT}")]
     if won and not lost:
         advice.append(Advice("Refuse inputs that are unlike the data:", REFUSE))

@@ -1,5 +1,6 @@
 """What may be wrong with the data of an audit: copies across sets, missing classes, shifted labels."""
 
+from collections import Counter
 from collections.abc import Iterable
 
 import torch
@@ -63,20 +64,18 @@ def find_shift(predicted: Tensor, labels: Tensor, classes: int) -> LabelShift | 
         return None
     right_by = ((predicted - labels) % classes).bincount(minlength=classes) / n  # (k,): accuracy with y + s
     accuracy, by = float(right_by[0]), int(right_by.argmax())
+    present = sorted(set(labels.tolist()))
     if classes > 2 and right_by[by] >= accuracy + LARGE_GAIN and right_by[by] > 0.5:
-        moved = [[y, (y + by) % classes] for y in labels.unique().tolist()]
-        return LabelShift(accuracy, float(right_by[by]), by, moved)
-    pairs, counts = (labels * classes + predicted).unique(return_counts=True)
-    totals = labels.bincount(minlength=classes)
-    goes_to = {y: y for y in labels.unique().tolist()}
-    gain = 0
-    for pair, count in zip(pairs.tolist(), counts.tolist(), strict=True):
-        y, other = divmod(pair, classes)
-        if y != other and totals[y] >= ENOUGH_OF_A_CLASS and count > MOST_OF_A_CLASS * totals[y]:
+        return LabelShift(accuracy, float(right_by[by]), by, [[y, (y + by) % classes] for y in present])
+    answers = Counter(zip(labels.tolist(), predicted.tolist(), strict=True))
+    totals = Counter(labels.tolist())
+    goes_to = {y: y for y in present}
+    for (y, other), count in answers.items():
+        if totals[y] >= ENOUGH_OF_A_CLASS and count > MOST_OF_A_CLASS * totals[y]:
             goes_to[y] = other
-            gain += count - int(((labels == y) & (predicted == y)).sum())
+    moved = [[y, other] for y, other in goes_to.items() if y != other]
+    gain = sum(answers[y, other] - answers[y, y] for y, other in moved)
     is_permutation = len(set(goes_to.values())) == len(goes_to)
     if not is_permutation or gain < CLEAR_GAIN * n:
         return None
-    moved = [[y, other] for y, other in goes_to.items() if y != other]
     return LabelShift(accuracy, accuracy + gain / n, None, moved)
