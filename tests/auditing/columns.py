@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from auditing.round_numbers import make_audit, outlier_scores, outlier_set, scores_on_test
+from auditing.round_numbers import make_audit, outlier_scores, outlier_set, ranking, scores_on_test
 from bitbayes.auditing.findings import (
     COMPARED_ON_OUTLIERS,
     COMPARED_ON_TEST,
@@ -93,6 +93,7 @@ def audit_of(
         sizes=audit.sizes | {"validation": validation[0]},
         errors=audit.errors | {"validation": validation[1]},
         test=on_test(familiar, clear),
+        rankings={name: ranking("energy" if name == "energy" else "confidence") for name in familiar},
         outliers=sets,
         groups=groups,
         **changes,

@@ -12,7 +12,7 @@ from bitbayes.auditing.advice import ENERGY, PLAIN, REFUSE, SCALE, SPLIT, advise
 
 FIRST = {
     "better on all": "Use bitbayes for the probabilities:",
-    "better on outliers of the user": "Use bitbayes. Its probabilities are about as good as the others:",
+    "better on outliers of the user": "Use bitbayes. Its probabilities are level with the best others:",
     "better calibrated alone": "Use bitbayes for the probabilities:",
     "better than plain, but not than temperature scaling and energy": "Keep temperature scaling:",
     "the network is calibrated already": "Keep the plain network:",

@@ -1,13 +1,19 @@
 """Alerts: each one where it must be, and none where all is well."""
 
+import warnings
 from dataclasses import replace
 
 import pytest
+import torch
+from torch import Tensor, nn
 
+import bitbayes as bb
 from auditing.columns import audit_of
 from bitbayes.auditing.alerts import find_alerts
 from bitbayes.auditing.findings import Audit, DataChecks, LabelShift
+from bitbayes.errors import EdgeWarning
 
+Points = tuple[Tensor, Tensor]
 COLUMNS = {"plain": (0.4, 0.08, 0.9), "bitbayes": (0.3, 0.01, 0.9)}
 NEAR = {"plain": (0.8, 0.4), "bitbayes": (0.9, 0.2)}
 
@@ -120,3 +126,45 @@ def test_shifted_labels_come_first() -> None:
     assert "if each label were 1 less (modulo" in said(3, [])
     assert said(None, [[0, 1], [1, 0]]).endswith("if label 0 were 1, 1 were 0.")
     assert said(None, [[i, 9 - i] for i in range(8)]).endswith("4 were 5 and 3 more moved.")
+
+
+def kinds_of(train: Points, validation: Points, test: Points) -> dict[str, str]:
+    """The texts of the alerts of a real audit, by kind."""
+    torch.manual_seed(0)
+    model = nn.Linear(3, 3)
+    with torch.no_grad():  # the three corners, a little apart
+        model.weight.copy_(3 * torch.eye(3))
+        model.bias.zero_()
+    return {each.kind: each.text for each in bb.audit(model, train, validation, test).alerts}
+
+
+def points(n: int, seed: int) -> Points:
+    generator = torch.Generator().manual_seed(seed)
+    y = torch.arange(n) % 3
+    return torch.eye(3)[y] + 0.5 * torch.randn(n, 3, generator=generator), y
+
+
+def test_an_audit_finds_what_is_wrong_with_its_data() -> None:
+    train, validation, test = points(300, 1), points(240, 2), points(240, 3)
+    assert {"copies", "classes", "labels"}.isdisjoint(kinds_of(train, validation, test))
+    found = kinds_of(train, (torch.cat([validation[0][:200], train[0][:40]]), validation[1]), validation)
+    assert found["copies"].startswith("200 of 240 test inputs are copies of validation inputs.")
+    found = kinds_of(train, train, test)
+    assert found["copies"].startswith("300 of 300 validation inputs are copies of training inputs.")
+    two = validation[1] < 2
+    found = kinds_of(train, (validation[0][two], validation[1][two]), test)
+    assert found["classes"] == "No validation input of class 2: nothing is tuned for it."
+    found = kinds_of(train, validation, (test[0], (test[1] + 1) % 3))
+    assert "if each label were 1 less (modulo" in found["labels"]
+
+
+def test_a_search_at_its_edge_becomes_an_alert_and_no_note(monkeypatch: pytest.MonkeyPatch) -> None:
+    def warn(*_: object, **__: object) -> None:
+        warnings.warn("the edge", EdgeWarning, stacklevel=2)
+
+    monkeypatch.setattr("bitbayes.laplace.warn_at_the_edge", warn)
+    torch.manual_seed(0)
+    report = bb.audit(nn.Linear(3, 3), points(60, 1), points(300, 2), points(60, 3))
+    assert [each.text for each in report.alerts if each.kind == "edge"] == ["bitbayes: the edge."]
+    assert [note for note in report.notes if "edge" in note] == ["Paper’s objective: the edge"]  # no column
+    assert report.to_dict()["alerts"][-1]["kind"] == "outliers"

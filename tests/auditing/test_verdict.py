@@ -17,7 +17,7 @@ from bitbayes.auditing.verdict import (
     compare,
     find_reasons,
     gains,
-    title_of,
+    word_of,
     write_verdict,
 )
 
@@ -88,9 +88,8 @@ CASES = {
     ),
     "better on made-up inputs alone": (
         outcome(unfamiliar=(1.0, 0.0), far=(1.0, 0.0), given=False),
-        "bitbayes does not help here, except on made-up inputs: if you accept 95% of normal inputs, it "
-        "stops 100 of 100 noise inputs (energy: 66); it stops 100 of 100 far-away inputs (plain: 0); no "
-        "clear gain on familiar inputs. Likely reason: temperature scaling does as well.",
+        "bitbayes does not help here, except on inputs that the audit made up (noise and far-away): no clear "
+        "gain on familiar inputs. Likely reason: temperature scaling does as well.",
         ["same", "better", "better"],
     ),
     "the network is calibrated already": (
@@ -259,8 +258,11 @@ def audits(draw: st.DrawFn, *, ours: bool) -> Audit:
         st.sets(st.tuples(st.sampled_from(names), st.sampled_from(("nll", "ece", "auroc", "fpr95"))))
     )
     pairs = st.none() | st.fixed_dictionaries({name: st.tuples(rates, rates) for name in names})
+    familiar = {name: draw(st.tuples(losses, rates, rates)) for name in names}
+    if "energy" in familiar:
+        familiar["energy"] = familiar["plain"]
     return audit_of(
-        {name: draw(st.tuples(losses, rates, rates)) for name in names},
+        familiar,
         unfamiliar=draw(pairs),
         far=draw(pairs),
         given=draw(st.booleans()),
@@ -340,7 +342,7 @@ def test_no_verdict_contradicts_its_numbers(audit: Audit) -> None:
             assert higher if (measure == "accuracy") == (word == "better") else lower
     for each in compare(audit):
         kind = each.kind
-        rival = next(name for name in rivals if title_of(name) == each.rival)
+        rival = next(name for name in rivals if word_of(name) == each.rival)
         better, worse = beats(audit, kind, "bitbayes", rival)
         assert each.change == {
             (True, False): "better", (False, True): "worse", (True, True): "mixed", (False, False): "same"
@@ -385,10 +387,11 @@ def test_predictors_are_compared_fairly(audit: Audit) -> None:
     ):
         found = re.search(rf"[Oo]n {words} ([^;]+?) is best:", verdict)
         if found:
-            (name,) = (name for name in audit.methods if title_of(name) == found[1])
-            distinct = [other for other in audit.methods if other != name]
-            results = [beats(audit, kind, name, other) for other in distinct]
-            assert all(each == (True, False) for each in results)
+            (name,) = (name for name in audit.methods if word_of(name) == found[1])
+            rest = [other for other in audit.methods if other != name]
+            if kind == "familiar" and len(rest) > 1:  # energy has the probabilities of plain
+                rest = [other for other in rest if other != "energy"]
+            assert all(beats(audit, kind, name, other) == (True, False) for other in rest)
 
 
 @settings(max_examples=150, deadline=None)

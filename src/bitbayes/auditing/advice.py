@@ -11,7 +11,7 @@ from bitbayes.auditing.verdict import (
     inputs_of,
     is_blind,
     is_made_up,
-    title_of,
+    word_of,
 )
 from bitbayes.auditing.words import join_names
 
@@ -81,7 +81,7 @@ def _use(audit: Audit, ours: str) -> list[Advice]:
         return [Advice(text, f"{SET_UP}\n{REFUSE}"), keep, *_warn(audit, lost)]
     text = "Use bitbayes for the probabilities:"
     if change == "same":
-        text = "Use bitbayes. Its probabilities are about as good as the others:"
+        text = "Use bitbayes. Its probabilities are level with the best others:"
     advice = [Advice(text, f"{SET_UP}\n{PREDICT}")]
     if won and not lost:
         advice.append(Advice("Refuse inputs that are unlike the data:", REFUSE))
@@ -96,7 +96,7 @@ def _warn(audit: Audit, lost: dict[str, str]) -> list[Advice]:
     advice = []
     for kind, other in lost.items():
         code = ENERGY if other == "energy" else ""
-        text = f"If you expect {inputs_of(audit, kind)}, compare with the ranking of {title_of(other)}"
+        text = f"If you expect {inputs_of(audit, kind)}, compare with the ranking of {word_of(other)}"
         advice.append(Advice(f"{text}{':' if code else '.'}", code))
     return advice
 
@@ -143,7 +143,7 @@ def _best_other(audit: Audit, ours: str) -> str:
 def _keep(audit: Audit, name: str, verb: str) -> Advice:
     """Say which probabilities to keep, with the lines for those of the network itself."""
     code = SCALE if name == "temperature" else PLAIN if name == audit.base == "plain" else ""
-    title = "the plain network" if name == audit.base == "plain" else title_of(name)
+    title = "the plain network" if name == audit.base == "plain" else word_of(name)
     return Advice(f"{verb} {title}{':' if code else '.'}", code)
 
 
@@ -154,8 +154,8 @@ def _choose(audit: Audit) -> list[Advice]:
         name, rest = best(audit, kind)
         purpose = "the probabilities" if kind == "familiar" else f"refusing {inputs_of(audit, kind)}"
         if not rest:
-            advice.append(Advice(f"For {purpose}, use {title_of(name)}."))
+            advice.append(Advice(f"For {purpose}, use {word_of(name)}."))
         else:
-            names = join_names([title_of(each) for each in [name, *rest]])
+            names = join_names([word_of(each) for each in [name, *rest]])
             advice.append(Advice(f"For {purpose}, {names} are not clearly apart: take the cheapest."))
     return advice

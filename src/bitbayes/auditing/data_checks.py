@@ -1,12 +1,13 @@
 """What may be wrong with the data of an audit: copies across sets, missing classes, shifted labels."""
 
+from collections import Counter
 from collections.abc import Iterable
 
 import torch
 from torch import Tensor
 
 from bitbayes.auditing.findings import LabelShift
-from bitbayes.model import DataDigest, Inputs, row_count
+from bitbayes.model import DataDigest, Inputs
 
 # A class with fewer points, or with a smaller share of them at another class, is not taken for a moved one.
 ENOUGH_OF_A_CLASS, MOST_OF_A_CLASS = 10, 2 / 3
@@ -19,8 +20,8 @@ class InputHashes:
 
     >>> x = torch.arange(6.0).reshape(3, 2)
     >>> train, validation = InputHashes(), InputHashes()
-    >>> train.add(x)
-    >>> validation.add(x[1:] + torch.tensor([[0.0], [1.0]]))
+    >>> train.add(x, 3)
+    >>> validation.add(x[1:] + torch.tensor([[0.0], [1.0]]), 2)
     >>> count_copies(validation.parts, train.parts)
     1
     """
@@ -29,9 +30,9 @@ class InputHashes:
         self.parts: list[Tensor] = []
         self._digest = DataDigest()
 
-    def add(self, inputs: Inputs) -> None:
-        """Add the inputs of a batch: a tensor, or a mapping with at least one."""
-        self.parts.append(self._digest.hash_inputs(inputs, row_count(inputs)).cpu())
+    def add(self, inputs: Inputs, n: int) -> None:
+        """Add the n inputs of a batch."""
+        self.parts.append(self._digest.hash_inputs(inputs, n).cpu())
 
 
 def count_copies(hashes: Iterable[Tensor], among: Iterable[Tensor]) -> int:
@@ -44,16 +45,6 @@ def count_copies(hashes: Iterable[Tensor], among: Iterable[Tensor]) -> int:
     if not hashes or not among:
         return 0
     return int(torch.isin(torch.cat(hashes), torch.cat(among)).sum())
-
-
-def find_missing(labels: Tensor, classes: int) -> list[int]:
-    """Return the classes that no label names.
-
-    >>> find_missing(torch.tensor([0, 3, 3]), 4)
-    [1, 2]
-    """
-    counts = labels[labels >= 0].bincount(minlength=classes)
-    return (counts[:classes] == 0).nonzero()[:, 0].tolist()
 
 
 def find_shift(predicted: Tensor, labels: Tensor, classes: int) -> LabelShift | None:
@@ -73,20 +64,18 @@ def find_shift(predicted: Tensor, labels: Tensor, classes: int) -> LabelShift | 
         return None
     right_by = ((predicted - labels) % classes).bincount(minlength=classes) / n  # (k,): accuracy with y + s
     accuracy, by = float(right_by[0]), int(right_by.argmax())
+    present = sorted(set(labels.tolist()))
     if classes > 2 and right_by[by] >= accuracy + LARGE_GAIN and right_by[by] > 0.5:
-        moved = [[y, (y + by) % classes] for y in labels.unique().tolist()]
-        return LabelShift(accuracy, float(right_by[by]), by, moved)
-    pairs, counts = (labels * classes + predicted).unique(return_counts=True)
-    totals = labels.bincount(minlength=classes)
-    goes_to = {y: y for y in labels.unique().tolist()}
-    gain = 0
-    for pair, count in zip(pairs.tolist(), counts.tolist(), strict=True):
-        y, other = divmod(pair, classes)
-        if y != other and totals[y] >= ENOUGH_OF_A_CLASS and count > MOST_OF_A_CLASS * totals[y]:
+        return LabelShift(accuracy, float(right_by[by]), by, [[y, (y + by) % classes] for y in present])
+    answers = Counter(zip(labels.tolist(), predicted.tolist(), strict=True))
+    totals = Counter(labels.tolist())
+    goes_to = {y: y for y in present}
+    for (y, other), count in answers.items():
+        if totals[y] >= ENOUGH_OF_A_CLASS and count > MOST_OF_A_CLASS * totals[y]:
             goes_to[y] = other
-            gain += count - int(((labels == y) & (predicted == y)).sum())
+    moved = [[y, other] for y, other in goes_to.items() if y != other]
+    gain = sum(answers[y, other] - answers[y, y] for y, other in moved)
     is_permutation = len(set(goes_to.values())) == len(goes_to)
     if not is_permutation or gain < CLEAR_GAIN * n:
         return None
-    moved = [[y, other] for y, other in goes_to.items() if y != other]
     return LabelShift(accuracy, accuracy + gain / n, None, moved)

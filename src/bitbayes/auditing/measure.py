@@ -15,13 +15,15 @@ import torch
 from torch import Tensor, nn
 
 from bitbayes._version import __version__
+from bitbayes.auditing.data_checks import count_copies, find_shift
 from bitbayes.auditing.examples import TestExamples, choose_examples
-from bitbayes.auditing.findings import Detail
+from bitbayes.auditing.findings import DataChecks, Detail
 from bitbayes.auditing.generated import noise_like, scaled
 from bitbayes.auditing.network_columns import NetworkColumns, count_errors, network_columns
 from bitbayes.auditing.predictions import (
     FirstInputs,
     Predictions,
+    Rated,
     SharedPass,
     arguments_for,
     by_confidence,
@@ -231,6 +233,30 @@ def _measure(request: AuditRequest, report: ReportProgress) -> AuditReport:
         command=printable(request.command),
         versions=_versions(device),
         notes=[printable(note) for note in notes],
+        checks=_check_data(sets, predicted[base], labels, own.edges),
+    )
+
+
+def _check_data(
+    sets: Mapping[str, LabelledSet], on_test: Rated, labels: Tensor, edges: list[str]
+) -> DataChecks:
+    """Look for copies across sets, for missing classes and for moved labels, once all sets have been read."""
+    classes = on_test.probs.shape[1]
+    hashes = {name: each.hashes.parts for name, each in sets.items() if each.hashes}
+    pairs = [("validation", "train"), ("test", "train"), ("test", "validation")]
+    return DataChecks(
+        copies={
+            f"{one} in {other}": count_copies(hashes[one], hashes[other])
+            for one, other in pairs
+            if one in hashes and other in hashes
+        },
+        missing={
+            name: [label for label in range(classes) if label not in each.labels]
+            for name, each in sets.items()
+            if name != "train" and each.labels
+        },
+        shift=find_shift(on_test.probs.argmax(1), labels, classes),
+        edges=[printable(edge) for edge in edges],
     )
 
 

@@ -58,6 +58,7 @@ class NetworkColumns:
     sizes: dict[str, int] = field(default_factory=dict)
     errors: dict[str, int] = field(default_factory=dict)
     validation_nll: dict[str, float] = field(default_factory=dict)
+    edges: list[str] = field(default_factory=list)  # warnings of searches that ended at their edge
 
 
 def network_columns(
@@ -92,7 +93,7 @@ def network_columns(
         found.sizes["train"] = fitting.rows
     if validation is not None:
         scaled = TemperatureScaling(network)
-        with _edge_warnings_as_notes("Temperature", notes), naming("'validation'"):
+        with _edge_warnings_as_notes(METHOD_TITLES[TEMPERATURE], found.edges), naming("'validation'"):
             scaled.fit(TimedLoader(validation, "Temperature", report, device), progress=False)
         found.methods[TEMPERATURE] = by_confidence(lambda x: shared.probabilities(x, scaled.temperature))
         found.ranked_by[TEMPERATURE] = "confidence"
@@ -101,7 +102,7 @@ def network_columns(
     if validation is not None and bayes is not None:
         paper = copy.copy(bayes)  # shares the fitted posterior, and gets a prior variance of its own
         tuning = TimedLoader(validation, "Tuning", report, device, extra_steps=1)  # for the candidates
-        with naming("'validation'"):
+        with _edge_warnings_as_notes(BITBAYES, found.edges), naming("'validation'"):
             tune_time = _time_without_loading(lambda: bayes.tune(tuning, progress=False), tuning)
         report(tuning.stage, 1, 1)
         found.bayes = bayes
@@ -225,7 +226,9 @@ def _measure_cost(
 
     def tune_again() -> Duration:
         again, other = TimedLoader(tuning.loader, "", say_nothing, tuning.device), copy.copy(bayes)
-        return _time_without_loading(lambda: other.tune(again, progress=False), again)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", EdgeWarning)  # the first run has told it
+            return _time_without_loading(lambda: other.tune(again, progress=False), again)
 
     fit_time, tune_time = median_duration(fit_time, fit_again), median_duration(tune_time, tune_again)
     forward, prediction = durations_in_turns(

@@ -19,7 +19,7 @@ from bitbayes.auditing.words import join_names, per_hundred, percent, styles, ti
 
 MOST_COLUMNS_ON_PHONES = 4  # with more, a table scrolls sideways
 MOST_CLASSES_IN_TABLE = 20  # of limits at infinity
-CHANGE_WORDS = {"better": "▲ better", "same": "= no clear difference", "worse": "▼ worse", "mixed": "± mixed"}
+CHANGE_WORDS = {"better": "▲ better", "same": "= level", "worse": "▼ worse", "mixed": "± mixed"}
 # This is in the page's head. By it `bitbayes audit` recognises a report, which it may replace.
 GENERATOR = "bitbayes audit"
 

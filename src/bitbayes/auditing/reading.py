@@ -11,6 +11,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
+from bitbayes.auditing.data_checks import InputHashes
 from bitbayes.auditing.generated import pieces
 from bitbayes.errors import BitbayesError, DataError, naming
 from bitbayes.model import Batch, Inputs, check_loader, input_batches, row_count, split_batch
@@ -79,6 +80,9 @@ class LabelledSet:
                 "give a DataLoader, a list of batches, or arrays (x, y)"
             )
         self.name, self.network, self.data = name, network, data
+        # Of the first pass over all batches, for the alerts; None before it.
+        self.hashes: InputHashes | None = None
+        self.labels: set[int] = set()
         with naming(repr(name)):
             self.loader = check_loader(_parts(data))
 
@@ -88,7 +92,7 @@ class LabelledSet:
     def __iter__(self) -> Iterator[Any]:
         """Yield each batch as it was given, with tensors in the place of arrays."""
         classes: set[int] = set()
-        rows = 0
+        rows, hashes = 0, InputHashes()
         for number, given in enumerate(_reading(self.name, self.loader)):
             with naming(f"{self.name!r}, batch {number}"):
                 batch = as_tensors(given)
@@ -100,6 +104,11 @@ class LabelledSet:
                     rows += len(labels) if labels.dim() else 0
                     classes.update(labels.unique().tolist())
             yield batch
+            if self.hashes is None and labels is not None and labels.dim():
+                hashes.add(
+                    without_labels(batch) if isinstance(batch, Mapping) else by_place(batch[0]), len(labels)
+                )
+        self.hashes, self.labels = self.hashes or hashes, self.labels or classes
         if len(classes) == 1:
             (label,) = classes
             raise DataError(

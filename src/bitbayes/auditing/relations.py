@@ -73,11 +73,10 @@ def relation(audit: Audit, kind: str, name: str, other: str) -> Change:
 
 
 def others(audit: Audit, kind: str, name: str) -> list[str]:
-    """Return the columns to compare with. On familiar inputs energy repeats the base, if that is another."""
+    """Return the columns to compare with. On familiar inputs energy is left out: it repeats the base."""
     rest = [each for each in audit.methods if each != name]
-    if kind != "familiar" or len(rest) == 1:
-        return rest
-    return [each for each in rest if each != "energy" or audit.test[each].nll != audit.test[audit.base].nll]
+    own = [each for each in rest if each in audit.own_probabilities]
+    return own if kind == "familiar" and own else rest
 
 
 def best_first(audit: Audit, kind: str, names: list[str]) -> list[str]:

@@ -1,6 +1,7 @@
 """The result of `bitbayes.audit`: the findings, with methods to show and to save them."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from os import PathLike
 from pathlib import Path
@@ -40,7 +41,11 @@ class AuditReport(Audit):
 
         The key "schema" holds the version of the layout.
         """
-        written = {"comparisons": compare(self), "advice": advise(self), "alerts": find_alerts(self)}
+        written: dict[str, Sequence[Any]] = {
+            "comparisons": compare(self),
+            "advice": advise(self),
+            "alerts": find_alerts(self),
+        }
         sentences = {name: [asdict(each) for each in parts] for name, parts in written.items()}
         return super().to_dict() | {"verdict": self.verdict, **sentences}
 

@@ -45,7 +45,8 @@ def _write_comparisons(comparisons: list[Comparison]) -> list[str]:
     width = max(map(len, numbers))
     lines = []
     for each, number in zip(comparisons, numbers, strict=True):
-        lines.append(f"  {each.title:{label}}  {number:>{width}}  {each.change:6}  {each.measure}")
+        word = "level" if each.change == "same" else each.change
+        lines.append(f"  {each.title:{label}}  {number:>{width}}  {word:6}  {each.measure}")
         indent = " " * (label + 4)
         text = f"{each.rival} → {each.name}. {each.best}"
         lines += textwrap.wrap(text, WIDTH, initial_indent=indent, subsequent_indent=indent)

@@ -29,7 +29,7 @@ NOTICEABLE = 0.005  # a difference of two rates: half a percentage point
 FEW_VALIDATION = 200  # points; `tune` asks for some hundred
 MANY_THROUGH = 0.5  # the share of unfamiliar inputs that get through, from which on "they still do"
 # The columns whose names are not words of a sentence.
-TITLES = {"temperature": "temperature scaling"}
+WORDS = {"temperature": "temperature scaling"}
 MEASURE_TITLES = {"nll": "log loss", "ece": "ECE", "accuracy": "accuracy", "auroc": "AUROC"}
 KIND_TITLES = {
     "familiar": "Familiar inputs",
@@ -81,9 +81,9 @@ def write_verdict(audit: Audit) -> str:
     return _write_ours(audit, audit.ours).replace("it stops", f"{ACCEPTED}, it stops", 1)
 
 
-def title_of(name: str) -> str:
-    """Return a column's name as a sentence has it."""
-    return TITLES.get(name, name)
+def word_of(name: str) -> str:
+    """Return a column's name in a sentence: not its title, such as "Plain"."""
+    return WORDS.get(name, name)
 
 
 def gains(audit: Audit) -> list[str]:
@@ -189,7 +189,7 @@ def _ordered(audit: Audit) -> list[str]:
 def _write_ours(audit: Audit, ours: str) -> str:
     better, same = _ours_by(audit, "better"), _ours_by(audit, "same")
     worse = _ours_by(audit, "worse") + _ours_by(audit, "mixed")
-    name = title_of(ours)
+    name = word_of(ours)
 
     def said(some: list[str]) -> str:
         return "; ".join(_clause(audit, kind, ours, *against_all(audit, kind, ours)) for kind in some)
@@ -202,11 +202,13 @@ def _write_ours(audit: Audit, ours: str) -> str:
     unclear = f"no clear gain on {join_names([inputs_of(audit, kind) for kind in same])}" if same else ""
     reasons = list(find_reasons(audit).values())
     why = f" Likely reason{'s' if len(reasons) > 1 else ''}: {'; '.join(reasons)}." if reasons else ""
-    opening = f"{name} does not help here{', except on made-up inputs' if better else ''}"
+    made_up = join_names([inputs_of(audit, kind).removesuffix(" inputs") for kind in better])
+    except_on = f", except on inputs that the audit made up ({made_up})" if better else ""
+    opening = f"{name} does not help here{except_on}"
     against_base = {relation(audit, kind, ours, audit.base) for kind in kinds(audit)}
     if "worse" in against_base and not against_base & {"better", "mixed"}:
         opening = f"{name} makes this classifier worse"
-    return f"{opening}: {'; '.join(filter(None, (said(better), said(worse), unclear)))}.{why}"
+    return f"{opening}: {'; '.join(filter(None, (said(worse), unclear)))}.{why}"
 
 
 def _write_best(audit: Audit) -> str:
@@ -217,11 +219,11 @@ def _write_best(audit: Audit) -> str:
         inputs, number = inputs_of(audit, kind), _number(audit, kind, name)
         if not rest:
             measure = "log loss" if kind == "familiar" else "stops"
-            clauses.append(f"on {inputs} {title_of(name)} is best: {measure} {number}")
+            clauses.append(f"on {inputs} {word_of(name)} is best: {measure} {number}")
         elif len(rest) == len(others(audit, kind, name)):
             clauses.append(f"on {inputs} no predictor is clearly best")
         else:
-            names = join_names([title_of(each) for each in [name, *rest]])
+            names = join_names([word_of(each) for each in [name, *rest]])
             clauses.append(f"on {inputs} {names} are not clearly apart")
     return f"O{'; '.join(clauses)[1:]}."
 
@@ -235,8 +237,8 @@ def _write_alone(audit: Audit) -> str:
 def _describe_best(audit: Audit, kind: str, name: str, rest: list[str]) -> str:
     """Name the best column by the first measure, and those to which it is not clearly better."""
     measure = "Lowest log loss" if kind == "familiar" else "Most stopped"
-    unclear = f" Not clearly worse: {join_names([title_of(each) for each in rest])}." if rest else ""
-    return f"{measure}: {title_of(name)}, {_number(audit, kind, name)}.{unclear}"
+    unclear = f" Not clearly worse: {join_names([word_of(each) for each in rest])}." if rest else ""
+    return f"{measure}: {word_of(name)}, {_number(audit, kind, name)}.{unclear}"
 
 
 def _number(audit: Audit, kind: str, name: str) -> str:
@@ -259,7 +261,7 @@ def _clause(audit: Audit, kind: str, name: str, change: Change, rival: str) -> s
     if kind == "familiar":
         return _familiar_clause(audit, name, change, rival)
     ours, theirs = audit.groups[kind].scores[name], audit.groups[kind].scores[rival]
-    inputs, other = inputs_of(audit, kind), title_of(rival)
+    inputs, other = inputs_of(audit, kind), word_of(rival)
     mine, their = _stopped(ours.fpr95), _stopped(theirs.fpr95)
     if at_chance(audit, kind, name) and at_chance(audit, kind, rival):
         aurocs = f"AUROC {percent(ours.auroc)}% and {percent(theirs.auroc)}%"
@@ -279,7 +281,7 @@ def _clause(audit: Audit, kind: str, name: str, change: Change, rival: str) -> s
 
 
 def _familiar_clause(audit: Audit, name: str, change: Change, rival: str) -> str:
-    found, other = changes(audit, "familiar", name, rival), title_of(rival)
+    found, other = changes(audit, "familiar", name, rival), word_of(rival)
 
     def said(wanted: str) -> str:
         return join_names([_pair(audit, m, name, rival) for m, each in found.items() if each == wanted])
@@ -316,8 +318,8 @@ def _compare(audit: Audit, kind: str) -> Comparison:
         kind=kind,
         title=KIND_TITLES["noise" if kind == "unfamiliar" and not has_given(audit) else kind],
         measure=measure,
-        rival=title_of(rival),
-        name=title_of(name),
+        rival=word_of(rival),
+        name=word_of(name),
         before=before,
         after=after,
         change=change,
@@ -342,7 +344,7 @@ def _shown(audit: Audit, kind: str, name: str, change: Change, rival: str) -> tu
 
 def _detail(audit: Audit, kind: str, name: str, rival: str) -> str:
     mine, theirs = scores_of(audit, kind, name), scores_of(audit, kind, rival)
-    other = title_of(rival)
+    other = word_of(rival)
     if isinstance(mine, TestScores) and isinstance(theirs, TestScores):
         return (
             f"{_write_rates(mine)} ({other}: {percent(theirs.confidence)} / {percent(theirs.accuracy)}). "
