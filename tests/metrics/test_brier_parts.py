@@ -46,6 +46,13 @@ def test_each_part_is_a_loop_over_classes_and_bins():
     assert list(parts) == pytest.approx(expected, abs=EXACT)
 
 
+def test_there_are_15_bins():
+    probs, labels = case()
+    found = metrics.brier_decomposition(probs, labels)
+    assert found == metrics.brier_decomposition(probs, labels, 15)
+    assert found != metrics.brier_decomposition(probs, labels, 16)
+
+
 def test_equal_probabilities_in_a_bin_leave_nothing_within():
     probs, labels = scores(0.75, 0.75, 0.75, 0.75), torch.tensor([0, 0, 1, 1])
     assert metrics.brier_decomposition(probs, labels) == (2 * 0.25**2, 2 * 0.25, 0.0)

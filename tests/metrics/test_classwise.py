@@ -32,6 +32,15 @@ def test_each_class_is_a_loop_over_bins_with_weights():
         assert found == pytest.approx(sum(map(abs, gaps)) / sum(range(100)), abs=EXACT)
 
 
+def test_the_mean_is_that_of_the_classes_in_15_bins_with_weights_too():
+    probs, labels = case(n=100, k=3)
+    weights = torch.arange(100.0).double()
+    assert torch.equal(metrics.ece_per_class(probs, labels), metrics.ece_per_class(probs, labels, 15))
+    expected = metrics.ece_per_class(probs, labels, 15, weights=weights).mean().item()
+    assert metrics.classwise_ece(probs, labels, weights=weights) == expected
+    assert expected != metrics.classwise_ece(probs, labels)
+
+
 def test_a_class_that_is_never_true_has_its_mean_probability():
     probs, labels = case(n=50, k=3)
     labels = labels.clamp(max=1)

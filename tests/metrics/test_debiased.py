@@ -89,3 +89,10 @@ def test_a_weight_does_not_pair_a_point_with_itself():
     weights = torch.tensor([2.0, 2.0])
     alone = metrics.debiased_rmsce(probs, labels)
     assert metrics.debiased_rmsce(probs, labels, weights=weights) == alone == 0
+
+
+def test_there_are_15_bins():
+    probs, labels = case()
+    found = metrics.debiased_rmsce(probs, labels)
+    assert found == metrics.debiased_rmsce(probs, labels, 15)
+    assert found != metrics.debiased_rmsce(probs, labels, 16)

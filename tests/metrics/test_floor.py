@@ -90,3 +90,10 @@ def test_bad_arguments_raise():
         metrics.calibration_floor(torch.tensor([[-1.0, 2.0]]))
     with pytest.raises(DataError, match="weights"):
         metrics.calibration_floor(scores(0.5), weights=torch.ones(2))
+
+
+def test_there_are_15_bins_and_1000_draws():
+    probs, _ = case()
+    found = metrics.calibration_floor(probs)
+    assert found == metrics.calibration_floor(probs, 15, seed=0, draws=1000)
+    assert found != metrics.calibration_floor(probs, 16, seed=0, draws=1000)

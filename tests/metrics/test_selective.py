@@ -101,6 +101,16 @@ def test_a_weight_counts_like_repeated_points():
         assert area(score, correct) != pytest.approx(repeated, abs=1e-4)
 
 
+def test_scores_without_weight_and_small_weights_have_an_area():
+    score, correct = torch.tensor([3.0, 2.0, 1.0]), torch.tensor([True, False, False])
+    weights = torch.tensor([1.0, 0.0, 1.0])
+    for area in (metrics.aurc, metrics.augrc):
+        expected = area(score[[0, 2]], correct[[0, 2]])
+        assert area(score, correct, weights=weights) == pytest.approx(expected, abs=EXACT)
+        small = area(score, torch.zeros(3, dtype=torch.bool), weights=0.5 * weights)
+        assert small == pytest.approx(1 if area is metrics.aurc else 0.5, abs=EXACT)
+
+
 def test_augrc_is_between_those_of_the_best_and_of_the_worst_order():
     correct = torch.tensor([True, True, True, False])
     scores = torch.arange(4.0)

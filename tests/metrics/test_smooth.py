@@ -91,3 +91,16 @@ def test_below_the_smallest_bandwidth_it_is_the_integral_there():
     probs = scores(0.9996, 0.9996, 0.9998)
     # All residuals are positive: the integral is their mean, whatever the bandwidth.
     assert metrics.smooth_ece(probs, torch.zeros(3, dtype=torch.long)) == pytest.approx(1e-3 / 3, abs=EXACT)
+
+
+def test_a_bandwidth_of_little_more_than_the_smallest_is_found():
+    """Gaps of 0.0025 and −0.0025 at confidences 0.0025 apart."""
+    probs, labels = scores(0.9, 0.9, 0.9025, 0.9025), torch.tensor([0, 1, 0, 1])
+    weights = torch.tensor([902.5, 97.5, 900.0, 100.0], dtype=torch.float64)
+    found = metrics.smooth_ece(probs, labels, weights=weights)
+    assert 0.001 < found < 0.002
+    residuals = weights * ((labels == 0).double() - probs[:, 0]) / weights.sum()
+    # Of one place the residuals are one: what the docstring allows, of their sums.
+    off = (CELL / found) ** 2 / 2 * 0.0025
+    dense = dense_integral(probs[:, 0].tolist(), residuals.tolist(), found, cells=100_000)
+    assert dense == pytest.approx(found, abs=off)

@@ -26,8 +26,8 @@ def calibration_floor(
     """Return the `ece` that a perfectly calibrated model with these confidences has: mean and 95 % interval.
 
     A draw is Σ_b 1/n · |Σᵢ∈b (zᵢ − cᵢ)|, zᵢ ~ Bernoulli(cᵢ). cᵢ is the confidence of the point i, and zᵢ says
-    whether the predicted class is right. So the labels are drawn from the model's own probabilities. With n
-    points such an ECE is about 1/√n and not 0. An ECE between `low` and `high` is within the noise.
+    whether the predicted class is right. So the labels are drawn from the model's own probabilities. Such
+    an ECE is not 0: it shrinks like 1/√n with n points. One that is not above `high` may be chance.
 
     The time grows like n · draws, one second for about 10⁸.
 
