@@ -1,6 +1,6 @@
 """The scores of each prior variance, at a temperature of 1 and without a residual: the trade-off."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -24,7 +24,7 @@ MOST_INPUTS = 2000
 def measure_prior_curve(
     bayes: Laplace,
     test: Iterable[Any],
-    sets: list[tuple[str, Iterable[Any]]],
+    sets: Sequence[tuple[str, Iterable[Any]]],
     report: ReportProgress,
 ) -> PriorCurve:
     """Score every prior variance on the first inputs of the test data and of each set, in one pass.

@@ -102,7 +102,7 @@ class LabelledSet:
                 if labels is not None:
                     check_classes(labels)
                     rows += len(labels) if labels.dim() else 0
-                    classes.update(labels.unique().tolist())
+                    classes.update(labels.unique().tolist())  # type: ignore[no-untyped-call]
             yield batch
             if self.hashes is None and labels is not None and labels.dim():
                 hashes.add(

@@ -58,7 +58,8 @@ def score_test(predicted: Predictions, labels: Tensor, columns: Collection[str])
     """
     weights = bootstrap.resample(len(labels), TEST_SEED)
     alike = {method: _first_alike(predicted, method) for method in predicted}
-    measured, draws = {}, {}
+    measured: dict[str, dict[str, float]] = {}
+    draws: dict[str, dict[str, Tensor]] = {}
     for method, first in alike.items():
         if method != first:  # the energy has the plain network's probabilities
             measured[method], draws[method] = measured[first], draws[first]
