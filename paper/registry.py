@@ -11,7 +11,7 @@ from pathlib import Path
 from bitbayes.errors import one_of
 from paper.names import NAMES
 from paper.options import Options, check_folders
-from paper.report import TOY_FIGURES, Report
+from paper.report import STEMS, Report
 from paper.session import Session
 
 
@@ -30,7 +30,7 @@ def reproduce(
     session, written = Session(options), []
     for name in wanted:
         module = import_module(f"paper.experiments.{name.replace('-', '_')}")
-        report = Report(name, options.file_stem("toy" if name in TOY_FIGURES else options.train), options)
+        report = Report(name, options.file_stem(STEMS.get(name, options.train)), options)
         values = report.read_numbers() if options.redraw else report.write_numbers(module.measure(session))
         module.show(values, report)
         written += report.written

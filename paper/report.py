@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 # The figures that need no data set.
 TOY_FIGURES = ("toy", "linear-regions", "bounded-logit")
+# Those that are not about the data set of `--train`, and the stem of their files.
+STEMS = {**dict.fromkeys(TOY_FIGURES, "toy"), "promises": "images", "held-out": "sets"}
 
 
 class Report:
@@ -78,15 +80,22 @@ class Report:
         self, title: str, header: Sequence[str], rows: Iterable[Sequence[str]], *notes: str, extra: str = ""
     ) -> None:
         """Write a Markdown table, with the command that made it above and the notes below."""
+        self.write_page(
+            title,
+            *markdown_table(header, rows),
+            *(text for note in notes for text in ("", note)),
+            extra=extra,
+        )
+
+    def write_page(self, title: str, *lines: str, extra: str = "") -> None:
+        """Write a page of Markdown, with the command that made it below its title."""
         made = (
             f"Made by `{self.about['command']}` on {self.about['device']}, in {self.about['seconds']:.0f} s."
         )
-        lines = [f"# {title}", "", made, ""]
+        head = [f"# {title}", "", made, ""]
         if self.about["quick"]:
-            lines += ["**A quick run: these numbers show that the code runs, and nothing else.**", ""]
-        lines += markdown_table(header, rows)
-        lines += [text for note in notes for text in ("", note)]
-        self._write_text("md", "\n".join(lines) + "\n", extra)
+            head += ["**A quick run: these numbers show that the code runs, and nothing else.**", ""]
+        self._write_text("md", "\n".join([*head, *lines]) + "\n", extra)
 
     def write_picture(self, draw: Callable[[], Figure], extra: str = "") -> None:
         """Write the figure that `draw` returns as PNG and PDF."""
@@ -122,7 +131,7 @@ def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list
 def command(name: str, options: Options) -> str:
     """Return the command that makes the results again. The user adds the data folder."""
     words = ["python -m paper", name]
-    if name not in TOY_FIGURES:
+    if name not in STEMS:
         words += ["--train", options.train, "--trials", str(options.trials)]
     if options.device.type != "cpu":
         words += ["--device", str(options.device)]

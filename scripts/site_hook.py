@@ -2,7 +2,7 @@
 
 The pages of docs/ link to files outside of it, as GitHub needs it: `../results/README.md`, say. The site has
 the results, the examples, CONTRIBUTING.md and CHANGELOG.md too, and this changes such links to lead to them.
-It also puts the claims of results/README.md on cards, and adds the explorer.
+It also puts the claims of results/paper.md on cards, and adds the explorer.
 """
 
 import os
@@ -27,7 +27,7 @@ OUTSIDE = (
     "CONTRIBUTING.md",
     "CHANGELOG.md",
 )
-CLAIMS, EXPLORER = "results/README.md", "live.html"
+CLAIMS, EXPLORER = "results/paper.md", "live.html"
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -68,6 +68,8 @@ def explorer_frame() -> str:
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     name = page.file.src_uri
+    if re.fullmatch(r"results/(?!promises/)[^/]+/(?!README).*", name):
+        page.meta["search"] = {"exclude": True}  # a search should lead to pages, not to tables of numbers
     markdown = links_on_the_site(markdown, name).replace("<!-- explorer -->", explorer_frame())
     return with_cards(markdown) if name == CLAIMS else markdown
 
@@ -96,7 +98,7 @@ def links_on_the_site(markdown: str, name: str) -> str:
     >>> links_on_the_site("[d](docs/prior.md)", "CHANGELOG.md")
     '[d](prior.md)'
     """
-    if name == CLAIMS:  # its links to folders
+    if name in (CLAIMS, "results/README.md"):  # their links to folders
         markdown = re.sub(r"\]\(([\w-]+)/?\)", r"](\1/index.md)", markdown)
     if "/" in name:
         return re.sub(r"(\]\((?:\.\./)+)docs/", r"\1", markdown)
@@ -114,7 +116,7 @@ class Claim(NamedTuple):
 
 
 def claims(markdown: str) -> list[Claim]:
-    """The rows of the table in results/README.md under "Claim", with the picture of each section."""
+    """The rows of the table in results/paper.md under "Claim", with the picture of each section."""
     table = re.search(r"^\| Claim \|(.*)\|\n\|[-| :]+\|\n((?:\|.*\n)+)", markdown, re.MULTILINE)
     if table is None:
         raise ValueError(f"{CLAIMS} has no table whose first column is 'Claim'")

@@ -279,7 +279,7 @@ def test_a_condition_on_no_column_is_an_error_before_the_audit(folder: Path) -> 
         ("holds_nan", "'test': batch 1: 'plain' gives NaN or infinity. The inputs hold NaN or infinity."),
         ("one_class", "'test': the label of all 9 inputs is 1"),
         ("another_shape", "outliers 'wide': batch 0: 'plain' raised RuntimeError on inputs of shape (4, 7)"),
-        ("regression", "'train', batch 0: a label is"),
+        ("regression", "the targets of 'train' are real numbers"),
     ],
 )
 def test_an_error_in_the_data_names_set_and_batch_and_keeps_the_old_report(

@@ -200,7 +200,7 @@ def test_hyperparameters_are_the_numbers_of_laplace():
     assert chosen[:4] == [bayes.prior_variance, bayes.temperature, bayes.near_variance, bayes.beyond_variance]
     settings, (_, before) = bayes.settings, postprocessor.postprocess(net, sets["test"][0])
     postprocessor.set_hyperparam([2.0, 3.0])
-    assert postprocessor.get_hyperparam() == [2.0, 3.0, 0.0, 0.0, {}, {}, None, None, 1.0, None, None, None]
+    assert postprocessor.get_hyperparam() == [2.0, 3.0, 0.0, 0.0, {}, {}, None, None, 1.0, *[None] * 4]
     expected = bb.Laplace(net, prior_variance=2.0).fit([sets["train"]])
     expected.temperature = 3.0
     _, confidence = postprocessor.postprocess(net, sets["test"][0])

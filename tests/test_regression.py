@@ -364,9 +364,7 @@ def test_what_does_not_fit_is_refused_and_nothing_changes():
     assert bayes.settings == before
 
 
-@pytest.mark.parametrize(
-    "call", ["predict_proba", "confidence", "uncertainty", "predict_and_score", "limit", "bound", "certify"]
-)
+@pytest.mark.parametrize("call", ["predict_proba", "confidence", "uncertainty", "predict_and_score"])
 def test_what_is_for_classifiers_says_so(call):
     bayes, x, _ = case(1, prior_variance=1.0)
     with pytest.raises(ArgumentError):

@@ -29,7 +29,7 @@ from paper.methods.all_layers import fast_products
 from paper.methods.base import ignore_edge_warnings, probabilities
 from paper.methods.parts import PARTS
 from paper.progress import track
-from paper.report import Report, format_mean_std
+from paper.report import Report
 from paper.rivals import (
     LaplaceTorch,
     Predicted,
@@ -43,6 +43,7 @@ from paper.rivals import (
 )
 from paper.session import Session
 from paper.study import Study
+from paper.tables import Column, measure_table
 
 TITLES = {
     "plain": "Plain network",
@@ -344,60 +345,97 @@ def _detectors(
 
 
 def show(values: dict[str, Any], report: Report) -> None:
-    sets = list(values["methods"]["default"][0]["sets"])
     count = len(values["methods"]["default"])
-    header = ["Method", "Passes", "Accuracy, %", "Test, NLL / ECE %", "Corrupted", "Severity 5"]
-    header += [f"{name}, confidence / accepted / AUROC, %" for name in sets]
-    text = (
-        f"Mean ± standard deviation over {count} trainings; the ensemble is of all {count}. "
-        f"{values['points']:,} test images, and all of them with each of the {len(CORRUPTIONS)} corruptions "
-        "in 5 severities. Passes: the time of a prediction in plain forward passes. "
-        "Accepted: the share above the score that 95 % of the test images exceed, by the energy, by `score`, "
-        "and by minus the entropy of averages."
-    )
     main = [key for key in TITLES if key in values["methods"] and key not in ON_FEW]
-    report.write_table(
+    report.write_page(
         f"Corrupted and other images: {values['problem']}",
-        header,
-        [_row(values, key, ("test", "corrupted", "5"), sets) for key in main],
-        text,
-        "AUROC of detectors, in %: " + "; ".join(_detector_texts(values)) + ".",
         _verdict(values),
+        "",
+        f"All tables: mean ± standard deviation over {count} trainings, the best in bold. The ensemble is of "
+        f"all {count}. {values['points']:,} test images, and all of them with each of the {len(CORRUPTIONS)} "
+        "corruptions in 5 severities.",
+        "",
+        *_pages(values, main, ("test", "corrupted", "severity 5")),
     )
     others = [key for key in TITLES if key in values["methods"] and key in ON_FEW]
     if others:
-        report.write_table(
+        report.write_page(
             f"On the first {values['few']:,} test images: {values['problem']}",
-            header[:5] + header[6:],
-            [_row(values, key, ("test_few", "corrupted_few"), sets) for key in (*main, *others)],
-            f"As the table of all images, but calibration is measured on the first {values['few']:,} test "
-            "images, for every method. MC dropout, SWAG and all layers are of one training each.",
-            *(f"Not run: {TITLES[key]} ({why})." for key, why in values["not_run"].items()),
+            f"The default's parts, and methods that are slow. Calibration is measured on the first "
+            f"{values['few']:,} test images, for every method. MC dropout, SWAG and all layers are of one "
+            "training each.",
+            "",
+            *(f"Not run: {TITLES[key]} ({why}).\n" for key, why in values["not_run"].items()),
+            *_pages(values, [*main, *others], ("test_few", "corrupted_few")),
             extra="few",
         )
     report.write_picture(lambda: draw(values))
 
 
-def _row(values: dict[str, Any], key: str, parts: tuple[str, ...], sets: list[str]) -> list[str]:
-    each = values["methods"][key]
-    row = [TITLES[key], format_mean_std([one["passes"] for one in each if "passes" in one])]
-    row.append(format_mean_std([100 * one[parts[0]]["accuracy"] for one in each], 2))
+PART_TITLES = {"test": "Test", "test_few": "Test", "corrupted": "Corrupted", "corrupted_few": "Corrupted"}
+
+
+def _pages(values: dict[str, Any], keys: list[str], parts: tuple[str, ...]) -> list[str]:
+    """The tables: calibration; for other images AUROC, confidence, and the share that is accepted."""
+    methods = values["methods"]
+    rows = [TITLES[key] for key in keys]
+
+    def percent(what: str) -> list[Column]:
+        """A column for each set of other images."""
+        found = []
+        for name in methods["default"][0]["sets"]:
+            numbers = {TITLES[key]: [100 * one["sets"][name][what] for one in methods[key]] for key in keys}
+            found.append(Column(name, numbers))
+        return found
+
+    detectors = {
+        f"Detector: {DETECTORS[name].title}": found for name, found in values["detectors"].items() if found
+    }
+    told = []
+    for column in percent("auroc"):
+        numbers = {
+            row: [100 * each for each in found.get(column.title, [])] for row, found in detectors.items()
+        }
+        best = None if column.title.startswith("Test ×") else "max"
+        told.append(replace(column, values=column.values | numbers, best=best))
+    return [
+        "## Calibration\n\nNLL and ECE, the smaller the better. Passes: the time of a prediction in plain "
+        "forward passes, where it was measured.\n",
+        *measure_table(rows, _calibration_columns(values, keys, parts)),
+        "\n## Strangers told apart\n\nAUROC in % against the test images, by the energy, by `score`, and by "
+        "minus the entropy of averages. Detectors of the last layer are below. Whether scaled test images "
+        "should be told apart is a matter of taste, so no number is the best there.\n",
+        *measure_table([*rows, *detectors], told),
+        "\n## Confidence\n\nMean confidence on other images, in %. A blind guess is "
+        f"{100 / values['classes']:g} %. Test images × 1.5 are still read by the network, mostly.\n",
+        *measure_table(rows, percent("mmc")),
+        "\n## Accepted\n\nThe share of other images above the score that 95 % of the test images exceed, in "
+        "%.\n",
+        *measure_table(rows, percent("accepted")),
+    ]
+
+
+def _calibration_columns(values: dict[str, Any], keys: list[str], parts: tuple[str, ...]) -> list[Column]:
+    methods = values["methods"]
+
+    def numbers(part: str, what: str, scale: float) -> dict[str, list[float]]:
+        return {TITLES[key]: [scale * _part(one, part)[what] for one in methods[key]] for key in keys}
+
+    passes = {TITLES[key]: [one["passes"] for one in methods[key] if "passes" in one] for key in keys}
+    columns = [
+        Column("Passes", passes),
+        Column("Accuracy, %", numbers(parts[0], "accuracy", 100), 2, "max"),
+    ]
     for part in parts:
-        found = [one["severities"]["5"] if part == "5" else one[part] for one in each]
-        nll = format_mean_std([one["nll"] for one in found], 4)
-        row.append(f"{nll} / {format_mean_std([100 * one['ece'] for one in found], 2)}")
-    for name in sets:
-        cells = [[100 * one["sets"][name][what] for one in each] for what in ("mmc", "accepted", "auroc")]
-        row.append(" / ".join(format_mean_std(cell) for cell in cells))
-    return row
+        title = PART_TITLES.get(part, part.capitalize())
+        columns.append(Column(f"{title}: NLL", numbers(part, "nll", 1), 4, "min"))
+        columns.append(Column("ECE, %", numbers(part, "ece", 100), 2, "min"))
+    return columns if any(passes.values()) else columns[1:]
 
 
-def _detector_texts(values: dict[str, Any]) -> list[str]:
-    texts = []
-    for name, by_set in values["detectors"].items():
-        cells = [f"{other} {format_mean_std([100 * one for one in each])}" for other, each in by_set.items()]
-        texts.append(f"{DETECTORS[name].title}: {', '.join(cells)}")
-    return texts
+def _part(one: dict[str, Any], name: str) -> dict[str, float]:
+    found: dict[str, float] = one["severities"]["5"] if name == "severity 5" else one[name]
+    return found
 
 
 def _verdict(values: dict[str, Any]) -> str:

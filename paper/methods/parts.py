@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 import bitbayes as bb
-from bitbayes.logits import CovarianceFactors
-from bitbayes.structures import CURVATURES, IsotropicGaussian, NoCurvature, Precision
+from bitbayes.structures import CURVATURES, IsotropicGaussian, NoCurvature
 from paper.methods.base import BatchLoader, Network, ignore_edge_warnings
 
 
@@ -29,8 +28,8 @@ class NoPosterior(NoCurvature):
 class NoGaussian(IsotropicGaussian):
     """Σ = 0 for every prior."""
 
-    def covariance(self, coordinates: Tensor, tau: Precision) -> CovarianceFactors:
-        return super().covariance(torch.zeros_like(coordinates), tau)
+    def coordinates(self, features: Tensor) -> Tensor:
+        return torch.zeros_like(super().coordinates(features))
 
 
 CURVATURES[NoPosterior.structure] = NoPosterior

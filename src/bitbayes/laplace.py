@@ -14,7 +14,9 @@ from torch import Tensor, nn
 
 from bitbayes import metrics, rays
 from bitbayes.decisions.conformal_interval import ConformalInterval
+from bitbayes.decisions.exported import ACCEPT, INTERVAL, SETS, Decisions
 from bitbayes.decisions.prediction_sets import Groups, PredictionSets, SetMethod
+from bitbayes.decisions.shift_test import ShiftTest
 from bitbayes.errors import (
     ArgumentError,
     FileError,
@@ -80,7 +82,7 @@ from bitbayes.options import (
 )
 from bitbayes.posteriors import WeightPosterior, posterior_of
 from bitbayes.posteriors.base import Passed
-from bitbayes.predicting import RANKS, SCORE, Predictive, Predictor, Rank
+from bitbayes.predicting import CONFIDENCE, RANKS, SCORE, Predictive, Predictor, Rank
 from bitbayes.prior import Prior, check_noise_variance, check_variance, differentiable, positive
 from bitbayes.processes import current_processes
 from bitbayes.progress import track
@@ -112,6 +114,7 @@ SETTABLE = (
     "prior_variance",
     "near_variance",
     "beyond_variance",
+    "noise_variance",
     "predictive",
     "covariance",
 )
@@ -864,6 +867,37 @@ class Laplace(ModelWrapper):
         return ConformalInterval.calibrated(predictor, loader, coverage=coverage, progress=progress)
 
     @torch.no_grad()
+    def shift_test(self, loader: Data) -> ShiftTest:
+        """Keep the scores of calibration data, to test later batches: are they like these data?
+
+        U = Σ [cᵢ ≤ sⱼ] over the n scores c of the calibration data and the m scores s of a batch, and
+        p = P(U' ≤ U), where U' is U of m + n points in random order (Mann–Whitney). If the batch is drawn as
+        the calibration data were, p ≤ 0.05 has a probability of at most 5 %, whatever the model and also for
+        few points; for many, `ShiftTest` takes the normal law. It is the mean over calibration sets: many
+        batches that are compared with one small set may have more alarms, or fewer. Of one input, p is
+        (1 + #{c ≤ s})/(n + 1).
+
+        The test is one-sided: it looks for lower scores, of inputs that are less like the data. If they are
+        more like the data, `auroc` is below ½, and there is no alarm.
+
+        Args:
+            loader: inputs that neither `fit` nor `tune` has seen, or a loader of them. Labels are ignored.
+                Seen data have larger scores, and new batches would look shifted.
+
+        >>> import bitbayes as bb
+        >>> _ = torch.manual_seed(0)
+        >>> x, y = torch.randn(60, 2), torch.arange(60) % 2
+        >>> bayes = bb.Laplace(nn.Linear(2, 2)).fit([(x, y)]).tune([(torch.randn(60, 2), y)])
+        >>> test = bayes.shift_test(torch.randn(200, 2))  # once
+        >>> test(torch.randn(20, 2)).p_value > 0.05, test(5 * torch.randn(20, 2)).p_value < 0.001
+        (True, True)
+        """
+        self._warn_if_untuned()
+        predictor = self._current_predictor()
+        predictor.posterior.check_outputs()
+        return ShiftTest.calibrated(predictor, loader)
+
+    @torch.no_grad()
     def label_thresholds(
         self,
         val_loader: Loader,
@@ -1053,7 +1087,8 @@ class Laplace(ModelWrapper):
 
     # ---- far from the data
 
-    def limit(self, x: Tensor, *, tolerance: float = 0.0) -> Limit:
+    # The other type is that of regression. Not their union, which every caller would have to take apart.
+    def limit(self, x: Tensor, *, tolerance: float = 0.0) -> Limit | Any:
         """Return the limit of the confidence of `predict_proba(δ·x)` as δ → ∞, and its class: (n,) each.
 
         The limit is computed in one pass, in float64, and not sampled at a large δ. With the residual it is
@@ -1061,6 +1096,9 @@ class Laplace(ModelWrapper):
         s = 0 the features stop growing, and the limit is the prediction there. With several labels for each
         input both are (n, k), one for each label. It needs a predictive in closed form, and a network that is
         piecewise affine, such as a ReLU network.
+
+        In regression it is a `ValueLimit`: the limit `ratio` of |mean|/deviation, and the slopes of both in
+        δ, (n, k) each. The ratio is |μᵀs|/√(sᵀΣs), and 0 with the residual.
 
         Args:
             x: one ray for each row.
@@ -1076,11 +1114,15 @@ class Laplace(ModelWrapper):
         >>> bool((limit.confidence - far.values).abs().max() < 1e-4), bool((limit.label == far.indices).all())
         (True, True)
         """
-        self._fitted_posterior().likelihood.require_rays()
-        x, _ = rays.unit_rays(x)
-        along = self._current_predictor().rays(x, find_alpha=False, tolerance=tolerance)
-        predictive = self._predictive()
-        found = rays.limit(along, predictive.likelihood, predictive.name)
+        likelihood = self._fitted_posterior().likelihood
+        likelihood.require_rays()
+        x, size = rays.unit_rays(x)
+        predictor = self._current_predictor()
+        along = predictor.rays(x, find_alpha=False, tolerance=tolerance)
+        if not likelihood.classifies:
+            values = rays.value_limit(along, size, predictor.noise_deviations)
+            return rays.ApproximateValueLimit(*values) if tolerance else values
+        found = rays.limit(along, likelihood, self._predictive().name)
         return rays.ApproximateLimit(*found) if tolerance else found
 
     def bound(self, x: Tensor | None = None, *, form: BoundForm = "tight") -> Tensor:
@@ -1089,7 +1131,8 @@ class Laplace(ModelWrapper):
         For the last layer it is one number for all x. Without the residual, no prediction exceeds it either,
         near or far. With `layers="all"` there is one for each row of x. With the residual at the input it is
         1/k, for x ≠ 0, and says nothing of where the confidence is near that: see `certify`. There is a bound
-        for "probit", "quadrature", "pairwise" and "meanfield".
+        for "probit", "quadrature", "pairwise" and "meanfield". With several labels there is one for each,
+        (k,) or (n, k). In regression it bounds |mean|/deviation in the place of a confidence, (k,) or (n, k).
 
         Last layer, one logit: σ(√(μᵀΣ⁻¹μ/κ)), with κ = π/8, and weights and bias together. No smaller number
         holds for all features: the confidence tends to it along t·Σ⁻¹μ. With k logits, each difference of two
@@ -1123,14 +1166,18 @@ class Laplace(ModelWrapper):
         predictor, predictive = self._current_predictor(), self._predictive()
         posterior, settings, likelihood = predictor.posterior, self.settings, predictive.likelihood
         bias = settings.bias_like(torch.zeros((), dtype=torch.float64))
-        request = BoundRequest(likelihood, predictive.name, form, settings.temperature, bias)
+        units = predictor.noise_deviations[:, None] if likelihood.has_noise else settings.temperature
+        request = BoundRequest(likelihood, predictive.name, form, units, bias)
         found = posterior.bound(x, predictor.prior, request)
         residual = predictor.residual
         if residual is None or not residual.measures_input or not settings.counting(len(residual.names))[0]:
             return found
-        return rays.bound_with_residual(found, x, likelihood.far_confidence(posterior.outputs))
+        far, every = likelihood.far_confidence(posterior.outputs), posterior.over_all_layers
+        return rays.bound_with_residual(found, x, far, for_each_ray=every)
 
-    def certify(self, x: Tensor, *, at_most: float | None = None, tolerance: float = 0.0) -> Certificate:
+    def certify(
+        self, x: Tensor, *, at_most: float | None = None, tolerance: float = 0.0
+    ) -> Certificate | Any:  # as `limit`
         """Return a certificate for each ray δ·x: alpha, the limit, a confidence, and `beyond`; (n,) each.
 
         The confidence of `predict_proba(δ·x)` exceeds the certified one for no δ ≥ alpha. Beyond alpha every
@@ -1148,9 +1195,13 @@ class Laplace(ModelWrapper):
         it is at most 1e-3 above the largest confidence. All is computed in float64; predictions in float32
         may differ by their rounding.
 
+        With several labels each one has its own, (n, k), and takes its own sweep. In regression it is a
+        `ValueCertificate`: a `ratio` that |mean|/deviation exceeds for no δ ≥ alpha, and with `at_most` a δ
+        from which on that is at most this number. From `beyond` of at_most=1.64 on, intervals of 90 % hold 0.
+
         Args:
             x: one ray for each row.
-            at_most: a confidence, for `beyond`, which is None otherwise.
+            at_most: a confidence (in regression a ratio), for `beyond`, which is None otherwise.
             tolerance: above 0 the result is approximate, and its type says so. Units whose slope is smaller
                 than this, relative to the largest of their layer, are then taken as settled. A few such units
                 can make alpha very large, although hardly anything changes there.
@@ -1181,14 +1232,20 @@ class Laplace(ModelWrapper):
         beyond = None
         if at_most is not None:
             request = predictor.residual, predictive.likelihood, predictive.name, at_most
-            beyond = rays.beyond(along, x, *request) / size.to(found.alpha.device)
-        kind = rays.ApproximateCertificate if tolerance else Certificate
-        return kind(found.alpha / size.to(found.alpha.device), found.limit, found.confidence, beyond)
+            beyond = rays.beyond(along, x, *request)
+            beyond = beyond / size.to(beyond).reshape(-1, *[1] * (beyond.dim() - 1))
+        values = found.alpha / size.to(found.alpha.device), found.limit, found.confidence, beyond
+        if not predictive.likelihood.classifies:
+            return (rays.ApproximateValueCertificate if tolerance else rays.ValueCertificate)(*values)
+        return (rays.ApproximateCertificate if tolerance else Certificate)(*values)
 
     # ---- files
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Write what was fitted and chosen to a safetensors file. The model itself is not part of it."""
+        """Write what was fitted and chosen to a safetensors file. The model itself is not part of it.
+
+        Nor are thresholds and prediction sets, which `export` writes.
+        """
         check_writable(Path(path))
         fitted = self._fitted_posterior().fitted
         if fingerprint(self.model) != fitted.fingerprint:
@@ -1232,6 +1289,9 @@ class Laplace(ModelWrapper):
         *,
         dynamic_shapes: export.DynamicShapes | None = None,
         score: bool | Rank = False,
+        threshold: float | None = None,
+        sets: PredictionSets | ConformalInterval | None = None,
+        classes: Sequence[str] | None = None,
         metadata: Mapping[str, object] | None = None,
     ) -> None:
         """Write model and posterior as one graph that runs without bitbayes.
@@ -1239,7 +1299,8 @@ class Laplace(ModelWrapper):
         The graph's output has the shape of the model's own, for any number of rows. Its softmax (or sigmoid)
         is `predict_proba`, with the present predictive, prior variance, temperature and residual. In
         regression it has two outputs, "values" and "deviations" (of y). The graph does not check its inputs:
-        if the network overflows, so does the graph. The predictive must be one in closed form.
+        if the network overflows, so does the graph, and it accepts nothing. The predictive must be one in
+        closed form. docs/deploy.md lists all outputs and what the metadata say.
 
         Args:
             path: ends in ".onnx" (last layer only; needs the extra `onnx`), or in ".pt2" for
@@ -1251,8 +1312,15 @@ class Laplace(ModelWrapper):
                 are equal sizes. A `torch.export.Dim` in the place of a name gives bounds.
             score: whether the graph has a second output for a threshold: True or "score" for `score(x)`,
                 "confidence" for `confidence(x)`; the output has that name.
-            metadata: what to write into the file about the graph: texts, or what JSON can hold. Versions are
-                added.
+            threshold: adds the output "accept" (n,). A score, as `threshold(loader)` returns it, accepts what
+                reaches it. A `RiskThreshold` is a confidence, and accepts what reaches it and its
+                `score_threshold`, if it has one: the risk is guaranteed among the accepted. A threshold does
+                not know its settings: make it after the last change.
+            sets: what `sets` has returned, with the present settings: adds the output "sets" (n, k), which is
+                `sets(x)`. In regression, what `conformal_interval` has returned: adds "interval"
+                (n, outputs, 2).
+            classes: the names of the classes, in their order, for the metadata.
+            metadata: what else to write into the file: texts, or what JSON can hold.
 
         >>> import os, tempfile
         >>> import bitbayes as bb
@@ -1286,13 +1354,18 @@ class Laplace(ModelWrapper):
         if not isinstance(score, bool):
             one_of("score", score, RANKS)
         by = SCORE if score is True else score or None
-        classifies = predictive.likelihood.classifies
+        likelihood = predictive.likelihood
         if by is not None and by != SCORE:
-            predictive.likelihood.require_classes()
-        outputs = (export.LOGITS,) if classifies else (export.VALUES, export.DEVIATIONS)
-        module = self if by is None and classifies else _Outputs(self, by)
-        names = outputs if by is None else (*outputs, by)
-        graph = export.Graph(module, names, differentiates=every)
+            likelihood.require_classes()
+        decisions = Decisions.checked(threshold, sets, self._predictor(), predictive)
+        about = {"likelihood": likelihood.name, **decisions.about()}
+        if classes is not None:
+            likelihood.require_classes()
+            about["classes"] = export.check_classes(classes, likelihood.classes(posterior.outputs))
+        first = (export.LOGITS,) if likelihood.classifies else (export.VALUES, export.DEVIATIONS)
+        names = (*first, *(() if by is None else (by,)), *decisions.outputs)
+        module = self if names == (export.LOGITS,) else _Outputs(self, names, decisions)
+        graph = export.Graph(module, names, differentiates=every, about=about)
         export.write(graph, target, example, dynamic_shapes=dynamic_shapes, metadata=metadata)
 
     def __repr__(self) -> str:
@@ -1549,30 +1622,38 @@ def _requires_grad(x: Any) -> bool:
 
 
 class _Outputs(nn.Module):
-    """What a graph returns: drop-in logits, or values and deviations; then score or confidence, if any."""
+    """What a graph returns: drop-in logits, or values and deviations; then ranks and decisions, if any."""
 
-    def __init__(self, bayes: Laplace, by: str | None) -> None:
+    def __init__(self, bayes: Laplace, names: tuple[str, ...], decisions: Decisions) -> None:
         super().__init__()
-        self.bayes, self.by = bayes, by
+        self.bayes, self.names, self.decisions = bayes, names, decisions
 
     def forward(self, x: Any) -> tuple[Tensor, ...]:
         first, passed = self.bayes._drop_in(x)
-        posterior = self.bayes._fitted_posterior()
+        posterior, settings = self.bayes._fitted_posterior(), self.bayes._predictor().settings
         assert passed is not None  # only closed forms are exported
-        likelihood, layout = posterior.likelihood, posterior.layout
-        found = [first]
-        if not likelihood.classifies:
-            predicted = Prediction.of(passed.gaussian, likelihood, self.bayes._predictor().settings)
+        likelihood, layout, decisions = posterior.likelihood, posterior.layout, self.decisions
+        found: dict[str, Tensor] = {export.LOGITS: first}
+        scores = confidences = None
+        if SCORE in self.names or decisions.by_score:
+            energy = likelihood.score(settings.without_bias(passed.gaussian))
+            scores = settings.score(energy, passed.distances)
+        if likelihood.classifies:
+            rows = layout.flatten(first, passed.gaussian.scale.shape[0], posterior.outputs)
+            probabilities = likelihood.log_probabilities(rows).exp()
+            confidences = likelihood.confidence(probabilities)
+            if SETS in self.names:
+                found[SETS] = decisions.sets_of(probabilities, scores)
+        else:
+            predicted = Prediction.of(passed.gaussian, likelihood, settings)
             values = (predicted.mean, predicted.deviation)
             same = first.numel() == predicted.mean.numel()  # a model may return (n,)
-            found = [each.reshape(first.shape) if same else each for each in values]
-        if self.by == SCORE:
-            settings = self.bayes.settings
-            energy = likelihood.score(settings.without_bias(passed.gaussian))
-            ranks = settings.score(energy, passed.distances)
-        elif self.by is not None:
-            rows = layout.flatten(first, passed.gaussian.scale.shape[0], posterior.outputs)
-            ranks = likelihood.confidence(likelihood.log_probabilities(rows).exp())
-        if self.by is not None:
-            found.append(layout.assemble([(layout.position_sizes(tuple(first.shape)), ranks)]))
-        return tuple(found)
+            shaped = [each.reshape(first.shape) if same else each for each in values]
+            found[export.VALUES], found[export.DEVIATIONS] = shaped
+            if INTERVAL in self.names:
+                found[INTERVAL] = decisions.intervals_of(*values)
+        accepted = decisions.accept(scores, confidences) if ACCEPT in self.names else None
+        for name, ranks in ((SCORE, scores), (CONFIDENCE, confidences), (ACCEPT, accepted)):
+            if ranks is not None:
+                found[name] = layout.assemble([(layout.position_sizes(tuple(first.shape)), ranks)])
+        return tuple(found[name] for name in self.names)

@@ -223,6 +223,12 @@ class LogitGaussian:
             variances = weights if factor is None else _diagonal(weights, factor)
         return variances if independent is None else variances + independent[:, None]
 
+    def of_output(self, number: int) -> LogitGaussian:
+        """The Gaussian over one of the logits, without the common shift's part."""
+        variance = self.scaled_variances()[:, number, None]
+        factors = CovarianceFactors(variance, None, torch.zeros_like(self.scale))
+        return LogitGaussian(self.scaled_mean[:, number, None], factors, self.scale)
+
     def scaled_pair_variances(self, first: Tensor | slice, second: Tensor | slice) -> Tensor:
         """Var(fᵢ − fⱼ) for the classes i in `first` and j in `second`, (n, pairs…), in units of scale².
 

@@ -59,6 +59,11 @@ LAPLACE_TORCH = {
     "asdl_fisher_kwargs": "leave it out; curvature=bb.Fisher(draws=…) draws labels",
     "subnetwork_indices": "layers='all', subnetwork=len(subnetwork_indices), which chooses the weights "
     "itself; or names of layers, layers=('fc1', 'fc2')",
+    "damping": "leave it out: the curvature has none",
+    "feature_reduction": "leave it out: the features are what goes into the last linear layer",
+    "functional_approximation": "leave it out: there is no functional form",
+    "n_subset": "leave it out: there is no functional form",
+    "independent_outputs": "leave it out: there is no functional form",
     # of its `marglik_training`
     "n_epochs": "bb.train_by_evidence(epochs=…)",
     "n_epochs_burnin": "bb.train_by_evidence(burn_in=…)",
@@ -81,7 +86,7 @@ LINES = {
     "full": "structure='full'",
     "kron": "structure='kron'",
     "diag": "structure='diag'",
-    "lowrank": "structure='kron' ('lowrank' is something else here: for many classes)",
+    "lowrank": "structure='kron'; 'lowrank' is something else here, for many classes",
     "gp": "layers='all'; there is no functional form",
     "classification": "leave it out",
     "regression": "likelihood='gaussian'",
@@ -432,10 +437,11 @@ def refuse_places(given: Sequence[object]) -> None:
     names = ("likelihood", "subset_of_weights", "hessian_structure")
     lines = [_line(name, value) for name, value in zip(names, given, strict=False)]
     known = all(isinstance(each, str) and each in LINES for each in given) and len(given) <= len(names)
-    here = ", ".join(["model", *(each for each in lines if each != LINES["classification"])])
-    line = (
-        f"write Laplace({here})" if known else "give each by its name, as in Laplace(model, structure='kron')"
-    )
+    parts = [each.partition("; ") for each in lines if each != LINES["classification"]]
+    options = {code.partition("=")[0]: code for code, _, _ in parts}  # a later one replaces an earlier one
+    notes = "".join(f"; {note}" for _, _, note in parts if note)
+    line = f"write Laplace({', '.join(['model', *options.values()])}){notes}"
+    line = line if known else "give each by its name, as in Laplace(model, structure='kron')"
     raise ArgumentError(
         f"options have no places here, and {', '.join(map(repr, given))} came without a name: {line}"
     )

@@ -239,6 +239,12 @@ class Predictor:
         """The prior over the weights."""
         return Prior(self.settings.prior_variance)
 
+    @property
+    def noise_deviations(self) -> Tensor:
+        """The deviation of each output's noise, (k,), in float64; 1 if there is none."""
+        like = torch.zeros(1, self.posterior.outputs, dtype=torch.float64)
+        return self.settings.noise_variances(like).sqrt()
+
     def predictive(
         self, name: str, samples: int | None = None, generator: torch.Generator | None = None
     ) -> Predictive:
@@ -407,7 +413,10 @@ class Predictor:
             raise ArgumentError(f"tolerance={tolerance!r}: expected a number from 0 (exact) to below 1")
         found = self.posterior.rays(x, self.prior, find_alpha=find_alpha, tolerance=tolerance)
         settings = self.settings
-        found = (ray.at_temperature(settings.temperature, settings.bias_like(ray.alpha)) for ray in found)
+        if self.posterior.likelihood.has_noise:  # all in units of the noise, as the covariance is
+            found = (ray.in_units(self.noise_deviations.to(ray.alpha)) for ray in found)
+        else:
+            found = (ray.at_temperature(settings.temperature, settings.bias_like(ray.alpha)) for ray in found)
         return found if self.residual is None else rays.with_residual(found, x, self.residual, self.settings)
 
     def assemble(self, parts: Iterable[tuple[Batch, Tensor]]) -> Tensor:

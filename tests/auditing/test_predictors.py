@@ -122,7 +122,7 @@ def test_what_cannot_be_audited_is_said(models: Any, kind: type[BitbayesError], 
 def test_regression_and_several_labels_are_referred_to_evaluate_and_plots() -> None:
     data = [(X, torch.randn(6, 4))]
     values = bb.Laplace(NET, likelihood="gaussian").fit(data)
-    with pytest.raises(ArgumentError, match=r"likelihood='gaussian': .*`Laplace.evaluate`.*`bitbayes.plots`"):
+    with pytest.raises(ArgumentError, match=r"likelihood='gaussian', and the audit .*`evaluate.*`bb.plots"):
         name_columns(values)
     several = bb.Laplace(NET, likelihood="multilabel").fit([(X, torch.ones(6, 4))])
     with pytest.raises(ArgumentError, match=r"one label for each input. Use `Laplace.evaluate`"):

@@ -54,7 +54,7 @@ def test_the_form_is_that_of_the_inputs() -> None:
         ((X, torch.zeros(600)), r"^'test': the label of all 600 inputs is 0: an audit needs inputs of two"),
         (
             (X, X[:, 0]),
-            r"^'test', batch 0: a label is .*`Laplace.evaluate`.*`bitbayes.plots`",
+            r"^'test', batch 0: a label is .*`evaluate.*`bb.plots",
         ),
         ([(X, Y), (X, Y.float() * torch.nan)], r"^'test', batch 1: a label is NaN"),
         ([(X, Y), (X, Y - 5)], r"^'test', batch 1: a label is -5: classes are 0, 1"),

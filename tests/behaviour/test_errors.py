@@ -366,6 +366,11 @@ def test_options_of_laplace_torch_are_told_in_words_of_here(name):
         ({"subset_of_weights": "last_layer"}, "layers='last'"),
         ({"likelihood": "regression"}, "likelihood='gaussian'"),
         ({"likelihood": "classification"}, "leave it out"),
+        ({"feature_reduction": "pick_last"}, "leave it out: the features"),
+        ({"damping": True}, "leave it out: the curvature has none"),
+        ({"n_subset": 3}, "leave it out: there is no functional form"),
+        ({"independent_outputs": True}, "leave it out: there is no functional form"),
+        ({"functional_approximation": "sod"}, "leave it out: there is no functional form"),
     ],
 )
 def test_values_of_laplace_torch_are_written_as_lines_of_here(given, line):
@@ -382,6 +387,14 @@ def test_values_of_laplace_torch_are_written_as_lines_of_here(given, line):
             r"write Laplace\(model, likelihood='gaussian', layers='last', structure='full'\)$",
         ),
         (("classification", "all"), r"write Laplace\(model, layers='all'\)$"),
+        (
+            ("classification", "last_layer", "lowrank"),
+            r"write Laplace\(model, layers='last', structure='kron'\); 'lowrank' is something else here",
+        ),
+        (
+            ("classification", "last_layer", "gp"),
+            r"write Laplace\(model, layers='all'\); there is no functional form$",
+        ),
         (("last",), "give each by its name"),
         ((3, "kron"), "give each by its name"),
         (("classification", "all", "kron", 1.0), "give each by its name"),

@@ -355,6 +355,77 @@ def test_limits_without_a_residual_are_those_of_each_label(method, layers):
     assert torch.equal(limit.label, (far > 0.5).long())
 
 
+def one_label(model, number):
+    """The same network with the logit of one label alone."""
+    one = relu_network(1)
+    head = {f"head.{name}": value[number : number + 1] for name, value in model.head.state_dict().items()}
+    one.load_state_dict({**model.state_dict(), **head})
+    return one
+
+
+@pytest.mark.parametrize("method", ["probit", "quadrature"])
+@pytest.mark.parametrize("structure", ["full", "diag"])
+def test_bounds_and_certificates_are_those_of_each_label_by_itself(method, structure):
+    """The curvature has no entries between labels, so each label has the posterior of a Bernoulli."""
+    model = relu_network()
+    x, y = data(model, 60)
+    options = {"structure": structure, "predictive": method, "prior_variance": 2.0, "residual": False}
+    several_labels = bb.Laplace(model, **ONE, **options).fit([(x, y)])
+    several_labels.temperature = 0.7
+    rays = x[:12]
+    at_most = 0.5 * (1 + float(several_labels.limit(rays).confidence.median()))
+    found = several_labels.certify(rays, at_most=at_most)
+    assert found.alpha.shape == (12,)
+    assert found.limit.shape == found.confidence.shape == found.beyond.shape == (12, 3)
+    for number in range(3):
+        one = bb.Laplace(one_label(model, number), **options).fit([(x, y[:, number])])
+        one.temperature = 0.7
+        expected = one.certify(rays, at_most=at_most)
+        torch.testing.assert_close(found.alpha, expected.alpha)
+        for each, own in zip(found[1:], expected[1:], strict=True):
+            torch.testing.assert_close(each[:, number], own, rtol=1e-7, atol=1e-9)
+        for form in ("tight", "theorem"):
+            ours, theirs = several_labels.bound(form=form)[number], one.bound(form=form)
+            if form == "tight":
+                torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=0)
+            else:  # the smallest eigenvalue of all labels' covariances
+                assert float(ours) >= float(theirs) - 1e-12
+
+
+@pytest.mark.parametrize("layers", ["last", "all"])
+def test_no_label_exceeds_its_bound_or_its_certificate(layers):
+    model = relu_network()
+    x, y = data(model, 60)
+    bayes = bb.Laplace(model, layers=layers, prior_variance=5.0, residual=False, **ONE).fit([(x, y)])
+    rays = x[:8]
+    certificate = bayes.certify(rays)
+    bound = bayes.bound(rays)
+    assert bound.shape == ((3,) if layers == "last" else (8, 3))
+    assert bool((certificate.limit <= certificate.confidence).all())
+    assert bool((certificate.limit <= bound + 1e-9).all())
+    assert bool((bound <= bayes.bound(rays, form="theorem") + 1e-12).all())
+    for factor in (1.001, 1.1, 2.0, 10.0, 1e3, 1e6):
+        p = bayes.predict_proba(rays * factor * certificate.alpha.clamp_min(1e-2)[:, None])
+        assert bool((torch.maximum(p, 1 - p) <= certificate.confidence + 1e-9).all())
+    at_zero = bayes.bound(torch.zeros(2, 3, dtype=torch.float64), form="theorem")
+    assert layers == "last" or bool((at_zero == 1).all())
+
+
+@pytest.mark.parametrize("layers", ["last", "all"])
+def test_beyond_holds_for_each_label_with_the_residual(layers):
+    bayes, (x, _) = tuned(layers=layers)
+    rays = x[:6]
+    certificate = bayes.certify(rays, at_most=0.7)
+    assert bool((certificate.limit == 0.5).all()) and bool((bayes.bound(rays) == 0.5).all())
+    assert bool(certificate.beyond.isfinite().all())
+    if layers == "last":
+        assert bool((certificate.beyond < certificate.alpha[:, None]).any())
+    for number in range(3):
+        for factor in (1.0, 1.1, 2.0, 10.0, 1e3):
+            p = bayes.predict_proba(rays * factor * certificate.beyond[:, number, None])[:, number]
+            assert float(torch.maximum(p, 1 - p).max()) <= 0.7 + 1e-9
+
+
 @pytest.mark.filterwarnings("ignore::bitbayes.errors.FewPointsWarning")
 def test_evaluate_measures_labels_and_outliers():
     bayes, (x, y) = tuned()
@@ -430,9 +501,10 @@ class Tokens(nn.Module):
 def test_what_several_labels_do_not_have_raises_and_says_so():
     bayes, x, y = fitted(prior_variance=1.0)
     loader = [(x, y)]
+    mc = bb.Laplace(relu_network(), predictive="mc", **ONE).fit(loader)
     for error, message, call in [
-        (ArgumentError, "'probit' has no bound", lambda: bayes.bound()),
-        (ArgumentError, "'probit' has no certificate", lambda: tuned()[0].certify(x)),
+        (ArgumentError, "'mc' has no bound", lambda: mc.bound()),
+        (ArgumentError, "'mc' has no certificate", lambda: mc.certify(x)),
         (ArgumentError, "use structure='kron' for", lambda: fitted(structure="lowrank")),
         (ArgumentError, "'pairwise' does not fit", lambda: fitted(predictive="pairwise")),
         (ArgumentError, "no values: use `predict_proba`", lambda: bayes.predict(x)),

@@ -569,24 +569,55 @@ def test_another_second_output_is_refused(score, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def file_metadata(path):
+    """What a file says, as texts."""
+    if path.suffix == ".onnx":
+        runtime = pytest.importorskip("onnxruntime")
+        return runtime.InferenceSession(path).get_modelmeta().custom_metadata_map
+    extra = {"metadata.json": ""}
+    torch.export.load(path, extra_files=extra)
+    return json.loads(extra["metadata.json"])
+
+
 def test_files_tell_about_their_graph(tmp_path):
-    runtime = pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
     bayes, x = fitted(3, {})
-    told = {"threshold": 0.1 + 0.2, "classes": ["cat", "dog", "owl"], "note": "für Eulen"}
+    told = {"made": {"by": ["hand", 0.1 + 0.2]}, "note": "für Eulen"}
+    names = ("cat", "dog", "owl")
     for kind in ("onnx", "pt2"):
-        bayes.export(tmp_path / f"bayes.{kind}", x[:2], metadata=told)
-    session = runtime.InferenceSession(tmp_path / "bayes.onnx")
-    extra = {"metadata.json": ""}
-    torch.export.load(tmp_path / "bayes.pt2", extra_files=extra)
-    for found in (session.get_modelmeta().custom_metadata_map, json.loads(extra["metadata.json"])):
-        assert float(found["threshold"]) == 0.1 + 0.2
-        assert json.loads(found["classes"]) == told["classes"] and found["note"] == told["note"]
+        bayes.export(tmp_path / f"bayes.{kind}", x[:2], score=True, classes=names, metadata=told)
+        found = file_metadata(tmp_path / f"bayes.{kind}")
+        assert json.loads(found["made"]) == told["made"] and found["note"] == told["note"]
         assert found["bitbayes_version"] == bb.__version__ and found["torch_version"] == torch.__version__
-    for wrong in ({"threshold": torch.ones(1)}, {"t": float("nan")}, {3: "x"}, {"torch_version": "1"}, "x"):
+        assert found["bitbayes_schema"] == "1" and found["likelihood"] == "categorical"
+        assert json.loads(found["outputs"]) == ["logits", "score"]
+        assert json.loads(found["classes"]) == [*names]
+        assert not {"threshold", "sets", "interval"} & found.keys()
+    for wrong in ({"a": torch.ones(1)}, {"t": float("nan")}, {3: "x"}, {"torch_version": "1"}, "x"):
         with pytest.raises(ArgumentError, match="metadata"):
             bayes.export(tmp_path / "other.pt2", x[:2], metadata=wrong)
+    for name in ("threshold", "sets", "classes"):
+        with pytest.raises(ArgumentError, match=rf"key '{name}', which has an argument.*{name}="):
+            bayes.export(tmp_path / "other.pt2", x[:2], metadata={name: 0.5})
     assert not (tmp_path / "other.pt2").exists()
+
+
+@pytest.mark.parametrize(
+    "wrong, said",
+    [
+        (["cat", "dog"], "2 names, and there are 3 classes"),
+        (["cat", "dog", "cat"], "the name 'cat' twice"),
+        (["cat", "dog", ""], "the name ''"),
+        (["cat", "dog", 3], "the name 3"),
+        ("cat", "names of 3 classes"),
+        (3, "names of 3 classes"),
+    ],
+)
+def test_names_of_classes_that_do_not_fit_are_refused(wrong, said, tmp_path):
+    bayes, x = fitted(3, {})
+    with pytest.raises(ArgumentError, match=said):
+        bayes.export(tmp_path / "bayes.pt2", x[:2], classes=wrong)
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.slow

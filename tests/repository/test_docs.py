@@ -313,7 +313,7 @@ def test_every_public_name_has_a_place_in_the_api():
 def test_the_claims_of_the_results_become_cards():
     pytest.importorskip("mkdocs", reason="mkdocs is not installed: `make docs` installs it")
     hook = script("site_hook")
-    markdown = (ROOT / "results" / "README.md").read_text("utf-8")
+    markdown = (ROOT / "results" / "paper.md").read_text("utf-8")
     claims = hook.claims(markdown)
     assert len(claims) >= 14
     assert sum(claim.picture is not None for claim in claims) >= 10
@@ -359,3 +359,14 @@ def test_the_site_builds(tmp_path):
             r'<link[^>]*rel="?(?:stylesheet|preconnect)[^>]*href="?([^" >]+)', page.read_text("utf-8")
         )
         assert not [each for each in loaded if "//" in each and not each.startswith("data:")], page.name
+
+
+def test_the_papers_items_have_every_table_and_figure_that_is_rerun():
+    from paper.names import NAMES
+
+    page = (ROOT / "results" / "paper.md").read_text("utf-8")
+    items = re.search(r"## The paper's items\n(.*?)\n## ", page, re.DOTALL)[1]
+    past_the_paper = {"default", "shift", "promises", "held-out", "trade-off", "openood"}
+    assert {*re.findall(r"python -m paper ([\w-]+)", items)} == {*NAMES} - past_the_paper
+    for row in items.splitlines():
+        assert not row.startswith("| ") or len(row.split(" | ")) == 4

@@ -35,6 +35,7 @@ from bitbayes.auditing.prior_curve import measure_prior_curve
 from bitbayes.auditing.progress import ReportProgress, reported, shown
 from bitbayes.auditing.rankings import rank_test
 from bitbayes.auditing.reading import LabelledSet, OutlierInputs
+from bitbayes.auditing.regression import refuse_regression
 from bitbayes.auditing.report import AuditReport
 from bitbayes.auditing.scores import (
     predict_sets,
@@ -138,6 +139,8 @@ def audit(
         subject or title,
         command or f"bb.audit({names}, train, validation, test, outliers, seed={seed})",
     )
+    if columns.network is not None:
+        refuse_regression(columns.network, train)
     with shown(progress) as report:
         return _measure(request, report)
 

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from bitbayes.auditing.findings import ADDED, PAPER
 from bitbayes.auditing.predictions import Method, Rated, SharedPass, arguments_for, by_confidence, by_score
-from bitbayes.auditing.reading import OF_CLASSIFIERS, Form, as_tensors
+from bitbayes.auditing.reading import Form, as_tensors
+from bitbayes.auditing.regression import refuse_regression
 from bitbayes.auditing.words import printable
 from bitbayes.baselines import TemperatureScaling
 from bitbayes.errors import ArgumentError, DataError, ModelError, naming, one_of
@@ -167,9 +168,8 @@ def name_columns(models: Any) -> Columns:
 def check_predictor(predictor: Any) -> None:
     """Raise unless this is something that can be audited."""
     if isinstance(predictor, Laplace):
+        refuse_regression(predictor, None)
         likelihood = predictor.posterior.likelihood  # raises if it is not fitted
-        if not likelihood.classifies:
-            raise ArgumentError(f"likelihood={likelihood.name!r}: {OF_CLASSIFIERS}")
         if not likelihood.one_label or likelihood.of_pairs:
             raise ArgumentError(
                 f"likelihood={likelihood.name!r}: an audit is of classifiers with one label for each input. "

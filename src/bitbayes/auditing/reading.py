@@ -13,16 +13,13 @@ from torch import Tensor, nn
 
 from bitbayes.auditing.data_checks import InputHashes
 from bitbayes.auditing.generated import pieces
+from bitbayes.auditing.regression import INSTEAD
 from bitbayes.errors import BitbayesError, DataError, naming
 from bitbayes.model import Batch, Inputs, check_loader, input_batches, row_count, split_batch
 from bitbayes.model.loaders.arguments import takes_one_input
 from bitbayes.model.loaders.batches import by_place, labels_of, without_labels
 
 ROWS_PER_PREDICTION = 256
-OF_CLASSIFIERS = (
-    "an audit is of classifiers. For regression use `Laplace.evaluate`, and the pictures of `bitbayes.plots` "
-    "such as `coverage_curve` and `intervals`"
-)
 
 
 class Anything(nn.Module):
@@ -206,7 +203,7 @@ def check_classes(labels: Tensor) -> None:
             raise DataError("a label is NaN or infinite: remove that point")
         if bool((labels != labels.round()).any()):
             example = labels[labels != labels.round()][0].item()
-            raise DataError(f"a label is {example:.4g}, and classes are 0, 1, …: {OF_CLASSIFIERS}")
+            raise DataError(f"a label is {example:.4g}, and classes are 0, 1, …: {INSTEAD}")
     if labels.numel() and bool((labels < 0).any()):
         raise DataError(f"a label is {labels.min().item():g}: classes are 0, 1, …")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -58,6 +58,10 @@ class ConformalInterval:
         """Return the intervals of these means and deviations (n, outputs), (n, outputs, 2)."""
         half = self.quantile.to(mean) * deviation
         return torch.stack([mean - half, mean + half], dim=-1)
+
+    def as_json(self) -> dict[str, Any]:
+        """What an exported file says about the intervals."""
+        return {"coverage": self.coverage, "quantile": self.quantile.tolist()}
 
     @classmethod
     def calibrated(

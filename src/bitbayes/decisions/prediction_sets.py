@@ -16,6 +16,7 @@ from bitbayes.decisions.conformal import check_coverage, check_points, conformal
 from bitbayes.errors import ArgumentError, DataError, one_of
 from bitbayes.model import Data, DeferredChecks, Loader, check_loader, labelled_batches
 from bitbayes.model.loaders.ordered import RANDOM
+from bitbayes.precision import float64_or
 from bitbayes.predicting import Predictive, Predictor
 from bitbayes.progress import track
 
@@ -52,8 +53,11 @@ def regularised_adaptive(probabilities: Tensor) -> Tensor:
 
 
 def _by_rank(probabilities: Tensor, penalty: float) -> Tensor:
-    ordered, order = probabilities.sort(1)
-    mass = torch.cat([ordered.cumsum(1)[:, :-1], 1 + ordered[:, -1:]], 1)
+    # A stable order, and sums in float64 that are rounded once: the same for equal probabilities and in every
+    # runtime.
+    ordered, order = probabilities.sort(dim=1, stable=True)
+    sums = ordered.to(float64_or(ordered.device, ordered.dtype)).cumsum(1).to(ordered)
+    mass = torch.cat([sums[:, :-1], 1 + ordered[:, -1:]], 1)
     ranks = torch.arange(probabilities.shape[1], 0, -1, device=probabilities.device)
     mass = mass - penalty * (ranks - PLAIN_RANKS).clamp_min(0)
     return torch.zeros_like(mass).scatter(1, order, mass)
@@ -136,14 +140,15 @@ class PredictionSets:
         kept = METHODS[self.method](probabilities) >= self._quantiles(probabilities, groups)
         return kept if accepted is None else kept | ~accepted[:, None]
 
-    def _quantiles(self, like: Tensor, groups: Groups | None) -> float | Tensor:
-        """One quantile for all, or (k,), or (n, 1)."""
+    def _quantiles(self, like: Tensor, groups: Groups | None) -> Tensor:
+        """One quantile for all, (), or (k,), or (n, 1)."""
         if self.groups is None:
             if groups is not None:
                 raise ArgumentError(
                     "groups= is for sets that were calibrated within groups: sets(loader, within=labels)"
                 )
-            return self.quantile.to(like) if isinstance(self.quantile, Tensor) else self.quantile
+            # A tensor also if it is one number: ONNX would round a number to float32.
+            return torch.as_tensor(self.quantile, dtype=like.dtype, device=like.device)
         if groups is None:
             raise ArgumentError("these sets were calibrated within groups: give groups=, one for each input")
         places = {name: place for place, name in enumerate(self.groups)}
@@ -160,6 +165,16 @@ class PredictionSets:
         assert isinstance(self.quantile, Tensor)
         rows = torch.tensor([places[name] for name in wanted], dtype=torch.long)
         return self.quantile.cpu()[rows].to(like)[:, None]
+
+    def as_json(self) -> dict[str, Any]:
+        """What an exported file says about the sets."""
+        quantile = self.quantile.tolist() if isinstance(self.quantile, Tensor) else self.quantile
+        return {
+            "method": self.method,
+            "coverage": self.coverage,
+            "quantile": quantile,
+            "threshold": self.threshold,
+        }
 
     @classmethod
     def calibrated(

@@ -5,12 +5,14 @@ import json
 import logging
 import threading
 import warnings
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from importlib.util import find_spec
 from os import PathLike
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
@@ -32,6 +34,11 @@ VALUES, DEVIATIONS = "values", "deviations"
 ROWS = "rows"
 # Where a .pt2 file has its metadata.
 METADATA_FILE = "metadata.json"
+# What the keys of the metadata mean (docs/deploy.md). It changes if one of them gets another meaning.
+SCHEMA = "1"
+# The keys that the file itself uses, and those that have arguments of their own.
+OWN_KEYS = ("bitbayes_schema", "bitbayes_version", "torch_version", "likelihood", "outputs", "interval")
+ARGUMENT_KEYS = ("threshold", "sets", "classes")
 # Sizes other than the number of rows that are free: by axis, for each input of a mapping.
 DynamicShapes = Mapping[int, object] | Mapping[str, Mapping[int, object]] | Mapping[int, Mapping[int, object]]
 # Neither torch's exporter nor Python's warning filters are safe in several threads.
@@ -57,11 +64,28 @@ class Graph(NamedTuple):
     module: its forward pass takes inputs like the example.
     outputs: the names of what it returns.
     differentiates: whether the forward pass calls autograd.
+    about: what the file says of the outputs, beside their names.
     """
 
     module: nn.Module
     outputs: tuple[str, ...] = (LOGITS,)
     differentiates: bool = False
+    about: Mapping[str, object] = MappingProxyType({})
+
+
+def check_classes(classes: Sequence[str], count: int) -> list[str]:
+    """Return the names of the classes as a list; raise if they are not one text for each, all different."""
+    given: Any = classes
+    if isinstance(given, str) or not isinstance(given, Sequence):
+        raise ArgumentError(f"classes={given!r}: expected the names of {count:,} classes, in their order")
+    for name in given:
+        if not isinstance(name, str) or not name:
+            raise ArgumentError(f"classes has the name {name!r}: expected texts")
+    if len(given) != count:
+        raise ArgumentError(f"classes has {len(given):,} names, and there are {count:,} classes: name each")
+    if repeated := [name for name, times in Counter(given).items() if times > 1]:
+        raise ArgumentError(f"classes has the name {repeated[0]!r} twice: give each its own")
+    return list(given)
 
 
 def write(
@@ -79,11 +103,11 @@ def write(
         path: the file, checked by `check_path`.
         example: inputs with one row or more.
         dynamic_shapes: names of other sizes that are free, {axis: name}; by input, if these are a mapping.
-        metadata: what the file says about the graph, beside the versions that made it.
+        metadata: what the user says about the graph, beside what it says itself.
     """
     module = graph.module
     example = _with_two_rows(example)
-    shapes, texts = _shapes(example, dynamic_shapes), _texts(metadata)
+    shapes, texts = _shapes(example, dynamic_shapes), _texts(graph, metadata)
     with EXPORT_LOCK, torch.no_grad(), without_autocast(next(module.parameters()).device):
         module(example)  # computes what the first prediction caches, before the trace
         with _silence_exporter():
@@ -103,14 +127,23 @@ def write(
         onnx_file.write(path, onnx_graph)
 
 
-def _texts(metadata: Mapping[str, Any] | None) -> dict[str, str]:
-    """The metadata as texts, in JSON if they are none, and the versions of what makes the graph."""
+def _texts(graph: Graph, metadata: Mapping[str, Any] | None) -> dict[str, str]:
+    """What the file says, as texts: of its form, of the graph, and the user's own. Others are in JSON."""
     if metadata is not None and not isinstance(metadata, Mapping):
         raise ArgumentError(f"metadata is a {type(metadata).__name__}: expected a mapping from names")
-    texts = {"bitbayes_version": __version__, "torch_version": str(torch.__version__)}
-    for name, value in (metadata or {}).items():
-        if not isinstance(name, str) or name in ("", "bitbayes_version", "torch_version"):
+    for name in metadata or {}:
+        if name in ARGUMENT_KEYS:
+            raise ArgumentError(f"metadata has the key {name!r}, which has an argument: export(…, {name}=…)")
+        if not isinstance(name, str) or name in ("", *OWN_KEYS):
             raise ArgumentError(f"metadata has the key {name!r}: expected a text that is no other's name")
+    own = {
+        "bitbayes_schema": SCHEMA,
+        "bitbayes_version": __version__,
+        "torch_version": str(torch.__version__),
+        "outputs": graph.outputs,
+    }
+    texts = {}
+    for name, value in {**own, **graph.about, **(metadata or {})}.items():
         try:
             texts[name] = value if isinstance(value, str) else json.dumps(value, allow_nan=False)
         except (TypeError, ValueError) as error:
@@ -217,7 +250,12 @@ def _onnx_graph(program: ExportedProgram, names: list[str], outputs: tuple[str, 
     """Return the graph, as an `onnx_ir.Model`."""
     try:
         made = torch.onnx.export(
-            program, dynamo=True, input_names=names, output_names=[*outputs], verbose=False
+            program,
+            dynamo=True,
+            input_names=names,
+            output_names=[*outputs],
+            verbose=False,
+            custom_translation_table={torch.ops.aten.sort.stable: _stable_sort},
         )
     except torch.onnx.OnnxExporterError as error:
         raise ModelError(
@@ -226,6 +264,14 @@ def _onnx_graph(program: ExportedProgram, names: list[str], outputs: tuple[str, 
         ) from error
     assert made is not None
     return made.model
+
+
+def _stable_sort(values: Any, stable: bool = True, dim: int = -1, descending: bool = False) -> Any:
+    """A stable sort in ONNX, whose TopK takes the first of equal values first. The exporter has none."""
+    from onnxscript import opset18 as op
+
+    size = op.Shape(values, start=dim, end=dim + 1 or None)
+    return op.TopK(values, size, axis=dim, largest=descending, sorted=True)
 
 
 def _root_cause(error: BaseException) -> str:

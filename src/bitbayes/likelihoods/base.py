@@ -12,6 +12,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from bitbayes.closed_forms import KAPPA
 from bitbayes.errors import ArgumentError, DataError, one_of
 from bitbayes.logits import NO_CROSS_COVARIANCE, LogitGaussian
 from bitbayes.model import IGNORED, DeferredChecks
@@ -41,6 +42,7 @@ class Likelihood(ABC):
     closed_forms: functions from a Gaussian over the outputs to drop-in logits, by name.
     need_cross_covariance: the predictives that use covariances between outputs.
     with_bounds: the closed forms that have bounds and certificates (`rays`).
+    kappa: κ of the ratios z = m/√(1 + κv) that these depend on.
     has_drop_in: whether `bayes(x)`, in the shape of the model's outputs, can stand for the prediction.
     has_temperature: whether dividing the mean outputs by a temperature keeps their meaning.
     logits_in_a_margin: how many outputs a margin (see `margins`) is the difference of: 1 or 2.
@@ -59,6 +61,7 @@ class Likelihood(ABC):
     closed_forms: ClassVar[dict[str, ClosedForm]]
     need_cross_covariance: ClassVar[tuple[str, ...]] = ()
     with_bounds: ClassVar[tuple[str, ...]] = ()
+    kappa: ClassVar[float] = KAPPA
     has_drop_in: ClassVar[bool] = True
     has_temperature: ClassVar[bool] = True
     logits_in_a_margin: ClassVar[int] = 1
@@ -117,7 +120,8 @@ class Likelihood(ABC):
         def refuse() -> None:
             given = f"of type {labels.dtype}"
             if ok is not False:  # the values are wrong, not the type
-                values = torch.unique(labels).tolist()
+                values = torch.unique(labels)
+                values = torch.cat([values[~values.isfinite()], values[values.isfinite()]]).tolist()
                 given = f"{values[:5]}{' and more' if len(values) > 5 else ''}"
             ignore = f". {IGNORE_MASKED}" if bool((labels == MASKED).any()) else ""
             raise DataError(f"{where}: the labels are {given}; {expected}{ignore}{self._advice(labels, k)}")
@@ -135,7 +139,7 @@ class Likelihood(ABC):
                 ". If each input may have several labels, use Laplace(model, likelihood='multilabel'); if "
                 "they are one-hot, give labels.argmax(1)"
             )
-        real = labels.is_floating_point() and not zero_or_one
+        real = labels.is_floating_point() and not zero_or_one and bool(labels.isfinite().all())
         return ". For regression, use Laplace(model, likelihood='gaussian')" if real else ""
 
     @abstractmethod
@@ -339,7 +343,10 @@ class Likelihood(ABC):
         raise ArgumentError(f"likelihood={self.name!r} has no bounds")
 
     def largest_probability(self, low: Tensor, high: Tensor) -> Tensor:
-        """The largest probability (n,) of any class, if each z of "probit" is in [low, high], (n, k)."""
+        """The largest probability (n,) of any class, if each z of "probit" is in [low, high], (n, k).
+
+        With several decisions it is that of any of them. In regression it is the largest |z|.
+        """
         raise ArgumentError(f"likelihood={self.name!r} has no bounds")
 
 

@@ -24,6 +24,8 @@ class Gaussian(Likelihood):
 
     name = "gaussian"
     closed_forms: ClassVar[dict[str, ClosedForm]] = {"mean": mean}
+    with_bounds = ("mean",)
+    kappa = 1.0  # z is the mean by the deviation of y, with both in units of the noise
     has_temperature = False
     one_label = False
     classifies = False
@@ -87,3 +89,22 @@ class Gaussian(Likelihood):
         variances = gaussian.scaled_variances()[:, : self.targets(gaussian.scaled_mean.shape[1])]
         smallest = torch.finfo(gaussian.scale.dtype).tiny
         return -variances.clamp_min(smallest).log().mean(1) / 2 - gaussian.scale.log()
+
+    # ---- far from the data
+
+    def require_rays(self) -> None:
+        """There are limits and certificates of |mean|/deviation."""
+
+    def far_confidence(self, outputs: int) -> float:
+        """|mean|/deviation: the deviation outgrows every mean."""
+        return 0.0
+
+    def centre(self, values: Tensor) -> Tensor:
+        return values
+
+    def scaled_centred(self, gaussian: LogitGaussian) -> tuple[Tensor, Tensor]:
+        return gaussian.scaled_mean, gaussian.scaled_variances()
+
+    def largest_probability(self, low: Tensor, high: Tensor) -> Tensor:
+        """The largest |z| of any output."""
+        return torch.maximum(high, -low).amax(1)

@@ -8,6 +8,7 @@ of the mean is σ₀²σ², of one of s it is σ₀².
 import torch
 from torch import Tensor
 
+from bitbayes.errors import ArgumentError
 from bitbayes.likelihoods.gaussian import Gaussian
 from bitbayes.logits import LogitGaussian
 
@@ -66,3 +67,13 @@ class Heteroscedastic(Gaussian):
         means, variances = gaussian.mean, gaussian.variances()
         log_noise = means[:, 1:] + variances[:, 1:].clamp_max(LARGEST_VARIANCE) / 2
         return means[:, :1], variances[:, :1], log_noise.clamp(-LARGEST_LOG_NOISE, LARGEST_LOG_NOISE).exp()
+
+    # ---- far from the data
+
+    def require_rays(self) -> None:
+        """Raise: a noise of exp(s) has no slope."""
+        raise ArgumentError(
+            f"likelihood={self.name!r}: its noise variance exp(s) changes exponentially along a ray, so "
+            "there are no limits, bounds and certificates. They are for likelihood='gaussian', whose noise "
+            "is the same everywhere. Here, look at `predict(delta * x)` for some delta"
+        )

@@ -22,6 +22,7 @@ class Multilabel(Likelihood):
 
     name = "multilabel"
     closed_forms: ClassVar[dict[str, ClosedForm]] = {"probit": probit, "quadrature": quadrature}
+    with_bounds: ClassVar[tuple[str, ...]] = ("probit", "quadrature")
     logits_in_a_margin = 1
     one_label = False
     has_positions = False
@@ -125,3 +126,13 @@ class Multilabel(Likelihood):
     def far_labels(self, mean: Tensor) -> Tensor:
         """Of each label, (n, k)."""
         return (mean > 0).long()
+
+    def centre(self, values: Tensor) -> Tensor:
+        return values
+
+    def scaled_centred(self, gaussian: LogitGaussian) -> tuple[Tensor, Tensor]:
+        return gaussian.scaled_mean, gaussian.scaled_variances()
+
+    def largest_probability(self, low: Tensor, high: Tensor) -> Tensor:
+        """The largest max(p, 1 − p) of any label."""
+        return torch.maximum(high, -low).amax(1).sigmoid()

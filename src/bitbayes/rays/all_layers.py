@@ -124,7 +124,7 @@ def _gaussian(network: ExactNetwork, x: Tensor, find_alpha: bool, tolerance: flo
         return LogitGaussian(mean, factors, scale)
 
     def delta(row: Tensor, u: Tensor) -> Tensor:
-        return start[row] / u.clamp_min(1 / INFINITE_SCALE)
+        return 1 / ((1 - u) / INFINITE_SCALE + u / start[row])
 
     return RayGaussian(start, at, far_scale, start, delta)
 

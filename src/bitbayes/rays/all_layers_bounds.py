@@ -43,8 +43,8 @@ from bitbayes.rays.bounds import (
     BoundRequest,
     affordable,
     combinations,
-    largest_confidence,
     of_pairs,
+    one_confidence,
     tight_bound,
 )
 from bitbayes.rays.final_regions import check_rays
@@ -55,7 +55,7 @@ MAX_JACOBIAN_NUMBERS = 2**28
 
 @torch.no_grad()
 def all_layers_bound(network: ExactNetwork, x: Tensor, request: BoundRequest) -> Tensor:
-    """Return an upper bound on the limit of the confidence along each ray of x, (n,) in float64.
+    """Return an upper bound on the limit of the confidence along each ray of x, (n,) or (n, k), in float64.
 
     The temperature divides each u, but not J, and the class bias vanishes in the limit. The theorem's bound
     is 1 if s_min(J) is 0 for any of the combinations of logits, and at x = 0, whose ray is a point. The tight
@@ -68,7 +68,7 @@ def all_layers_bound(network: ExactNetwork, x: Tensor, request: BoundRequest) ->
     numbers = k * size * sum(layer.uncertain for layer in network.layers)
     if numbers > MAX_JACOBIAN_NUMBERS:
         if every is not None:
-            return every.expand(len(x)).clone()
+            return every.expand(len(x), *every.shape).clone()
         raise ArgumentError(
             f"the theorem's J, the derivatives of {size:,} slopes for each logit in each parameter, has "
             f"{numbers:,} entries, which is too many: use `limit`, which is exact"
@@ -79,7 +79,8 @@ def all_layers_bound(network: ExactNetwork, x: Tensor, request: BoundRequest) ->
     points = x.double() * delta_inside(final).reshape(-1, *[1] * (x.dim() - 1))
     regions = (Region.of(network, point, request.temperature) for point in points)
     found = torch.stack([_region_bound(each, request) for each in regions])
-    found = found.masked_fill(~x.reshape(len(x), -1).any(1), 1)
+    still = ~x.reshape(len(x), -1).any(1).reshape(-1, *[1] * (found.dim() - 1))
+    found = found.masked_fill(still, 1 if request.likelihood.classifies else torch.inf)
     return found if every is None else torch.minimum(found, every)
 
 
@@ -115,7 +116,7 @@ class Region(NamedTuple):
     jacobians: dict[str, Tensor]
 
     @classmethod
-    def of(cls, network: ExactNetwork, point: Tensor, temperature: float) -> Region:
+    def of(cls, network: ExactNetwork, point: Tensor, temperature: float | Tensor) -> Region:
         """Return the region that contains a point."""
         model, jacobians = network.model, {}
         for layer in network.layers:
@@ -162,15 +163,16 @@ def _theorem_bound(region: Region, likelihood: Likelihood, method: str) -> Tenso
     k = len(region.slopes)
     each = combinations(k, likelihood, method).to(region.slopes)
     values = torch.stack([region.smallest_singular(one) for one in each])
-    if not bool(values.all()):
+    if likelihood.one_label and not bool(values.all()):
         return torch.ones_like(values[0])
     if method == "meanfield":
         # The variance of "meanfield" is 2/(k − 1) times the sum of the variances of all centred logits.
         values = (values.sum() * (2 / (k - 1))).expand_as(values)
     largest = region.network.gaussian.largest_precision(region.network.prior)  # 1/λ_min(Σ)
-    ratios = ((each @ region.slopes).norm(dim=1) * (largest / values).sqrt())[None]
-    ratios = of_pairs(ratios, k) if method == "pairwise" else ratios
-    return largest_confidence(ratios, likelihood, method)[0]
+    ratios = (each @ region.slopes).norm(dim=1) * (largest / values).sqrt()
+    ratios = torch.where(values > 0, ratios, torch.inf)
+    ratios = of_pairs(ratios[None], k)[0] if method == "pairwise" else ratios
+    return one_confidence(ratios, likelihood, method)
 
 
 def _whiten(matrix: Tensor, vectors: Tensor) -> Tensor:

@@ -46,14 +46,14 @@ Whiten = Callable[[Tensor, Tensor], Tensor]
 class BoundRequest(NamedTuple):
     """Which bound is asked for: for which predictive of which likelihood, in which form.
 
-    temperature: divides the mean logits.
+    temperature: divides the mean logits. In regression it is the deviation of each output's noise, (k, 1).
     class_bias: (k,), added to them before that, as a part of the last layer's bias; None is 0.
     """
 
     likelihood: Likelihood
     method: str
     form: str = TIGHT
-    temperature: float = 1.0
+    temperature: float | Tensor = 1.0
     class_bias: Tensor | None = None
 
     def mean_weights(self, model: nn.Module, head: Head) -> Tensor:
@@ -84,6 +84,7 @@ class PriorLimits(NamedTuple):
 def bound(head: ExactHead, request: BoundRequest) -> Tensor:
     """Return a confidence that no input exceeds, near or far: (), in float64.
 
+    With several labels for each input it is (k,), and in regression it bounds |mean|/deviation, (k,).
     μ has the class bias, and the temperature divides it. If there are too many combinations of logits for
     the tight form (see `affordable`), the result is the theorem's.
     """
@@ -95,14 +96,16 @@ def bound(head: ExactHead, request: BoundRequest) -> Tensor:
         return tight_bound(weights, partial(gaussian.whiten, tau=head.tau), likelihood, method)
     sizes = differences(weights[None], likelihood, method).norm(dim=-1)  # (1, k) or (1, k, k)
     smallest = squares(len(weights), likelihood, method) / gaussian.largest_precision(head.tau)
-    return largest_confidence(sizes / smallest.sqrt(), likelihood, method)[0]
+    return one_confidence(sizes[0] / smallest.sqrt(), likelihood, method)
 
 
 def tight_bound(means: Tensor, whiten: Whiten, likelihood: Likelihood, method: str) -> Tensor:
-    """Return the tight form, (), for weights μ, or for slopes, of each logit, (k, D).
+    """Return the tight form, () or (k,), for weights μ, or for slopes, of each logit, (k, D).
 
     One logit, c = 1: "probit" is σ(|z|) ≤ σ(√(μᵀΣ⁻¹μ/κ)). "quadrature" is P(m + √v·t > l) for a normal t and
     a logistic l. Without l, which is symmetric, it would be larger: Φ(|m|/√v) ≤ Φ(√(μᵀΣ⁻¹μ)).
+
+    Several labels: each one's logit by itself. Regression: |mean|/deviation ≤ √(μᵀΣ⁻¹μ) of each output.
 
     k logits. "pairwise" has a score for each class that grows with each of its zᵢⱼ, c = eᵢ − eⱼ. "probit" is
     the softmax of zᵢ with c = eᵢ − 1/k. So a class has its largest probability where its own z are largest,
@@ -122,9 +125,9 @@ def tight_bound(means: Tensor, whiten: Whiten, likelihood: Likelihood, method: s
         # Not by ‖a‖² + ‖b‖² − 2aᵀb, which cancels for classes that are close.
         ratios = torch.cdist(white, white, compute_mode="donot_use_mm_for_euclid_dist")
         return largest_softmax_probability(ratios / math.sqrt(KAPPA))[0]
-    ratios = whiten(each[:, None], vectors[:, None])[:, 0].norm(dim=1)[None]  # (1, m)
-    ratios = of_pairs(ratios, k) if method == "pairwise" else ratios
-    return largest_confidence(ratios, likelihood, method)[0]
+    ratios = whiten(each[:, None], vectors[:, None])[:, 0].norm(dim=1)  # (m,)
+    ratios = of_pairs(ratios[None], k)[0] if method == "pairwise" else ratios
+    return one_confidence(ratios, likelihood, method)
 
 
 def affordable(k: int, width: int, method: str) -> bool:
@@ -161,18 +164,22 @@ def prior_limits(features: Tensor, logits: Tensor, gaussian: WeightGaussian, met
     return PriorLimits(certain, flat)
 
 
-def bound_with_residual(found: Tensor, x: Tensor | None, far_confidence: float) -> Tensor:
+def bound_with_residual(
+    found: Tensor, x: Tensor | None, far_confidence: float, *, for_each_ray: bool
+) -> Tensor:
     """Return the bound with a residual: 1/k, except at x = 0, whose ray is a point.
 
     Args:
-        found: the bound without the residual: one number, or one for each row of x.
-        x: the rays, if they were given. One number for all rows is 1/k only if no row is 0.
+        found: the bound without the residual: () or (k,), or (n,) or (n, k) for the rows of x.
+        x: the rays, if they were given. One bound for all rows is 1/k only if no row is 0.
         far_confidence: 1/k.
+        for_each_ray: whether `found` has a row for each row of x.
     """
     if x is None:
         return torch.full_like(found, far_confidence)
     moves = x.reshape(len(x), -1).any(1).to(found.device)
-    return torch.where(moves if found.dim() else moves.all(), far_confidence, found)
+    moves = moves.reshape(-1, *[1] * (found.dim() - 1)) if for_each_ray else moves.all()
+    return torch.where(moves, far_confidence, found)
 
 
 def head_weights(model: nn.Module, head: Head) -> Tensor:
@@ -204,6 +211,13 @@ def squares(k: int, likelihood: Likelihood, method: str) -> float:
     return float(likelihood.centre(torch.eye(k, dtype=torch.float64))[0].square().sum())
 
 
+def one_confidence(ratios: Tensor, likelihood: Likelihood, method: str) -> Tensor:
+    """Return the largest confidence, (), for ratios (k,) or (k, k); (k,) with a decision for each output."""
+    if likelihood.one_label:
+        return largest_confidence(ratios[None], likelihood, method)[0]
+    return largest_confidence(ratios[:, None], likelihood, method)
+
+
 def largest_confidence(ratios: Tensor, likelihood: Likelihood, method: str) -> Tensor:
     """Return the largest confidence (n,) for the largest |mean|/deviation of each combination of logits.
 
@@ -212,7 +226,7 @@ def largest_confidence(ratios: Tensor, likelihood: Likelihood, method: str) -> T
     if method == "quadrature":
         probability: Tensor = torch.special.ndtr(ratios[:, 0])
         return probability
-    return _largest_probability(ratios / math.sqrt(KAPPA), likelihood, method)
+    return _largest_probability(ratios / math.sqrt(likelihood.kappa), likelihood, method)
 
 
 def _largest_probability(z: Tensor, likelihood: Likelihood, method: str) -> Tensor:

@@ -62,8 +62,9 @@ def near_bound(
     network, x = private_copy(residual.model), x.detach().to(model_device(residual.model))
     distances = [residual.distance(name, ray.alpha.device, torch.float64) for name in residual.names]
     k = ray.at(0).scaled_mean.shape[1]
+    own_output = None if ray.output is None else slice(ray.output, ray.output + 1)
     # How much κ·variance grows if every logit gets an independent variance of 1.
-    factor = KAPPA * squares(k, likelihood, method)
+    factor = likelihood.kappa * squares(k, likelihood, method)
 
     def bound(row: Tensor, low: Tensor, high: Tensor) -> Tensor:
         cell, features = CellTensor.on(x[row], low, high), None
@@ -78,6 +79,10 @@ def near_bound(
         if (bias := settings.bias_like(ray.alpha)) is not None:
             logits = logits + bias
         means = parts_of(differences(logits / settings.temperature, likelihood, method), cell)
+        if own_output is not None:
+            units = settings.noise_variances(means[0]).sqrt()
+            slope, intercept, radius = ((each / units)[:, own_output] for each in means)
+            means = slope, intercept, radius
         ranges = [
             _distance(parts_of(level, cell), each) for level, each in zip(levels, distances, strict=True)
         ]
@@ -87,6 +92,7 @@ def near_bound(
         own = Range(torch.zeros_like(least), torch.full_like(most, torch.inf))
         if head is not None:
             own = _deviations(parts_of(features, cell), head, likelihood, method)
+            own = own if own_output is None else Range(*(each[:, own_output] for each in own))
         variances = Range(least + own.low.square(), most + own.high.square())
         return _largest(means, variances, likelihood, method)
 
@@ -118,7 +124,7 @@ def _deviations(features: Parts, head: ExactHead, likelihood: Likelihood, method
 
     middle, reach = deviation(intercept, 1.0), deviation(slope, 0.0)
     # No direction of the weights has a larger variance than the prior.
-    widest = math.sqrt(KAPPA * squares(head.head.outputs, likelihood, method) / head.tau)
+    widest = math.sqrt(likelihood.kappa * squares(head.head.outputs, likelihood, method) / head.tau)
     error = widest * radius.norm(dim=1).reshape(-1, *[1] * (middle.dim() - 1))
     return Range.of_norm(middle, reach + error)
 

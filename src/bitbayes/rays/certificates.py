@@ -19,13 +19,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from bitbayes.closed_forms import KAPPA, quadrature
+from bitbayes.closed_forms import quadrature
 from bitbayes.likelihoods import Likelihood
 from bitbayes.logits import CovarianceFactors, LogitGaussian
 from bitbayes.rays.bounds import squares
 from bitbayes.rays.largest_probability import largest_pairwise_probability
 from bitbayes.rays.limits import limit, require_closed_form
 from bitbayes.rays.ray_gaussian import RayGaussian
+from bitbayes.rays.value_limits import ratio_limit
 
 # A cell is halved until its bound is at most this far above the largest confidence found on the ray.
 MAX_GAP_K_LOGITS, MAX_GAP_ONE_LOGIT = 1e-3, 5e-5
@@ -33,7 +34,8 @@ MAX_GAP_K_LOGITS, MAX_GAP_ONE_LOGIT = 1e-3, 5e-5
 MAX_HALVINGS = 40
 # Cells are taken in batches whose ratios are at most this many numbers.
 RATIO_NUMBERS_PER_BATCH = 2**20
-# Added to a bound, because the bound and the confidences below it are both rounded to float64.
+# Added to a bound, because the bound and the confidences below it are both rounded to float64. Of a number
+# above 1, as |mean|/deviation may be, it is that share.
 BOUND_ROUNDING = 1e-9
 
 # bound(row, low, high): a bound on the confidence of the rays `row` for low ≤ u ≤ high; all tensors (c,).
@@ -50,6 +52,8 @@ class Certificate(NamedTuple):
     confidence: a confidence that no δ ≥ alpha exceeds.
     beyond: a δ from which on the confidence is at most the one that was asked for, also below alpha; infinite
         if that is not so or cannot be shown, and None if nothing was asked for.
+
+    With several labels for each input all but alpha are (n, k), one for each label.
     """
 
     alpha: Tensor
@@ -60,6 +64,26 @@ class Certificate(NamedTuple):
 
 class ApproximateCertificate(Certificate):
     """A `Certificate` that ignores slopes below a tolerance: alpha is smaller, but nothing is guaranteed."""
+
+
+class ValueCertificate(NamedTuple):
+    """A guarantee about |mean|/deviation of k values along n rays δ·x, in regression; all in float64.
+
+    alpha: (n,). Beyond it the network is linear in δ.
+    limit: (n, k), the limit of |mean|/deviation as δ → ∞.
+    ratio: (n, k), which |mean|/deviation exceeds for no δ ≥ alpha.
+    beyond: (n, k), a δ from which on |mean|/deviation is at most the number that was asked for, also below
+        alpha; infinite if that is not so or cannot be shown, and None if nothing was asked for.
+    """
+
+    alpha: Tensor
+    limit: Tensor
+    ratio: Tensor
+    beyond: Tensor | None = None
+
+
+class ApproximateValueCertificate(ValueCertificate):
+    """A `ValueCertificate` that ignores slopes below a tolerance, so that nothing is guaranteed."""
 
 
 class Ratio(NamedTuple):
@@ -94,16 +118,20 @@ class Ratio(NamedTuple):
 
 
 def certify(rays: Iterable[RayGaussian], likelihood: Likelihood, method: str) -> Certificate:
-    """Return alpha, the limit, and a certified confidence for each ray."""
+    """Return alpha, the limit, and a certified confidence for each ray.
+
+    In regression it is |mean|/deviation, in the place of a confidence.
+    """
     require_closed_form(method, likelihood.with_bounds, "certificate")
-    parts = [
-        (
-            ray.alpha,
-            limit([ray], likelihood, method).confidence,
-            _largest_confidence(ray, likelihood, method),
-        )
-        for ray in rays
-    ]
+    parts = []
+    for ray in rays:
+        far = limit([ray], likelihood, method).confidence if likelihood.classifies else ratio_limit(ray)
+        if likelihood.one_label:
+            largest = _largest_confidence(ray, likelihood, method)
+        else:
+            every = [_largest_confidence(each, likelihood, method) for each in ray.outputs()]
+            largest = torch.stack(every, dim=1)
+        parts.append((ray.alpha, far, largest))
     alpha, limits, confidence = (torch.cat(column) for column in zip(*parts, strict=True))
     return Certificate(alpha, limits, confidence)
 
@@ -117,7 +145,13 @@ def _largest_confidence(ray: RayGaussian, likelihood: Likelihood, method: str) -
     else:
         max_gap = MAX_GAP_ONE_LOGIT if one_ratio else MAX_GAP_K_LOGITS
         largest = _branch_and_bound(cell_bound(ray, likelihood, method), zeros, max_gap)
-    return (largest + BOUND_ROUNDING).clamp_max(1)
+    largest = rounded_up(largest)
+    return largest.clamp_max(1) if likelihood.classifies else largest
+
+
+def rounded_up(bound: Tensor) -> Tensor:
+    """Return a bound on confidences, or on |mean|/deviation, that holds in spite of rounding."""
+    return bound + BOUND_ROUNDING * bound.clamp_min(1)
 
 
 def cell_bound(ray: RayGaussian, likelihood: Likelihood, method: str) -> CellBound:
@@ -137,24 +171,26 @@ def _ratio(ray: RayGaussian, likelihood: Likelihood, method: str) -> Ratio:
 def means_and_variances(
     gaussian: LogitGaussian, likelihood: Likelihood, method: str
 ) -> tuple[Tensor, Tensor]:
-    """Return mean/scale and (1 + κ·variance)/scale², (n, k) or (n, k, k) each."""
+    """Return mean/scale and (1 + κ·variance)/scale², (n, k) or (n, k, k) each; κ of the likelihood."""
     if method == "pairwise":
         mean = gaussian.scaled_mean
         classes = torch.arange(mean.shape[1], device=mean.device)
         # A class with itself has no variance, but it has no mean either: its ratio is 0 in any case.
         variances = gaussian.scaled_pair_variances(*torch.meshgrid(classes, classes, indexing="ij"))
-        return mean[:, :, None] - mean[:, None, :], gaussian.floor[:, None, None] + KAPPA * variances
+        return mean[:, :, None] - mean[:, None, :], gaussian.floor[
+            :, None, None
+        ] + likelihood.kappa * variances
     mean, variances = likelihood.scaled_centred(gaussian)
     if method == "meanfield":
         variances = gaussian.scaled_mean_pair_variance()[:, None].expand_as(mean)
-    return mean, gaussian.floor[:, None] + KAPPA * variances
+    return mean, gaussian.floor[:, None] + likelihood.kappa * variances
 
 
 def _ratio_bound(ray: RayGaussian, ratio: Ratio, likelihood: Likelihood, method: str) -> CellBound:
     """Return the bound for "probit", "meanfield" and "pairwise", from the ranges of all ratios on a cell."""
     k, shape = ratio.n0.shape[1], [-1, *[1] * (ratio.n0.dim() - 1)]
     # How much d(u) grows if every logit gets an independent variance of 1.
-    added = KAPPA * squares(k, likelihood, method)
+    added = likelihood.kappa * squares(k, likelihood, method)
     pairs = method == "pairwise"
     probability = largest_pairwise_probability if pairs else likelihood.largest_probability
 
@@ -222,7 +258,7 @@ def _branch_and_bound(bound: CellBound, zeros: Tensor, max_gap: float) -> Tensor
     bounded = reached.clone()
     for _ in range(MAX_HALVINGS):
         value = bound(row, low, high)
-        wide = value > reached[row] + max_gap
+        wide = value > reached[row] + max_gap * reached[row].clamp_min(1)
         bounded.scatter_reduce_(0, row[~wide], value[~wide], "amax")
         row, low, high, value = row[wide], low[wide], high[wide], value[wide]
         if not len(row):

@@ -11,6 +11,8 @@ such a posterior has a `RayGaussian` as well.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -40,6 +42,7 @@ class RayGaussian(NamedTuple):
     delta: delta(row, u) is the δ, (c,), of points u (c,) on the rays with the numbers `row` (c,).
     residual: what the residual adds to the variances of `at`, if there is a residual.
     head: the head, if only its weights are uncertain.
+    output: the number of the one output that `at` is about; None is all.
     """
 
     alpha: Tensor
@@ -49,10 +52,29 @@ class RayGaussian(NamedTuple):
     delta: Callable[[Tensor, Tensor], Tensor]
     residual: RayResidual | None = None
     head: ExactHead | None = None
+    output: int | None = None
 
     def at_temperature(self, temperature: float, class_bias: Tensor | None = None) -> RayGaussian:
         """Return the Gaussian with the mean (m + b)/T, along the same rays: b/scale is affine in u, too."""
         return self._replace(at=lambda u: self.at(u).at_temperature(temperature, class_bias))
+
+    def in_units(self, deviations: Tensor) -> RayGaussian:
+        """Return the Gaussian with each output's mean in these units, (k,), and the same covariance."""
+
+        def at(u: float) -> LogitGaussian:
+            gaussian = self.at(u)
+            return replace(gaussian, scaled_mean=gaussian.scaled_mean / deviations)
+
+        return self._replace(at=at)
+
+    def outputs(self) -> list[RayGaussian]:
+        """Return the Gaussian over each output by itself, along the same rays."""
+        at = cache(self.at)
+
+        def along(number: int) -> RayGaussian:
+            return self._replace(at=lambda u: at(u).of_output(number), output=number)
+
+        return [along(number) for number in range(at(0.0).scaled_mean.shape[1])]
 
 
 class ExactHead(NamedTuple):

@@ -14,7 +14,7 @@ from torch import Tensor
 from bitbayes.errors import ModelError
 from bitbayes.likelihoods import Likelihood
 from bitbayes.rays.cells import near_bound
-from bitbayes.rays.certificates import BOUND_ROUNDING, CellBound, cell_bound
+from bitbayes.rays.certificates import CellBound, cell_bound, rounded_up
 from bitbayes.rays.ray_gaussian import RayGaussian
 from bitbayes.residual import Residual
 
@@ -37,6 +37,8 @@ def beyond(
 ) -> Tensor:
     """Return a δ (n,) from which on the confidence is at most `at_most`; infinite where none was found.
 
+    With several labels for each input, and for values, it is (n, k), one for each of them.
+
     Args:
         rays: the Gaussians along the rays δ·x.
         x: one ray for each row.
@@ -49,18 +51,33 @@ def beyond(
     for ray in rays:
         rows = slice(start, start + len(ray.alpha))
         start = rows.stop
-        if at_most >= 1:
-            parts.append(torch.zeros_like(ray.alpha))
-            continue
-        found = _beyond_alpha(ray, cell_bound(ray, likelihood, method), at_most)
-        if residual is not None:
-            try:
-                bound = near_bound(ray, x[rows], residual, likelihood, method)
-                found = _below_alpha(ray, bound, found, at_most)
-            except ModelError:  # the network has an operation with a rule at infinity, but none on cells
-                pass
-        parts.append(found)
+        request = x[rows], residual, likelihood, method, at_most
+        if likelihood.one_label:
+            parts.append(_beyond(ray, *request))
+        else:
+            parts.append(torch.stack([_beyond(each, *request) for each in ray.outputs()], dim=1))
     return torch.cat(parts)
+
+
+def _beyond(
+    ray: RayGaussian,
+    x: Tensor,
+    residual: Residual | None,
+    likelihood: Likelihood,
+    method: str,
+    at_most: float,
+) -> Tensor:
+    """Return `beyond` (n,) of one decision, or of one value."""
+    if likelihood.classifies and at_most >= 1:
+        return torch.zeros_like(ray.alpha)
+    found = _beyond_alpha(ray, cell_bound(ray, likelihood, method), at_most)
+    if residual is not None:
+        try:
+            bound = near_bound(ray, x, residual, likelihood, method)
+            found = _below_alpha(ray, bound, found, at_most)
+        except ModelError:  # the network has an operation with a rule at infinity, but none on cells
+            pass
+    return found
 
 
 def _beyond_alpha(ray: RayGaussian, bound: CellBound, at_most: float) -> Tensor:
@@ -102,7 +119,7 @@ def _sweep(
             break
         row, start = rows[active], place[active]
         end = (start + step[active]).clamp_max(last)
-        passed = bound(row, start, end) + BOUND_ROUNDING <= at_most  # False for NaN
+        passed = rounded_up(bound(row, start, end)) <= at_most  # False for NaN
         place[active] = torch.where(passed, end, start)
         step[active] *= torch.where(passed, 2.0, 0.5)
         narrow = delta(row, start) <= delta(row, end) * (1 + RESOLUTION)

@@ -43,5 +43,5 @@ def test_the_table_of_a_tiny_problem(session, options):
     report = Report("shift", "tiny", options)
     shift.show(report.write_numbers(values), report)
     text = (options.output / "shift/tiny.md").read_text()
-    assert "Ensemble, with temperature" in text and "AUROC of detectors" in text
+    assert "| Ensemble, with temperature |" in text and "| Detector: Energy |" in text
     assert (options.output / "shift/tiny.png").stat().st_size > 5_000
