@@ -75,11 +75,13 @@ def test_scores_of_outliers_are_those_of_each_resample(ties: bool) -> None:
 
 
 def test_a_difference_counts_where_its_interval_excludes_zero() -> None:
-    plain = {"auroc": torch.rand(1000), "fpr95": torch.rand(1000), "confidence": torch.rand(1000)}
+    plain = {name: torch.rand(1000, dtype=torch.float64) for name in ("auroc", "fpr95")}
     shifted = {name: values + 0.2 for name, values in plain.items()}
     noisy = {name: values + torch.randn(1000) for name, values in plain.items()}
     assert bootstrap.compare(shifted, plain, ("auroc", "fpr95")) == {"auroc": "better", "fpr95": "worse"}
     assert set(bootstrap.compare(noisy, plain, ("auroc", "fpr95")).values()) == {"same"}
+    rounded = {name: values + 1e-7 for name, values in plain.items()}
+    assert set(bootstrap.compare(rounded, plain, ("auroc", "fpr95")).values()) == {"same"}
 
 
 def test_each_method_is_compared_with_each_other_column() -> None:

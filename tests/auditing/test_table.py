@@ -34,7 +34,7 @@ def test_the_best_of_each_row_is_marked_as_shown(audit: Audit) -> None:
     assert rows["– if calibrated, %"].values == ["0.8"] * 4
     assert rows["– if calibrated, %"].intervals == ["0.4–1.2"] * 4
     assert rows["Log loss (NLL)"].best == [False] * 4  # all alike
-    assert rows["AUGRC, %"].values == ["1.6"] * 4
+    assert rows["AUGRC, %"].values == ["1.56"] * 4
     assert rows["– refinement"].values == ["0.094"] * 4
     accuracy, share = scaled.rows[:2]
     assert accuracy == TableRow("× 1.5: accuracy, %", ["87.5"] * 4, [False] * 4, [""] * 4, [""] * 4)

@@ -18,6 +18,7 @@ RESAMPLES = 300
 SMOOTH_RESAMPLES = 50  # of the smooth calibration error, which takes milliseconds for each
 BINS = 15  # those of `metrics`
 LEVEL = 0.95
+ROUNDING = 1e-6  # two scores that differ by less are the same
 # The largest number of weights that are converted to floating point at a time.
 WEIGHTS_AT_ONCE = 10_000_000
 
@@ -264,13 +265,14 @@ def interval(values: Tensor) -> Interval:
 def compare(draws: dict[str, Tensor], other: dict[str, Tensor], names: Sequence[str]) -> dict[str, str]:
     """Return for each of these scores whether it is "better" than the other method's, "worse" or the "same".
 
-    It is the same unless the interval of the difference, on the same resamples, excludes 0.
+    It is the same unless the interval of the difference, on the same resamples, excludes 0, and by more than
+    the rounding of probabilities in float32.
     """
     changes = {}
     for name in names:
         low, high = interval(draws[name] - other[name])
         larger = low > 0
-        same = low <= 0 <= high
+        same = low <= ROUNDING and high >= -ROUNDING
         changes[name] = "same" if same else "better" if larger == LARGER_IS_BETTER[name] else "worse"
     return changes
 

@@ -50,8 +50,8 @@ def table_sections(audit: Audit) -> list[TableSection]:
         _make_row("Smooth ECE, %", test, "smooth_ece", percent, min),
         _make_row("Debiased (RMSCE), %", test, "debiased_rmsce", percent, min),
         _make_row("Class-wise ECE, %", test, "classwise_ece", percent, min),
-        _make_row("AURC, %", test, "aurc", percent, min),
-        _make_row("AUGRC, %", test, "augrc", percent, min),
+        _make_row("AURC, %", test, "aurc", _two_digits, min),
+        _make_row("AUGRC, %", test, "augrc", _two_digits, min),
     ]
     sections = [TableSection("Test data", "", on_test)]
     if audit.scaled:
@@ -143,6 +143,11 @@ def _make_row(
 def _write_interval(ends: Interval, write: Callable[[float], str]) -> str:
     low, high = map(write, ends)
     return low if low == high else f"{low}–{high}"
+
+
+def _two_digits(rate: float) -> str:
+    """Write a fraction in per cent. The areas under risks are often below 0.1 %."""
+    return f"{100 * rate:.2f}"
 
 
 def _three_digits(number: float) -> str:
