@@ -58,6 +58,39 @@ def no_text():
 def __getattr__(name):
     raise RuntimeError(f"no {name}") if name == "lazy" else AttributeError(name)
 
+def rivals():
+    parts = classifier()
+    net = parts.pop("model")
+    odd = "my <forest>: a.b \\x1b[31m"
+    models = {"net": net, odd: lambda x: net(2 * x).softmax(1)}
+    return {**parts, "models": models}
+
+def functions():
+    parts = classifier()
+    return {"models": {"a": lambda x: parts["model"](x).softmax(1)}, "test": parts["test"]}
+
+def raises_in_the_middle():
+    calls = iter(range(100))
+    def call(x):
+        if next(calls) == 2:
+            raise ZeroDivisionError("no more")
+        return torch.full((len(x), 2), 0.5)
+    return {"models": {"a": call}, "test": classifier()["test"]}
+
+def holds_nan():
+    x, y = points(80, 2).tensors
+    x[50] = float("nan")
+    return {**classifier(), "test": DataLoader(TensorDataset(x, y), 32)}
+
+def one_class():
+    return {**classifier(), "test": [(torch.randn(9, 2), torch.ones(9))]}
+
+def another_shape():
+    return {**classifier(), "outliers": {"wide": torch.zeros(4, 7)}}
+
+def regression():
+    return {**classifier(), "train": [(torch.randn(9, 2), torch.randn(9))]}
+
 def unpaired():
     return {**classifier(), "validation": [torch.zeros(3, 2)]}
 """
@@ -110,7 +143,7 @@ def test_an_audit_of_a_users_classifier(folder: Path) -> None:
     assert not re.search(r"https?:", page)
 
     found = json.loads((folder / "numbers.json").read_text("utf-8"))
-    assert found["schema"] == 4
+    assert found["schema"] == 5
     assert (found["subject"], found["classes"], found["seed"]) == ("blobs_target:classifier", 2, 3)
     assert set(found["test"]) == set(AUDITED_METHODS)
     assert [outlier["kind"] for outlier in found["outliers"]] == ["given", "noise", "far", "far", "far"]
@@ -210,6 +243,54 @@ def test_a_wrong_condition_is_an_error_before_any_work(folder: Path) -> None:
     result = run("audit", "no_such_module:f", "--fail-if", "acuracy<0.9")
     assert result.exit_code == 1
     assert "'acuracy' in 'acuracy<0.9' is no measure: did you mean 'accuracy'?" in result.stderr
+
+
+def test_predictors_side_by_side_and_a_condition_on_one_of_them(folder: Path) -> None:
+    shown = r"my <forest>: a.b \x1b[31m"
+    condition = f"{shown}.nll > net.nll"
+    result = run("audit", "blobs_target:rivals", "--json", "numbers.json", "--fail-if", condition)
+    assert result.exit_code == 3, result.output
+    assert f"failed: {condition}: {shown}.nll is" in result.stderr
+    found = json.loads((folder / "numbers.json").read_text("utf-8"))
+    assert list(found["test"]) == ["net", "temperature", "energy", "bitbayes", shown]
+    assert (found["base"], found["ours"], list(found["details"])) == ("net", "bitbayes", ["paper"])
+    assert max(map(len, result.stdout.splitlines())) <= 80
+    page = (folder / "bitbayes-report.html").read_text("utf-8")
+    assert html.escape(shown) in page and "<forest>" not in page and "\x1b" not in page
+    assert run("audit", "blobs_target:classifier", "--fail-if", "paper.ece>0").exit_code == 3
+
+
+def test_functions_need_neither_training_nor_validation_data(folder: Path) -> None:
+    result = run("audit", "blobs_target:functions", "--fail-if", "ece>1", "--device", "cpu")
+    assert result.exit_code == 0, result.output
+    assert "Accuracy, %" in result.stdout
+
+
+def test_a_condition_on_no_column_is_an_error_before_the_audit(folder: Path) -> None:
+    result = run("audit", "blobs_target:rivals", "--fail-if", "temprature.ece>0.1")
+    assert result.exit_code == 1 and "Fitting" not in result.stderr
+    assert "'temprature' in 'temprature.ece>0.1' is no column: did you mean 'temperature'?" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "target, message",
+    [
+        ("raises_in_the_middle", "'test': batch 1: 'a' raised ZeroDivisionError on inputs of shape (32, 2)"),
+        ("holds_nan", "'test': batch 1: 'plain' gives NaN or infinity. The inputs hold NaN or infinity."),
+        ("one_class", "'test': the label of all 9 inputs is 1"),
+        ("another_shape", "outliers 'wide': batch 0: 'plain' raised RuntimeError on inputs of shape (4, 7)"),
+        ("regression", "the targets of 'train' are real numbers"),
+    ],
+)
+def test_an_error_in_the_data_names_set_and_batch_and_keeps_the_old_report(
+    folder: Path, target: str, message: str
+) -> None:
+    assert run("audit", "blobs_target:functions").exit_code == 0
+    before = (folder / "bitbayes-report.html").read_bytes()
+    result = run("audit", f"blobs_target:{target}")
+    assert result.exit_code == 1
+    assert message in result.stderr.splitlines()[-1]
+    assert (folder / "bitbayes-report.html").read_bytes() == before
 
 
 def test_a_report_is_replaced_and_that_is_said(folder: Path) -> None:

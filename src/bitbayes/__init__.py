@@ -22,7 +22,7 @@ if TYPE_CHECKING:
         toys,
         transformers,
     )
-    from bitbayes.auditing import audit
+    from bitbayes.auditing import Predictor, audit
     from bitbayes.baselines import TemperatureScaling
     from bitbayes.decisions.risk_threshold import RiskThreshold
     from bitbayes.evidence import EvidenceTraining, train_by_evidence
@@ -45,6 +45,7 @@ __all__ = [
     "LogitGaussian",
     "PassedPoints",
     "Prediction",
+    "Predictor",
     "RiskThreshold",
     "Settings",
     "TemperatureScaling",
@@ -77,6 +78,7 @@ _HOMES = {
     "LogitGaussian": "logits",
     "PassedPoints": "passed_points",
     "Prediction": "regression",
+    "Predictor": "auditing",
     "RiskThreshold": "decisions.risk_threshold",
     "Settings": "settings",
     "TemperatureScaling": "baselines",

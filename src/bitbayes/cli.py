@@ -131,15 +131,18 @@ def audit(
     """How overconfident is this classifier, and does bitbayes help?
 
     Prints a verdict and a table, and writes a report as one HTML file. They
-    compare the plain network, temperature scaling, bitbayes (the default)
-    and the paper's objective.
+    compare the plain network, temperature scaling, the energy and bitbayes.
 
     TARGET names a function of yours. It takes no arguments and returns a dict:
 
       [bold]model[/bold]        a torch.nn.Module that returns logits
-      [bold]train[/bold]        a loader of (x, y): what the model was trained on
-      [bold]validation[/bold]   a loader of (x, y): chooses prior variance, temperature and residual
-      [bold]test[/bold]         a loader of (x, y): what is scored
+      [bold]models[/bold]       in its place: a dict from a name to a predictor. That is a torch
+                   module, a fitted bb.Laplace, a bb.Predictor, or a function of
+                   inputs that returns probabilities
+      [bold]train[/bold]        a loader of (x, y), or arrays: what the model was trained on
+      [bold]validation[/bold]   the same: chooses prior variance, temperature and residual.
+                   With models, train and validation are optional
+      [bold]test[/bold]         the same: what is scored
       [bold]outliers[/bold]     optional: a dict from a name to a loader or a tensor of inputs
                    that belong to none of the classes
 
@@ -154,10 +157,13 @@ def audit(
     embedded digits and their LeNet are audited, with Fashion-MNIST and letters
     as outliers.
 
-    Conditions of --fail-if name accuracy, confidence, ece, nll or brier (test
-    data), auroc or fpr95 (the worst of the unfamiliar sets), far-auroc,
-    far-fpr95 or far-confidence. They are about bitbayes; write plain.ece for
-    another method. Values are numbers, percentages or names: "auroc<90%",
+    Conditions of --fail-if name accuracy, confidence, nll, brier,
+    brier-calibration, brier-refinement, ece, floor, smooth-ece,
+    debiased-rmsce, classwise-ece, aurc or augrc (test data), auroc or fpr95
+    (the worst of the unfamiliar sets), far-auroc, far-fpr95 or
+    far-confidence. They are about bitbayes, or the first column if there is
+    no bitbayes; write plain.ece for another column, and paper.ece for the
+    paper's objective. Values are numbers, percentages or names: "auroc<90%",
     "ece>plain.ece".
 
     Exit codes: 0 success, 1 an error, 2 wrong usage, 3 a condition of --fail-if

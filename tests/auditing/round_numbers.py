@@ -5,10 +5,13 @@ from typing import Any
 
 from bitbayes.auditing.findings import (
     AUDITED_METHODS,
+    COMPARED_ON_OUTLIERS,
+    COMPARED_ON_TEST,
     HISTOGRAM_BINS,
     KEPT_SHARES,
     ClassLimits,
     Cost,
+    Detail,
     Example,
     OutlierGroup,
     OutlierScores,
@@ -39,16 +42,37 @@ def scores_on_test(accuracy: float, confidence: float, ece: float, change: str =
         filled(None, accuracy - 0.03),
         filled(None, accuracy + 0.03),
     )
-    numbers = {"accuracy": accuracy, "confidence": confidence, "nll": 0.25, "ece": ece, "brier": 0.125}
+    numbers = {
+        "accuracy": accuracy,
+        "confidence": confidence,
+        "nll": 0.25,
+        "ece": ece,
+        "brier": 0.125,
+        "brier_calibration": 0.0625,
+        "brier_refinement": 0.09375,
+        "smooth_ece": ece / 2,
+        "debiased_rmsce": ece / 4,
+        "classwise_ece": ece / 8,
+        "aurc": 0.03125,
+        "augrc": 0.015625,
+    }
     intervals = {name: around(value) for name, value in numbers.items()}
-    against = dict.fromkeys(("accuracy", "nll", "brier"), "same") | {"ece": change}
-    return TestScores(**numbers, reliability=bins, intervals=intervals, against_plain=against)
+    against = dict.fromkeys(COMPARED_ON_TEST, "same") | {"ece": change}
+    return TestScores(
+        **numbers,
+        floor=0.0075,
+        floor_interval=[0.004, 0.012],
+        reliability=bins,
+        intervals=intervals,
+        against=dict.fromkeys((*AUDITED_METHODS, "paper"), against),
+    )
 
 
 def outlier_scores(confidence: float, auroc: float, fpr95: float, change: str = "same") -> OutlierScores:
     numbers = {"confidence": confidence, "auroc": auroc, "fpr95": fpr95}
     intervals = {name: around(value) for name, value in numbers.items()}
-    return OutlierScores(**numbers, intervals=intervals, against_plain=dict.fromkeys(numbers, change))
+    against = dict.fromkeys(COMPARED_ON_OUTLIERS, change)
+    return OutlierScores(**numbers, intervals=intervals, against=dict.fromkeys(AUDITED_METHODS, against))
 
 
 def outlier_set(name: str, kind: str, **scores: OutlierScores) -> OutlierSet:
@@ -64,9 +88,10 @@ def ranking(by: str) -> Ranking:
 
 
 def group(change: str, plain: OutlierScores, ours: OutlierScores, *sets: str) -> OutlierGroup:
-    """The means over sets, which are the same for plain and temperature, and for bitbayes and paper."""
-    ours = replace(ours, against_plain=dict.fromkeys(ours.against_plain, change))
-    return OutlierGroup(list(sets), dict(zip(AUDITED_METHODS, (plain, plain, ours, ours), strict=True)))
+    """The means over sets, which are the same for all but bitbayes."""
+    changes = dict.fromkeys(COMPARED_ON_OUTLIERS, change)
+    ours = replace(ours, against=dict.fromkeys(ours.against, changes))
+    return OutlierGroup(list(sets), dict.fromkeys(AUDITED_METHODS, plain) | {"bitbayes": ours})
 
 
 def example(source: str, label: int | None, **changes: Any) -> Example:
@@ -78,8 +103,8 @@ def example(source: str, label: int | None, **changes: Any) -> Example:
         "values": [],
         "size": 784,
         "predicted": dict.fromkeys(AUDITED_METHODS, 3),
-        "confidence": {"plain": 0.99, "temperature": 0.9, "bitbayes": 0.25, "paper": 0.3},
-        "kept_from": {"plain": 0.6, "temperature": 0.6, "bitbayes": None, "paper": 0.97},
+        "confidence": {"plain": 0.99, "temperature": 0.9, "energy": 0.99, "bitbayes": 0.25},
+        "kept_from": {"plain": 0.6, "temperature": 0.6, "energy": 0.97, "bitbayes": None},
     }
     return Example(**(values | changes))
 
@@ -87,43 +112,43 @@ def example(source: str, label: int | None, **changes: Any) -> Example:
 def make_audit() -> AuditReport:
     """An audit in which bitbayes helps."""
     line = {method: [0.9, 0.8] for method in AUDITED_METHODS}
-    far = dict(
-        zip(
-            AUDITED_METHODS,
-            (
-                outlier_scores(1.0, 0.02, 1.0),
-                outlier_scores(1.0, 0.02, 1.0),
-                outlier_scores(0.25, 1.0, 0.0, "better"),
-                outlier_scores(0.7, 0.9, 0.4, "better"),
-            ),
-            strict=True,
-        )
-    )
+    confident = outlier_scores(1.0, 0.02, 1.0)
+    far = dict.fromkeys(AUDITED_METHODS, confident) | {"bitbayes": outlier_scores(0.25, 1.0, 0.0, "better")}
     near = {
         "plain": outlier_scores(0.8, 0.8, 0.4),
         "temperature": outlier_scores(0.7, 0.8, 0.4, "worse"),
+        "energy": outlier_scores(0.8, 0.85, 0.2, "better"),
         "bitbayes": outlier_scores(0.4, 0.9, 0.1, "better"),
-        "paper": outlier_scores(0.6, 0.85, 0.2, "better"),
     }
+    sets = [
+        outlier_set("cars", "given", **near),
+        outlier_set("<ships>", "given", **near),
+        outlier_set("Uniform noise", "noise", **near),
+        outlier_set("Test inputs × 2,000", "far", **far),
+    ]
+    paper = outlier_scores(0.6, 0.85, 0.2, "better")
     return AuditReport(
         subject="zoo:animals",
         classes=4,
+        base="plain",
+        ours="bitbayes",
         sizes={"train": 5000, "validation": 300, "test": 400},
+        errors={"validation": 30, "test": 40},
+        validation_nll={"plain": 0.5, "temperature": 0.25, "energy": 0.5, "bitbayes": 0.25},
         test={
             "plain": scores_on_test(0.9, 0.99, 0.09),
             "temperature": scores_on_test(0.9, 0.91, 0.02, "better"),
+            "energy": scores_on_test(0.9, 0.99, 0.09),
             "bitbayes": scores_on_test(0.895, 0.9, 0.01, "better"),
-            "paper": scores_on_test(0.89, 0.7, 0.2, "worse"),
+        },
+        details={
+            "paper": Detail(scores_on_test(0.89, 0.7, 0.2, "worse"), {each.name: paper for each in sets})
         },
         rankings={
-            m: ranking("score" if m in ("bitbayes", "paper") else "confidence") for m in AUDITED_METHODS
+            m: ranking({"bitbayes": "score", "energy": "energy"}.get(m, "confidence"))
+            for m in AUDITED_METHODS
         },
-        outliers=[
-            outlier_set("cars", "given", **near),
-            outlier_set("<ships>", "given", **near),
-            outlier_set("Uniform noise", "noise", **near),
-            outlier_set("Test inputs × 2,000", "far", **far),
-        ],
+        outliers=sets,
         groups={
             "unfamiliar": group("better", near["plain"], near["bitbayes"], "cars", "<ships>"),
             "far": group("better", far["plain"], far["bitbayes"], "Test inputs × 2,000"),

@@ -31,6 +31,8 @@ def test_a_resample_has_as_many_inputs_as_there_are() -> None:
 
 def test_scores_of_the_test_data_are_those_of_each_resample() -> None:
     probs, labels = torch.randn(60, 3).mul(2).softmax(1), torch.arange(60) % 3
+    probs[10:20] = probs[:10]  # of the same confidence, and not all of the same label
+    probs[20:23] = torch.tensor([1.0, 0.0, 0.0])
     weights = bootstrap.resample(60, seed=0)
     found = bootstrap.resampled_test_scores(weights, probs, labels)
     bins = bootstrap.resampled_bin_accuracy(weights, probs, labels)
@@ -42,6 +44,14 @@ def test_scores_of_the_test_data_are_those_of_each_resample() -> None:
             "nll": metrics.nll(p, y),
             "ece": metrics.ece(p, y),
             "brier": metrics.brier(p, y),
+            "brier_calibration": metrics.brier_decomposition(p, y).calibration,
+            "brier_refinement": metrics.brier_decomposition(p, y).refinement,
+            # A point that was drawn twice makes no pair with itself.
+            "debiased_rmsce": metrics.debiased_rmsce(probs, labels, weights=row),
+            "smooth_ece": metrics.smooth_ece(p, y),
+            "classwise_ece": metrics.classwise_ece(p, y),
+            "aurc": metrics.aurc(p.amax(1), p.argmax(1) == y),
+            "augrc": metrics.augrc(p.amax(1), p.argmax(1) == y),
         }
         assert {name: values[i].item() for name, values in found.items()} == pytest.approx(expected, rel=1e-6)
         torch.testing.assert_close(bins[i], metrics.reliability(p, y).accuracy, equal_nan=True)
@@ -65,17 +75,24 @@ def test_scores_of_outliers_are_those_of_each_resample(ties: bool) -> None:
 
 
 def test_a_difference_counts_where_its_interval_excludes_zero() -> None:
-    plain = {"auroc": torch.rand(1000), "fpr95": torch.rand(1000), "confidence": torch.rand(1000)}
+    plain = {name: torch.rand(1000, dtype=torch.float64) for name in ("auroc", "fpr95")}
     shifted = {name: values + 0.2 for name, values in plain.items()}
     noisy = {name: values + torch.randn(1000) for name, values in plain.items()}
-    assert bootstrap.compare(shifted, plain, outliers=True) == {
-        "auroc": "better",
-        "fpr95": "worse",
-        "confidence": "worse",
+    assert bootstrap.compare(shifted, plain, ("auroc", "fpr95")) == {"auroc": "better", "fpr95": "worse"}
+    assert set(bootstrap.compare(noisy, plain, ("auroc", "fpr95")).values()) == {"same"}
+    rounded = {name: values + 1e-7 for name, values in plain.items()}
+    assert set(bootstrap.compare(rounded, plain, ("auroc", "fpr95")).values()) == {"same"}
+
+
+def test_each_method_is_compared_with_each_other_column() -> None:
+    low = {"ece": torch.rand(1000)}
+    high = {"ece": low["ece"] + 0.1}
+    found = bootstrap.compare_all({"a": low, "b": high, "hidden": low}, ("ece",), ("a", "b"))
+    assert found == {
+        "a": {"b": {"ece": "better"}},
+        "b": {"a": {"ece": "worse"}},
+        "hidden": {"a": {"ece": "same"}, "b": {"ece": "better"}},
     }
-    assert set(bootstrap.compare(noisy, plain, outliers=True).values()) == {"same"}
-    # A mean confidence on the test data is neither better nor worse than another.
-    assert "confidence" not in bootstrap.compare(shifted, plain, outliers=False)
 
 
 def test_the_interval_of_an_accuracy_is_about_that_of_a_binomial(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,7 +112,7 @@ def test_the_ece_of_a_calibrated_classifier_is_inside_of_its_interval(
     confidence = 0.5 + 0.5 * torch.rand(10_000, generator=generator)
     labels = (torch.rand(10_000, generator=generator) > confidence).long()
     rated = Rated(torch.stack([confidence, 1 - confidence], 1), confidence)
-    found = score_test({"plain": rated}, labels)["plain"]
+    found = score_test({"plain": rated}, labels, ["plain"])["plain"]
     low, high = found.intervals["ece"]
     assert 0 <= low < found.ece < high < 0.02
     assert found.ece == pytest.approx((low + high) / 2, abs=0.002)

@@ -15,15 +15,14 @@ def test_rays_say_where_each_line_goes(audit: Audit) -> None:
     mean = {
         "plain": [0.9, 1.0],
         "temperature": [0.8, 0.801],
+        "energy": [0.9, 1.0],
         "bitbayes": [0.98, 0.25],
-        "paper": [0.881, 0.877],
     }
     caption = caption_rays(replace(audit, ray=replace(audit.ray, mean=mean)))
     assert caption == (
         "Mean confidence from δ = 1 to δ = 10,000: Plain rises from 90.0 to 100.0 %; Temperature hardly "
-        "moves, from 80.0 to 80.1 %; bitbayes falls from 98.0 to 25.0 %; Paper’s objective "
-        "hardly moves, from "
-        "88.1 to 87.7 %. At δ = 10,000 bitbayes is as unsure as a blind guess (25.0 %)."
+        "moves, from 80.0 to 80.1 %; bitbayes falls from 98.0 to 25.0 %. "
+        "At δ = 10,000 bitbayes is as unsure as a blind guess (25.0 %)."
     )
 
 
@@ -66,15 +65,16 @@ def test_reliability_says_what_is_claimed_and_what_is_true(audit: Audit) -> None
         "Plain claims 99.0 % and is right 90.0 % of the time (overconfident by 9.0 points); "
     )
     assert "bitbayes claims 90.0 % and is right 89.5 % of the time (calibrated on average)" in caption
+    assert "Energy" not in caption  # it has the plain network's probabilities
+    unsure = audit.test | {"bitbayes": audit.details["paper"].test}
+    caption = caption_reliability(replace(audit, test=unsure))
     assert "claims 70.0 % and is right 89.0 % of the time (underconfident by 19.0 points)" in caption
 
 
 def test_the_trade_off_says_who_is_better_on_both_axes(audit: Audit) -> None:
     caption = caption_trade_off(audit)
     assert "Plain: calibration error 9.0 %, 40.0 % get through" in caption
-    assert caption.endswith(
-        " bitbayes is at least as good as Plain, Temperature and Paper’s objective on both axes."
-    )
+    assert caption.endswith(" bitbayes is at least as good as Plain, Temperature and Energy on both axes.")
     swapped = replace(
         audit, test=audit.test | {"plain": audit.test["bitbayes"], "bitbayes": audit.test["plain"]}
     )

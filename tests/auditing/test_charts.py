@@ -35,8 +35,8 @@ def test_the_trade_off_has_better_methods_at_the_lower_left(audit: Audit) -> Non
     root = drawn(charts.draw_trade_off(audit, "a <description>"))
     assert root.get("aria-label") == "a <description>"
     at = {m: centre(of_class(root, "fill", m)[0]) for m in audit.methods}
-    # ECE: bitbayes 1 %, temperature 2 %, plain 9 %, paper 20 %. What gets through: 10, 40, 40 and 10 %.
-    assert at["bitbayes"][0] < at["temperature"][0] < at["plain"][0] < at["paper"][0]
+    # ECE: bitbayes 1 %, temperature 2 %, plain and energy 9 %. What gets through: 10 and 40 %.
+    assert at["bitbayes"][0] < at["temperature"][0] < at["plain"][0]
     assert at["bitbayes"][1] > at["plain"][1]  # y grows downwards
     (curve,) = of_class(root, "curve")
     assert len(places(curve)) == len(of_class(root, "curve-dot")) == 3
@@ -60,7 +60,9 @@ def test_reliability_has_a_line_a_band_and_counts_for_each_method(audit: Audit) 
     }
     root = drawn(charts.draw_reliability(replace(audit, test=test), "reliability"))
     (ideal,) = of_class(root, "ideal")
-    for method in audit.methods:
+    assert audit.own_probabilities == ("plain", "temperature", "bitbayes")
+    assert not of_class(root, "energy")  # it has the plain network's probabilities
+    for method in audit.own_probabilities:
         (line,) = of_class(root, "line", method)
         assert len(places(line)) == 2  # the bin with five inputs is left out
         # On the diagonal, since accuracy and confidence are equal.
@@ -79,7 +81,11 @@ def test_reliability_has_a_line_a_band_and_counts_for_each_method(audit: Audit) 
 
 def test_rays_have_lines_bands_limit_and_certificate(audit: Audit) -> None:
     root = drawn(charts.draw_rays(audit, "rays"))
-    assert [len(of_class(root, "line", m)) for m in audit.methods] == [1, 1, 2, 1]  # and the limits' range
+    assert [len(of_class(root, "line", m)) for m in audit.own_probabilities] == [
+        1,
+        1,
+        2,
+    ]  # and the limits' range
     assert len(of_class(root, "limit")) == len(of_class(root, "certificate")) == 1
     (certificate,) = of_class(root, "certificate")
     (x0, _), (x1, _) = places(of_class(root, "line", "plain")[0])
@@ -100,6 +106,21 @@ def test_a_strip_has_test_inputs_above_and_outliers_below_the_line(audit: Audit)
     (line,) = of_class(root, "threshold")
     place = (root.get("data-places") or "").split()[KEPT_SHARES.index(0.95)]
     assert line.get("x1") == line.get("x2") == place
+
+
+def test_seven_columns_have_seven_styles_and_two_bands(audit: Audit) -> None:
+    names = ("forest", "a b", "<c>")
+    test = audit.test | dict.fromkeys(names, audit.test["temperature"])
+    rankings = audit.rankings | dict.fromkeys(names, audit.rankings["plain"])
+    many = replace(audit, test=test, rankings=rankings)
+    root = drawn(charts.draw_reliability(many, "reliability"))
+    kinds = ["plain", "temperature", "bitbayes", "other-1", "other-2", "other-3"]
+    assert [len(of_class(root, "line", kind)) for kind in kinds] == [1] * 6
+    bars = [each.get("class") for each in root.iter() if (each.get("class") or "").startswith("bar-")]
+    assert bars == ["bar-plain", "bar-bitbayes"]  # one bin each, so that a band has no width
+    for style in charts.MARKERS:
+        shape = drawn(f"<svg>{charts.marker(style, 10, 20, 5)}</svg>")[0]
+        assert centre(shape) == pytest.approx((10, 20), abs=2)
 
 
 def test_all_text_is_large_enough_on_a_phone() -> None:

@@ -20,7 +20,7 @@ def rows(n: int, start: float) -> torch.Tensor:
 
 
 def surest(start: float, *confidences: float) -> SurestOutliers:
-    seen = SurestOutliers()
+    seen = SurestOutliers("plain")
     probs = torch.tensor([[c, 1 - c] for c in confidences])
     for batch in probs.split(2):  # two batches where there are more than two
         seen(rows(len(batch), start), None, {"plain": Rated(batch, batch.amax(1))})
@@ -30,7 +30,7 @@ def surest(start: float, *confidences: float) -> SurestOutliers:
 
 @pytest.fixture
 def test_examples() -> TestExamples:
-    seen = TestExamples()
+    seen = TestExamples("plain")
     for part in (slice(0, 2), slice(2, 4)):
         probs = TEST_PROBS[part]
         x = rows(4, 0)[part]

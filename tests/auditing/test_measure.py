@@ -1,19 +1,24 @@
 import functools
+import json
 import math
 import warnings
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
+import bitbayes as bb
 from bitbayes import Laplace, TemperatureScaling, metrics
+from bitbayes.auditing import render_page, terminal_table
+from bitbayes.auditing.conditions import check_conditions, parse_condition
 from bitbayes.auditing.costs import Duration
-from bitbayes.auditing.findings import AUDITED_METHODS, KEPT_SHARES, Audit, Cost
+from bitbayes.auditing.findings import AUDITED_METHODS, COMPARED_ON_TEST, KEPT_SHARES, Audit, Cost
 from bitbayes.auditing.measure import audit
-from bitbayes.errors import DataError, EdgeWarning
+from bitbayes.errors import ArgumentError, BitbayesError, DataError, EdgeWarning, UnusedDataWarning
 
 
 @pytest.fixture(autouse=True)
@@ -109,10 +114,42 @@ def test_every_score_is_what_the_parts_give_by_hand(k: int, outputs: int) -> Non
     torch.testing.assert_close(paper.predict_proba(x), alone.predict_proba(x), rtol=0, atol=1e-6)
     ring_scores = found.outliers[0].scores
     assert found.methods == AUDITED_METHODS
-    predictions = plain, scaled.predict_proba, bayes.predict_proba, paper.predict_proba
-    ranks = {"bitbayes": bayes.score, "paper": paper.score}
+    detail = found.details["paper"]
+    assert detail.test.ece == pytest.approx(metrics.ece(paper.predict_proba(x), y), rel=1e-9, abs=1e-12)
+    expected = metrics.auroc(paper.score(x), paper.score(ring))
+    assert detail.outliers["ring"].auroc == pytest.approx(expected, rel=1e-9)
+    assert set(detail.outliers) == {each.name for each in found.outliers}
+    x_val, y_val = blobs(90, k, 1)
+    x_val = x_val.double()
+    assert (found.base, found.ours) == ("plain", "bitbayes")
+    assert found.errors == {
+        "validation": int((plain(x_val).argmax(1) != y_val).sum()),
+        "test": int((plain(x).argmax(1) != y).sum()),
+    }
+
+    def energy(inputs: Tensor) -> Tensor:
+        with torch.no_grad():
+            logits = model(inputs)
+        return (torch.cat([-logits / 2, logits / 2], 1) if outputs == 1 else logits).logsumexp(1)
+
+    predictions = plain, scaled.predict_proba, plain, bayes.predict_proba
+    ranks = {"bitbayes": bayes.score, "energy": energy}
     for method, predict in zip(AUDITED_METHODS, predictions, strict=True):
         inside, outside, scores = predict(x), predict(ring), found.test[method]
+        on_validation = metrics.nll(predict(x_val), y_val)
+        assert found.validation_nll[method] == pytest.approx(on_validation, rel=1e-9)
+        assert set(scores.against) == set(found.outliers[0].scores[method].against)
+        assert set(scores.against) == set(AUDITED_METHODS) - {method}
+        correct, parts = inside.argmax(1) == y, metrics.brier_decomposition(inside, y)
+        assert scores.augrc == pytest.approx(metrics.augrc(inside.amax(1), correct), rel=1e-9)
+        assert scores.aurc == pytest.approx(metrics.aurc(inside.amax(1), correct), rel=1e-9)
+        assert scores.brier_calibration == pytest.approx(parts.calibration, rel=1e-9)
+        assert scores.brier_refinement == pytest.approx(parts.refinement, rel=1e-9)
+        assert scores.smooth_ece == pytest.approx(metrics.smooth_ece(inside, y), rel=1e-6)
+        assert scores.classwise_ece == pytest.approx(metrics.classwise_ece(inside, y), rel=1e-9)
+        assert scores.debiased_rmsce == pytest.approx(metrics.debiased_rmsce(inside, y), abs=1e-7)
+        floor = metrics.calibration_floor(inside)
+        assert [scores.floor, *scores.floor_interval] == pytest.approx(list(floor), rel=1e-9)
         near = {"rel": 1e-9, "abs": 1e-12}  # batches of 40 instead of 150 change the last bits
         assert scores.accuracy == metrics.accuracy(inside, y)
         assert scores.confidence == pytest.approx(metrics.mmc(inside), **near)
@@ -244,9 +281,10 @@ def test_tokens_are_neither_scaled_nor_replaced_by_noise() -> None:
     assert [outlier.name for outlier in found.outliers] == ["repeats"]
     assert found.ray is None
     assert any("noise and far-away inputs were skipped" in note for note in found.notes)
-    assert found.methods == ("plain", "temperature", "bitbayes")
+    assert found.methods == AUDITED_METHODS and found.details == {}
     assert any(
-        note.startswith("The column “Paper’s objective” is left out: it needs noise") for note in found.notes
+        note.startswith("“Paper’s objective” is left out of the details: it needs noise")
+        for note in found.notes
     )
 
 
@@ -340,7 +378,10 @@ def test_a_loader_that_will_not_do_is_named_before_any_work(name: str, loader: A
 def test_outliers_that_will_not_do_are_named() -> None:
     with pytest.raises(DataError, match=r"^outliers 'ring': "):
         run(trained(3, 3), loaders(3), {"ring": torch.full((5, 2), math.nan)})
-    with pytest.raises(DataError, match=r"^outliers 'ring': mat1 and mat2 shapes cannot be multiplied"):
+    with pytest.raises(
+        DataError,
+        match=r"^outliers 'ring': batch 0: 'plain' raised RuntimeError on inputs of shape \(5, 7\): mat1",
+    ):
         run(trained(3, 3), loaders(3), {"ring": torch.zeros(5, 7)})
     with pytest.raises(DataError, match=r"^outliers 'ring': a tensor of shape \(0, 2\) holds no inputs"):
         run(trained(3, 3), loaders(3), {"ring": torch.zeros(0, 2)})
@@ -425,9 +466,12 @@ def test_without_given_outliers_noise_is_what_is_unfamiliar() -> None:
 
 def test_costs_are_ratios_to_the_same_forward_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     # A forward pass over a batch of 40 takes 4 of work, so one over 120 training inputs takes 12.
-    monkeypatch.setattr("bitbayes.auditing.measure.median_duration", lambda first, again: Duration(6.0, 24.0))
     monkeypatch.setattr(
-        "bitbayes.auditing.measure.durations_in_turns", lambda *_: (Duration(2.0, 4.0), Duration(3.0, 10.0))
+        "bitbayes.auditing.network_columns.median_duration", lambda first, again: Duration(6.0, 24.0)
+    )
+    monkeypatch.setattr(
+        "bitbayes.auditing.network_columns.durations_in_turns",
+        lambda *_: (Duration(2.0, 4.0), Duration(3.0, 10.0)),
     )
     assert run(trained(3, 3), loaders(3)).cost == Cost(
         fit_seconds=6.0,
@@ -445,3 +489,156 @@ def test_outliers_must_be_named_and_readable_twice() -> None:
         run(trained(3, 3), loaders(3), torch.zeros(3, 2))
     with pytest.raises(DataError, match=r"outliers 'ring': a generator can be read only once"):
         run(trained(3, 3), loaders(3), {"ring": _once()})
+
+
+def forest() -> Any:
+    ensemble = pytest.importorskip("sklearn.ensemble", exc_type=ImportError)
+    x, y = blobs(120, 3, 0)
+    return ensemble.RandomForestClassifier(20, min_samples_leaf=3, random_state=0).fit(x.numpy(), y.numpy())
+
+
+def test_a_network_and_its_rivals_side_by_side() -> None:
+    net, clf = trained(3, 3), forest()
+    sizes = enumerate((120, 90, 150))
+    train, validation, test = (tuple(each.numpy() for each in blobs(n, 3, seed)) for seed, n in sizes)
+    bayes = Laplace(net).fit([blobs(120, 3, 0)]).tune([blobs(90, 3, 1)])
+    seen: list[Any] = []
+
+    def call(x: Any) -> Any:
+        seen.append(x)
+        return clf.predict_proba(x)
+
+    scored = bb.Predictor(call, score=lambda x: -abs(x[:, 0]))
+    models = {"forest": bb.Predictor(call), "net": net, "scored": scored, "mine": bayes}
+    found = audit(models, train, validation, test, {"ring": 20 * torch.randn(70, 2)})
+    assert found.methods == ("net", "temperature", "energy", "bitbayes", "forest", "scored", "mine")
+    assert (found.base, found.ours) == ("net", "bitbayes")
+    assert all(isinstance(x, np.ndarray) for x in seen)  # also of noise, and of outliers in a tensor
+    x, y = blobs(150, 3, 2)
+    probs = torch.from_numpy(clf.predict_proba(x.numpy()))
+    for name in ("forest", "scored"):
+        assert found.test[name].nll == pytest.approx(metrics.nll(probs, y))
+        assert found.test[name].against["net"].keys() == set(COMPARED_ON_TEST)
+    assert found.rankings["scored"].by == "score" and found.rankings["forest"].by == "confidence"
+    # The audit's own bitbayes, and the same fitted by hand, are level.
+    assert found.test["mine"].nll == pytest.approx(found.test["bitbayes"].nll, rel=1e-4)
+    assert set(found.test["mine"].against["bitbayes"].values()) == {"same"}
+    assert set(found.outliers[0].scores) == set(found.methods)
+    assert json.loads(found.to_json())["test"].keys() == set(found.methods)
+    assert "forest" in render_page(found) and "scored" in repr(found) + str(terminal_table(found).columns)
+
+
+def test_functions_alone_need_no_training_data() -> None:
+    net = trained(3, 3)
+    x, y = blobs(150, 3, 2)
+    sharp = bb.Predictor(lambda x: 9 * net(x), output="logits")
+    found = audit({"a": lambda x: net(x).softmax(1), "b": sharp}, test=[(x, y)], outliers={"far": 30 * x})
+    assert (found.methods, found.base, found.ours) == (("a", "b"), "a", None)
+    assert found.sizes == {"test": 150} and found.validation_nll == {} and set(found.errors) == {"test"}
+    assert found.test["b"].against["a"]["nll"] == "worse" and found.test["a"].against["b"]["nll"] == "better"
+    assert (found.cost, found.changed_labels, found.prior_curve, found.infinity) == (None, None, None, [])
+    assert found.ray is not None and [each.kind for each in found.outliers][:2] == ["given", "noise"]
+    assert "What gets through?" in render_page(found)
+    assert check_conditions(found, [parse_condition("b.nll>a.nll")])
+    alone = audit(sharp, test=(x, y))
+    assert alone.methods == ("predictor",) and alone.verdict and render_page(alone)
+
+
+def test_a_network_without_training_or_validation_data_has_fewer_columns() -> None:
+    data = loaders(3)
+    found = audit(trained(3, 3), test=data["test"])
+    assert found.methods == ("plain", "energy") and found.ours is None
+    assert any("bitbayes are left out: they need validation data" in note for note in found.notes)
+    found = audit(trained(3, 3), None, data["validation"], data["test"])
+    assert found.methods == ("plain", "temperature", "energy") and "validation" in found.errors
+    assert any("bitbayes is left out: it needs the training data" in note for note in found.notes)
+    assert render_page(found)
+    with pytest.raises(ArgumentError, match="test is None"):
+        audit(trained(3, 3))
+
+
+def test_mappings_with_metadata_reach_functions_whole() -> None:
+    x, y = blobs(90, 3, 1)
+    data = [{"x": x, "weight": torch.ones(90), "path": ["a"] * 90, "labels": y}]
+    seen: list[Any] = []
+
+    class Named(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = trained(3, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.inner(x)  # type: ignore[no-any-return]
+
+    net = Named()
+
+    def call(batch: Any) -> Tensor:
+        seen.append(set(batch))
+        return net(batch["x"]).softmax(1)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UnusedDataWarning)  # of what the network does not take
+        far = [{"x": 50 * x, "weight": x[:, 0]}]
+        found = audit({"net": net, "call": call}, data, data, data, {"far": far})
+    assert seen[0] == {"x", "weight", "path"}
+    assert found.test["call"].nll == pytest.approx(found.test["net"].nll, rel=1e-6)
+
+
+def fails_at(number: int, error: Exception) -> Any:
+    calls = iter(range(10_000))
+
+    def call(x: Tensor) -> Tensor:
+        if next(calls) == number:
+            raise error
+        return torch.full((len(x), 3), 1 / 3)
+
+    return call
+
+
+@pytest.mark.parametrize("name", ["train", "validation", "test"])
+def test_what_is_not_finite_is_named_with_set_and_batch(name: str) -> None:
+    x, y = blobs(120, 3, 0)
+    broken = x.clone()
+    broken[70, 0] = math.nan
+    with pytest.raises(BitbayesError, match=rf"^'{name}'.*batch 1.*(not finite|NaN or infinity)"):
+        run(trained(3, 3), loaders(3) | {name: DataLoader(TensorDataset(broken, y), 60)})
+
+
+def test_a_predictor_that_raises_in_the_middle_is_named() -> None:
+    data = loaders(3)
+    # The first call is that of the check before any work.
+    message = r"^'test': batch 2: 'b' raised ZeroDivisionError on inputs of shape \(40, 2\): by zero"
+    models = {"a": fails_at(-1, OSError()), "b": fails_at(3, ZeroDivisionError("by zero"))}
+    with pytest.raises(DataError, match=message):
+        audit(models, test=data["test"])
+    call, ring = fails_at(5, ZeroDivisionError()), torch.ones(9, 2)
+    with pytest.raises(DataError, match=r"^outliers 'ring': batch 0: 'a' raised ZeroDivisionError"):
+        audit({"a": call}, test=data["test"], outliers={"ring": ring})
+
+
+def test_what_a_function_gives_is_checked_before_any_work() -> None:
+    stages: list[str] = []
+    models = {"net": trained(3, 3), "call": lambda x: 5 * torch.ones(len(x), 3)}
+    with pytest.raises(
+        DataError, match=r"^'test': batch 0: 'call': a row that it returned sums to 15"
+    ) as error:
+        run(models, loaders(3), progress=lambda stage, *_: stages.append(stage))  # type: ignore[arg-type]
+    assert 'bb.Predictor(call, output="logits")' in str(error.value) and stages == []
+    models["call"] = lambda x: torch.full((len(x), 2), 0.5)
+    with pytest.raises(DataError, match=r"'call' gives 2 probabilities for each input, and 'net' 3"):
+        run(models, loaders(3), progress=lambda stage, *_: stages.append(stage))  # type: ignore[arg-type]
+    assert stages == []
+
+
+@pytest.mark.parametrize("name", ["train", "validation", "test"])
+def test_a_set_of_one_class_is_named(name: str) -> None:
+    x, _ = blobs(80, 3, 0)
+    with pytest.raises(DataError, match=rf"'{name}': the label of all 80 inputs is 2"):
+        run(trained(3, 3), loaders(3) | {name: [(x, torch.full((80,), 2))]})
+
+
+def test_regression_is_referred_to_evaluate_and_the_plots() -> None:
+    x, _ = blobs(80, 3, 0)
+    data = x, x.sum(1)  # arrays are checked when they are read, and loaders before
+    with pytest.raises(DataError, match=r"^'test', batch 0: a label .*`evaluate.*`bb.plots.intervals`"):
+        audit(lambda x: x.softmax(1), test=data)

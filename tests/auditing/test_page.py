@@ -8,6 +8,7 @@ import pytest
 
 from bitbayes.auditing import GENERATOR, advise, render_page, table_sections, write_verdict
 from bitbayes.auditing.findings import KEPT_SHARES, Audit
+from bitbayes.auditing.table import detail_rows
 from bitbayes.auditing.verdict import compare
 
 VOID = {"meta", "img", "br", "input"}
@@ -92,7 +93,7 @@ def test_all_numbers_are_there_with_intervals_arrows_and_row_headers(audit: Audi
         assert row.label in page.text
         assert all(interval in page.text for interval in row.intervals)
     heads = [attributes for tag, attributes in page.tags if tag == "th" and attributes["scope"] == "row"]
-    assert len(heads) == len(rows) + len(audit.infinity)
+    assert len(heads) == len(rows) + len(audit.infinity) + len(detail_rows(audit, "paper"))
     best = [attributes for tag, attributes in page.tags if tag == "td" and attributes.get("class") == "best"]
     assert len(best) == sum(sum(row.best) for row in rows)
     assert page.text.count("better than plain") == sum(row.changes.count("better") for row in rows)

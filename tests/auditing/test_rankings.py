@@ -6,12 +6,14 @@ from bitbayes.auditing.findings import HISTOGRAM_BINS, KEPT_SHARES, USUAL_SHARE
 from bitbayes.auditing.predictions import Ranked, Rated
 from bitbayes.auditing.rankings import rank_outliers, rank_test
 
+BY = {"plain": "confidence"}
+
 
 def test_what_gets_through_is_what_the_threshold_lets_through() -> None:
     probs, outside = torch.randn(300, 4).mul(3).softmax(1), torch.randn(90, 4).softmax(1).amax(1)
     on_test = {"plain": Rated(probs, probs.amax(1)), "bitbayes": Rated(probs, torch.randn(300))}
     others = {"plain": Ranked(outside, outside), "bitbayes": Ranked(outside, torch.randn(90) - 2)}
-    rankings = rank_test(on_test, [others])
+    rankings = rank_test(on_test, [others], {"plain": "confidence", "bitbayes": "score"})
     assert [ranking.by for ranking in rankings.values()] == ["confidence", "score"]
     for method, ranking in rankings.items():
         inside, scores = on_test[method].scores, others[method].scores
@@ -29,6 +31,6 @@ def test_what_gets_through_is_what_the_threshold_lets_through() -> None:
 
 def test_confidences_of_exactly_one_have_a_place() -> None:
     sure = torch.ones(50)
-    rankings = rank_test({"plain": Rated(torch.ones(50, 1), sure)}, [{"plain": Ranked(sure, sure)}])
+    rankings = rank_test({"plain": Rated(torch.ones(50, 1), sure)}, [{"plain": Ranked(sure, sure)}], BY)
     assert rank_outliers(rankings["plain"], sure).share == [1.0] * len(KEPT_SHARES)
     assert sum(rankings["plain"].histogram) == 50

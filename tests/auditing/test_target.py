@@ -14,6 +14,10 @@ GOOD = {"model": torch.nn.Linear(2, 2), "train": [1], "validation": [2], "test":
 number = 3
 def good(): return GOOD
 def with_outliers(): return {**GOOD, "outliers": {"noise": torch.zeros(3, 2)}}
+def several(): return {"models": {"a": torch.relu}, "test": [3]}
+def both(): return {**GOOD, "models": {}}
+def a_model_list(): return {"models": [1], "test": [3]}
+def no_test_of_several(): return {"models": {}, "train": [1]}
 def a_list(): return [1]
 def no_test(): return {"model": 1, "train": 2, "valid": 3}
 def misspelt(): return {**GOOD, "outlier": {}}
@@ -39,10 +43,13 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_function_in_the_current_directory() -> None:
     target = load_target("audited:good")
     assert target.subject == "audited:good"
-    assert isinstance(target.model, nn.Linear)
+    assert isinstance(target.models, nn.Linear)
     assert (target.train, target.validation, target.test) == ([1], [2], [3])
     assert target.outliers == {}
     assert load_target("audited:with_outliers").outliers.keys() == {"noise"}
+    several = load_target("audited:several")
+    assert several.models == {"a": torch.relu}
+    assert (several.train, several.validation, several.test) == (None, None, [3])
 
 
 @pytest.mark.parametrize(
@@ -68,7 +75,7 @@ def test_a_function_in_the_current_directory() -> None:
         (
             "audited:raises",
             DataError,
-            r"audited:raises raised ValueError: the disk is full \(audited.py, line 13\)",
+            r"audited:raises raised ValueError: the disk is full \(audited.py, line 17\)",
         ),
         ("audited:needs", DataError, r"audited:needs raised TypeError: .*argument"),
         (
@@ -82,6 +89,9 @@ def test_a_function_in_the_current_directory() -> None:
             r'a dict without "validation", "test": it has "model", "train", "valid"',
         ),
         ("audited:misspelt", DataError, r'a dict with "outlier": the keys that mean something are "model"'),
+        ("audited:both", DataError, r'a dict with "model" and "models": give one of them'),
+        ("audited:a_model_list", DataError, r'"models" is a list: it must be a dict from a name'),
+        ("audited:no_test_of_several", DataError, r'a dict without "test": it has "models", "train"'),
         ("audited:no_module", ModelError, r'"model" is a str: it must be a torch.nn.Module'),
         ("audited:one_set", DataError, r'"outliers" is a Tensor: it must be a dict from a name'),
     ],

@@ -6,6 +6,7 @@ same inputs.
 """
 
 import math
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -14,7 +15,10 @@ from bitbayes import metrics
 from bitbayes.auditing.findings import USUAL_SHARE, Interval
 
 RESAMPLES = 300
+SMOOTH_RESAMPLES = 50  # of the smooth calibration error, which takes milliseconds for each
+BINS = 15  # those of `metrics`
 LEVEL = 0.95
+ROUNDING = 1e-6  # two scores that differ by less are the same
 # The largest number of weights that are converted to floating point at a time.
 WEIGHTS_AT_ONCE = 10_000_000
 
@@ -25,8 +29,14 @@ LARGER_IS_BETTER = {
     "nll": False,
     "ece": False,
     "brier": False,
+    "aurc": False,
+    "augrc": False,
     "fpr95": False,
 }
+
+
+# What a resample makes larger, or smaller, because chance is added. See `centred`.
+SHIFTED = ("ece", "smooth_ece", "debiased_rmsce", "classwise_ece", "brier_calibration", "brier_refinement")
 
 
 def resample(n: int, seed: int) -> Tensor:
@@ -60,16 +70,129 @@ def resampled_test_scores(weights: Tensor, probs: Tensor, labels: Tensor) -> dic
     accuracy, mean_confidence, nll, brier = (weighted_sums(weights, per_input) / len(labels)).T
     gaps = _per_bin(confidence, (confidence - right)[:, None])  # (n, bins)
     ece = weighted_sums(weights, gaps).abs().sum(1) / len(labels)
-    return {"accuracy": accuracy, "confidence": mean_confidence, "nll": nll, "ece": ece, "brier": brier}
+    aurc, augrc = resampled_risks(weights, confidence, right)
+    debiased = resampled_debiased(weights, confidence, right)
+    return {
+        "accuracy": accuracy,
+        "confidence": mean_confidence,
+        "nll": nll,
+        "ece": ece,
+        "brier": brier,
+        "aurc": aurc,
+        "augrc": augrc,
+        "debiased_rmsce": debiased,
+        "smooth_ece": resampled_smooth(weights, probs, labels),
+        **resampled_classes(weights, probs, labels),
+    }
 
 
-def centred(ece: Tensor, measured: float) -> Tensor:
-    """Shift the ECE of the resamples, (r,), so that its mean is the measured one. Negative values become 0.
+def resampled_risks(weights: Tensor, scores: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
+    """Return AURC and AUGRC, of `metrics`, for each resample, (r,) each.
+
+    A point that was drawn c times counts as c points of the same score. Points of the same score have no
+    order. s of them, e of them wrong, follow after m points, w of them wrong. The i-th of them then adds
+    (w + i·e/s)/(m + i) to n·AURC. The sum over i is e + (w − m·e/s)·(ψ(m + s + 1) − ψ(m + 1)), ψ the digamma
+    function. Together they add s·(w + e/2)/n to n·AUGRC.
+
+    Args:
+        weights: (r, n).
+        scores: (n,), larger for inputs that are accepted earlier.
+        right: 1 for the inputs whose answer is right, otherwise 0, (n,).
+    """
+    n = len(scores)
+    descending, order = scores.sort(descending=True, stable=True)
+    last = torch.nn.functional.pad(
+        descending[1:] != descending[:-1], (0, 1), value=True
+    )  # of its score, (n,)
+    wrong = 1 - right[order]
+    # ψ is looked up: its arguments are whole numbers up to n + 1.
+    digamma = torch.special.digamma(torch.arange(1, n + 2, dtype=torch.float64))  # (n + 1,) of i + 1
+    aurc, augrc = [], []
+    step = max(1, WEIGHTS_AT_ONCE // n)
+    for start in range(0, len(weights), step):
+        counts = weights[start : start + step][:, order].long()  # (r, n)
+        passed, errors = counts.cumsum(1)[:, last], (counts * wrong).cumsum(1)[:, last]  # (r, scores)
+        m, w = (torch.nn.functional.pad(each[:, :-1], (1, 0)) for each in (passed, errors))
+        s, e = passed - m, errors - w
+        harmonic = digamma[passed] - digamma[m]
+        aurc.append((e + (w - m * e / s.clamp_min(1)) * harmonic).sum(1) / n)
+        augrc.append((s * (w + e / 2)).sum(1) / n**2)
+    return torch.cat(aurc), torch.cat(augrc)
+
+
+def resampled_classes(weights: Tensor, probs: Tensor, labels: Tensor) -> dict[str, Tensor]:
+    """Return the class-wise ECE, and calibration and refinement of the Brier score, for each resample, (r,).
+
+    All three are sums over classes and bins of a class's probability: of |g|, g²/c and s(1 − s/c). c is the
+    number of points in the bin, s that of those whose label is the class, and g is s minus the sum of the
+    probabilities. Most probabilities are in the lowest bin, whose sums are what the others leave.
+
+    Args:
+        weights: (r, n).
+        probs: (n, k).
+        labels: (n,).
+    """
+    probs = probs.double()
+    n, k = probs.shape
+    is_label = torch.nn.functional.one_hot(labels, k).double()  # (n, k)
+    bin_of = torch.bucketize(probs, torch.arange(1, BINS, dtype=torch.float64) / BINS, right=True)  # (n, k)
+    rows, classes = bin_of.nonzero(as_tuple=True)  # those above the lowest bin
+    place = classes * BINS + bin_of[rows, classes]
+    values = torch.stack((is_label - probs, is_label, torch.ones_like(probs)))  # (3, n, k)
+    found: dict[str, list[Tensor]] = {"classwise_ece": [], "brier_calibration": [], "brier_refinement": []}
+    step = max(1, WEIGHTS_AT_ONCE // max(n, len(rows), k * BINS))
+    for start in range(0, len(weights), step):
+        own = weights[start : start + step].double()  # (r, n)
+        drawn = own.T[rows]  # (places, r)
+        sums = torch.zeros(3, k * BINS, len(own), dtype=torch.float64)
+        for part, each in zip(sums, values, strict=True):
+            part.index_add_(0, place, each[rows, classes][:, None] * drawn)
+        sums = sums.view(3, k, BINS, -1)
+        sums[:, :, 0] = (own @ values).transpose(1, 2) - sums.sum(2)
+        g, s, c = sums.flatten(1, 2)  # (k·bins, r) each
+        c = c.clamp_min(1)  # in an empty bin the others are 0
+        found["classwise_ece"].append(g.abs().sum(0) / (n * k))
+        found["brier_calibration"].append((g.square() / c).sum(0) / n)
+        found["brier_refinement"].append((s * (1 - s / c)).sum(0) / n)
+    return {name: torch.cat(parts) for name, parts in found.items()}
+
+
+def resampled_debiased(weights: Tensor, confidence: Tensor, right: Tensor) -> Tensor:
+    """Return `metrics.debiased_rmsce` for each resample, (r,).
+
+    A point that was drawn c times counts c times, and makes no pair with itself.
+
+    Args:
+        weights: (r, n).
+        confidence: (n,).
+        right: 1 for the inputs whose answer is right, otherwise 0, (n,).
+    """
+    r = right - confidence
+    once = _per_bin(confidence, torch.stack([torch.ones_like(r), r], 1))
+    count, total = weighted_sums(weights, once).chunk(2, dim=1)  # (r, bins) each
+    twice = _per_bin(confidence, torch.stack([torch.ones_like(r), r.square()], 1))
+    squared_count, squares = weighted_sums(weights.int().square(), twice).chunk(2, dim=1)
+    pairs = count.square() - squared_count
+    square = torch.where(pairs > 0, count * (total.square() - squares) / pairs.clamp_min(1), 0.0)
+    return (square.sum(1) / len(right)).clamp(0, 1).sqrt()
+
+
+def resampled_smooth(weights: Tensor, probs: Tensor, labels: Tensor) -> Tensor:
+    """Return `metrics.smooth_ece` for the first `SMOOTH_RESAMPLES` resamples."""
+    first = weights[:SMOOTH_RESAMPLES]
+    return torch.tensor(
+        [metrics.smooth_ece(probs, labels, weights=row) for row in first], dtype=torch.float64
+    )
+
+
+def centred(draws: Tensor, measured: float) -> Tensor:
+    """Shift the errors of the resamples, (r,), so that their mean is the measured one. None is below 0.
 
     A resample adds chance to the gap of each bin, and the ECE sums absolute gaps. So it is larger than that
     of the data, most of all for a calibrated classifier. Its measured ECE could lie outside of the interval.
+    The same holds for all of `SHIFTED`.
     """
-    return (ece - ece.mean() + measured).clamp_min(0)
+    return (draws - draws.mean() + measured).clamp_min(0)
 
 
 def resampled_bin_accuracy(weights: Tensor, probs: Tensor, labels: Tensor) -> Tensor:
@@ -139,18 +262,29 @@ def interval(values: Tensor) -> Interval:
     return [round(low, 12), round(high, 12)]
 
 
-def compare(draws: dict[str, Tensor], plain: dict[str, Tensor], *, outliers: bool) -> dict[str, str]:
-    """Return for each score "better", "worse" or "same": whether the interval of its difference excludes 0.
+def compare(draws: dict[str, Tensor], other: dict[str, Tensor], names: Sequence[str]) -> dict[str, str]:
+    """Return for each of these scores whether it is "better" than the other method's, "worse" or the "same".
 
-    On outliers a lower confidence is better. On the test data the confidence is not compared.
+    It is the same unless the interval of the difference, on the same resamples, excludes 0, and by more than
+    the rounding of probabilities in float32.
     """
-    directions = {**LARGER_IS_BETTER, "confidence": False} if outliers else LARGER_IS_BETTER
     changes = {}
-    for name in draws.keys() & directions.keys():
-        low, high = interval(draws[name] - plain[name])
+    for name in names:
+        low, high = interval(draws[name] - other[name])
         larger = low > 0
-        changes[name] = "same" if low <= 0 <= high else "better" if larger == directions[name] else "worse"
-    return {name: changes[name] for name in draws if name in changes}
+        same = low <= ROUNDING and high >= -ROUNDING
+        changes[name] = "same" if same else "better" if larger == LARGER_IS_BETTER[name] else "worse"
+    return changes
+
+
+def compare_all(
+    draws: dict[str, dict[str, Tensor]], names: Sequence[str], columns: Iterable[str]
+) -> dict[str, dict[str, dict[str, str]]]:
+    """Return what `compare` finds for each method against each other one that has a column."""
+    return {
+        method: {other: compare(own, draws[other], names) for other in columns if other != method}
+        for method, own in draws.items()
+    }
 
 
 def mean_draws(sets: list[dict[str, Tensor]]) -> dict[str, Tensor]:
@@ -158,7 +292,7 @@ def mean_draws(sets: list[dict[str, Tensor]]) -> dict[str, Tensor]:
     return {name: torch.stack([draws[name] for draws in sets]).mean(0) for name in sets[0]}
 
 
-def _per_bin(confidence: Tensor, values: Tensor, bins: int = 15) -> Tensor:
+def _per_bin(confidence: Tensor, values: Tensor, bins: int = BINS) -> Tensor:
     """Spread values (n, v) over the bins of `metrics.reliability`: (n, v·bins), 0 outside an input's bin."""
     edges = torch.arange(1, bins, dtype=torch.float64) / bins
     member = torch.nn.functional.one_hot(torch.bucketize(confidence, edges, right=True), bins).double()

@@ -4,7 +4,7 @@ import math
 
 from bitbayes.auditing.findings import Audit, Cost
 from bitbayes.auditing.verdict import NOTICEABLE, describe_gap
-from bitbayes.auditing.words import METHOD_TITLES, join_names, percent
+from bitbayes.auditing.words import join_names, percent, title_of
 from bitbayes.rays import round_up
 
 # Bins with fewer inputs say little about the accuracy in them.
@@ -20,16 +20,19 @@ def caption_rays(audit: Audit) -> str:
     assert ray is not None
     guess = 1 / audit.classes
     parts = [
-        f"{METHOD_TITLES[method]} {_movement(ray.mean[method][0], ray.mean[method][-1])}"
-        for method in audit.methods
+        f"{title_of(method)} {_movement(ray.mean[method][0], ray.mean[method][-1])}"
+        for method in audit.own_probabilities
     ]
-    end = ray.mean["bitbayes"][-1]
+    start = f"Mean confidence from δ = 1 to δ = {ray.delta[-1]:,.0f}: {'; '.join(parts)}."
+    if audit.ours is None:
+        return f"{start} A blind guess is {percent(guess)} %."
+    end = ray.mean[audit.ours][-1]
     verdict = (
         f"At δ = {ray.delta[-1]:,.0f} bitbayes is as unsure as a blind guess ({percent(guess)} %)."
         if end - guess <= min(NOTICEABLE, guess / 2)  # for many classes half a point is much
         else f"A blind guess is {percent(guess)} %; bitbayes ends {percent(end - guess)} points above it."
     )
-    return f"Mean confidence from δ = 1 to δ = {ray.delta[-1]:,.0f}: {'; '.join(parts)}. {verdict}"
+    return f"{start} {verdict}"
 
 
 def caption_limits(audit: Audit) -> str:
@@ -79,9 +82,9 @@ def caption_reliability(audit: Audit) -> str:
     """Say for each method whether its confidence matches its accuracy."""
     n = audit.sizes["test"]
     parts = [
-        f"{METHOD_TITLES[method]} claims {percent(scores.confidence)} % and is right "
-        f"{percent(scores.accuracy)} % of the time ({describe_gap(scores, n)})"
-        for method, scores in audit.test.items()
+        f"{title_of(method)} claims {percent(audit.test[method].confidence)} % and is right "
+        f"{percent(audit.test[method].accuracy)} % of the time ({describe_gap(audit.test[method], n)})"
+        for method in audit.own_probabilities
     ]
     return f"{'; '.join(parts)}."
 
@@ -89,21 +92,22 @@ def caption_reliability(audit: Audit) -> str:
 def caption_trade_off(audit: Audit) -> str:
     """Compare the methods by calibration on the test data and by how many unfamiliar inputs get through."""
     group = audit.groups["unfamiliar"]
+    assert audit.ours is not None
     points = {m: (audit.test[m].ece, group.scores[m].fpr95) for m in audit.methods}
     listed = "; ".join(
-        f"{METHOD_TITLES[m]}: calibration error {percent(ece)} %, {percent(fpr95)} % get through"
+        f"{title_of(m)}: calibration error {percent(ece)} %, {percent(fpr95)} % get through"
         for m, (ece, fpr95) in points.items()
     )
-    ours = points["bitbayes"]
+    ours = points[audit.ours]
     beaten = [
-        METHOD_TITLES[m]
+        title_of(m)
         for m, (ece, fpr95) in points.items()
-        if m != "bitbayes" and ece >= ours[0] and fpr95 >= ours[1]
+        if m != audit.ours and ece >= ours[0] and fpr95 >= ours[1]
     ]
     better = [
-        METHOD_TITLES[m]
+        title_of(m)
         for m, (ece, fpr95) in points.items()
-        if m != "bitbayes" and ece <= ours[0] and fpr95 <= ours[1]
+        if m != audit.ours and ece <= ours[0] and fpr95 <= ours[1]
     ]
     verdict = ""
     if beaten:

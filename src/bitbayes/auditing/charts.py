@@ -2,7 +2,7 @@
 
 The colours are those of the page's style sheet, so that the pictures follow its light and dark mode. They are
 drawn for the width of a phone and become only a little larger elsewhere, so that their text stays legible.
-A method has the same colour and marker in all of them.
+A method has the same style in all of them: its colour and its marker.
 """
 
 import math
@@ -12,12 +12,24 @@ from markupsafe import Markup, escape
 
 from bitbayes.auditing.captions import FEW_INPUTS, certificate
 from bitbayes.auditing.findings import HISTOGRAM_BINS, KEPT_SHARES, USUAL_SHARE, Audit, OutlierSet
+from bitbayes.auditing.words import styles
 
 WIDTH = 340
 LEFT, RIGHT, TOP = 46, 324, 10  # of the plotted area
-MARKERS = {"plain": "circle", "temperature": "triangle", "bitbayes": "square", "paper": "diamond"}
+# The marker of each style, see `words.styles`.
+MARKERS = {
+    "plain": "circle",
+    "temperature": "triangle",
+    "energy": "diamond",
+    "bitbayes": "square",
+    "other-1": "triangle-down",
+    "other-2": "pentagon",
+    "other-3": "cross",
+    "other-4": "bar",
+}
 # The axis of the calibration error is logarithmic, and has no 0.
 SMALLEST_ECE = 0.001
+MOST_BANDS = 3  # more would hide each other
 STRIP_WIDTH, STRIP_HEIGHT = 300, 64
 
 Scale = Callable[[float], float]
@@ -31,6 +43,7 @@ def draw_trade_off(audit: Audit, description: str) -> Markup:
     """
     group, curve = audit.groups["unfamiliar"], audit.prior_curve
     assert curve is not None
+    style = styles(audit.methods, audit.base)
     points = {m: (max(SMALLEST_ECE, audit.test[m].ece), group.scores[m].fpr95) for m in audit.methods}
     line = [(max(SMALLEST_ECE, ece), fpr95) for ece, fpr95 in zip(curve.ece, curve.fpr95, strict=True)]
     errors = [ece for ece, _ in (*points.values(), *line)]
@@ -47,7 +60,7 @@ def draw_trade_off(audit: Audit, description: str) -> Markup:
         _y_title("unfamiliar that get through, %", bottom),
         _polyline([(x(a), y(b)) for a, b in line], "curve"),
         *(f'<circle class="curve-dot" cx="{x(a):.1f}" cy="{y(b):.1f}" r="2.5"/>' for a, b in line),
-        *(marker(m, x(a), y(b), 6.5 if m == "bitbayes" else 5) for m, (a, b) in points.items()),
+        *(marker(style[m], x(a), y(b), 6.5 if m == audit.ours else 5) for m, (a, b) in points.items()),
     ]
     return _svg(description, bottom + 44, parts)
 
@@ -55,7 +68,8 @@ def draw_trade_off(audit: Audit, description: str) -> Markup:
 def draw_reliability(audit: Audit, description: str) -> Markup:
     """Draw the accuracy against the confidence in each bin, with 95 % bands, and the counts below.
 
-    Bins with fewer than `FEW_INPUTS` inputs are in the counts alone.
+    Of many methods the first and bitbayes have bands. Bins with fewer than `FEW_INPUTS` inputs are in the
+    counts alone.
     """
     bottom, counts_top, counts_bottom = 226, 248, 300
     x, y = _linear(0, 1, LEFT, RIGHT), _linear(0, 1, bottom, TOP)
@@ -65,8 +79,12 @@ def draw_reliability(audit: Audit, description: str) -> Markup:
         _y_title("right, %", bottom),
         f'<line class="ideal" x1="{x(0):.1f}" y1="{y(0):.1f}" x2="{x(1):.1f}" y2="{y(1):.1f}"/>',
     ]
-    lines = []
-    for method in audit.methods:
+    lines, style = [], styles(audit.methods, audit.base)
+    banded = audit.own_probabilities
+    if len(banded) > MOST_BANDS:
+        banded = audit.side_by_side[:2]
+    for method in audit.own_probabilities:
+        kind = style[method]
         bins = audit.test[method].reliability
         rows = [
             (confidence, accuracy, low, high)
@@ -77,12 +95,12 @@ def draw_reliability(audit: Audit, description: str) -> Markup:
         ]
         edge = [(x(c), y(high or 0.0)) for c, _, _, high in rows]
         edge += [(x(c), y(low or 0.0)) for c, _, low, _ in reversed(rows)]
-        if len(rows) == 1:  # a band of no width: a bar
-            parts.append(_polyline(edge, f"bar-{method}"))
-        elif rows:
-            parts.append(f'<polygon class="band {method}" points="{_points(edge)}"/>')
-        lines.append(_polyline([(x(c), y(a)) for c, a, _, _ in rows], f"line {method}"))
-        lines += [marker(method, x(c), y(a), 4) for c, a, _, _ in rows]
+        if len(rows) == 1 and method in banded:  # a band of no width: a bar
+            parts.append(_polyline(edge, f"bar-{kind}"))
+        elif rows and method in banded:
+            parts.append(f'<polygon class="band {kind}" points="{_points(edge)}"/>')
+        lines.append(_polyline([(x(c), y(a)) for c, a, _, _ in rows], f"line {kind}"))
+        lines += [marker(kind, x(c), y(a), 4) for c, a, _, _ in rows]
     parts += lines
     parts += _draw_counts(audit, x, counts_top, counts_bottom)
     parts += [_x_tick(x(t / 100), counts_bottom, f"{t}") for t in (0, 25, 50, 75, 100)]
@@ -92,20 +110,21 @@ def draw_reliability(audit: Audit, description: str) -> Markup:
 
 def _draw_counts(audit: Audit, x: Scale, top: float, bottom: float) -> list[str]:
     """Draw how many test inputs are in each bin, on a logarithmic axis, a bar for each method."""
-    most = max(max(scores.reliability.count) for scores in audit.test.values())
+    shown, style = audit.own_probabilities, styles(audit.methods, audit.base)
+    most = max(max(audit.test[method].reliability.count) for method in shown)
     decades = max(1, math.ceil(math.log10(most + 1)))
     height = _linear(0, decades, bottom, top)
     parts = [_line(LEFT, bottom, RIGHT, bottom, "axis")]
-    for number, (method, scores) in enumerate(audit.test.items()):
-        bins = len(scores.reliability.count)
-        width = (x(1) - x(0)) / bins / (len(audit.test) + 0.6)
-        for b, count in enumerate(scores.reliability.count):
+    for number, method in enumerate(shown):
+        counts = audit.test[method].reliability.count
+        width = (x(1) - x(0)) / len(counts) / (len(shown) + 0.6)
+        for b, count in enumerate(counts):
             if count:
                 # A single input has a visible bar too.
                 level = height(max(0.08, math.log10(count) + 0.08))
-                left = x(b / bins) + width * (number + 0.3)
+                left = x(b / len(counts)) + width * (number + 0.3)
                 parts.append(
-                    f'<rect class="fill {method}" x="{left:.1f}" y="{level:.1f}" width="{width:.1f}" '
+                    f'<rect class="fill {style[method]}" x="{left:.1f}" y="{level:.1f}" width="{width:.1f}" '
                     f'height="{bottom - level:.1f}"/>'
                 )
     parts += [_y_tick(height(decade), f"{10**decade:,}") for decade in {0, decades}]
@@ -132,14 +151,17 @@ def draw_rays(audit: Audit, description: str) -> Markup:
         _y_title("confidence, %", bottom),
         _line(LEFT, y(1 / audit.classes), RIGHT + 8, y(1 / audit.classes), "ideal"),
     ]
-    for method in ("plain", "bitbayes"):
+    style = styles(audit.methods, audit.base)
+    for method in audit.side_by_side[:2]:
         upper = [(x(d), y(v)) for d, v in zip(ray.delta, ray.high[method], strict=True)]
         lower = [(x(d), y(v)) for d, v in zip(ray.delta, ray.low[method], strict=True)]
-        parts.append(f'<polygon class="band {method}" points="{_points([*upper, *reversed(lower)])}"/>')
-    for method in audit.methods:
+        parts.append(
+            f'<polygon class="band {style[method]}" points="{_points([*upper, *reversed(lower)])}"/>'
+        )
+    for method in audit.own_probabilities:
         points = [(x(d), y(v)) for d, v in zip(ray.delta, ray.mean[method], strict=True)]
-        parts.append(_polyline(points, f"line {method}"))
-        parts += [marker(method, *points[i], 4) for i in (0, -1)]
+        parts.append(_polyline(points, f"line {style[method]}"))
+        parts += [marker(style[method], *points[i], 4) for i in (0, -1)]
     if audit.infinity:
         infinity = RIGHT - 4
         mean = sum(each.mean * each.size for each in audit.infinity) / sum(e.size for e in audit.infinity)
@@ -167,7 +189,7 @@ def draw_strip(audit: Audit, outlier: OutlierSet, method: str) -> Markup:
     middle = STRIP_HEIGHT / 2
     parts = [
         *_bars(ranking.histogram, middle, -1, "test"),
-        *_bars(outlier.passing[method].histogram, middle, 1, method),
+        *_bars(outlier.passing[method].histogram, middle, 1, styles(audit.methods, audit.base)[method]),
         _line(0, middle, STRIP_WIDTH, middle, "axis"),
         f'<rect class="refused" x="0" y="0" width="{threshold:.1f}" height="{STRIP_HEIGHT}"/>',
         f'<line class="threshold" x1="{threshold:.1f}" x2="{threshold:.1f}" y1="0" y2="{STRIP_HEIGHT}"/>',
@@ -179,26 +201,36 @@ def draw_strip(audit: Audit, outlier: OutlierSet, method: str) -> Markup:
     )
 
 
-def draw_key(method: str) -> Markup:
-    """Draw the marker of a method, for legends."""
+def draw_key(style: str) -> Markup:
+    """Draw the marker of a style, for legends."""
     return Markup(
         '<svg class="key" viewBox="0 0 14 14" width="14" height="14" aria-hidden="true">'
-        f"{marker(method, 7, 7, 5)}</svg>"
+        f"{marker(style, 7, 7, 5)}</svg>"
     )
 
 
-def marker(method: str, x: float, y: float, r: float) -> str:
-    """Return the marker of a method, centred at (x, y) and of radius r."""
-    shape = MARKERS[method]
+def marker(style: str, x: float, y: float, r: float) -> str:
+    """Return the marker of a style, centred at (x, y) and of radius r."""
+    shape = MARKERS[style]
     if shape == "circle":
-        return f'<circle class="fill {method}" cx="{x:.1f}" cy="{y:.1f}" r="{r}"/>'
+        return f'<circle class="fill {style}" cx="{x:.1f}" cy="{y:.1f}" r="{r}"/>'
     corners = {
         "square": [(-0.9, -0.9), (0.9, -0.9), (0.9, 0.9), (-0.9, 0.9)],
         "triangle": [(0, -1.1), (1.1, 0.85), (-1.1, 0.85)],
         "diamond": [(0, -1.25), (1.25, 0), (0, 1.25), (-1.25, 0)],
+        "triangle-down": [(0, 1.1), (1.1, -0.85), (-1.1, -0.85)],
+        "pentagon": [(0, -1.1), (1.05, -0.34), (0.65, 0.89), (-0.65, 0.89), (-1.05, -0.34)],
+        "cross": [(a * u, b * v) for a, b in ((1, -1), (1, 1), (-1, 1), (-1, -1)) for u, v in _arm(a, b)],
+        "bar": [(-1.2, -0.5), (1.2, -0.5), (1.2, 0.5), (-1.2, 0.5)],
     }[shape]
     points = [(x + r * a, y + r * b) for a, b in corners]
-    return f'<polygon class="fill {method}" points="{_points(points)}"/>'
+    return f'<polygon class="fill {style}" points="{_points(points)}"/>'
+
+
+def _arm(a: int, b: int) -> list[Point]:
+    """The corners of a plus sign in one quadrant, in the order of the others."""
+    corners = [(0.4, 1.15), (0.4, 0.4), (1.15, 0.4)]
+    return corners if a * b < 0 else corners[::-1]
 
 
 def _bars(histogram: list[int], middle: float, direction: int, kind: str) -> Iterable[str]:

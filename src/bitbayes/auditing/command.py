@@ -4,20 +4,24 @@ import os
 import shlex
 import sys
 import webbrowser
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from rich.console import Console
+from torch import nn
 
-from bitbayes.auditing.conditions import check_conditions, parse_condition
+from bitbayes.auditing.conditions import Condition, check_columns, check_conditions, parse_condition
 from bitbayes.auditing.measure import audit
 from bitbayes.auditing.page import GENERATOR
+from bitbayes.auditing.predictors import name_columns
 from bitbayes.auditing.progress import ProgressBars
 from bitbayes.auditing.report import JSON_START, AuditReport
 from bitbayes.auditing.target import embedded_target, load_target
 from bitbayes.auditing.terminal import terminal_table, write_conclusion
-from bitbayes.auditing.words import METHOD_TITLES, printable, write_chosen
+from bitbayes.auditing.words import printable, title_of, write_chosen
 from bitbayes.errors import ArgumentError, FileError
 from bitbayes.io.atomic_write import check_writable, write_text
 
@@ -63,7 +67,7 @@ def run_audit_command(request: Request) -> int:
     replaced = [path for path in request.files if _will_replace(path, request.force)]
     bars, written = ProgressBars(), list[Path]()
     try:
-        report = _run(request, bars)
+        report = _run(request, bars, conditions)
         # Before anything is printed, so that the files exist even if the terminal goes away.
         if request.json_file:
             write_text(request.json_file, report.to_json())
@@ -82,13 +86,18 @@ def run_audit_command(request: Request) -> int:
     return CONDITION_HOLDS if failures else SUCCESS
 
 
-def _run(request: Request, bars: ProgressBars) -> AuditReport:
+def _run(request: Request, bars: ProgressBars, conditions: list[Condition]) -> AuditReport:
     torch.manual_seed(request.seed)
     target = load_target(request.target) if request.target else embedded_target(request.seed)
-    model = target.model if request.device is None else target.model.to(request.device)
+    columns = name_columns(target.models)
+    given = {"train": target.train is not None, "validation": target.validation is not None}
+    check_columns(conditions, columns.names(**given))
+    models = target.models
+    if request.device is not None:
+        models = _moved(models, request.device)
     with bars:
         return audit(
-            model,
+            models,
             target.train,
             target.validation,
             target.test,
@@ -100,13 +109,20 @@ def _run(request: Request, bars: ProgressBars) -> AuditReport:
         )
 
 
+def _moved(models: Any, device: torch.device) -> Any:
+    """Return the models with their networks on a device. Functions stay where they are."""
+    if isinstance(models, Mapping):
+        return {name: _moved(each, device) for name, each in models.items()}
+    return models.to(device) if isinstance(models, nn.Module) else models
+
+
 def _print_report(report: AuditReport, request: Request, replaced: list[Path]) -> None:
     console = Console(highlight=False, emoji=False)
     console.print(write_conclusion(report), markup=False)
     console.print()
     console.print(terminal_table(report))
     for method, numbers in report.chosen.items():
-        console.print(f"Chosen for {METHOD_TITLES[method]}: {write_chosen(numbers)}.")
+        console.print(f"Chosen for {title_of(method)}: {write_chosen(numbers)}.", markup=False)
     for note in report.notes:
         console.print(f"Note: {note}", markup=False)
     for path in request.files:

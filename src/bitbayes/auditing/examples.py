@@ -1,4 +1,4 @@
-"""Six inputs to look at. They are chosen by the plain network alone, so that they do not flatter bitbayes."""
+"""Six inputs to look at. They are chosen by the first column alone, so that they do not flatter bitbayes."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -47,17 +47,18 @@ class Shortlist:
 
 
 class TestExamples:
-    """Test inputs that the plain network gets right, in their order, and wrong, the surest first."""
+    """Test inputs that the first column gets right, in their order, and wrong, the surest first."""
 
     __test__ = False  # pytest would take this class for a test because of its name
 
-    def __init__(self) -> None:
+    def __init__(self, base: str) -> None:
+        self.base = base
         self.right, self.wrong, self.seen = Shortlist(), Shortlist(), 0
 
     def __call__(self, inputs: Inputs, labels: Tensor | None, predicted: Predictions) -> None:
         """Consider the inputs of a batch."""
         assert labels is not None
-        confidence, answers = predicted["plain"].probs.double().max(1)
+        confidence, answers = predicted[self.base].probs.double().max(1)
         order = -torch.arange(self.seen, self.seen + len(labels), dtype=torch.float64)
         self.seen += len(labels)
         right = answers == labels
@@ -66,14 +67,14 @@ class TestExamples:
 
 
 class SurestOutliers:
-    """The outliers of one set that the plain network is surest of."""
+    """The outliers of one set that the first column is surest of."""
 
-    def __init__(self) -> None:
-        self.list = Shortlist()
+    def __init__(self, base: str) -> None:
+        self.base, self.list = base, Shortlist()
 
     def __call__(self, inputs: Inputs, labels: Tensor | None, predicted: Predictions) -> None:
         """Consider the inputs of a batch."""
-        self.list.add(inputs, predicted["plain"].probs.double().amax(1), None, predicted)
+        self.list.add(inputs, predicted[self.base].probs.double().amax(1), None, predicted)
 
 
 def choose_examples(

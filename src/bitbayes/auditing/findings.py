@@ -1,16 +1,23 @@
 """The results of an audit: plain numbers, strings, lists and dicts, all of which JSON can hold."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
-SCHEMA_VERSION = 4
-# The last is left out if uniform noise makes no sense for the inputs, or the network fails on it.
-AUDITED_METHODS = ("plain", "temperature", "bitbayes", "paper")
+SCHEMA_VERSION = 5
+# The columns of an audit of one network.
+AUDITED_METHODS = ("plain", "temperature", "energy", "bitbayes")
+ADDED = ("temperature", "energy", "bitbayes")  # those of them that are added to a network
+MOST_SIDE_BY_SIDE = 4
+PAPER = "paper"  # the paper's objective, in the details
 # The shares of the test data that a threshold may keep: 50 %, 50.5 %, …, 100 %.
 KEPT_SHARES = [share / 200 for share in range(100, 201)]
 USUAL_SHARE = 0.95  # the share of FPR95
 # The number of bins of the histograms of the scores.
 HISTOGRAM_BINS = 24
+
+# The measures in which each two methods are compared.
+COMPARED_ON_TEST = ("accuracy", "nll", "brier", "ece", "aurc", "augrc")
+COMPARED_ON_OUTLIERS = ("auroc", "fpr95")
 
 Interval = list[float]  # the low and the high end of a 95 % interval
 
@@ -35,9 +42,14 @@ class ReliabilityDiagram:
 class TestScores:
     """The scores of one method on the test data.
 
-    `confidence` is the mean over the inputs. `intervals` has a 95 % interval for each score, by the
-    bootstrap. `against_plain` says whether a score is "better", "worse" or the "same" as that of the plain
-    network: the same unless the 95 % interval of the difference excludes 0.
+    `confidence` is the mean over the inputs. `aurc` and `augrc` rank the inputs by their confidence.
+    `bitbayes.metrics` defines all of them. `intervals` has a 95 % interval for each score, by the bootstrap.
+    `floor` is the mean calibration error that a perfectly calibrated method with the same confidences would
+    show on as many inputs, and `floor_interval` holds 95 % of what it would show.
+
+    `against` says for each other method, by its name, and for each of the measures `COMPARED_ON_TEST`
+    whether this method is "better", "worse" or the "same": the same unless the 95 % interval of the
+    difference, on the same resamples, excludes 0.
     """
 
     __test__ = False  # pytest would take this class for a test because of its name
@@ -47,9 +59,18 @@ class TestScores:
     nll: float
     ece: float
     brier: float
+    brier_calibration: float
+    brier_refinement: float
+    smooth_ece: float
+    debiased_rmsce: float
+    classwise_ece: float
+    aurc: float
+    augrc: float
+    floor: float
+    floor_interval: Interval
     reliability: ReliabilityDiagram
     intervals: dict[str, Interval]
-    against_plain: dict[str, str]
+    against: dict[str, dict[str, str]]
 
 
 @dataclass(frozen=True)
@@ -57,7 +78,7 @@ class Ranking:
     """How one method ranks inputs: by a score that is larger for inputs that are more like the data.
 
     Attributes:
-        by: "confidence" or "score" (`Laplace.score`).
+        by: "confidence", "score" (`Laplace.score`, or that of a `Predictor`), or "energy".
         threshold: for each of `KEPT_SHARES`, the threshold that keeps this share of the test data.
         low, high: the ends of the histograms' axis. For a confidence p the axis is log(p/(1 − p)).
         position: where the thresholds are on the axis, from 0 (the low end) to 1.
@@ -77,15 +98,15 @@ class OutlierScores:
     """The scores of one method on outliers.
 
     `confidence` is the mean over the outliers. `auroc` and `fpr95` measure how well the outliers are
-    separated from the test data by the method's `Ranking`. `intervals` and `against_plain` are as in
-    `TestScores`.
+    separated from the test data by the method's `Ranking`. `intervals` and `against` are as in
+    `TestScores`, with the measures `COMPARED_ON_OUTLIERS`.
     """
 
     confidence: float
     auroc: float
     fpr95: float
     intervals: dict[str, Interval]
-    against_plain: dict[str, str]
+    against: dict[str, dict[str, str]]
 
 
 @dataclass(frozen=True)
@@ -223,18 +244,67 @@ class Cost:
 
 
 @dataclass(frozen=True)
+class Detail:
+    """The scores of a method that has no column: on the test data, and on each set of outliers by name."""
+
+    test: TestScores
+    outliers: dict[str, OutlierScores]
+
+
+@dataclass(frozen=True)
+class LabelShift:
+    """How the labels of the test data seem to be moved against the classes that the base predicts.
+
+    With `by`, it is often right with y + by modulo the number of classes in place of each label y; None if
+    only some labels moved. `moved` are pairs of a label and the class that takes its place.
+    """
+
+    accuracy: float
+    other_accuracy: float
+    by: int | None
+    moved: list[list[int]]
+
+
+@dataclass(frozen=True)
+class DataChecks:
+    """What was noticed about the data while they were read, for the alerts.
+
+    Attributes:
+        copies: how many inputs of a set are copies of inputs of another one, such as "validation in train".
+        missing: the classes without an input, by set ("validation", "test").
+        shift: how the test labels seem to be moved, or None.
+        edges: warnings of the columns' searches that ended at their edge.
+    """
+
+    copies: dict[str, int] = field(default_factory=dict)
+    missing: dict[str, list[int]] = field(default_factory=dict)
+    shift: LabelShift | None = None
+    edges: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
 class Audit:
     """Everything that an audit measures. All rates are fractions between 0 and 1.
 
-    `test` has the methods in the order of `AUDITED_METHODS`. `groups` holds the means over the "unfamiliar"
-    sets (those of the user; or noise if there are none) and over the "far" ones. `chosen` holds the numbers
-    that each method chose on the validation data.
+    `test` has the methods in the order of the columns. `base` is the first of them: what the others are
+    compared with. `ours` is bitbayes' column, None if there is none. `details` has the methods without a
+    column. `groups` holds the means over the "unfamiliar" sets (those of the user; or noise if there are
+    none) and over the "far" ones. `chosen` holds the numbers that each method chose on the validation data.
+
+    `sizes` are the numbers of inputs of the sets "train", "validation" and "test" that were given. `errors`
+    says of how many of them the base's answer is wrong: `errors["validation"]` and `errors["test"]`.
+    `validation_nll` has the log loss on the validation data, by method, of the network's own columns.
     """
 
     subject: str
     classes: int
+    base: str
+    ours: str | None
     sizes: dict[str, int]
+    errors: dict[str, int]
+    validation_nll: dict[str, float]
     test: dict[str, TestScores]
+    details: dict[str, Detail]
     rankings: dict[str, Ranking]
     outliers: list[OutlierSet]
     groups: dict[str, OutlierGroup]
@@ -243,20 +313,33 @@ class Audit:
     scaled: list[ScaledTest]  # empty if the inputs cannot be scaled
     ray: RayConfidence | None
     infinity: list[ClassLimits]  # empty if the limits are not known
-    changed_labels: int  # by bitbayes
+    changed_labels: int | None  # by bitbayes
     chosen: dict[str, dict[str, float]]
-    cost: Cost
+    cost: Cost | None  # of bitbayes
     seconds: float
     finished: str  # UTC, in ISO format
     seed: int
     command: str
     versions: dict[str, str]
     notes: list[str]
+    checks: DataChecks = field(default_factory=DataChecks)
 
     @property
     def methods(self) -> tuple[str, ...]:
         """The names of the methods, in the order of the columns."""
         return tuple(self.test)
+
+    @property
+    def own_probabilities(self) -> tuple[str, ...]:
+        """The methods without those that have another one's probabilities: the energy has the network's."""
+        return tuple(method for method in self.methods if self.rankings[method].by != "energy")
+
+    @property
+    def side_by_side(self) -> tuple[str, ...]:
+        """The methods that are shown for each input and each set: the base, bitbayes, and the user's own."""
+        own = [m for m in self.methods if m not in ADDED or self.ours is None]
+        first = [self.base, *([self.ours] if self.ours else [])]
+        return tuple(dict.fromkeys([*first, *own]))[:MOST_SIDE_BY_SIDE]
 
     def to_dict(self) -> dict[str, Any]:
         """Return nested dicts and lists for JSON. The key "schema" holds the version of the layout."""

@@ -4,12 +4,9 @@
 network with a Gaussian over its last layer, tuned by default and by the paper's objective.
 """
 
-import copy
 import platform
 import time
-import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from operator import length_hint
 from typing import Any, NamedTuple
@@ -18,21 +15,26 @@ import torch
 from torch import Tensor, nn
 
 from bitbayes._version import __version__
-from bitbayes.auditing.costs import Duration, duration_of, durations_in_turns, median_duration, now
+from bitbayes.auditing.data_checks import count_copies, find_shift
 from bitbayes.auditing.examples import TestExamples, choose_examples
-from bitbayes.auditing.findings import Cost
-from bitbayes.auditing.generated import is_scalable, noise_like, scaled
+from bitbayes.auditing.findings import DataChecks, Detail
+from bitbayes.auditing.generated import noise_like, scaled
+from bitbayes.auditing.network_columns import NetworkColumns, count_errors, network_columns
 from bitbayes.auditing.predictions import (
-    Methods,
+    FirstInputs,
+    Predictions,
+    Rated,
     SharedPass,
+    arguments_for,
     by_confidence,
-    by_score,
-    plain_logits,
-    predict_test,
+    predict,
+    predict_labelled,
 )
+from bitbayes.auditing.predictors import BITBAYES, Columns, Predictor, name_columns
 from bitbayes.auditing.prior_curve import measure_prior_curve
-from bitbayes.auditing.progress import ReportProgress, say_nothing, shown
+from bitbayes.auditing.progress import ReportProgress, reported, shown
 from bitbayes.auditing.rankings import rank_test
+from bitbayes.auditing.reading import LabelledSet, OutlierInputs
 from bitbayes.auditing.regression import refuse_regression
 from bitbayes.auditing.report import AuditReport
 from bitbayes.auditing.scores import (
@@ -43,50 +45,61 @@ from bitbayes.auditing.scores import (
     score_scaled,
     score_test,
 )
-from bitbayes.auditing.words import METHOD_TITLES, printable
-from bitbayes.baselines import TemperatureScaling
-from bitbayes.errors import BitbayesError, DataError, EdgeWarning
-from bitbayes.laplace import Laplace
-from bitbayes.model import Inputs, Loader, check_loader, labelled_batches, model_device, row_count
-from bitbayes.model.loaders.batches import by_place
+from bitbayes.auditing.words import join_names, printable
+from bitbayes.errors import ArgumentError, DataError, naming
+from bitbayes.model import Inputs, model_device
 
 # The mean of this many confidences is known to about two percentage points.
 MOST_GENERATED_OUTLIERS = 1000
 GENERATED = ("Uniform noise", "Noise × 100", "Noise × 2,000", "Test inputs × 2,000")
 
 
+# What can be audited.
+Model = nn.Module | Predictor | Callable[[Any], Any]
+
+
 def audit(
-    model: nn.Module,
-    train: Loader,
-    validation: Loader,
-    test: Loader,
-    outliers: Mapping[str, Loader | Tensor] | None = None,
+    models: Model | Mapping[str, Model],
+    train: Any | None = None,
+    validation: Any | None = None,
+    test: Any | None = None,
+    outliers: Mapping[str, Any] | None = None,
     *,
     subject: str | None = None,
     seed: int = 0,
     command: str | None = None,
     progress: bool | ReportProgress | None = None,
 ) -> AuditReport:
-    """Measure how overconfident a classifier is, and whether bitbayes helps.
+    """Measure how overconfident classifiers are, and whether bitbayes helps.
 
-    The audit compares the plain network, temperature scaling ("temperature") and the last-layer Laplace
-    approximation. The approximation is fitted once and tuned twice: by default ("bitbayes"), and by the
-    paper's objective ("paper"), which also uses uniform noise. If noise makes no sense for the inputs,
-    "paper" is left out, and a note says so.
+    With a network alone the columns are the plain network ("plain"), temperature scaling ("temperature"), the
+    network's probabilities ranked by its energy ("energy"), and the last-layer Laplace approximation, fitted
+    and tuned by default ("bitbayes"). The scores of the paper's objective ("paper"), which also uses uniform
+    noise, are in `details`. If noise makes no sense for the inputs it is left out, and a note says so.
+
+    With a mapping each predictor has a column of its name. If there is a network, the first one comes first,
+    and beside it the same three columns as above. All others follow in their order. They are taken as they
+    are, and nothing is fitted for them.
 
     All scores are on the test data and on outliers. In addition to the given outliers the audit generates
     uniform noise over the range of the test inputs, δ·noise and δ·test inputs. In mappings, the
     floating-point tensors are replaced or scaled. It cannot generate them if the inputs are integers; then it
     adds a note.
 
+    Data are loaders of (x, y), (x, y, …) or mappings with labels, as `Laplace.fit` takes them; or arrays
+    (x, y), tensors or arrays of numpy.
+
     Args:
-        model: a trained network whose output is one linear layer. It is not changed.
-        train: a loader of (x, y). The Laplace approximation is fitted on it.
-        validation: a loader of (x, y), on which the prior variances, the temperatures and the residual are
-            chosen.
-        test: a loader of (x, y).
-        outliers: inputs that belong to no class: a tensor or a loader for each name.
-        subject: the title of the report. The default is the name of the model's class.
+        models: a predictor, or predictors by name: a trained network that returns logits, a fitted `Laplace`
+            or `TemperatureScaling`, a `Predictor`, or a function of inputs that returns probabilities
+            (n, k). The output of the first network must be one linear layer. Nothing of them is changed.
+        train: what the network was trained on; the Laplace approximation is fitted on it.
+        validation: on which the prior variances, the temperatures and the residual are chosen. Without it or
+            `train` a network has fewer columns, and a note says so. Other predictors do without both.
+        test: what is scored. It must be given.
+        outliers: inputs that belong to no class: a tensor, an array, a mapping or a loader for each name.
+        subject: the title of the report. The default is the name of the network's class, or the names of
+            the predictors.
         seed: of the generated noise.
         command: the command that repeats the audit, for the report.
         progress: whether to show bars; None: on terminals and in notebooks. Or a function that is called
@@ -99,167 +112,180 @@ def audit(
     >>> import bitbayes as bb
     >>> _ = torch.manual_seed(0)
     >>> x = torch.cat([torch.randn(60, 2) - 3, torch.randn(60, 2) + 3])
-    >>> data = [(x, torch.arange(120) // 60)]
+    >>> data = (x, torch.arange(120) // 60)
     >>> found = bb.audit(nn.Linear(2, 2), data, data, data, {"far right": x + 50})
     >>> [outlier.name for outlier in found.outliers]
     ['far right', 'Uniform noise', 'Noise × 100', 'Noise × 2,000', 'Test inputs × 2,000']
     >>> found.methods, found.sizes["test"]
-    (('plain', 'temperature', 'bitbayes', 'paper'), 120)
+    (('plain', 'temperature', 'energy', 'bitbayes'), 120)
+
+    Functions need no training data:
+
+    >>> one, other = (lambda x, s=s: torch.sigmoid(s * x) / torch.sigmoid(s * x).sum(1, True) for s in (1, 2))
+    >>> bb.audit({"one": one, "other": other}, test=data).methods
+    ('one', 'other')
     """
+    columns = name_columns(models)
+    names = "models" if isinstance(models, Mapping) else "model"
+    name = columns.names(train=False, validation=False)
+    title = join_names(name) if columns.network is None else type(columns.network).__name__
+    if test is None:
+        raise ArgumentError("test is None: give a loader of (x, y), or arrays (x, y)")
     request = AuditRequest(
+        columns,
         {"train": train, "validation": validation, "test": test},
         outliers,
         seed,
-        subject or type(model).__name__,
-        command or f"bb.audit(model, train, validation, test, outliers, seed={seed})",
+        subject or title,
+        command or f"bb.audit({names}, train, validation, test, outliers, seed={seed})",
     )
-    refuse_regression(model, train)
+    if columns.network is not None:
+        refuse_regression(columns.network, train)
     with shown(progress) as report:
-        return _measure(model, request, report)
+        return _measure(request, report)
 
 
 class AuditRequest(NamedTuple):
-    """What is audited: loaders of (x, y) by name, and the other arguments of `audit`."""
+    """What is audited: predictors and sets of labelled data by name, and the other arguments of `audit`."""
 
-    loaders: dict[str, Loader]
-    outliers: Mapping[str, Loader | Tensor] | None
+    columns: Columns
+    data: dict[str, Any]
+    outliers: Mapping[str, Any] | None
     seed: int
     subject: str
     command: str
 
 
-def _measure(model: nn.Module, request: AuditRequest, report: ReportProgress) -> AuditReport:
+def _measure(request: AuditRequest, report: ReportProgress) -> AuditReport:
     """Run the audit and report its progress to `report`."""
     started = time.perf_counter()
-    device, seed = model_device(model), request.seed
+    columns, seed = request.columns, request.seed
+    network, base = columns.network, columns.base
+    device = torch.device("cpu") if network is None else model_device(network)
     notes: list[str] = []
-    train, validation, test = request.loaders.values()
-    first = {name: _first_inputs(name, loader, model) for name, loader in request.loaders.items()}
-    given = _check_outliers(request.outliers)
+    sets = {name: LabelledSet(name, data, network) for name, data in request.data.items() if data is not None}
+    test = sets["test"]
+    first = {}
+    for name, each in sets.items():
+        first[name] = each.first()
+        if network is not None:
+            with naming(repr(name)):
+                arguments_for(network)(first[name].inputs)
+    given = _check_outliers(request.outliers, network)
+    others, ranked_by = columns.methods(test.form())
+    plain = {} if network is None else {base: by_confidence(SharedPass(network).probabilities)}
+    with naming("'test'"):
+        predict(plain | others, first["test"])  # what cannot be used is found before any work is done
+    if network is None:
+        own = NetworkColumns({})
+    else:
+        _note_missing_data(sets, notes)
+        own = network_columns(base, network, sets, first["test"].inputs, report, notes)
+    methods, ranked_by = {**own.methods, **others}, {**own.ranked_by, **ranked_by}
+    everything, bayes = {**methods, **own.details}, own.bayes
+    test_examples, kept = TestExamples(base), FirstInputs(MOST_GENERATED_OUTLIERS)
 
-    bayes, scaled = Laplace(model), TemperatureScaling(model)
-    fitting = TimedLoader(train, "Fitting", report, device)
-    tuning = TimedLoader(validation, "Tuning", report, device, extra_steps=1)  # for the candidates
-    fit_time = _time_without_loading(lambda: bayes.fit(fitting, progress=False), fitting)
-    with _edge_warnings_as_notes("Temperature", notes):
-        scaled.fit(TimedLoader(validation, "Temperature", report, device), progress=False)
-    paper = copy.copy(bayes)  # shares the fitted posterior, and gets a prior variance of its own
-    tune_time = _time_without_loading(lambda: bayes.tune(tuning, progress=False), tuning)
-    report(tuning.stage, 1, 1)
+    def keep(inputs: Inputs, labels: Tensor | None, predicted: Predictions) -> None:
+        kept.add(inputs)
+        test_examples(inputs, labels, predicted)
 
-    network = SharedPass(model)
-    methods: Methods = {
-        "plain": by_confidence(network.probabilities),
-        "temperature": by_confidence(lambda x: network.probabilities(x, scaled.temperature)),
-        "bitbayes": by_score(bayes),
-    }
-    report("Costs", 0, 1)
-    cost = _measure_cost(bayes, methods, first["test"], (fitting, fit_time), (tuning, tune_time))
-    report("Costs", 1, 1)
-    chosen = {"temperature": {"temperature": float(scaled.temperature)}, "bitbayes": _chosen_numbers(bayes)}
-    if _tune_as_the_paper(paper, validation, first["validation"], report, notes):
-        methods["paper"] = by_score(paper)
-        chosen["paper"] = {"prior_variance": _chosen_numbers(paper)["prior_variance"]}
-    test_examples = TestExamples()
-    testing = TimedLoader(test, "Test data", report, device)
-    predicted, labels, inputs = predict_test(methods, testing, model, MOST_GENERATED_OUTLIERS, test_examples)
-
+    with naming("'test'"):
+        steps = reported(test.batches(), "Test data", length_hint(test), report)
+        predicted, labels = predict_labelled(everything, steps, keep)
+    inputs = kept.inputs()
     generated = _generate_outliers(inputs, seed, notes)
-    sets = predict_sets(methods, given + generated, model, report, notes)
-    rankings = rank_test(predicted, [each.ranked for each in sets])
-    scored, groups = score_outliers(predicted, rankings, sets)
+    found = predict_sets(everything, given + generated, base, report, notes)
+    with_column = {method: rated for method, rated in predicted.items() if method in methods}
+    rankings = rank_test(with_column, [each.ranked for each in found], ranked_by)
+    scored, groups, outlier_details = score_outliers(predicted, rankings, found)
     curve = None
-    if "unfamiliar" in groups:
+    if bayes is not None and "unfamiliar" in groups:
         members = [(n, data) for n, _, data in given + generated if n in groups["unfamiliar"].sets]
         curve = measure_prior_curve(bayes, test, members, report)
-    slightly = score_scaled(methods, inputs, labels, model, notes) if inputs is not None and generated else []
-    ray = score_rays(methods, inputs, model, report, notes) if inputs is not None and generated else None
-    limits = score_limits(bayes, inputs, labels, report, notes) if inputs is not None and ray else []
-    changed = predicted["plain"].probs.argmax(1) != predicted["bitbayes"].probs.argmax(1)  # (n,)
+    slightly = score_scaled(methods, inputs, labels, notes) if inputs is not None and generated else []
+    ray = score_rays(methods, inputs, report, notes) if inputs is not None and generated else None
+    limits = (
+        score_limits(bayes, inputs, labels, report, notes) if bayes and inputs is not None and ray else []
+    )
+    on_test = score_test(predicted, labels, methods)
+    errors = {**own.errors, "test": count_errors(predicted[base], labels)}
     return AuditReport(
         subject=printable(request.subject),
-        classes=predicted["plain"].probs.shape[1],
-        sizes={"train": fitting.rows, "validation": tuning.rows, "test": len(labels)},
-        test=score_test(predicted, labels),
+        classes=predicted[base].probs.shape[1],
+        base=base,
+        ours=BITBAYES if bayes else None,
+        sizes={**own.sizes, "test": len(labels)},
+        errors=errors,
+        validation_nll=own.validation_nll,
+        test={method: on_test.pop(method) for method in methods},
+        details={method: Detail(each, outlier_details[method]) for method, each in on_test.items()},
         rankings=rankings,
         outliers=scored,
         groups=groups,
         prior_curve=curve,
-        examples=choose_examples(test_examples, [(s.name, s.kind, s.examples) for s in sets], rankings),
+        examples=choose_examples(test_examples, [(s.name, s.kind, s.examples) for s in found], rankings),
         scaled=slightly,
         ray=ray,
         infinity=limits,
-        changed_labels=int(changed.sum()),
-        chosen=chosen,
-        cost=cost,
+        changed_labels=_changed_labels(predicted, base) if bayes else None,
+        chosen=own.chosen,
+        cost=own.cost,
         seconds=time.perf_counter() - started,
         finished=datetime.now(UTC).isoformat(timespec="seconds"),
         seed=seed,
         command=printable(request.command),
         versions=_versions(device),
         notes=[printable(note) for note in notes],
+        checks=_check_data(sets, predicted[base], labels, own.edges),
     )
 
 
-class TimedLoader:
-    """A loader that counts its rows, measures the time spent waiting for data, and reports progress.
-
-    Args:
-        loader: the loader of (x, y) or of mappings.
-        stage: the name of the stage for `report`.
-        report: called before and after each batch.
-        device: the model's device, for the clock.
-        extra_steps: the number of steps of the stage that follow after the loader.
-    """
-
-    def __init__(
-        self,
-        loader: Iterable[Any],
-        stage: str,
-        report: ReportProgress,
-        device: torch.device,
-        extra_steps: int = 0,
-    ) -> None:
-        self.loader, self.stage, self.report, self.device = loader, stage, report, device
-        self.extra_steps = extra_steps
-        self.rows, self.waiting = 0, Duration(0.0, 0.0)
-
-    def __iter__(self) -> Iterator[Any]:
-        self.rows, self.waiting = 0, Duration(0.0, 0.0)
-        length = length_hint(self.loader)  # 0 if it is unknown, as for a streaming DataLoader
-        total = length + self.extra_steps if length else None
-        requested = now(self.device)
-        for done, batch in enumerate(self.loader):
-            waited = now(self.device).minus(requested)
-            self.waiting = Duration(self.waiting.seconds + waited.seconds, self.waiting.work + waited.work)
-            self.report(self.stage, done, total)
-            yield batch
-            self.rows += row_count(batch if isinstance(batch, Mapping) else by_place(batch[0]))
-            self.report(self.stage, done + 1, total)
-            requested = now(self.device)
+def _check_data(
+    sets: Mapping[str, LabelledSet], on_test: Rated, labels: Tensor, edges: list[str]
+) -> DataChecks:
+    """Look for copies across sets, for missing classes and for moved labels, once all sets have been read."""
+    classes = on_test.probs.shape[1]
+    hashes = {name: each.hashes.parts for name, each in sets.items() if each.hashes}
+    pairs = [("validation", "train"), ("test", "train"), ("test", "validation")]
+    return DataChecks(
+        copies={
+            f"{one} in {other}": count_copies(hashes[one], hashes[other])
+            for one, other in pairs
+            if one in hashes and other in hashes
+        },
+        missing={
+            name: [label for label in range(classes) if label not in each.labels]
+            for name, each in sets.items()
+            if name != "train" and each.labels
+        },
+        shift=find_shift(on_test.probs.argmax(1), labels, classes),
+        edges=[printable(edge) for edge in edges],
+    )
 
 
-def _first_inputs(name: str, loader: Iterable[Any], model: nn.Module) -> Inputs:
-    """Return the inputs of the first batch. This finds an unsuitable loader before any work is done."""
-    if isinstance(loader, Iterator):
-        raise DataError(
-            f"{name!r} is a {type(loader).__name__}, which can be read only once: "
-            "give a DataLoader, or a list of batches"
-        )
-    try:
-        return next(labelled_batches(check_loader(loader), model)).inputs
-    except DataError as error:
-        raise DataError(f"{name!r}: {error}") from error
+def _changed_labels(predicted: Predictions, base: str) -> int:
+    """Return for how many inputs bitbayes gives another class than the base."""
+    changed = predicted[base].probs.argmax(1) != predicted[BITBAYES].probs.argmax(1)  # (n,)
+    return int(changed.sum())
 
 
-def _check_outliers(outliers: Mapping[str, Loader | Tensor] | None) -> list[tuple[str, str, Any]]:
+def _note_missing_data(sets: Mapping[str, LabelledSet], notes: list[str]) -> None:
+    if "validation" not in sets:
+        notes.append("Temperature scaling and bitbayes are left out: they need validation data.")
+    elif "train" not in sets:
+        notes.append("bitbayes is left out: it needs the training data.")
+
+
+def _check_outliers(
+    outliers: Mapping[str, Any] | None, network: nn.Module | None
+) -> list[tuple[str, str, OutlierInputs]]:
     """Return the name, the kind and the inputs of each given set."""
     if outliers is not None and not isinstance(outliers, Mapping):
         raise DataError(
             f"outliers is a {type(outliers).__name__}: give a dict from a name to a tensor of inputs or a "
             'loader, such as {"letters": letters_loader}'
         )
-    sets: list[tuple[str, str, Any]] = []
+    sets: list[tuple[str, str, OutlierInputs]] = []
     for name, data in (outliers or {}).items():
         if printable(name) in (*GENERATED, *(other for other, _, _ in sets)):
             raise DataError(
@@ -272,42 +298,13 @@ def _check_outliers(outliers: Mapping[str, Loader | Tensor] | None) -> list[tupl
                 f"outliers {name!r}: a {type(data).__name__} can be read only once: "
                 "give a DataLoader, a tensor, or a list of batches"
             )
-        sets.append((printable(name), "given", data))
+        sets.append((printable(name), "given", OutlierInputs(data, network)))
     return sets
 
 
-def _tune_as_the_paper(
-    bayes: Laplace, validation: Iterable[Any], first: Inputs, report: ReportProgress, notes: list[str]
-) -> bool:
-    """Choose the prior variance by the paper's objective, on noise but never on the scored outliers.
-
-    Returns whether that was possible. If not, a note says why.
-    """
-    device = model_device(bayes.model)
-    tuning = TimedLoader(validation, METHOD_TITLES["paper"], report, device, extra_steps=1)  # for the noise
-    left_out = f"The column “{tuning.stage}” is left out:"
-    if not isinstance(first, Tensor) or not is_scalable(first):
-        kind = "are integers" if isinstance(first, Tensor) else "are a mapping"
-        notes.append(f"{left_out} it needs noise in one floating-point tensor, and the inputs {kind}.")
-        return False
-    try:
-        with _edge_warnings_as_notes(tuning.stage, notes):
-            bayes.tune(tuning, objective="ood", progress=False)
-    except BitbayesError as error:
-        notes.append(f"{left_out} {error}")
-        return False
-    finally:
-        report(tuning.stage, 1, 1)
-    return True
-
-
-def _chosen_numbers(bayes: Laplace) -> dict[str, float]:
-    """Return the chosen prior variance, temperature, and the residual's two variances."""
-    names = "prior_variance", "temperature", "near_variance", "beyond_variance"
-    return {name: float(getattr(bayes, name)) for name in names}
-
-
-def _generate_outliers(inputs: Inputs | None, seed: int, notes: list[str]) -> list[tuple[str, str, Any]]:
+def _generate_outliers(
+    inputs: Inputs | None, seed: int, notes: list[str]
+) -> list[tuple[str, str, OutlierInputs]]:
     """Return noise, scaled noise and scaled test inputs; or nothing, and a note that says why.
 
     Each set is a name, a kind and its inputs.
@@ -323,67 +320,10 @@ def _generate_outliers(inputs: Inputs | None, seed: int, notes: list[str]) -> li
         notes.append(f"Noise and far-away inputs were skipped: {error}")
         return []
     # 100 and 2,000 are the paper's δ for two classes, and for more.
+    kinds = "noise", "far", "far", "far"
     inputs_of = noise, scaled(noise, 100), scaled(noise, 2000), scaled(inputs, 2000)
-    return list(zip(GENERATED, ("noise", "far", "far", "far"), inputs_of, strict=True))
-
-
-def _time_without_loading(work: Callable[[], object], loader: TimedLoader) -> Duration:
-    """Return the duration of `work`, without the time that it waits for the loader."""
-    return duration_of(work, loader.device).minus(loader.waiting)
-
-
-def _measure_cost(
-    bayes: Laplace,
-    methods: Methods,
-    x: Inputs,
-    fit: tuple[TimedLoader, Duration],
-    tune: tuple[TimedLoader, Duration],
-) -> Cost:
-    """Measure short steps again, and compare them with a plain forward pass over the training data.
-
-    Args:
-        bayes, methods: the tuned `Laplace`, and all methods.
-        x: a batch of inputs.
-        fit, tune: the loaders and the durations of the first run.
-    """
-    model, (fitting, fit_time), (tuning, tune_time) = bayes.model, fit, tune
-
-    def fit_again() -> Duration:
-        again = TimedLoader(fitting.loader, "", say_nothing, fitting.device)
-        return _time_without_loading(lambda: Laplace(model).fit(again, progress=False), again)
-
-    def tune_again() -> Duration:
-        again, other = TimedLoader(tuning.loader, "", say_nothing, tuning.device), copy.copy(bayes)
-        return _time_without_loading(lambda: other.tune(again, progress=False), again)
-
-    fit_time, tune_time = median_duration(fit_time, fit_again), median_duration(tune_time, tune_again)
-    forward, prediction = durations_in_turns(
-        lambda: plain_logits(model, x), lambda: methods["bitbayes"](x), fitting.device
-    )
-    n = row_count(x)
-    one_pass = forward.work / n * fitting.rows
-    return Cost(
-        fit_seconds=fit_time.seconds,
-        tune_seconds=tune_time.seconds,
-        predict_milliseconds=1000 * prediction.seconds / n,
-        forward_milliseconds=1000 * forward.seconds / n,
-        fit=fit_time.work / one_pass,
-        tune=tune_time.work / one_pass,
-        predict=prediction.work / forward.work,
-    )
-
-
-@contextmanager
-def _edge_warnings_as_notes(column: str, notes: list[str]) -> Iterator[None]:
-    """Turn each `EdgeWarning` into a note of the report, and pass all other warnings on."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", EdgeWarning)
-        yield
-    for warning in caught:
-        if issubclass(warning.category, EdgeWarning):
-            notes.append(f"{column}: {warning.message}")
-        else:
-            warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
+    sets = zip(GENERATED, kinds, inputs_of, strict=True)
+    return [(name, kind, OutlierInputs(data, None)) for name, kind, data in sets]
 
 
 def _versions(device: torch.device) -> dict[str, str]:

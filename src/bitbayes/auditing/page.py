@@ -9,13 +9,17 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from bitbayes.auditing import captions, charts
-from bitbayes.auditing.findings import KEPT_SHARES, USUAL_SHARE, Audit, ClassLimits
-from bitbayes.auditing.table import ARROWS, table_sections
-from bitbayes.auditing.verdict import advise, compare, write_verdict
-from bitbayes.auditing.words import METHOD_TITLES, join_names, per_hundred, percent, write_chosen
+from bitbayes.auditing.advice import advise
+from bitbayes.auditing.alerts import find_alerts
+from bitbayes.auditing.bootstrap import RESAMPLES, SMOOTH_RESAMPLES
+from bitbayes.auditing.findings import ADDED, KEPT_SHARES, USUAL_SHARE, Audit, ClassLimits
+from bitbayes.auditing.table import ARROWS, detail_rows, table_sections
+from bitbayes.auditing.verdict import compare, write_verdict
+from bitbayes.auditing.words import join_names, per_hundred, percent, styles, title_of, write_chosen
 
+MOST_COLUMNS_ON_PHONES = 4  # with more, a table scrolls sideways
 MOST_CLASSES_IN_TABLE = 20  # of limits at infinity
-CHANGE_WORDS = {"better": "▲ better", "same": "= no clear change", "worse": "▼ worse"}
+CHANGE_WORDS = {"better": "▲ better", "same": "= level", "worse": "▼ worse", "mixed": "± mixed"}
 # This is in the page's head. By it `bitbayes audit` recognises a report, which it may replace.
 GENERATOR = "bitbayes audit"
 
@@ -38,20 +42,28 @@ def page_values(audit: Audit) -> dict[str, Any]:
     return {
         "audit": audit,
         "generator": GENERATOR,
-        "style": Markup(_read("page.css")),
+        "stylesheet": Markup(_read("page.css")),
         "script": Markup(_read("page.js")),
         "verdict": write_verdict(audit),
+        "alerts": find_alerts(audit),
         "comparisons": compare(audit),
         "change_words": CHANGE_WORDS,
         "advice": advise(audit),
         "sections": table_sections(audit),
         "arrows": ARROWS,
-        "names": METHOD_TITLES,
+        "wide": len(audit.methods) > MOST_COLUMNS_ON_PHONES,
+        "resamples": RESAMPLES,
+        "smooth": SMOOTH_RESAMPLES,
+        "others": join_names([m for m in audit.methods if m != audit.base and m not in ADDED] or [""]),
+        "names": {method: title_of(method) for method in (*audit.methods, *audit.chosen)},
+        "style_of": styles(audit.methods, audit.base),
+        "side_by_side": audit.side_by_side,
+        "details": {title_of(method): detail_rows(audit, method) for method in audit.details},
         "percent": percent,
         "per_hundred": per_hundred,
         "join_names": join_names,
         "write_chosen": write_chosen,
-        "keys": {method: charts.draw_key(method) for method in audit.methods},
+        "keys": {m: charts.draw_key(style) for m, style in styles(audit.methods, audit.base).items()},
         "trade_off": _picture(audit, charts.draw_trade_off, captions.caption_trade_off, audit.prior_curve),
         "reliability": _picture(audit, charts.draw_reliability, captions.caption_reliability, True),
         "rays": _picture(audit, charts.draw_rays, captions.caption_rays, audit.ray),
@@ -61,12 +73,12 @@ def page_values(audit: Audit) -> dict[str, Any]:
         "strips": {
             (outlier.name, method): charts.draw_strip(audit, outlier, method)
             for outlier in audit.outliers
-            for method in ("plain", "bitbayes")
+            for method in audit.side_by_side
         },
         "kept": KEPT_SHARES,
         "usual": USUAL_SHARE,
         "now": KEPT_SHARES.index(USUAL_SHARE),
-        "cost": captions.describe_cost(audit.cost, audit.sizes["train"]),
+        "cost": captions.describe_cost(audit.cost, audit.sizes["train"]) if audit.cost else "",
         "class_limits": _largest_limits(audit),
         "json_link": _json_link(audit),
     }

@@ -1,6 +1,6 @@
 """The scores of each prior variance, at a temperature of 1 and without a residual: the trade-off."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -8,10 +8,10 @@ from torch import Tensor
 
 from bitbayes import metrics
 from bitbayes.auditing.findings import PriorCurve
-from bitbayes.auditing.predictions import Rated, in_parts
+from bitbayes.auditing.predictions import Rated
 from bitbayes.auditing.progress import ReportProgress
 from bitbayes.laplace import Laplace
-from bitbayes.model import Batch, Inputs, input_batches, labelled_batches
+from bitbayes.model import Batch, input_batches, labelled_batches
 from bitbayes.predicting import Predictor
 from bitbayes.prior import Prior
 
@@ -24,7 +24,7 @@ MOST_INPUTS = 2000
 def measure_prior_curve(
     bayes: Laplace,
     test: Iterable[Any],
-    sets: list[tuple[str, Iterable[Any] | Inputs]],
+    sets: Sequence[tuple[str, Iterable[Any]]],
     report: ReportProgress,
 ) -> PriorCurve:
     """Score every prior variance on the first inputs of the test data and of each set, in one pass.
@@ -50,7 +50,7 @@ def measure_prior_curve(
     auroc, fpr95 = [], []  # of each set, by prior variance
     for number, (_, data) in enumerate(sets):
         report(stage, 1 + number, steps)
-        outside = _rate(bayes, _first(input_batches(in_parts(data), bayes.model)))
+        outside = _rate(bayes, _first(input_batches(data, bayes.model)))
         pairs = [(of_data.scores, of_set.scores) for of_data, of_set in zip(inside, outside, strict=True)]
         auroc.append([metrics.auroc(*pair) for pair in pairs])
         fpr95.append([metrics.fpr95(*pair) for pair in pairs])

@@ -1,12 +1,13 @@
 """How an audit reports its progress, and bars that show it: on stderr, or in a notebook."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Self
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
+from bitbayes.model import Batch
 from bitbayes.progress import in_notebook, on_terminal
 
 # Called with the name of a stage, the steps done, and the number of all its steps (None if unknown).
@@ -34,6 +35,14 @@ def shown(progress: bool | ReportProgress | None) -> Iterator[ReportProgress]:
     else:
         with ProgressBars() as bars:
             yield bars
+
+
+def reported(steps: Iterable[Batch], stage: str, total: int, report: ReportProgress) -> Iterator[Batch]:
+    """Yield the steps of a stage, and report each. A total of 0 is unknown."""
+    report(stage, 0, total or None)
+    for done, step in enumerate(steps):
+        yield step
+        report(stage, done + 1, total or None)
 
 
 class ProgressBars:

@@ -1,5 +1,7 @@
 """How each method ranks inputs, and which outliers get through a threshold."""
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor
 
@@ -13,11 +15,16 @@ NEAREST_TO_ONE = 1e-7
 BEYOND = 0.01
 
 
-def rank_test(on_test: Predictions, sets: list[dict[str, Ranked]]) -> dict[str, Ranking]:
-    """Return the ranking of each method, with an axis that shows the test data and all sets of outliers."""
+def rank_test(
+    on_test: Predictions, sets: list[dict[str, Ranked]], by: Mapping[str, str]
+) -> dict[str, Ranking]:
+    """Return the ranking of each method, with an axis that shows the test data and all sets of outliers.
+
+    `by`: what the scores of each method are, as in `Ranking`.
+    """
     return {
         method: _rank(
-            "score" if method in ("bitbayes", "paper") else "confidence",
+            by[method],
             rated.scores,
             [ranked[method].scores for ranked in sets],
         )
@@ -58,7 +65,7 @@ def _on_axis(by: str, scores: Tensor) -> Tensor:
     Scores far away are some hundred times those of the test data.
     """
     scores = scores.double()
-    if by == "score":
+    if by != "confidence":
         return scores.sign() * scores.abs().log1p()
     return scores.clamp(NEAREST_TO_ONE, 1 - NEAREST_TO_ONE).logit()
 

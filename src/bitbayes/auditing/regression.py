@@ -17,7 +17,7 @@ INSTEAD = (
 )
 
 
-def refuse_regression(model: nn.Module, train: Iterable[Any]) -> None:
+def refuse_regression(model: nn.Module, train: Any) -> None:
     """Raise if the model is a `Laplace` for values, or if the targets of the first batch are real numbers.
 
     A loader that will not do is left to the checks of the audit.

@@ -1,14 +1,19 @@
 """The result of `bitbayes.audit`: the findings, with methods to show and to save them."""
 
 import json
+from collections.abc import Sequence
+from dataclasses import asdict
 from os import PathLike
 from pathlib import Path
+from typing import Any
 
+from bitbayes.auditing.advice import advise
+from bitbayes.auditing.alerts import Alert, find_alerts
 from bitbayes.auditing.findings import Audit
 from bitbayes.auditing.notebook import render_summary
 from bitbayes.auditing.page import render_page
 from bitbayes.auditing.terminal import write_summary
-from bitbayes.auditing.verdict import write_verdict
+from bitbayes.auditing.verdict import compare, write_verdict
 from bitbayes.io.atomic_write import check_writable, write_text
 
 JSON_START = '{\n "schema":'  # how `to_json` begins
@@ -25,6 +30,24 @@ class AuditReport(Audit):
     def verdict(self) -> str:
         """The result in one sentence."""
         return write_verdict(self)
+
+    @property
+    def alerts(self) -> list[Alert]:
+        """What makes the numbers less sure than they look: each has a `text` and a `remedy`."""
+        return find_alerts(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all numbers, the verdict, what to do and the alerts, as dicts and lists for JSON.
+
+        The key "schema" holds the version of the layout.
+        """
+        written: dict[str, Sequence[Any]] = {
+            "comparisons": compare(self),
+            "advice": advise(self),
+            "alerts": find_alerts(self),
+        }
+        sentences = {name: [asdict(each) for each in parts] for name, parts in written.items()}
+        return super().to_dict() | {"verdict": self.verdict, **sentences}
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the report as one HTML file. An existing file is replaced completely or not at all."""

@@ -1,15 +1,18 @@
 """Score the audited methods on the test data, on outliers, along rays, and at infinity."""
 
-from collections.abc import Iterable
+from collections.abc import Collection
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from bitbayes import metrics
 from bitbayes.auditing import bootstrap
 from bitbayes.auditing.examples import SurestOutliers
 from bitbayes.auditing.findings import (
+    COMPARED_ON_OUTLIERS,
+    COMPARED_ON_TEST,
     ClassLimits,
     OutlierGroup,
     OutlierScores,
@@ -21,9 +24,10 @@ from bitbayes.auditing.findings import (
     TestScores,
 )
 from bitbayes.auditing.generated import pieces, scaled
-from bitbayes.auditing.predictions import Methods, Predictions, Ranked, predict_outliers
+from bitbayes.auditing.predictions import Methods, Predictions, Ranked, arguments_for, predict_outliers
 from bitbayes.auditing.progress import ReportProgress
 from bitbayes.auditing.rankings import rank_outliers
+from bitbayes.auditing.reading import OutlierInputs
 from bitbayes.errors import BitbayesError, DataError
 from bitbayes.laplace import Laplace
 from bitbayes.model import Inputs, row_count
@@ -47,30 +51,42 @@ class PredictedSet(NamedTuple):
     examples: SurestOutliers
 
 
-def score_test(predicted: Predictions, labels: Tensor) -> dict[str, TestScores]:
-    """Return the scores of each method from its probabilities (n, k) and the labels (n,)."""
+def score_test(predicted: Predictions, labels: Tensor, columns: Collection[str]) -> dict[str, TestScores]:
+    """Return the scores of each method from its probabilities (n, k) and the labels (n,).
+
+    Each is compared with the other methods that have a column.
+    """
     weights = bootstrap.resample(len(labels), TEST_SEED)
-    draws = {
-        method: bootstrap.resampled_test_scores(weights, rated.probs, labels)
-        for method, rated in predicted.items()
-    }
-    errors = {method: metrics.ece(rated.probs, labels) for method, rated in predicted.items()}
-    for method, error in errors.items():  # before the methods are compared with the plain network
-        draws[method]["ece"] = bootstrap.centred(draws[method]["ece"], error)
-    scores = {}
-    for method, (probs, _) in predicted.items():
+    alike = {method: _first_alike(predicted, method) for method in predicted}
+    measured: dict[str, dict[str, float]] = {}
+    draws: dict[str, dict[str, Tensor]] = {}
+    for method, first in alike.items():
+        if method != first:  # the energy has the plain network's probabilities
+            measured[method], draws[method] = measured[first], draws[first]
+            continue
+        probs = predicted[method].probs
+        measured[method] = _measure_test(probs, labels)
+        draws[method] = bootstrap.resampled_test_scores(weights, probs, labels)
+        for name in bootstrap.SHIFTED:  # before the methods are compared
+            draws[method][name] = bootstrap.centred(draws[method][name], measured[method][name])
+    against = bootstrap.compare_all(draws, COMPARED_ON_TEST, columns)
+    scores: dict[str, TestScores] = {}
+    for method, first in alike.items():
+        if method != first:
+            scores[method] = replace(scores[first], against=against[method])
+            continue
+        probs = predicted[method].probs
         bins = metrics.reliability(probs, labels)
         band = bootstrap.resampled_bin_accuracy(weights, probs, labels)
         ends = [
             bootstrap.interval(values) if n else [None, None]
             for n, values in zip(bins.count, band.T, strict=True)
         ]
+        floor = metrics.calibration_floor(probs)
         scores[method] = TestScores(
-            accuracy=metrics.accuracy(probs, labels),
-            confidence=metrics.mmc(probs),
-            nll=metrics.nll(probs, labels),
-            ece=errors[method],
-            brier=metrics.brier(probs, labels),
+            **measured[method],
+            floor=floor.mean,
+            floor_interval=[floor.low, floor.high],
             reliability=ReliabilityDiagram(
                 count=bins.count.tolist(),
                 confidence=_nan_to_none(bins.confidence),
@@ -79,15 +95,41 @@ def score_test(predicted: Predictions, labels: Tensor) -> dict[str, TestScores]:
                 high=[high for _, high in ends],
             ),
             intervals=bootstrap.intervals(draws[method]),
-            against_plain=bootstrap.compare(draws[method], draws["plain"], outliers=False),
+            against=against[method],
         )
     return scores
 
 
+def _first_alike(predicted: Predictions, method: str) -> str:
+    """Return the first method with the same probabilities."""
+    own = predicted[method].probs
+    return next(other for other, rated in predicted.items() if torch.equal(rated.probs, own))
+
+
+def _measure_test(probs: Tensor, labels: Tensor) -> dict[str, float]:
+    confidence, answers = probs.max(1)
+    right = answers == labels
+    parts = metrics.brier_decomposition(probs, labels)
+    return {
+        "accuracy": metrics.accuracy(probs, labels),
+        "confidence": metrics.mmc(probs),
+        "nll": metrics.nll(probs, labels),
+        "brier": metrics.brier(probs, labels),
+        "brier_calibration": parts.calibration,
+        "brier_refinement": parts.refinement,
+        "ece": metrics.ece(probs, labels),
+        "smooth_ece": metrics.smooth_ece(probs, labels),
+        "debiased_rmsce": metrics.debiased_rmsce(probs, labels),
+        "classwise_ece": metrics.classwise_ece(probs, labels),
+        "aurc": metrics.aurc(confidence, right),
+        "augrc": metrics.augrc(confidence, right),
+    }
+
+
 def predict_sets(
     methods: Methods,
-    sets: list[tuple[str, str, Iterable[Any] | Inputs]],
-    model: nn.Module,
+    sets: list[tuple[str, str, OutlierInputs]],
+    base: str,
     report: ReportProgress,
     notes: list[str],
 ) -> list[PredictedSet]:
@@ -99,17 +141,17 @@ def predict_sets(
     Args:
         methods: the methods by name.
         sets: the name, the kind (see `OutlierSet`) and the inputs of each set.
-        model: the audited network.
+        base: the column that chooses the examples.
         report: called with the progress.
         notes: notes for the report are appended here.
     """
     predicted_sets = []
     for number, (name, kind, data) in enumerate(sets):
         report("Outliers", number, len(sets))
-        examples = SurestOutliers()
+        examples = SurestOutliers(base)
         try:
-            ranked = predict_outliers(methods, data, model, examples)
-        except Exception as error:  # the network's own code can raise anything on inputs of another shape
+            ranked = predict_outliers(methods, data.batches(), examples)
+        except Exception as error:  # a loader can raise anything
             if kind == "given":
                 raise DataError(f"outliers {name!r}: {error}") from error
             if not isinstance(error, BitbayesError):
@@ -123,13 +165,18 @@ def predict_sets(
 
 def score_outliers(
     on_test: Predictions, rankings: dict[str, Ranking], sets: list[PredictedSet]
-) -> tuple[list[OutlierSet], dict[str, OutlierGroup]]:
-    """Score every method on every set of outliers, and on the unfamiliar and the far sets together."""
-    weights = bootstrap.resample(len(on_test["plain"].scores), TEST_SEED)
+) -> tuple[list[OutlierSet], dict[str, OutlierGroup], dict[str, dict[str, OutlierScores]]]:
+    """Score every method on every set of outliers, and on the unfamiliar and the far sets together.
+
+    `rankings` are those of the methods that have a column. The last result has the scores of the others, by
+    method and set.
+    """
+    details: dict[str, dict[str, OutlierScores]] = {m: {} for m in on_test if m not in rankings}
+    weights = bootstrap.resample(len(next(iter(on_test.values())).scores), TEST_SEED)
     scored: list[OutlierSet] = []
     draws: list[dict[str, dict[str, Tensor]]] = []  # of each set: by method, by score
     for number, (name, kind, ranked, _) in enumerate(sets):
-        size = len(ranked["plain"].scores)
+        size = len(next(iter(ranked.values())).scores)
         outlier_weights = bootstrap.resample(size, OUTLIER_SEED + number)
         draws.append(
             {
@@ -139,19 +186,25 @@ def score_outliers(
                 for method, each in ranked.items()
             }
         )
+        against = bootstrap.compare_all(draws[-1], COMPARED_ON_OUTLIERS, rankings)
         scores = {
             method: _outlier_scores(
                 each.confidence.double().mean().item(),
                 metrics.auroc(on_test[method].scores, each.scores),
                 metrics.fpr95(on_test[method].scores, each.scores),
                 draws[-1][method],
-                draws[-1]["plain"],
+                against[method],
             )
             for method, each in ranked.items()
         }
-        passing = {method: rank_outliers(rankings[method], each.scores) for method, each in ranked.items()}
-        scored.append(OutlierSet(name, kind, size, scores, passing))
-    return scored, _score_groups(scored, draws)
+        passing = {
+            method: rank_outliers(ranking, ranked[method].scores) for method, ranking in rankings.items()
+        }
+        columns = {method: scores.pop(method) for method in rankings}
+        scored.append(OutlierSet(name, kind, size, columns, passing))
+        for method, each in scores.items():
+            details[method][name] = each
+    return scored, _score_groups(scored, draws), details
 
 
 def _score_groups(
@@ -169,8 +222,11 @@ def _score_groups(
         if not members:
             continue
         means = {
-            method: bootstrap.mean_draws([draws[i][method] for i in members]) for method in draws[members[0]]
+            method: bootstrap.mean_draws([draws[i][method] for i in members])
+            for method in sets[members[0]].scores
         }
+
+        against = bootstrap.compare_all(means, COMPARED_ON_OUTLIERS, means)
 
         def mean(method: str, score: str, members: list[int] = members) -> float:
             values = [float(getattr(sets[i].scores[method], score)) for i in members]
@@ -184,7 +240,7 @@ def _score_groups(
                     mean(method, "auroc"),
                     mean(method, "fpr95"),
                     means[method],
-                    means["plain"],
+                    against[method],
                 )
                 for method in means
             },
@@ -193,20 +249,22 @@ def _score_groups(
 
 
 def _outlier_scores(
-    confidence: float, auroc: float, fpr95: float, draws: dict[str, Tensor], plain: dict[str, Tensor]
+    confidence: float,
+    auroc: float,
+    fpr95: float,
+    draws: dict[str, Tensor],
+    against: dict[str, dict[str, str]],
 ) -> OutlierScores:
     return OutlierScores(
         confidence=confidence,
         auroc=auroc,
         fpr95=fpr95,
         intervals=bootstrap.intervals(draws),
-        against_plain=bootstrap.compare(draws, plain, outliers=True),
+        against=against,
     )
 
 
-def score_scaled(
-    methods: Methods, inputs: Inputs, labels: Tensor, model: nn.Module, notes: list[str]
-) -> list[ScaledTest]:
+def score_scaled(methods: Methods, inputs: Inputs, labels: Tensor, notes: list[str]) -> list[ScaledTest]:
     """Measure accuracy and confidence at δ·x for small δ, where the network may well be right.
 
     `labels` are those of the inputs, and of more.
@@ -220,7 +278,7 @@ def score_scaled(
                 chosen[method].append(rated.probs.argmax(1))
 
         try:
-            ranked = predict_outliers(methods, scaled(inputs, delta), model, note)
+            ranked = predict_outliers(methods, OutlierInputs(scaled(inputs, delta), None).batches(), note)
         except BitbayesError as error:
             notes.append(f"Scaled test inputs stop before × {delta:g}: {error}")
             break
@@ -237,7 +295,7 @@ def score_scaled(
 
 
 def score_rays(
-    methods: Methods, inputs: Inputs, model: nn.Module, report: ReportProgress, notes: list[str]
+    methods: Methods, inputs: Inputs, report: ReportProgress, notes: list[str]
 ) -> RayConfidence | None:
     """Measure the confidence at δ·x for growing δ, until the network overflows."""
     x = pieces(inputs, MOST_INPUTS_ALONG_RAYS)[0]
@@ -246,7 +304,7 @@ def score_rays(
     for number, delta in enumerate(RAY_DELTAS):
         report("Far away", number, len(RAY_DELTAS))
         try:
-            ranked = predict_outliers(methods, scaled(x, delta), model)
+            ranked = predict_outliers(methods, OutlierInputs(scaled(x, delta), None).batches())
         except BitbayesError as error:
             notes.append(f"Far-away test inputs stop before δ = {delta:g}: {error}")
             break
@@ -267,6 +325,7 @@ def score_limits(
 
     If the network has no limits, the list is empty and a note says why.
     """
+    inputs = arguments_for(bayes.model)(inputs)
     if not isinstance(inputs, Tensor):
         notes.append("The limits of confidence at infinity were skipped: they need inputs in one tensor.")
         return []

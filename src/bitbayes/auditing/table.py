@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from bitbayes.auditing.findings import Audit, Interval, OutlierScores, TestScores
 from bitbayes.auditing.words import percent
 
+OUTLIER_MEASURES = ("AUROC, %", "auroc"), ("FPR95, %", "fpr95"), ("confidence, %", "confidence")
 ARROWS = {"better": "▲", "worse": "▼", "same": ""}
 
 
@@ -14,8 +15,8 @@ class TableRow:
     """A label and one number per method, in the order of `Audit.methods`.
 
     `best` marks the best numbers. `intervals` are 95 % intervals, as text. `changes` compares each number
-    with the plain network's: "better", "worse" or "same". It is "" for the plain network itself, and for
-    numbers without a better direction.
+    with that of the first column: "better", "worse" or "same". It is "" for the first column itself, and for
+    numbers that are not compared.
     """
 
     label: str
@@ -40,9 +41,17 @@ def table_sections(audit: Audit) -> list[TableSection]:
     on_test = [
         _make_row("Accuracy, %", test, "accuracy", percent, max),
         _make_row("Mean confidence, %", test, "confidence", percent, None),
-        _make_row("Calibration error (ECE), %", test, "ece", percent, min),
         _make_row("Log loss (NLL)", test, "nll", _three_digits, min),
         _make_row("Brier score", test, "brier", _three_digits, min),
+        _make_row("– calibration", test, "brier_calibration", _three_digits, min),
+        _make_row("– refinement", test, "brier_refinement", _three_digits, min),
+        _make_row("Calibration error (ECE), %", test, "ece", percent, min),
+        _make_floor_row(test),
+        _make_row("Smooth ECE, %", test, "smooth_ece", percent, min),
+        _make_row("Debiased (RMSCE), %", test, "debiased_rmsce", percent, min),
+        _make_row("Class-wise ECE, %", test, "classwise_ece", percent, min),
+        _make_row("AURC, %", test, "aurc", _two_digits, min),
+        _make_row("AUGRC, %", test, "augrc", _two_digits, min),
     ]
     sections = [TableSection("Test data", "", on_test)]
     if audit.scaled:
@@ -63,6 +72,39 @@ def _make_outlier_section(audit: Audit, title: str, better: str, score: str) -> 
         for outlier in audit.outliers
     ]
     return TableSection(title, better, rows)
+
+
+def _make_floor_row(scores: Sequence[TestScores]) -> TableRow:
+    """Return the ECE of a perfectly calibrated method of the same confidences."""
+    blank = [""] * len(scores)
+    return TableRow(
+        "– if calibrated, %",
+        [percent(each.floor) for each in scores],
+        [False] * len(scores),
+        [_write_interval(each.floor_interval, percent) for each in scores],
+        blank,
+    )
+
+
+def detail_rows(audit: Audit, method: str) -> list[TableRow]:
+    """Return the scores of a method without a column: on the test data, then on each set of outliers."""
+    detail = audit.details[method]
+    test = [detail.test]
+    return [
+        _make_row("Accuracy, %", test, "accuracy", percent, None),
+        _make_row("Mean confidence, %", test, "confidence", percent, None),
+        _make_row("Log loss (NLL)", test, "nll", _three_digits, None),
+        _make_row("Calibration error (ECE), %", test, "ece", percent, None),
+        *(
+            _make_row(f"{name}: {label}", [scores], score, percent, None)
+            for name, scores in detail.outliers.items()
+            for label, score in (
+                ("AUROC, %", "auroc"),
+                ("FPR95, %", "fpr95"),
+                ("confidence, %", "confidence"),
+            )
+        ),
+    ]
 
 
 def _make_scaled_rows(audit: Audit) -> list[TableRow]:
@@ -93,14 +135,19 @@ def _make_row(
         values,
         best=[value == winner for value in values],
         intervals=[_write_interval(each.intervals[name], write) for each in scores],
-        # The first is the plain network.
-        changes=["", *(each.against_plain.get(name, "") for each in scores[1:])],
+        # The first is the base.
+        changes=["", *(next(iter(each.against.values()), {}).get(name, "") for each in scores[1:])],
     )
 
 
 def _write_interval(ends: Interval, write: Callable[[float], str]) -> str:
     low, high = map(write, ends)
     return low if low == high else f"{low}–{high}"
+
+
+def _two_digits(rate: float) -> str:
+    """Write a fraction in per cent. The areas under risks are often below 0.1 %."""
+    return f"{100 * rate:.2f}"
 
 
 def _three_digits(number: float) -> str:

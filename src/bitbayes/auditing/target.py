@@ -15,19 +15,23 @@ from bitbayes.errors import ArgumentError, DataError, ModelError
 from bitbayes.toys import digits, digits_lenet, validation_split
 
 REQUIRED_KEYS = ("model", "train", "validation", "test")
-ALLOWED_KEYS = (*REQUIRED_KEYS, "outliers")
+ALLOWED_KEYS = (*REQUIRED_KEYS, "models", "outliers")
 
 
 @dataclass(frozen=True)
 class Target:
-    """A model, loaders of (x, y), and outliers: inputs by name that belong to none of the classes."""
+    """Predictors, labelled data, and outliers: inputs by name that belong to none of the classes.
+
+    models: a network, or predictors by name.
+    train, validation: None if they were not given.
+    """
 
     subject: str
-    model: nn.Module
-    train: Iterable[Any]
-    validation: Iterable[Any]
-    test: Iterable[Any]
-    outliers: Mapping[str, Iterable[Any] | Tensor]
+    models: Any
+    train: Any
+    validation: Any
+    test: Any
+    outliers: Mapping[str, Any]
 
 
 def embedded_target(seed: int) -> Target:
@@ -36,7 +40,7 @@ def embedded_target(seed: int) -> Target:
     validation, test = validation_split(data.test_images, data.test_labels, 1000, seed)
     return Target(
         subject="LeNet on the embedded MNIST digits",
-        model=digits_lenet(),
+        models=digits_lenet(),
         train=_make_loader(data.train_images, data.train_labels),
         validation=_make_loader(*validation),
         test=_make_loader(*test),
@@ -97,13 +101,20 @@ def _check_returned(name: str, returned: Any) -> Target:
     if not isinstance(returned, Mapping):
         kind = type(returned).__name__
         raise DataError(f"{name} returned a {kind}: it must return a dict with the keys {allowed}")
-    if missing := [key for key in REQUIRED_KEYS if key not in returned]:
+    if "model" in returned and "models" in returned:
+        raise DataError(f'{name} returned a dict with "model" and "models": give one of them')
+    several = "models" in returned
+    required = ("models", "test") if several else REQUIRED_KEYS
+    if missing := [key for key in required if key not in returned]:
         raise DataError(f"{name} returned a dict without {_quote(missing)}: it has {_quote(returned)}")
     if unknown := [key for key in returned if key not in ALLOWED_KEYS]:
         raise DataError(
             f"{name} returned a dict with {_quote(unknown)}: the keys that mean something are {allowed}"
         )
-    if not isinstance(returned["model"], nn.Module):
+    if several and not isinstance(returned["models"], Mapping):
+        kind = type(returned["models"]).__name__
+        raise DataError(f'{name}: "models" is a {kind}: it must be a dict from a name to a predictor')
+    if not several and not isinstance(returned["model"], nn.Module):
         kind = type(returned["model"]).__name__
         raise ModelError(f'{name}: "model" is a {kind}: it must be a torch.nn.Module that returns logits')
     outliers = returned.get("outliers", {})
@@ -112,7 +123,9 @@ def _check_returned(name: str, returned: Any) -> Target:
             f'{name}: "outliers" is a {type(outliers).__name__}: '
             "it must be a dict from a name to a tensor of inputs or a loader"
         )
-    return Target(name, **{key: returned[key] for key in REQUIRED_KEYS}, outliers=outliers)
+    models = returned["models"] if several else returned["model"]
+    data = {key: returned.get(key) for key in ("train", "validation", "test")}
+    return Target(name, models, **data, outliers=outliers)
 
 
 def _describe(error: BaseException) -> str:

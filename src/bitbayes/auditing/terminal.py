@@ -1,35 +1,58 @@
 """The audit for the terminal: the conclusion, then all numbers. Both fit into 80 columns."""
 
+import re
 import textwrap
 
 from rich import box
 from rich.markup import escape
 from rich.table import Table
 
+from bitbayes.auditing.advice import advise
+from bitbayes.auditing.alerts import find_alerts
 from bitbayes.auditing.findings import Audit
 from bitbayes.auditing.table import table_sections
-from bitbayes.auditing.verdict import advise, compare, write_verdict
-from bitbayes.auditing.words import METHOD_TITLES
+from bitbayes.auditing.verdict import Comparison, compare, write_verdict
+from bitbayes.auditing.words import title_of
 
 WIDTH = 80
+# Of the labels of the rows, and between two columns.
+LABELS, PADDING = 28, 2
+# The width of a column's title: a number such as *100.0 needs the smaller one.
+MINIMUM, LONGEST = 6, 11
 BEST_MARK = "*"  # bold print is lost in a pipe
 
 
 def write_conclusion(audit: Audit) -> str:
-    """Return the verdict, the three comparisons, and what to do."""
+    """Return the verdict, the alerts, a comparison for each kind of inputs, and what to do."""
     lines = [*textwrap.wrap(write_verdict(audit), WIDTH), ""]
+    for alert in find_alerts(audit):
+        lines += textwrap.wrap(
+            f"{alert.text} {alert.remedy}", WIDTH, initial_indent="! ", subsequent_indent="  "
+        )
     comparisons = compare(audit)
-    label = max(len(each.title) for each in comparisons)
-    numbers = [f"{each.plain} → {each.bitbayes}" for each in comparisons]
-    width = max(map(len, numbers))
-    for each, number in zip(comparisons, numbers, strict=True):
-        lines.append(f"  {each.title:{label}}  {number:>{width}}  {each.change:6}  {each.measure}")
-    if len(comparisons) > 1:
-        lines.append("  (through a threshold that accepts 95 % of the familiar inputs)")
+    if comparisons:
+        lines += ["", *_write_comparisons(comparisons)]
     for advice in advise(audit):
         lines += ["", *textwrap.wrap(advice.text, WIDTH)]
         lines += [f"    {line}".rstrip() for line in advice.code.splitlines()]
-    return "\n".join(lines)
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).rstrip()
+
+
+def _write_comparisons(comparisons: list[Comparison]) -> list[str]:
+    """Return two lines for each comparison: the numbers of the two columns, and the best of all."""
+    label = max(len(each.title) for each in comparisons)
+    numbers = [f"{each.before} → {each.after}" for each in comparisons]
+    width = max(map(len, numbers))
+    lines = []
+    for each, number in zip(comparisons, numbers, strict=True):
+        word = "level" if each.change == "same" else each.change
+        lines.append(f"  {each.title:{label}}  {number:>{width}}  {word:6}  {each.measure}")
+        indent = " " * (label + 4)
+        text = f"{each.rival} → {each.name}. {each.best}"
+        lines += textwrap.wrap(text, WIDTH, initial_indent=indent, subsequent_indent=indent)
+    if len(comparisons) > 1:
+        lines.append("  (stopped by a threshold that accepts 95% of the familiar inputs)")
+    return lines
 
 
 def write_summary(audit: Audit) -> str:
@@ -42,8 +65,10 @@ def terminal_table(audit: Audit) -> Table:
     """Return all scores of all methods as a table of rich. The best of each row has a mark and is bold."""
     table = Table(box=box.SIMPLE_HEAD, title=escape(audit.subject), title_justify="left", pad_edge=False)
     table.add_column("", overflow="fold")
+    room = (WIDTH - LABELS) // len(audit.methods) - PADDING
     for method in audit.methods:
-        table.add_column(METHOD_TITLES[method].replace(" ", "\n"), justify="right", no_wrap=True)
+        lines = textwrap.wrap(title_of(method), max(MINIMUM, min(LONGEST, room)))
+        table.add_column(escape("\n".join(lines)), justify="right", no_wrap=True)
     for section in table_sections(audit):
         better = f"\n[dim]({section.better} is better)[/dim]" if section.better else ""
         table.add_row(f"[bold]{section.title}[/bold]{better}")

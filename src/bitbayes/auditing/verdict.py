@@ -1,132 +1,159 @@
-"""The verdict of an audit, written from its numbers: one sentence, three comparisons, and what to do.
+"""The verdict of an audit, written from its numbers: one sentence, and a comparison for each kind of inputs.
 
-The sentences must hold for every outcome. bitbayes may help, change nothing, or do harm, and each of the
-three comparisons (familiar, unfamiliar and far inputs) can come out in its own way.
+The sentences must hold for every outcome. A column may be better, worse, not clearly different, or better by
+one measure and worse by another; and that on familiar, on unfamiliar and on far-away inputs. bitbayes is
+compared with the best of the other columns, not with the plain network. Inputs that the audit makes up can
+cost it the verdict, but cannot win it.
 """
 
 import math
 from dataclasses import dataclass
-from typing import Literal
 
 from bitbayes.auditing.findings import Audit, OutlierScores, TestScores
-from bitbayes.auditing.words import per_hundred, percent
+from bitbayes.auditing.relations import (
+    Change,
+    against_all,
+    at_chance,
+    best,
+    changes,
+    kinds,
+    others,
+    relation,
+    scores_of,
+    within_noise,
+)
+from bitbayes.auditing.words import join_names, per_hundred, percent
 
-Change = Literal["better", "same", "worse"]
-
+ACCEPTED = "if you accept 95% of normal inputs"
 NOTICEABLE = 0.005  # a difference of two rates: half a percentage point
-NOTICEABLE_CHANGE = 0.01  # against the plain network; a smaller one counts as none
-SMALL_CHANGE = 0.02  # up to this a change that is not significant is called "as before"
-CHANCE = 0.4, 0.6  # an AUROC between these is hardly better or worse than chance
+FEW_VALIDATION = 200  # points; `tune` asks for some hundred
+MANY_THROUGH = 0.5  # the share of unfamiliar inputs that get through, from which on "they still do"
+# The columns whose names are not words of a sentence.
+WORDS = {"temperature": "temperature scaling"}
+MEASURE_TITLES = {"nll": "log loss", "ece": "ECE", "accuracy": "accuracy", "auroc": "AUROC"}
+KIND_TITLES = {
+    "familiar": "Familiar inputs",
+    "unfamiliar": "Unfamiliar inputs",
+    "noise": "Noise",
+    "far": "Far-away inputs",
+}
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """The same number of the plain network and of bitbayes, on one kind of inputs.
+    """Two columns on one kind of inputs: bitbayes and the best of the others; or the best two, without it.
 
     Attributes:
         kind: "familiar", "unfamiliar" or "far".
         title: the kind in words.
         measure: what the numbers are.
-        plain, bitbayes: the numbers, as text.
-        change: whether bitbayes is "better", the "same" or "worse".
-        detail: a sentence with further numbers.
+        rival, name: the columns, as a sentence names them. `name` is bitbayes, or the best.
+        before, after: their numbers, as text.
+        change: whether `name` is "better", the "same", "worse", or "mixed".
+        detail: further numbers.
+        best: the best of all columns, with its interval, and those to which it is not clearly better.
     """
 
     kind: str
     title: str
     measure: str
-    plain: str
-    bitbayes: str
+    rival: str
+    name: str
+    before: str
+    after: str
     change: Change
     detail: str
-
-
-@dataclass(frozen=True)
-class Advice:
-    """What to do, and the lines of Python that do it (none if there is nothing to run)."""
-
-    text: str
-    code: str = ""
+    best: str
 
 
 def compare(audit: Audit) -> list[Comparison]:
-    """Return the comparisons on familiar, unfamiliar and far inputs. The latter two need outliers."""
-    comparisons = [_compare_familiar(audit)]
-    if "unfamiliar" in audit.groups:
-        comparisons.append(_compare_outliers(audit, "unfamiliar", "Unfamiliar inputs"))
-    if "far" in audit.groups:
-        comparisons.append(_compare_outliers(audit, "far", "Far-away inputs"))
-    return comparisons
+    """Return a comparison for each kind of inputs; none if there is only one column."""
+    return [_compare(audit, kind) for kind in kinds(audit)] if len(audit.methods) > 1 else []
 
 
 def write_verdict(audit: Audit) -> str:
-    """Return the verdict in one sentence: what is better, what stays the same, and what is worse."""
-    # The separation from unfamiliar inputs comes first.
-    order = ("unfamiliar", "far", "familiar")
-    comparisons = sorted(compare(audit), key=lambda each: order.index(each.kind))
-    clauses: dict[Change, list[str]] = {"better": [], "same": [], "worse": []}
-    for each in comparisons:
-        clauses[each.change].append(_clause(audit, each))
-    better, same, worse = _join(clauses["better"]), "; ".join(clauses["same"]), _join(clauses["worse"])
-    if better and worse:
-        return f"bitbayes helps in part: {'; '.join(filter(None, (better, same)))}; but {worse}."
-    if worse:
-        return f"bitbayes makes this classifier worse: {'; '.join(filter(None, (worse, same)))}."
-    if better:
-        # No change on familiar inputs is enough: bitbayes is for the unfamiliar ones.
-        in_part = any(each.kind == "unfamiliar" and each.change == "same" for each in comparisons)
-        opening = "bitbayes helps in part" if in_part else "bitbayes helps"
-        return f"{opening}: {'; '.join(filter(None, (better, same)))}."
-    return f"bitbayes makes no clear difference here: {same}."
+    """Return the verdict: what is better, worse, or not clear, and why bitbayes does not help."""
+    if len(audit.methods) == 1:
+        return _write_alone(audit)
+    if not audit.ours:
+        return _write_best(audit)
+    # Once in the sentence is enough.
+    return _write_ours(audit, audit.ours).replace("it stops", f"{ACCEPTED}, it stops", 1)
 
 
-def advise(audit: Audit) -> list[Advice]:
-    """Return what to do, the most important first."""
-    changes = {each.kind: each.change for each in compare(audit)}
-    separation = [changes.get("unfamiliar"), changes.get("far")]
-    advice: list[Advice] = []
-    if changes["familiar"] == "worse":
-        if "better" in separation and "worse" not in separation:
-            advice.append(
-                Advice(
-                    "Keep the plain network’s probabilities. Use bitbayes only to refuse inputs that are "
-                    "unlike the data:",
-                    f"{SET_UP}\n{REFUSE}",
-                )
-            )
-        else:
-            advice.append(_do_not_use(audit))
-    elif "worse" in separation:
-        advice.append(_do_not_use(audit) if "better" not in changes.values() else _choose_yourself(changes))
-    elif "better" in changes.values():
-        advice.append(Advice("Use bitbayes instead of the plain probabilities:", f"{SET_UP}\n{PREDICT}"))
-        if separation != [None, None]:
-            advice.append(Advice("Refuse inputs that are unlike the data:", REFUSE))
-    else:
-        advice.append(_keep(audit))
-    if _is_blind(audit):
-        advice.append(
-            Advice(
-                "To this network the unfamiliar inputs look like its own data: neither its confidence nor "
-                "the score of bitbayes tells them apart. Train it with examples of such inputs, or use a "
-                "network with richer features."
-            )
+def word_of(name: str) -> str:
+    """Return a column's name in a sentence: not its title, such as "Plain"."""
+    return WORDS.get(name, name)
+
+
+def gains(audit: Audit) -> list[str]:
+    """Return the kinds of inputs on which bitbayes is better than every other column, and which count.
+
+    Inputs that the audit made up do not: to stop noise, or inputs × 2,000, a check of their range will do.
+    """
+    return [kind for kind in _ours_by(audit, "better") if not is_made_up(audit, kind)]
+
+
+def is_made_up(audit: Audit, kind: str) -> bool:
+    """Return whether the audit generated these inputs itself."""
+    return kind == "far" or (kind == "unfamiliar" and not has_given(audit))
+
+
+def has_given(audit: Audit) -> bool:
+    """Return whether the user gave outliers."""
+    return any(each.kind == "given" for each in audit.outliers)
+
+
+def find_reasons(audit: Audit) -> dict[str, str]:
+    """Return why bitbayes may bring no gain: a word for each reason, and the reason as part of a sentence.
+
+    Each of them is a fact about this audit. That it is the cause is likely, not certain.
+    """
+    assert audit.ours
+    n, errors = audit.sizes["validation"], audit.errors.get("validation")
+    reasons: dict[str, str] = {}
+    if n < FEW_VALIDATION or errors == 0:
+        wrong = "" if errors is None else f", {errors or 'none'} of them wrong"
+        reasons["few"] = (
+            f"only {n:,} validation points{wrong}"
+            if n < FEW_VALIDATION
+            else (f"none of the {n:,} validation points is wrong")
         )
-    if "unfamiliar" not in changes or all(each.kind != "given" for each in audit.outliers):
-        advice.append(
-            Advice(
-                "Audit again with inputs of your own that belong to no class. They say more than noise:",
-                'bb.audit(model, train, validation, test, outliers={"name": inputs})',
-            )
-        )
-    return advice
+    familiar = relation(audit, "familiar", audit.ours, audit.base)
+    if "temperature" in audit.test and audit.base != "temperature":
+        temperature = relation(audit, "familiar", "temperature", audit.base)
+        if temperature == familiar == "worse":
+            reasons["shift"] = "temperature scaling got worse, too"
+        if temperature == "better" and relation(audit, "familiar", audit.ours, "temperature") == "same":
+            reasons["temperature"] = "temperature scaling does as well"
+    plain = audit.test[audit.base]
+    if within_noise(plain) and familiar in ("same", "worse"):
+        reasons["calibrated"] = f"the network is calibrated already (ECE {percent(plain.ece)}%, within noise)"
+    if "unfamiliar" in audit.groups:
+        inputs = inputs_of(audit, "unfamiliar")
+        ours = audit.groups["unfamiliar"].scores[audit.ours]
+        if is_blind(audit, "unfamiliar"):
+            reasons["blind"] = f"to this network {inputs} look like its own data"
+        elif ours.fpr95 >= MANY_THROUGH:
+            reasons["through"] = f"{per_hundred(ours.fpr95)} of 100 {inputs} still get through"
+        elif "energy" in audit.test and relation(audit, "unfamiliar", audit.ours, "energy") == "same":
+            reasons["energy"] = f"energy stops {inputs} as well"
+    return reasons
 
 
-IMPORT = "import bitbayes as bb"
-SET_UP = f"{IMPORT}\n\nbayes = bb.Laplace(model)\nbayes.fit(train_loader)\nbayes.tune(val_loader)"
-PREDICT = "probs = bayes.predict_proba(x)"
-REFUSE = "t = bayes.threshold(val_loader, accept=0.95)\naccepted = bayes.score(x) >= t"
-SCALE = f"{IMPORT}\n\nscaled = bb.TemperatureScaling(model).fit(val_loader)\nprobs = scaled.predict_proba(x)"
+def is_blind(audit: Audit, kind: str) -> bool:
+    """Return whether no column separates these inputs from the data."""
+    return all(at_chance(audit, kind, name) for name in audit.methods)
+
+
+def inputs_of(audit: Audit, kind: str) -> str:
+    """Return what a sentence calls this kind of inputs.
+
+    What is unfamiliar is noise if the user gave no outliers.
+    """
+    if kind == "unfamiliar" and not has_given(audit):
+        return "noise inputs"
+    return {"familiar": "familiar inputs", "unfamiliar": "unfamiliar inputs", "far": "far-away inputs"}[kind]
 
 
 def calibration_gap(scores: TestScores, n: int) -> float:
@@ -148,160 +175,201 @@ def describe_gap(scores: TestScores, n: int) -> str:
     return f"{'over' if gap > 0 else 'under'}confident by {percent(abs(gap))} points"
 
 
-def _describe_gaps(plain: TestScores, ours: TestScores, n: int) -> str:
-    before, after = describe_gap(plain, n), describe_gap(ours, n)
-    if before == after:
-        return f"both are {before}"
-    return f"plain is {before}, bitbayes {after}"
+def _ours_by(audit: Audit, change: Change) -> list[str]:
+    """Return the kinds of inputs on which bitbayes relates to the others in this way."""
+    assert audit.ours
+    return [kind for kind in _ordered(audit) if against_all(audit, kind, audit.ours)[0] == change]
 
 
-def change_of(scores: TestScores | OutlierScores, plain: TestScores | OutlierScores, name: str) -> Change:
-    """Return whether a score changed noticeably against the plain network, and clearly beyond chance."""
-    if abs(getattr(scores, name) - getattr(plain, name)) <= NOTICEABLE_CHANGE:
-        return "same"
-    change = scores.against_plain[name]
-    return "better" if change == "better" else "worse" if change == "worse" else "same"
+def _ordered(audit: Audit) -> list[str]:
+    """Return the kinds of inputs. The separation from unfamiliar inputs comes first."""
+    return [*kinds(audit)[1:], "familiar"]
 
 
-def _compare_familiar(audit: Audit) -> Comparison:
-    plain, ours = audit.test["plain"], audit.test["bitbayes"]
-    changes = {name: change_of(ours, plain, name) for name in ("ece", "accuracy")}
-    change: Change = "same"
-    if "worse" in changes.values():
-        change = "worse"
-    elif "better" in changes.values():
-        change = "better"
-    # Show the measure that decides.
-    shown, measure = "ece", "calibration error (ECE), %"
-    if changes["ece"] != change:
-        shown, measure = "accuracy", "accuracy, %"
-    n = audit.sizes["test"]
-    return Comparison(
-        kind="familiar",
-        title="Familiar inputs",
-        measure=measure,
-        plain=percent(getattr(plain, shown)),
-        bitbayes=percent(getattr(ours, shown)),
-        change=change,
-        detail=(
-            f"Claims {percent(plain.confidence)} → {percent(ours.confidence)} %, and is right "
-            f"{percent(plain.accuracy)} → {percent(ours.accuracy)} % of the time: "
-            f"{_describe_gaps(plain, ours, n)}."
-        ),
+def _write_ours(audit: Audit, ours: str) -> str:
+    better, same = _ours_by(audit, "better"), _ours_by(audit, "same")
+    worse = _ours_by(audit, "worse") + _ours_by(audit, "mixed")
+    name = word_of(ours)
+
+    def said(some: list[str]) -> str:
+        return "; ".join(_clause(audit, kind, ours, *against_all(audit, kind, ours)) for kind in some)
+
+    if gains(audit):
+        # No clear change on familiar inputs is enough: bitbayes is for the unfamiliar ones.
+        in_part = worse or ("unfamiliar" in same and not is_made_up(audit, "unfamiliar"))
+        but = f"; but {said(worse)}" if worse else ""
+        return f"{name} helps{' in part' if in_part else ''}: {said(better + same)}{but}."
+    unclear = f"no clear gain on {join_names([inputs_of(audit, kind) for kind in same])}" if same else ""
+    reasons = list(find_reasons(audit).values())
+    why = f" Likely reason{'s' if len(reasons) > 1 else ''}: {'; '.join(reasons)}." if reasons else ""
+    made_up = join_names([inputs_of(audit, kind).removesuffix(" inputs") for kind in better])
+    except_on = f", except on inputs that the audit made up ({made_up})" if better else ""
+    opening = f"{name} does not help here{except_on}"
+    against_base = {relation(audit, kind, ours, audit.base) for kind in kinds(audit)}
+    if "worse" in against_base and not against_base & {"better", "mixed"}:
+        opening = f"{name} makes this classifier worse"
+    return f"{opening}: {'; '.join(filter(None, (said(worse), unclear)))}.{why}"
+
+
+def _write_best(audit: Audit) -> str:
+    """Return the verdict on several predictors without bitbayes: which one is best, where one is."""
+    clauses = []
+    for kind in _ordered(audit):
+        name, rest = best(audit, kind)
+        inputs, number = inputs_of(audit, kind), _number(audit, kind, name)
+        if not rest:
+            measure = "log loss" if kind == "familiar" else "stops"
+            clauses.append(f"on {inputs} {word_of(name)} is best: {measure} {number}")
+        elif len(rest) == len(others(audit, kind, name)):
+            clauses.append(f"on {inputs} no predictor is clearly best")
+        else:
+            names = join_names([word_of(each) for each in [name, *rest]])
+            clauses.append(f"on {inputs} {names} are not clearly apart")
+    return f"O{'; '.join(clauses)[1:]}."
+
+
+def _write_alone(audit: Audit) -> str:
+    """Return the verdict on a single predictor: whether it is calibrated."""
+    scores = audit.test[audit.base]
+    return f"{_write_rates(scores)}. {_describe_calibration(scores, audit.sizes['test'])}"
+
+
+def _describe_best(audit: Audit, kind: str, name: str, rest: list[str]) -> str:
+    """Name the best column by the first measure, and those to which it is not clearly better."""
+    measure = "Lowest log loss" if kind == "familiar" else "Most stopped"
+    unclear = f" Not clearly worse: {join_names([word_of(each) for each in rest])}." if rest else ""
+    return f"{measure}: {word_of(name)}, {_number(audit, kind, name)}.{unclear}"
+
+
+def _number(audit: Audit, kind: str, name: str) -> str:
+    """Return the number by which columns are sorted on this kind of inputs, with its interval."""
+    scores = scores_of(audit, kind, name)
+    if isinstance(scores, TestScores):
+        low, high = scores.intervals["nll"]
+        return f"{scores.nll:.3f} ({low:.3f}–{high:.3f})"
+    low, high = scores.intervals["fpr95"]
+    return f"{_stopped(scores.fpr95)} of 100 ({_stopped(high)}–{_stopped(low)})"
+
+
+def _stopped(through: float) -> str:
+    """Return how many of 100 a threshold stops that lets this share through."""
+    return per_hundred(1 - through)
+
+
+def _clause(audit: Audit, kind: str, name: str, change: Change, rival: str) -> str:
+    """Return the part of the verdict about one kind of inputs."""
+    if kind == "familiar":
+        return _familiar_clause(audit, name, change, rival)
+    ours, theirs = audit.groups[kind].scores[name], audit.groups[kind].scores[rival]
+    inputs, other = inputs_of(audit, kind), word_of(rival)
+    mine, their = _stopped(ours.fpr95), _stopped(theirs.fpr95)
+    if at_chance(audit, kind, name) and at_chance(audit, kind, rival):
+        aurocs = f"AUROC {percent(ours.auroc)}% and {percent(theirs.auroc)}%"
+        return f"neither it nor {other} tells {inputs} from the data ({aurocs})"
+    if change == "mixed":
+        return (
+            f"on {inputs} the measures disagree (AUROC {percent(ours.auroc)}%, {other}: "
+            f"{percent(theirs.auroc)}%; {mine} of 100 stopped, {other}: {their})"
+        )
+    if change == "same":
+        return f"it stops {mine} of 100 {inputs}, not clearly more or fewer than {other} ({their})"
+    if changes(audit, kind, name, rival)["fpr95"] == change:
+        return f"it stops {'only ' if change == 'worse' else ''}{mine} of 100 {inputs} ({other}: {their})"
+    return (
+        f"it ranks {inputs} {change} than {other} (AUROC {percent(ours.auroc)}% and {percent(theirs.auroc)}%)"
     )
 
 
-def _compare_outliers(audit: Audit, kind: str, title: str) -> Comparison:
-    group = audit.groups[kind]
-    plain, ours = group.scores["plain"], group.scores["bitbayes"]
-    by_auroc, by_fpr95 = change_of(ours, plain, "auroc"), change_of(ours, plain, "fpr95")
-    # If the two disagree, there is no clear change. An AUROC that stays near chance is no change either.
-    change = by_auroc if by_fpr95 == "same" else by_fpr95 if by_auroc in ("same", by_fpr95) else "same"
-    if _is_chance(plain) and _is_chance(ours):
-        change = "same"
-    before, after, measure = per_hundred(plain.fpr95), per_hundred(ours.fpr95), "of 100 get through"
-    other = f"AUROC {percent(plain.auroc)} → {percent(ours.auroc)} %"
-    if by_auroc == change != by_fpr95:  # AUROC decides, so it is shown
-        other = f"{before} → {after} {measure}"
-        before, after, measure = percent(plain.auroc), percent(ours.auroc), "AUROC, %"
+def _familiar_clause(audit: Audit, name: str, change: Change, rival: str) -> str:
+    found, other = changes(audit, "familiar", name, rival), word_of(rival)
+
+    def said(wanted: str) -> str:
+        return join_names([_pair(audit, m, name, rival) for m, each in found.items() if each == wanted])
+
+    if change == "same":
+        numbers = _pair(audit, "nll", name, rival)
+        return f"on familiar inputs there is no clear difference from {other} ({numbers})"
+    if change == "mixed":
+        parts = f"better than {other} by {said('better')}, worse by {said('worse')}"
+        return f"on familiar inputs the measures disagree: {parts}"
+    return f"on familiar inputs it is {change} than {other}, by {said(change)}"
+
+
+def _pair(audit: Audit, measure: str, name: str, rival: str) -> str:
+    """Return a measure of two columns on the test data, such as "ECE 1.0% against 3.0%"."""
+    numbers = [getattr(audit.test[each], measure) for each in (name, rival)]
+    mine, theirs = (f"{each:.3f}" if measure == "nll" else f"{percent(each)}%" for each in numbers)
+    return f"{MEASURE_TITLES[measure]} {mine} against {theirs}"
+
+
+def _compare(audit: Audit, kind: str) -> Comparison:
+    first, rest = best(audit, kind)
+    if audit.ours:
+        name = audit.ours
+        change, rival = against_all(audit, kind, name)
+    else:
+        name = first
+        rival = (rest or others(audit, kind, name))[0]
+        change = relation(audit, kind, name, rival)
+        # It is best by one measure, so that a worse other one makes it mixed.
+        change = "mixed" if change == "worse" else change
+    measure, before, after = _shown(audit, kind, name, change, rival)
     return Comparison(
         kind=kind,
-        title=title,
+        title=KIND_TITLES["noise" if kind == "unfamiliar" and not has_given(audit) else kind],
         measure=measure,
-        plain=before,
-        bitbayes=after,
+        rival=word_of(rival),
+        name=word_of(name),
+        before=before,
+        after=after,
         change=change,
-        detail=(
-            f"{other}; mean confidence {percent(plain.confidence)} → {percent(ours.confidence)} % "
-            f"(a blind guess: {percent(1 / audit.classes)} %)."
-        ),
+        detail=_detail(audit, kind, name, rival),
+        best=_describe_best(audit, kind, first, rest),
     )
 
 
-def _clause(audit: Audit, comparison: Comparison) -> str:
-    """Return the part of the verdict about one kind of inputs."""
-    if comparison.kind == "familiar":
-        return _familiar_clause(audit, comparison)
-    scores = audit.groups[comparison.kind].scores
-    plain, ours = scores["plain"], scores["bitbayes"]
-    before, after = per_hundred(plain.fpr95), per_hundred(ours.fpr95)
-    aurocs = f"{percent(plain.auroc)} → {percent(ours.auroc)} %"
-    inputs = "unfamiliar inputs" if comparison.kind == "unfamiliar" else "far-away inputs"
-    if _is_chance(plain) and _is_chance(ours):
-        blind = "so this network cannot tell them from its own data"
-        return f"AUROC on {inputs} stays at chance ({aurocs}), {blind}"
-    through = change_of(ours, plain, "fpr95")
-    if comparison.change != through:
-        if comparison.change == "same":  # AUROC says the opposite
-            return f"on {inputs} the scores disagree (AUROC {aurocs}; {before} → {after} of 100 get through)"
-        return f"it ranks {inputs} {comparison.change} (AUROC {aurocs})"
-    if through == "same" and abs(ours.fpr95 - plain.fpr95) <= SMALL_CHANGE:
-        return f"of 100 {inputs} about as many get through ({before} → {after})"
-    if through == "same":  # there are too few inputs
-        return f"it is not clear whether fewer {inputs} get through ({before} → {after} of 100)"
-    counts = {"0": "none", "100": "all"}
-    return f"of 100 {inputs}, {counts.get(after, after)} get through instead of {counts.get(before, before)}"
+def _shown(audit: Audit, kind: str, name: str, change: Change, rival: str) -> tuple[str, str, str]:
+    """Return the measure that decides, and its two numbers."""
+    found = changes(audit, kind, name, rival)
+    order = ("ece", "nll", "accuracy") if kind == "familiar" else ("fpr95", "auroc")
+    measure = next((each for each in order if found[each] == change), order[0])
+    numbers = [getattr(scores_of(audit, kind, each), measure) for each in (rival, name)]
+    if measure == "fpr95":
+        return "of 100 are stopped", *map(_stopped, numbers)  # type: ignore[return-value]
+    if measure == "nll":
+        return "log loss (NLL)", *(f"{each:.3f}" for each in numbers)  # type: ignore[return-value]
+    words = {"ece": "calibration error (ECE), %", "accuracy": "accuracy, %", "auroc": "AUROC, %"}
+    return words[measure], *map(percent, numbers)  # type: ignore[return-value]
 
 
-def _familiar_clause(audit: Audit, comparison: Comparison) -> str:
-    plain, ours = audit.test["plain"], audit.test["bitbayes"]
-    errors = f"calibration error {percent(plain.ece)} → {percent(ours.ece)} %"
-    if comparison.change != change_of(ours, plain, "ece"):  # the accuracy decides
-        verb = "rises" if comparison.change == "better" else "falls"
-        return f"accuracy {verb} from {percent(plain.accuracy)} to {percent(ours.accuracy)} %"
-    if comparison.change == "better":
-        return f"familiar inputs are better calibrated ({errors})"
-    if comparison.change == "worse":
-        return f"familiar inputs are less well calibrated ({errors})"
-    if abs(ours.ece - plain.ece) <= SMALL_CHANGE:
-        return "familiar inputs are as well calibrated as before"
-    return f"it is not clear whether familiar inputs are better calibrated ({errors})"  # they are too few
-
-
-def _join(clauses: list[str]) -> str:
-    """Join clauses to a sentence. A verb that two clauses share is written once.
-
-    >>> _join(["of 9 cats, 2 get through instead of 3", "of 9 dogs, 4 get through instead of 5"])
-    'of 9 cats, 2 get through instead of 3; of 9 dogs, 4 instead of 5'
-    """
-    verb = " get through instead"
-    later = [each.replace(verb, " instead") if verb in clauses[0] else each for each in clauses[1:]]
-    return "; ".join([*clauses[:1], *later])
-
-
-def _is_chance(scores: OutlierScores) -> bool:
-    return CHANCE[0] <= scores.auroc <= CHANCE[1]
-
-
-def _is_blind(audit: Audit) -> bool:
-    """Return whether neither method separates the unfamiliar inputs from the data."""
-    if "unfamiliar" not in audit.groups:
-        return False
-    scores = audit.groups["unfamiliar"].scores
-    return _is_chance(scores["plain"]) and _is_chance(scores["bitbayes"])
-
-
-def _do_not_use(audit: Audit) -> Advice:
-    return Advice(
-        "Keep the plain network. Before you try again, check that the validation data are like the test "
-        f"data, and that there are enough of them ({audit.sizes['validation']:,} here)."
+def _detail(audit: Audit, kind: str, name: str, rival: str) -> str:
+    mine, theirs = scores_of(audit, kind, name), scores_of(audit, kind, rival)
+    other = word_of(rival)
+    if isinstance(mine, TestScores) and isinstance(theirs, TestScores):
+        return (
+            f"{_write_rates(mine)} ({other}: {percent(theirs.confidence)} / {percent(theirs.accuracy)}). "
+            f"{_describe_calibration(mine, audit.sizes['test'])}"
+        )
+    assert isinstance(mine, OutlierScores) and isinstance(theirs, OutlierScores)
+    return (
+        f"AUROC {percent(mine.auroc)}% ({other}: {percent(theirs.auroc)}). Mean confidence "
+        f"{percent(mine.confidence)}% ({other}: {percent(theirs.confidence)}; a blind guess: "
+        f"{percent(1 / audit.classes)})."
     )
 
 
-def _choose_yourself(changes: dict[str, Change]) -> Advice:
-    """Return the code to use what is better: the probabilities, the score, or both."""
-    lines = [SET_UP]
-    if changes["familiar"] == "better":
-        lines.append(PREDICT)
-    if "better" in (changes.get("unfamiliar"), changes.get("far")):
-        lines.append(REFUSE)
-    return Advice(
-        "Decide by the inputs that you expect. If the gain matters more to you than the loss:",
-        "\n".join(lines),
+def _write_rates(scores: TestScores) -> str:
+    return f"Confidence {percent(scores.confidence)}%, accuracy {percent(scores.accuracy)}%"
+
+
+def _describe_calibration(scores: TestScores, n: int) -> str:
+    """Say whether a column is calibrated, as far as n test inputs can show."""
+    gap = calibration_gap(scores, n)
+    if gap:
+        return f"{'Over' if gap > 0 else 'Under'}confident by {percent(abs(gap))} points."
+    if within_noise(scores):
+        return "No clear miscalibration."
+    return (
+        f"Calibrated on average, but not at each confidence: ECE {percent(scores.ece)}%, and at most "
+        f"{percent(scores.floor_interval[1])}% would be chance."
     )
-
-
-def _keep(audit: Audit) -> Advice:
-    if change_of(audit.test["temperature"], audit.test["plain"], "ece") == "better":
-        return Advice("Temperature scaling is enough here:", SCALE)
-    return Advice("Keep the plain network: bitbayes brings no clear gain on these data.")

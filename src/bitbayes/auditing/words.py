@@ -2,13 +2,46 @@
 
 import math
 import unicodedata
+from collections.abc import Sequence
+
+from bitbayes.auditing.findings import ADDED
+
+OTHER_STYLES = 4
 
 METHOD_TITLES = {
     "plain": "Plain",
     "temperature": "Temperature",
+    "energy": "Energy",
     "bitbayes": "bitbayes",
     "paper": "Paper’s objective",
 }
+
+
+def title_of(method: str) -> str:
+    """Return the title of a column: that of the audit's own methods, and for all others their name.
+
+    >>> title_of("plain"), title_of("my ensemble")
+    ('Plain', 'my ensemble')
+    """
+    return METHOD_TITLES.get(method, method)
+
+
+def styles(methods: Sequence[str], base: str) -> dict[str, str]:
+    """Return the style of each method: its colours and its marker. The user's own share `OTHER_STYLES`.
+
+    >>> styles(["net", "energy", "forest", "ensemble"], "net")
+    {'net': 'plain', 'energy': 'energy', 'forest': 'other-1', 'ensemble': 'other-2'}
+    """
+    found, others = {}, 0
+    for method in methods:
+        if method == base:
+            found[method] = "plain"
+        elif method in ADDED:
+            found[method] = method
+        else:
+            found[method] = f"other-{others % OTHER_STYLES + 1}"
+            others += 1
+    return found
 
 
 def printable(text: object) -> str:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from bitbayes.model.head.layout import IGNORED
-from bitbayes.model.loaders.batches import Batch
+from bitbayes.model.loaders.batches import Batch, Inputs
 
 # The odd factors of SplitMix64 (Steele, Lea and Flood, 2014) as signed integers.
 FACTORS = (0xBF58476D1CE4E5B9 - 2**64, 0x94D049BB133111EB - 2**64)
@@ -54,17 +54,10 @@ class DataDigest:
     def add(self, batch: Batch) -> None:
         """Add a batch. Its inputs are read now."""
         assert batch.labels is not None
-        labels, inputs = batch.labels, batch.inputs
-        parts = [inputs] if isinstance(inputs, Tensor) else [inputs[name] for name in sorted(inputs, key=str)]
+        labels = batch.labels
         # After the labels, whose integers have at most 32 bits.
         width = labels.numel() // max(1, len(labels)) * max(1, labels.element_size() // 4)
-        start, hashed = 1 + width, None
-        for part in parts:
-            numbers = _as_integers(part, len(labels)).to(labels.device)  # (n or 1, m)
-            products = self._products(numbers, start)
-            hashed = products if hashed is None else hashed + products
-            start += numbers.shape[1]
-        assert hashed is not None
+        hashed, start = self._sum_inputs(batch.inputs, len(labels), 1 + width, labels.device)
         if batch.weights is not None:
             weights = batch.weights.to(labels.device)
             # Zero bits for a weight of 1: such points are the same as points without a weight.
@@ -78,6 +71,16 @@ class DataDigest:
         if len(self._waiting) == MOST_WAITING or labels.dim() > 1:  # labels of all positions are large
             self._mix()
 
+    def hash_inputs(self, inputs: Inputs, n: int) -> Tensor:
+        """A number for the inputs of each of n points, (n,), the same for equal inputs. Nothing is added.
+
+        >>> DataDigest().hash_inputs(torch.tensor([[1.0, 2.0], [2.0, 1.0], [1.0, 2.0]]), 3).unique().numel()
+        2
+        """
+        parts = [inputs] if isinstance(inputs, Tensor) else inputs.values()
+        device = next((part.device for part in parts if isinstance(part, Tensor)), torch.device("cpu"))
+        return self._sum_inputs(inputs, n, 1, device)[0].expand(n)
+
     def __int__(self) -> int:
         self._mix()
         return int(self._value)
@@ -89,6 +92,18 @@ class DataDigest:
         hashed = hashed + self._products(_as_integers(labels, len(labels)), 1)
         counts = (labels.reshape(len(labels), -1) != IGNORED).any(1) | labels.is_floating_point()
         self._value, self._waiting = self._value + (_mixed(hashed) * counts).sum(), []
+
+    def _sum_inputs(self, inputs: Inputs, n: int, start: int, device: torch.device) -> tuple[Tensor, int]:
+        """Sums over the inputs of each point, (n,) or (1,), and the place after the last factor used."""
+        parts = [inputs] if isinstance(inputs, Tensor) else [inputs[name] for name in sorted(inputs, key=str)]
+        hashed = None
+        for part in parts:
+            numbers = _as_integers(part, n).to(device)  # (n or 1, m)
+            products = self._products(numbers, start)
+            hashed = products if hashed is None else hashed + products
+            start += numbers.shape[1]
+        assert hashed is not None
+        return hashed, start
 
     def _products(self, numbers: Tensor, start: int) -> Tensor:
         """Σⱼ wⱼ xⱼ modulo 2⁶⁴ for each row x, (n,) or (1,); w are 64 random bits for each place."""

@@ -1,0 +1,261 @@
+"""Data as users have them: loaders, arrays, mappings, with metadata. All of it is read as tensors.
+
+Errors name the set, and the batch where it is known.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from operator import length_hint
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from bitbayes.auditing.data_checks import InputHashes
+from bitbayes.auditing.generated import pieces
+from bitbayes.auditing.regression import INSTEAD
+from bitbayes.errors import BitbayesError, DataError, naming
+from bitbayes.model import Batch, Inputs, check_loader, input_batches, row_count, split_batch
+from bitbayes.model.loaders.arguments import takes_one_input
+from bitbayes.model.loaders.batches import by_place, labels_of, without_labels
+
+ROWS_PER_PREDICTION = 256
+
+
+class Anything(nn.Module):
+    """Takes all inputs: the model of a set that no network reads."""
+
+    def forward(self, *args: Any, **kwargs: Any) -> None:
+        """Take them."""
+
+
+@dataclass(frozen=True)
+class Form:
+    """What the inputs of the test data are like, so that a function gets all inputs as they would be.
+
+    arrays: whether they are arrays of numpy. Otherwise they are tensors.
+    places: whether they are a tuple.
+    device: of the tensors.
+    """
+
+    arrays: bool = False
+    places: bool = False
+    device: str = "cpu"
+
+    @classmethod
+    def of(cls, inputs: Any) -> Self:
+        """The form of inputs as they were given."""
+        parts = inputs.values() if isinstance(inputs, Mapping) else inputs
+        parts = list(parts) if isinstance(inputs, (Mapping, list, tuple)) else [parts]
+        device = next((str(part.device) for part in parts if isinstance(part, Tensor)), "cpu")
+        return cls(any(map(is_array, parts)), isinstance(inputs, (list, tuple)), device)
+
+    def restore(self, x: Inputs) -> Any:
+        """Return inputs in this form."""
+        if isinstance(x, Tensor):
+            return x.cpu().numpy() if self.arrays else x.to(self.device)
+        parts = {name: self.restore(each) if isinstance(each, Tensor) else each for name, each in x.items()}
+        return tuple(parts.values()) if self.places else parts
+
+
+class LabelledSet:
+    """A set of labelled points as an iterable of batches of tensors, from a loader or from arrays.
+
+    A loader yields (x, y), (x, y, …) or mappings with labels, as `Laplace.fit` takes them. Arrays are (x, y)
+    or a mapping with labels: tensors, or arrays of numpy.
+
+    Args:
+        name: "train", "validation" or "test", for messages.
+        data: the loader or the arrays.
+        network: what reads the batches, or None. Without one, all but the first two parts are left out.
+    """
+
+    def __init__(self, name: str, data: Any, network: nn.Module | None) -> None:
+        if isinstance(data, Iterator):
+            raise DataError(
+                f"{name!r} is a {type(data).__name__}, which can be read only once: "
+                "give a DataLoader, a list of batches, or arrays (x, y)"
+            )
+        self.name, self.network, self.data = name, network, data
+        # Of the first pass over all batches, for the alerts; None before it.
+        self.hashes: InputHashes | None = None
+        self.labels: set[int] = set()
+        with naming(repr(name)):
+            self.loader = check_loader(_parts(data))
+
+    def __length_hint__(self) -> int:
+        return length_hint(self.loader)
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield each batch as it was given, with tensors in the place of arrays."""
+        classes: set[int] = set()
+        rows, hashes = 0, InputHashes()
+        for number, given in enumerate(_reading(self.name, self.loader)):
+            with naming(f"{self.name!r}, batch {number}"):
+                batch = as_tensors(given)
+                if isinstance(batch, tuple) and self.network is None:
+                    batch = batch[:2]
+                labels = labels_of(batch)
+                if labels is not None:
+                    check_classes(labels)
+                    rows += len(labels) if labels.dim() else 0
+                    classes.update(labels.unique().tolist())  # type: ignore[no-untyped-call]
+            yield batch
+            if self.hashes is None and labels is not None and labels.dim():
+                hashes.add(
+                    without_labels(batch) if isinstance(batch, Mapping) else by_place(batch[0]), len(labels)
+                )
+        self.hashes, self.labels = self.hashes or hashes, self.labels or classes
+        if len(classes) == 1:
+            (label,) = classes
+            raise DataError(
+                f"{self.name!r}: the label of all {rows:,} inputs is {label:g}: an audit needs inputs of two "
+                "classes or more. If the data are sorted by class, shuffle them before they are split"
+            )
+
+    def batches(self) -> Iterator[Batch]:
+        """The inputs and labels of each batch, (n,) on the CPU."""
+        model = self.network or Anything()
+        number = -1
+        for number, given in enumerate(self):
+            with naming(repr(self.name)):
+                inputs, labels = split_batch(given, number, model)
+                n, flat = row_count(inputs), labels.reshape(-1).long().cpu()
+                if len(flat) != n:
+                    raise DataError(
+                        f"batch {number} has {n} inputs and labels of shape {tuple(labels.shape)}: an audit "
+                        "needs the class of each input, (n,). For several labels, and for positions, use "
+                        "`Laplace.evaluate`"
+                    )
+            yield Batch(inputs, flat, f"batch {number}")
+        if number < 0:
+            raise DataError(f"{self.name!r}: the loader is empty: it yielded no batch")
+
+    def first(self) -> Batch:
+        """The first batch. This finds an unsuitable loader before any work is done."""
+        return next(self.batches())
+
+    def form(self) -> Form:
+        """The form in which the inputs are given."""
+        given = next(iter(self.data)) if is_loader(self.data) else self.data
+        return Form.of(without_labels(given) if isinstance(given, Mapping) else given[0])
+
+
+class OutlierInputs:
+    """Inputs without labels as an iterable of tensors, in parts that are small enough to predict at once.
+
+    Args:
+        data: a tensor, an array, a mapping of such, (x, y), or a loader of one of them.
+        network: what reads the batches, or None.
+    """
+
+    def __init__(self, data: Any, network: nn.Module | None) -> None:
+        self.data, self.network = data, network
+
+    def __iter__(self) -> Iterator[Any]:
+        data = as_tensors(self.data) if not is_loader(self.data) else self.data
+        if isinstance(data, tuple):
+            data = data[0]
+        if isinstance(data, (Tensor, Mapping)):
+            yield from pieces(data, ROWS_PER_PREDICTION)
+            return
+        one_input = self.network is None or takes_one_input(self.network)
+        for given in data:
+            batch = as_tensors(given)
+            yield batch[:2] if isinstance(batch, tuple) and one_input else batch
+
+    def batches(self) -> Iterator[Batch]:
+        """The inputs of each batch."""
+        yield from input_batches(self, Anything())
+
+
+def is_array(value: Any) -> bool:
+    """Return whether a value is an array of numpy, or can be made one."""
+    return hasattr(value, "__array__") and not isinstance(value, Tensor)
+
+
+def as_tensors(given: Any) -> Any:
+    """Return a batch, or a part of it, with tensors in the place of arrays. A list becomes a tuple."""
+    if is_array(given):
+        array = given.__array__()
+        try:
+            return torch.as_tensor(array.copy())  # an array may be read-only, or have negative strides
+        except TypeError as error:
+            raise DataError(
+                f"an array holds {array.dtype}: give numbers. Labels are the numbers of the classes, 0, 1, …"
+            ) from error
+    if isinstance(given, Mapping):
+        return {name: as_tensors(each) if is_array(each) else each for name, each in given.items()}
+    if isinstance(given, (list, tuple)) and any(_holds_arrays(part) for part in given):
+        return tuple(as_tensors(part) if _holds_arrays(part) else part for part in given)
+    return tuple(given) if isinstance(given, (list, tuple)) else given
+
+
+def is_loader(data: Any) -> bool:
+    """Return whether data are batches, and neither inputs, nor arrays (x, y)."""
+    return not isinstance(data, (Tensor, Mapping)) and not is_array(data) and not _are_arrays(data)
+
+
+def check_classes(labels: Tensor) -> None:
+    """Raise unless the labels are the numbers of classes."""
+    if labels.is_complex() or labels.is_floating_point():
+        if not bool(labels.isfinite().all()):
+            raise DataError("a label is NaN or infinite: remove that point")
+        if bool((labels != labels.round()).any()):
+            example = labels[labels != labels.round()][0].item()
+            raise DataError(f"a label is {example:.4g}, and classes are 0, 1, …: {INSTEAD}")
+    if labels.numel() and bool((labels < 0).any()):
+        raise DataError(f"a label is {labels.min().item():g}: classes are 0, 1, …")
+
+
+def _holds_arrays(part: Any) -> bool:
+    if isinstance(part, Mapping):
+        part = list(part.values())
+    return is_array(part) or (isinstance(part, (list, tuple)) and any(map(is_array, part)))
+
+
+def _are_arrays(data: Any) -> bool:
+    """Return whether data are (x, y, …), and not a tuple of batches: the second part holds labels."""
+    if not isinstance(data, tuple) or len(data) < 2:
+        return False
+    second = data[1]
+    return (
+        isinstance(second, Tensor) or is_array(second) or (isinstance(second, list) and _are_numbers(second))
+    )
+
+
+def _are_numbers(values: list[Any]) -> bool:
+    return bool(values) and all(isinstance(each, (int, float)) for each in values)
+
+
+def _parts(data: Any) -> Any:
+    """Return arrays as batches of a few rows, and a loader unchanged."""
+    if isinstance(data, Mapping):
+        return pieces(as_tensors(data), ROWS_PER_PREDICTION)
+    if not _are_arrays(data):
+        return data
+    inputs, labels = by_place(as_tensors(data[0])), torch.as_tensor(as_tensors(data[1]))
+    n = row_count(inputs)
+    if labels.dim() == 0 or len(labels) != n:
+        raise DataError(
+            f"{n} inputs and labels of shape {tuple(labels.shape)}: give one label for each input"
+        )
+    parts = Batch(inputs, labels, "").split(ROWS_PER_PREDICTION)
+    return [(part.inputs, part.labels) for part in parts]
+
+
+def _reading(name: str, loader: Iterable[Any]) -> Iterator[Any]:
+    """Yield the batches of a loader. An error of its own becomes one that names the set and the batch."""
+    batches, number = iter(loader), 0
+    while True:
+        try:
+            given = next(batches)
+        except StopIteration:
+            return
+        except BitbayesError:
+            raise
+        except Exception as error:
+            kind = type(error).__name__
+            raise DataError(f"{name!r}, batch {number}: the loader raised {kind}: {error}") from error
+        yield given
+        number += 1
