@@ -29,7 +29,7 @@ ROWS = (
     ("io", "predicting", "tuning", "decisions"),
     ("laplace", "baselines"),
     ("merging", "passed_points", "evidence", "callbacks", "openood", "sklearn", "lightning", "transformers"),
-    ("plots",),
+    ("palette", "plots"),
     ("bitbayes",),  # the package itself: its public names
     ("auditing", "explorer"),
     ("cli",),

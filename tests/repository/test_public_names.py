@@ -18,6 +18,7 @@ MODULES = (
     "metrics",
     "openood",
     "outliers",
+    "palette",
     "plots",
     "sklearn",
     "structures",
