@@ -87,7 +87,7 @@ from bitbayes.predicting import CONFIDENCE, RANKS, SCORE, Predictive, Predictor,
 from bitbayes.prior import Prior, check_noise_variance, check_variance, differentiable, positive
 from bitbayes.processes import current_processes
 from bitbayes.progress import track
-from bitbayes.rays import BoundRequest, Certificate, Limit
+from bitbayes.rays import BoundRequest, Certificate, Limit, RayGaussian, ValueCertificate, ValueLimit
 from bitbayes.regression import Prediction
 from bitbayes.residual import Residual
 from bitbayes.settings import SettingAttribute, Settings
@@ -106,6 +106,8 @@ from bitbayes.tuning import (
 )
 from bitbayes.uncertainty import Uncertainty
 
+# alpha, limit, confidence or ratio, and `beyond`.
+CertifiedValues = tuple[Tensor, Tensor, Tensor, Tensor | None]
 UNCERTAINTY_SEED = 0
 # How many noise variances or class biases are shown.
 SHOWN_NUMBERS = 3
@@ -1172,18 +1174,14 @@ class Laplace(ModelWrapper):
 
     # ---- far from the data
 
-    # The other type is that of regression. Not their union, which every caller would have to take apart.
-    def limit(self, x: Tensor, *, tolerance: float = 0.0) -> Limit | Any:
+    def limit(self, x: Tensor, *, tolerance: float = 0.0) -> Limit:
         """Return the limit of the confidence of `predict_proba(δ·x)` as δ → ∞, and its class: (n,) each.
 
         The limit is computed in one pass, in float64, and not sampled at a large δ. With the residual it is
         1/k. For one logit it is σ(|μᵀs|/√(π/8·sᵀΣs)), where s is the slope of the features along the ray. If
         s = 0 the features stop growing, and the limit is the prediction there. With several labels for each
         input both are (n, k), one for each label. It needs a predictive in closed form, and a network that is
-        piecewise affine, such as a ReLU network.
-
-        In regression it is a `ValueLimit`: the limit `ratio` of |mean|/deviation, and the slopes of both in
-        δ, (n, k) each. The ratio is |μᵀs|/√(sᵀΣs), and 0 with the residual.
+        piecewise affine, such as a ReLU network. Regression has `value_limit`.
 
         Args:
             x: one ray for each row.
@@ -1199,16 +1197,35 @@ class Laplace(ModelWrapper):
         >>> bool((limit.confidence - far.values).abs().max() < 1e-4), bool((limit.label == far.indices).all())
         (True, True)
         """
-        likelihood = self._fitted_posterior().likelihood
-        likelihood.require_rays()
-        x, size = rays.unit_rays(x)
-        predictor = self._current_predictor()
-        along = predictor.rays(x, find_alpha=False, tolerance=tolerance)
-        if not likelihood.classifies:
-            values = rays.value_limit(along, size, predictor.noise_deviations)
-            return rays.ApproximateValueLimit(*values) if tolerance else values
+        likelihood = self._likelihood_of_rays(values=False, instead="value_limit")
+        along, _, _ = self._rays(x, tolerance, find_alpha=False)
         found = rays.limit(along, likelihood, self._predictive().name)
         return rays.ApproximateLimit(*found) if tolerance else found
+
+    def value_limit(self, x: Tensor, *, tolerance: float = 0.0) -> ValueLimit:
+        """Return how the values of `predict(δ·x)` behave as δ → ∞, in regression: (n, k) each.
+
+        `ratio` is the limit of |mean|/deviation, |μᵀs|/√(sᵀΣs), and 0 with the residual. `mean_slope` and
+        `deviation_slope` are the limits of mean/δ and deviation/δ. Where the ratio is below 1.64, intervals
+        of 90% hold 0 from some δ on.
+
+        Args:
+            x: one ray for each row.
+            tolerance: see `certify`.
+
+        >>> import bitbayes as bb
+        >>> _ = torch.manual_seed(0)
+        >>> x = torch.randn(40, 2)
+        >>> bayes = bb.Laplace(nn.Linear(2, 1), likelihood="gaussian", prior_variance=1.0)
+        >>> far = bayes.fit([(x, x[:, :1])]).predict(1e6 * x)
+        >>> ratio = bayes.value_limit(x).ratio
+        >>> torch.allclose(ratio, (far.mean.abs() / far.deviation).double(), rtol=1e-3)
+        True
+        """
+        self._likelihood_of_rays(values=True, instead="limit")
+        along, _, size = self._rays(x, tolerance, find_alpha=False)
+        found = rays.value_limit(along, size, self._predictor().noise_deviations)
+        return rays.ApproximateValueLimit(*found) if tolerance else found
 
     def bound(self, x: Tensor | None = None, *, form: BoundForm = "tight") -> Tensor:
         """Return a confidence that no `limit` exceeds, in float64.
@@ -1260,9 +1277,7 @@ class Laplace(ModelWrapper):
         far, every = likelihood.far_confidence(posterior.outputs), posterior.over_all_layers
         return rays.bound_with_residual(found, x, far, for_each_ray=every)
 
-    def certify(
-        self, x: Tensor, *, at_most: float | None = None, tolerance: float = 0.0
-    ) -> Certificate | Any:  # as `limit`
+    def certify(self, x: Tensor, *, at_most: float | None = None, tolerance: float = 0.0) -> Certificate:
         """Return a certificate for each ray δ·x: alpha, the limit, a confidence, and `beyond`; (n,) each.
 
         The confidence of `predict_proba(δ·x)` exceeds the certified one for no δ ≥ alpha. Beyond alpha every
@@ -1280,13 +1295,12 @@ class Laplace(ModelWrapper):
         it is at most 1e-3 above the largest confidence. All is computed in float64; predictions in float32
         may differ by their rounding.
 
-        With several labels each one has its own, (n, k), and takes its own sweep. In regression it is a
-        `ValueCertificate`: a `ratio` that |mean|/deviation exceeds for no δ ≥ alpha, and with `at_most` a δ
-        from which on that is at most this number. From `beyond` of at_most=1.64 on, intervals of 90 % hold 0.
+        With several labels each one has its own, (n, k), and takes its own sweep. Regression has
+        `certify_values`.
 
         Args:
             x: one ray for each row.
-            at_most: a confidence (in regression a ratio), for `beyond`, which is None otherwise.
+            at_most: a confidence, for `beyond`, which is None otherwise.
             tolerance: above 0 the result is approximate, and its type says so. Units whose slope is smaller
                 than this, relative to the largest of their layer, are then taken as settled. A few such units
                 can make alpha very large, although hardly anything changes there.
@@ -1308,21 +1322,36 @@ class Laplace(ModelWrapper):
         >>> bool((certificate.beyond < certificate.alpha).any())
         True
         """
-        self._fitted_posterior().likelihood.require_rays()
-        at_most = None if at_most is None else positive(at_most, "at_most")
-        x, size = rays.unit_rays(x)
-        predictor, predictive = self._current_predictor(), self._predictive()
-        along = list(predictor.rays(x, find_alpha=True, tolerance=tolerance))
-        found = rays.certify(along, predictive.likelihood, predictive.name)
-        beyond = None
-        if at_most is not None:
-            request = predictor.residual, predictive.likelihood, predictive.name, at_most
-            beyond = rays.beyond(along, x, *request)
-            beyond = beyond / size.to(beyond).reshape(-1, *[1] * (beyond.dim() - 1))
-        values = found.alpha / size.to(found.alpha.device), found.limit, found.confidence, beyond
-        if not predictive.likelihood.classifies:
-            return (rays.ApproximateValueCertificate if tolerance else rays.ValueCertificate)(*values)
+        self._likelihood_of_rays(values=False, instead="certify_values")
+        values = self._certified(x, at_most, tolerance)
         return (rays.ApproximateCertificate if tolerance else Certificate)(*values)
+
+    def certify_values(
+        self, x: Tensor, *, at_most: float | None = None, tolerance: float = 0.0
+    ) -> ValueCertificate:
+        """Return a certificate of |mean|/deviation for each ray δ·x, in regression: (n, k) each, alpha (n,).
+
+        |mean|/deviation exceeds `ratio` for no δ ≥ alpha. With `at_most`, `beyond` is a δ from which on it is
+        at most that number: from `beyond` of at_most=1.64 on, intervals of 90% hold 0. See `certify`.
+
+        Args:
+            x: one ray for each row.
+            at_most: a ratio, for `beyond`, which is None otherwise.
+            tolerance: see `certify`.
+
+        >>> import bitbayes as bb
+        >>> _ = torch.manual_seed(0)
+        >>> x = torch.randn(40, 2)
+        >>> bayes = bb.Laplace(nn.Linear(2, 1), likelihood="gaussian", residual=True, prior_variance=1.0)
+        >>> bayes = bayes.fit([(x, x[:, :1])])
+        >>> beyond = bayes.certify_values(x, at_most=1.64).beyond  # (40, 1)
+        >>> ends = bayes.interval(2 * beyond.float() * x)
+        >>> bool((ends[..., 0] < 0).all() and (ends[..., 1] > 0).all())
+        True
+        """
+        self._likelihood_of_rays(values=True, instead="certify")
+        values = self._certified(x, at_most, tolerance)
+        return (rays.ApproximateValueCertificate if tolerance else ValueCertificate)(*values)
 
     # ---- files
 
@@ -1579,6 +1608,35 @@ class Laplace(ModelWrapper):
     def _seen(self) -> dict[int, str]:
         """By their digests, the data on which nothing can be promised, and what has seen them."""
         return seen_data(self._fitted_posterior().fitted.entries, self._tuned)
+
+    def _likelihood_of_rays(self, *, values: bool, instead: str) -> Likelihood:
+        """The likelihood; raises if it has no rays, or predicts classes where values are needed."""
+        likelihood = self._fitted_posterior().likelihood
+        likelihood.require_rays()
+        if likelihood.classifies == values:
+            what = "classes" if likelihood.classifies else "values"
+            raise ArgumentError(f"likelihood={likelihood.name!r} predicts {what}: use `{instead}`")
+        return likelihood
+
+    def _rays(
+        self, x: Tensor, tolerance: float, *, find_alpha: bool
+    ) -> tuple[list[RayGaussian], Tensor, Tensor]:
+        """The Gaussians along the rays of the rows of x, x with numbers near 1, and what divided it, (n,)."""
+        x, size = rays.unit_rays(x)
+        along = self._current_predictor().rays(x, find_alpha=find_alpha, tolerance=tolerance)
+        return list(along), x, size
+
+    def _certified(self, x: Tensor, at_most: float | None, tolerance: float) -> CertifiedValues:
+        """The fields of a certificate."""
+        at_most = None if at_most is None else positive(at_most, "at_most")
+        along, x, size = self._rays(x, tolerance, find_alpha=True)
+        predictive, beyond = self._predictive(), None
+        found = rays.certify(along, predictive.likelihood, predictive.name)
+        if at_most is not None:
+            request = self._predictor().residual, predictive.likelihood, predictive.name, at_most
+            beyond = rays.beyond(along, x, *request)
+            beyond = beyond / size.to(beyond).reshape(-1, *[1] * (beyond.dim() - 1))
+        return found.alpha / size.to(found.alpha.device), found.limit, found.confidence, beyond
 
     def _check_for_likelihood(self, value: Settings, posterior: WeightPosterior | None) -> None:
         """Raise on settings that the likelihood, or the number of outputs, does not allow."""

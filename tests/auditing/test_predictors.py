@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import bitbayes as bb
-from bitbayes.auditing.predictors import Columns, Predictor, name_columns
+from bitbayes.auditing.predictors import Columns, Predictor, name_columns, rated_by
 from bitbayes.auditing.reading import Form
 from bitbayes.errors import ArgumentError, BitbayesError, DataError, ModelError, NotFittedError
 
@@ -18,7 +18,7 @@ NET = nn.Linear(3, 4)
 
 
 def rate(predictor: Predictor, form: Form | None = None) -> Any:
-    return predictor.method(form or Form())(X)
+    return rated_by(predictor, form or Form())(X)
 
 
 def softmax(x: Tensor) -> Tensor:
@@ -63,8 +63,8 @@ def test_a_function_gets_the_inputs_in_the_form_of_the_data() -> None:
 
     rate(Predictor(call), Form(arrays=True))
     rate(Predictor(call, score=lambda x: x[:, 0]))
-    Predictor(call).method(Form(arrays=True, places=True))({0: X, 1: X})
-    Predictor(call).method(Form())({"a": X, "b": "text"})
+    rated_by(Predictor(call), Form(arrays=True, places=True))({0: X, 1: X})
+    rated_by(Predictor(call), Form())({"a": X, "b": "text"})
     assert isinstance(seen[0], np.ndarray) and np.array_equal(seen[0], X.numpy())
     assert seen[1] is X
     assert isinstance(seen[2], tuple) and isinstance(seen[2][1], np.ndarray)

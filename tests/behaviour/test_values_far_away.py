@@ -26,7 +26,7 @@ def ratio(bayes, x, delta):
 @pytest.mark.parametrize("name", NETWORKS)
 def test_no_ratio_exceeds_a_certificate_and_certificates_are_tight(name):
     bayes, x = regression(name, noise_variance=(0.3, 50.0))
-    certificate, limit = bayes.certify(x), bayes.limit(x)
+    certificate, limit = bayes.certify_values(x), bayes.value_limit(x)
     assert type(certificate) is ValueCertificate and certificate.beyond is None
     torch.testing.assert_close(certificate.limit, limit.ratio)
     grid = fine_grid(certificate.alpha, 60)
@@ -44,7 +44,7 @@ def test_certificates_hold_over_all_layers_and_with_the_residual(layers, residua
         chosen_residual(bayes, 0.02, 0.02)
     x = x[:6]
     at_most = 1.5
-    certificate = bayes.certify(x, at_most=at_most)
+    certificate = bayes.certify_values(x, at_most=at_most)
     grid = fine_grid(certificate.alpha * 1.0001, 40)
     top = torch.stack([ratio(bayes, x, delta) for delta in grid]).amax(0)
     assert bool((certificate.ratio >= top - 1e-9).all())
@@ -61,7 +61,7 @@ def test_certificates_hold_over_all_layers_and_with_the_residual(layers, residua
 def test_beyond_may_be_below_alpha_with_the_residual():
     bayes, x = regression(residual=True, noise_variance=(0.3, 50.0))
     chosen_residual(bayes, 1.0, 1.0)
-    certificate = bayes.certify(x, at_most=1.64)
+    certificate = bayes.certify_values(x, at_most=1.64)
     assert bool((certificate.beyond < certificate.alpha[:, None]).any())
     for output in range(2):
         for factor in (1.0, 1.01, 1.5, 10.0, 1e3):
@@ -75,7 +75,7 @@ def test_beyond_is_close_to_the_last_crossing():
     bayes, x = regression(k=1, residual=True)
     chosen_residual(bayes, 1.0, 1.0)
     x = x[:5]
-    beyond = bayes.certify(x, at_most=1.64).beyond[:, 0]
+    beyond = bayes.certify_values(x, at_most=1.64).beyond[:, 0]
     shares = torch.linspace(0.5, 1, 2000, dtype=torch.float64)
     above = torch.stack([ratio(bayes, x, share * beyond)[:, 0] > 1.64 for share in shares])
     for row in range(5):  # a ray that is never above has none
@@ -99,7 +99,7 @@ def test_the_bound_is_the_largest_ratio_of_any_features(structure):
         largest = largest_ratio(means[output], plain)
         # `largest_ratio` returns its ratio by ascent, to about six digits.
         torch.testing.assert_close(bound[output], largest, rtol=1e-5, atol=0)
-    assert bool((bayes.certify(x).ratio <= bound + 1e-9).all())
+    assert bool((bayes.certify_values(x).ratio <= bound + 1e-9).all())
     assert bool((bound <= bayes.bound(form="theorem") * (1 + 1e-12)).all())
     for delta in (0.0, 1.0, 100.0):
         assert bool((ratio(bayes, x, torch.full((30,), delta).double()) <= bound).all())
@@ -111,7 +111,7 @@ def test_bounds_over_all_layers_are_one_for_each_ray_and_output(form):
     x = torch.cat([x[:4], torch.zeros(1, 5, dtype=torch.float64)])
     bound = bayes.bound(x, form=form)
     assert bound.shape == (5, 2)
-    assert bool((bayes.limit(x[:4]).ratio <= bound[:4] * (1 + 1e-9)).all())
+    assert bool((bayes.value_limit(x[:4]).ratio <= bound[:4] * (1 + 1e-9)).all())
     if form == "theorem":
         assert bool((bound[4] == torch.inf).all()) and bool((bayes.bound(x) <= bound).all())
 
@@ -124,16 +124,28 @@ def test_with_the_residual_the_bound_of_limits_is_0():
 
 def test_a_tolerance_gives_an_approximate_certificate():
     bayes, x = regression()
-    assert type(bayes.certify(x, tolerance=0.01)) is ApproximateValueCertificate
+    assert type(bayes.certify_values(x, tolerance=0.01)) is ApproximateValueCertificate
 
 
 def test_bad_requests_are_refused():
     bayes, x = regression()
     for call in (
-        lambda: bayes.certify(x, at_most=-1.0),
-        lambda: bayes.certify(x, tolerance=2.0),
+        lambda: bayes.certify_values(x, at_most=-1.0),
+        lambda: bayes.certify_values(x, tolerance=2.0),
         lambda: bayes.bound(form="loose"),
-        lambda: bayes.limit(x.long()),
+        lambda: bayes.value_limit(x.long()),
     ):
         with pytest.raises(ArgumentError):
             call()
+
+
+def test_classifiers_and_regression_name_each_others_functions():
+    bayes, x = regression()
+    classifier = bb.Laplace(torch.nn.Linear(3, 2), prior_variance=1.0)
+    classifier.fit([(torch.randn(20, 3), torch.arange(20) % 2)])
+    for call, instead in ((bayes.limit, "value_limit"), (bayes.certify, "certify_values")):
+        with pytest.raises(ArgumentError, match=f"'gaussian' predicts values: use `{instead}`"):
+            call(x)
+    for call, instead in ((classifier.value_limit, "limit"), (classifier.certify_values, "certify")):
+        with pytest.raises(ArgumentError, match=f"'categorical' predicts classes: use `{instead}`"):
+            call(torch.randn(4, 3))

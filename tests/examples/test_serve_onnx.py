@@ -204,10 +204,11 @@ def test_an_unknown_schema_is_refused(tmp_path, monkeypatch):
 
 
 def test_files_of_other_models_are_refused(tmp_path):
-    x = torch.randn(60, 4)
+    x = torch.randn(120, 4)
     y = (x[:, :2] > 0).long()
-    bayes = bb.Laplace(torch.nn.Linear(4, 2), likelihood="multilabel", prior_variance=1.0).fit([(x, y)])
+    bayes = bb.Laplace(torch.nn.Linear(4, 2), likelihood="multilabel", prior_variance=1.0)
+    bayes.fit([(x[:60], y[:60])])
     options = {"score": True, "threshold": bayes.threshold(x), "classes": ["cat", "dog"]}
-    bayes.export(tmp_path / "several.onnx", x[:2], sets=bayes.sets([(x, y)], 0.9), **options)
+    bayes.export(tmp_path / "several.onnx", x[:2], sets=bayes.sets([(x[60:], y[60:])], 0.9), **options)
     with pytest.raises(ValueError, match="likelihood multilabel: this server is for one class each"):
         example.Classifier(str(tmp_path / "several.onnx"))

@@ -36,7 +36,7 @@ def at(bayes, x, delta):
 
 
 def agrees(bayes, x, delta=FAR):
-    limit, far = bayes.limit(x), at(bayes, x, delta)
+    limit, far = bayes.value_limit(x), at(bayes, x, delta)
     torch.testing.assert_close(limit.ratio, far.mean.abs() / far.deviation, **CLOSE)
     torch.testing.assert_close(limit.mean_slope, far.mean / delta, **CLOSE)
     torch.testing.assert_close(limit.deviation_slope, far.deviation / delta, **CLOSE)
@@ -47,7 +47,7 @@ def agrees(bayes, x, delta=FAR):
 def test_the_limit_is_what_is_predicted_at_a_large_delta(name, structure):
     bayes, x = regression(name, structure=structure, noise_variance=numbers(2))
     agrees(bayes, x)
-    limit = bayes.limit(x)
+    limit = bayes.value_limit(x)
     assert type(limit) is ValueLimit and limit.ratio.shape == (40, 2)
     assert bool((limit.ratio > 0).all())
 
@@ -66,7 +66,7 @@ def test_the_limit_of_some_layers():
 @pytest.mark.parametrize("delta", [1e8, 1e10, 1e12])
 def test_the_ratio_tends_to_its_limit(delta):
     bayes, x = regression(k=1)
-    limit, far = bayes.limit(x).ratio, at(bayes, x, delta)
+    limit, far = bayes.value_limit(x).ratio, at(bayes, x, delta)
     gap = (limit - far.mean.abs() / far.deviation).abs() / limit
     assert gap.max() < 1e4 / delta + 1e-9
 
@@ -85,7 +85,7 @@ def test_the_limit_is_that_of_dense_matrices():
     weights = torch.cat([model[-1].weight, model[-1].bias[:, None]], 1).detach()
     means = slope @ weights.T
     deviations = torch.stack([((slope @ sigma) * slope).sum(1).mul(each).sqrt() for each in noise], 1)
-    limit = bayes.limit(x)
+    limit = bayes.value_limit(x)
     torch.testing.assert_close(limit.mean_slope, means, rtol=1e-9, atol=1e-12)
     torch.testing.assert_close(limit.deviation_slope, deviations, rtol=1e-9, atol=1e-12)
     torch.testing.assert_close(limit.ratio, means.abs() / deviations, rtol=1e-9, atol=1e-12)
@@ -93,7 +93,7 @@ def test_the_limit_is_that_of_dense_matrices():
 
 def test_slopes_are_in_units_of_the_given_x():
     bayes, x = regression()
-    one, thousand = bayes.limit(x), bayes.limit(1000 * x)
+    one, thousand = bayes.value_limit(x), bayes.value_limit(1000 * x)
     torch.testing.assert_close(thousand.ratio, one.ratio)
     torch.testing.assert_close(thousand.mean_slope, 1000 * one.mean_slope)
     torch.testing.assert_close(thousand.deviation_slope, 1000 * one.deviation_slope)
@@ -105,7 +105,7 @@ def test_with_the_residual_the_ratio_tends_to_0(layers, near, beyond):
     bayes, x = regression(layers=layers, residual=True)
     chosen_residual(bayes, near, beyond)
     x = x[:10]
-    limit = bayes.limit(x)
+    limit = bayes.value_limit(x)
     assert bool((limit.ratio == 0).all()) and bool((limit.deviation_slope == torch.inf).all())
     far, further = at(bayes, x, 1e8), at(bayes, x, 1e12)
     assert float((further.mean.abs() / further.deviation).max()) < 1e-2
@@ -130,19 +130,19 @@ def still(**options):
 @pytest.mark.parametrize("layers", ["last", "all"])
 def test_where_values_stop_growing_the_noise_counts(layers):
     bayes, x = still(layers=layers, residual=False)
-    limit, there = bayes.limit(x), at(bayes, x, 1e9)
+    limit, there = bayes.value_limit(x), at(bayes, x, 1e9)
     assert bool((limit.mean_slope == 0).all()) and bool((limit.deviation_slope == 0).all())
     torch.testing.assert_close(limit.ratio, there.mean.abs() / there.deviation, **CLOSE)
     bayes.noise_variance = 20.0
     there = at(bayes, x, 1e9)
-    torch.testing.assert_close(bayes.limit(x).ratio, there.mean.abs() / there.deviation, **CLOSE)
+    torch.testing.assert_close(bayes.value_limit(x).ratio, there.mean.abs() / there.deviation, **CLOSE)
 
 
 def test_where_values_stop_growing_but_the_residual_does_not():
     bayes, x = still(residual=True)
     chosen_residual(bayes, 0.5, 0.5)
-    assert bool((bayes.limit(x).ratio == 0).all())
-    at_rest = bayes.limit(torch.zeros_like(x))
+    assert bool((bayes.value_limit(x).ratio == 0).all())
+    at_rest = bayes.value_limit(torch.zeros_like(x))
     there = bayes.predict(torch.zeros_like(x))
     torch.testing.assert_close(at_rest.ratio, there.mean.abs() / there.deviation, **CLOSE)
     assert bool((at_rest.deviation_slope == 0).all())
@@ -152,13 +152,13 @@ def test_a_wider_prior_has_a_smaller_ratio():
     bayes, x = regression()
     ratios = []
     for bayes.prior_variance in (0.1, 1.0, 100.0):
-        ratios.append(bayes.limit(x).ratio)
+        ratios.append(bayes.value_limit(x).ratio)
     assert bool((ratios[0] > ratios[1]).all() and (ratios[1] > ratios[2]).all())
 
 
 def test_a_tolerance_gives_an_approximate_limit():
     bayes, x = regression()
-    assert type(bayes.limit(x, tolerance=0.01)) is ApproximateValueLimit
+    assert type(bayes.value_limit(x, tolerance=0.01)) is ApproximateValueLimit
 
 
 def test_targets_in_other_units_have_the_same_ratio():
@@ -170,14 +170,14 @@ def test_targets_in_other_units_have_the_same_ratio():
         scaled[-1].bias.copy_(1000 * model[-1].bias)
     options = {"noise_variance": 0.3e6, "prior_variance": 2.0, "residual": False}
     other = bb.Laplace(scaled, likelihood="gaussian", **options).fit([(2 * x, scaled(2 * x).detach())])
-    torch.testing.assert_close(other.limit(x).ratio, bayes.limit(x).ratio)
+    torch.testing.assert_close(other.value_limit(x).ratio, bayes.value_limit(x).ratio)
 
 
 def test_noise_that_depends_on_the_input_has_no_limit_and_says_so():
     model, x = network("mlp", 2, 30)
     bayes = bb.Laplace(model, likelihood="heteroscedastic", prior_variance=1.0)
     bayes.fit([(x, torch.randn(30, 1, dtype=torch.float64))])
-    for call in (bayes.limit, bayes.certify, bayes.bound):
+    for call in (bayes.value_limit, bayes.certify_values, bayes.bound):
         with pytest.raises(ArgumentError, match="changes exponentially along a ray"):
             call(x)
 
@@ -187,7 +187,7 @@ def test_a_model_that_is_not_affine_far_away_is_refused():
     bayes = bb.Laplace(model, likelihood="gaussian", prior_variance=1.0)
     bayes.fit([(torch.randn(20, 2), torch.randn(20))])
     with pytest.raises(ModelError, match="sigmoid"):
-        bayes.limit(torch.randn(3, 2))
+        bayes.value_limit(torch.randn(3, 2))
 
 
 def test_an_output_that_neither_moves_nor_varies_has_no_ratio():

@@ -6,7 +6,7 @@ network with a Gaussian over its last layer, tuned by default and by the paper's
 
 import platform
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from operator import length_hint
 from typing import Any, NamedTuple
@@ -55,15 +55,17 @@ GENERATED = ("Uniform noise", "Noise × 100", "Noise × 2,000", "Test inputs × 
 
 
 # What can be audited.
-Model = nn.Module | Predictor | Callable[[Any], Any]
+Model = nn.Module | Predictor | Callable[..., object]
+# Loaders, pairs of arrays, and mappings with labels.
+Given = Iterable[object]
 
 
 def audit(
     models: Model | Mapping[str, Model],
-    train: Any | None = None,
-    validation: Any | None = None,
-    test: Any | None = None,
-    outliers: Mapping[str, Any] | None = None,
+    train: Given | None = None,
+    validation: Given | None = None,
+    test: Given | None = None,
+    outliers: Mapping[str, Given] | None = None,
     *,
     subject: str | None = None,
     seed: int = 0,

@@ -47,10 +47,10 @@ class Predictor:
     'logits'
     """
 
-    call: Callable[[Any], Any]
+    call: Callable[..., object]
     _: KW_ONLY
     output: Output = "probabilities"
-    score: Callable[[Any], Any] | None = None
+    score: Callable[..., object] | None = None
 
     def __post_init__(self) -> None:
         for name in ("call", "score"):
@@ -59,21 +59,6 @@ class Predictor:
                 hint = ": give clf.predict_proba" if hasattr(value, "predict_proba") else ""
                 raise ArgumentError(f"{name} is a {type(value).__name__}, which cannot be called{hint}")
         one_of("output", self.output, OUTPUTS)
-
-    def method(self, form: Form) -> Method:
-        """The function that rates inputs, which `call` and `score` get in this form."""
-
-        def rate(x: Inputs) -> Rated:
-            given = form.restore(x)
-            probs = self._probabilities(_numbers(self.call(given), "it"), row_count(x))
-            if self.score is None:
-                return Rated(probs, probs.amax(1))
-            scores = _numbers(self.score(given), "its score")
-            if scores.shape not in ((len(probs),), (len(probs), 1)):
-                raise DataError(f"its score has shape {tuple(scores.shape)}: expected {(len(probs),)}")
-            return Rated(probs, scores.reshape(-1))
-
-        return rate
 
     def _probabilities(self, output: Tensor, n: int) -> Tensor:
         """Return what `call` gave as probabilities (n, k)."""
@@ -97,6 +82,22 @@ class Predictor:
                 'bb.Predictor(call, output="logits")'
             )
         return output / sums[:, None]
+
+
+def rated_by(predictor: Predictor, form: Form) -> Method:
+    """The function that rates inputs, which the predictor gets in this form."""
+
+    def rate(x: Inputs) -> Rated:
+        given = form.restore(x)
+        probs = predictor._probabilities(_numbers(predictor.call(given), "it"), row_count(x))
+        if predictor.score is None:
+            return Rated(probs, probs.amax(1))
+        scores = _numbers(predictor.score(given), "its score")
+        if scores.shape not in ((len(probs),), (len(probs), 1)):
+            raise DataError(f"its score has shape {tuple(scores.shape)}: expected {(len(probs),)}")
+        return Rated(probs, scores.reshape(-1))
+
+    return rate
 
 
 class Columns(NamedTuple):
@@ -204,7 +205,7 @@ def _method(predictor: Any, form: Form) -> tuple[Method, str]:
         return by_confidence(SharedPass(predictor).probabilities), "confidence"
     if not isinstance(predictor, Predictor):
         predictor = Predictor(predictor)
-    return predictor.method(form), "confidence" if predictor.score is None else "score"
+    return rated_by(predictor, form), "confidence" if predictor.score is None else "score"
 
 
 def _numbers(returned: Any, what: str) -> Tensor:
