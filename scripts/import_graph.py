@@ -27,7 +27,7 @@ ROWS = (
     ("rays", "options", "fitted", "tuned"),
     ("fitting", "posteriors"),
     ("io", "predicting", "tuning", "decisions"),
-    ("laplace", "baselines"),
+    ("summary", "laplace", "baselines"),
     ("merging", "passed_points", "evidence", "callbacks", "openood", "sklearn", "lightning", "transformers"),
     ("palette", "plots"),
     ("bitbayes",),  # the package itself: its public names

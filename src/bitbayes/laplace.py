@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from bitbayes import metrics, rays
 from bitbayes.decisions.conformal_interval import ConformalInterval
-from bitbayes.decisions.exported import ACCEPT, INTERVAL, SETS, Decisions
+from bitbayes.decisions.graph import GraphRequest, make_graph
 from bitbayes.decisions.prediction_sets import Groups, PredictionSets, SetMethod
 from bitbayes.decisions.risk_threshold import LossMatrix, RiskThreshold
 from bitbayes.decisions.shift_test import ShiftTest
@@ -34,7 +34,7 @@ from bitbayes.io import export, posterior_file
 from bitbayes.io.atomic_write import check_writable
 from bitbayes.io.checkpoint import checkpointing
 from bitbayes.io.strict_json import as_parsed
-from bitbayes.likelihoods import LIKELIHOODS, Likelihood, closed_form_names
+from bitbayes.likelihoods import LIKELIHOODS, Likelihood
 from bitbayes.likelihoods.preference import Reward
 from bitbayes.logits import LogitGaussian
 from bitbayes.metrics.several_labels import threshold_choice
@@ -83,7 +83,7 @@ from bitbayes.options import (
 )
 from bitbayes.posteriors import WeightPosterior, posterior_of
 from bitbayes.posteriors.base import Passed
-from bitbayes.predicting import CONFIDENCE, RANKS, SCORE, Predictive, Predictor, Rank
+from bitbayes.predicting import RANKS, SCORE, Predictive, Predictor, Rank
 from bitbayes.prior import Prior, check_noise_variance, check_variance, differentiable, positive
 from bitbayes.processes import current_processes
 from bitbayes.progress import track
@@ -91,6 +91,7 @@ from bitbayes.rays import BoundRequest, Certificate, Limit, RayGaussian, ValueCe
 from bitbayes.regression import Prediction
 from bitbayes.residual import Residual
 from bitbayes.settings import SettingAttribute, Settings
+from bitbayes.summary import Known, summary
 from bitbayes.tuned import TunedData, seen_data
 from bitbayes.tuning import (
     CALIBRATED,
@@ -109,8 +110,6 @@ from bitbayes.uncertainty import Uncertainty
 # alpha, limit, confidence or ratio, and `beyond`.
 CertifiedValues = tuple[Tensor, Tensor, Tensor, Tensor | None]
 UNCERTAINTY_SEED = 0
-# How many noise variances or class biases are shown.
-SHOWN_NUMBERS = 3
 # What a user may set, and the public attributes that `__init__` sets.
 SETTABLE = (
     "settings",
@@ -276,7 +275,7 @@ class Laplace(ModelWrapper):
     def settings(self, value: Settings) -> None:
         if isinstance(value.prior_variance, dict):
             check_variance(value.prior_variance, self._layer_names)
-        self._check_for_likelihood(value, self._posterior)
+        self._check_settings(value, self._posterior)
         if self._residual is not None:
             try:
                 value = value.in_order_of(self._residual.names)
@@ -1447,102 +1446,18 @@ class Laplace(ModelWrapper):
         >>> bool((graph(x).softmax(1) - bayes.predict_proba(x)).abs().max() < 1e-6)
         True
         """
-        posterior, predictive = self.posterior, self._predictive()
-        if not predictive.in_closed_form:
-            raise ArgumentError(
-                f"predictive={predictive.name!r}: only a predictive in closed form "
-                f"({', '.join(closed_form_names())}) becomes a graph"
-            )
-        if not predictive.likelihood.has_drop_in:
-            raise ArgumentError(
-                f"likelihood={predictive.likelihood.name!r} has no drop-in logits, which a graph returns"
-            )
+        target, posterior = export.check_path(path), self.posterior
         posterior.check_outputs()
-        target, every = export.check_path(path), posterior.over_all_layers
-        if not posterior.has_graph:
-            raise ArgumentError(
-                f"covariance={self._shown_covariance()}: only the exact covariance becomes a graph. Set "
-                "`covariance = 'exact'` first, which takes a backward pass for each logit but one"
-            )
-        if every and target.suffix == ".onnx":
+        if posterior.over_all_layers and target.suffix == ".onnx":
             raise ArgumentError("layers='all' needs derivatives, and ONNX has none: export to '.pt2' instead")
-        if not isinstance(score, bool):
-            one_of("score", score, RANKS)
-        by = SCORE if score is True else score or None
-        likelihood = predictive.likelihood
-        if by is not None and by != SCORE:
-            likelihood.require_classes()
-        decisions = Decisions.checked(threshold, sets, self._predictor(), predictive)
-        about = {"likelihood": likelihood.name, **decisions.about()}
-        if classes is not None:
-            likelihood.require_classes()
-            about["classes"] = export.check_classes(classes, likelihood.classes(posterior.outputs))
-        first = (export.LOGITS,) if likelihood.classifies else (export.VALUES, export.DEVIATIONS)
-        names = (*first, *(() if by is None else (by,)), *decisions.outputs)
-        module = self if names == (export.LOGITS,) else _Outputs(self, names, decisions)
-        graph = export.Graph(module, names, differentiates=every, about=about)
+        request = GraphRequest(score, threshold, sets, classes)
+        graph = make_graph(self._predictor(), self._predictive(), request)
         export.write(graph, target, example, dynamic_shapes=dynamic_shapes, metadata=metadata)
 
     def __repr__(self) -> str:
         """Return what was asked for and what was chosen. Of the model only the name is shown."""
-        every = f", covariance={self._shown_covariance()}" if self.options.over_all_layers else ""
-        some = "" if self.subnetwork is None else f", subnetwork={self.subnetwork}"
-        rows = [
-            f"model={type(self.model).__name__}, layers={self.layers!r}{some}, "
-            f"structure={self._shown_structure()}, predictive={self._shown_predictive()}{every}",
-            f"prior_variance={self._shown_prior()}, {self._shown_spread()}, "
-            f"residual={self._shown_residual()}",
-            "not fitted",
-        ]
-        if self._posterior is not None:
-            likelihood, outputs = self._posterior.likelihood, self._posterior.outputs
-            what = "classes" if likelihood.one_label else "labels" if likelihood.classifies else "outputs"
-            rows[-1] = (
-                f"fitted on {self._posterior.fitted.count:,} points, {likelihood.classes(outputs):,} {what}"
-            )
-        return f"{type(self).__name__}(\n  " + ",\n  ".join(rows) + "\n)"
-
-    def _shown_structure(self) -> str:
-        if self.structure != AUTO or self._posterior is None:
-            return repr(self.structure)
-        curvature = self._posterior.fitted.curvature
-        found = "kron" if self.options.over_all_layers else next(iter(curvature.values())).structure
-        return f"{found!r} (auto)"
-
-    def _shown_predictive(self) -> str:
-        if self.predictive != AUTO or self._posterior is None:
-            return repr(self.predictive)
-        return f"{self._predictive().name!r} (auto)"
-
-    def _shown_covariance(self) -> str:
-        if self.covariance != AUTO or self._posterior is None:
-            return repr(self.covariance)
-        return f"{self.options.draws(self._posterior.outputs) or 'exact'!r} (auto)"
-
-    def _shown_prior(self) -> str:
-        value = self.prior_variance
-        if isinstance(value, dict):
-            return f"one for each of {len(value)} layers"
-        return f"{value:.4g}" if self.settings.prior_variance is not None else f"{value:.4g} (not tuned)"
-
-    def _shown_spread(self) -> str:
-        """The temperature, or in regression the noise variance."""
-        if self._posterior is None or not self._posterior.likelihood.has_noise:
-            bias = self.settings.class_bias
-            shown = "" if bias is None else f", class_bias={_shown(bias)}"
-            return f"temperature={self.temperature:.4g}{shown}"
-        noise = self.noise_variance
-        return f"noise_variance={_shown(noise if isinstance(noise, tuple) else (noise,))}"
-
-    def _shown_residual(self) -> str:
-        if self._posterior is None:
-            return repr(self.residual)
-        if self._residual is None or not self.settings.has_residual:
-            awaits_tuning = (
-                self.residual == AUTO and self._residual is not None and self.settings.prior_variance is None
-            )
-            return "off until tuned" if awaits_tuning else "off"
-        return f"on (at {', '.join(self._residual.names)})"
+        known = Known(self.options, self._posterior, self._residual, self.settings)
+        return f"{type(self).__name__}({summary(type(self.model).__name__, known)})"
 
     # ---- state dicts
 
@@ -1638,36 +1553,12 @@ class Laplace(ModelWrapper):
             beyond = beyond / size.to(beyond).reshape(-1, *[1] * (beyond.dim() - 1))
         return found.alpha / size.to(found.alpha.device), found.limit, found.confidence, beyond
 
-    def _check_for_likelihood(self, value: Settings, posterior: WeightPosterior | None) -> None:
+    def _check_settings(self, value: Settings, posterior: WeightPosterior | None) -> None:
         """Raise on settings that the likelihood, or the number of outputs, does not allow."""
         likelihood = self._known_likelihood(posterior)
-        if likelihood is None:
-            return
-        if value.temperature != 1 and not likelihood.has_temperature:
-            raise ArgumentError(f"likelihood={likelihood.name!r} has no temperature: leave it at 1")
-        bias, noise = value.class_bias, value.noise_variance
-        if bias is not None:
-            likelihood.require_class_bias()
-            if posterior is not None and len(bias) != posterior.outputs:
-                raise ArgumentError(
-                    f"class_bias={bias!r}: expected one for each of {posterior.outputs} logit(s)"
-                )
-        if noise is not None and not likelihood.has_noise:
-            raise ArgumentError(
-                f"noise_variance={noise!r}: likelihood={likelihood.name!r} has none; for regression give "
-                "likelihood='gaussian'"
-            )
-        if isinstance(noise, tuple) and self.options.over_all_layers:
-            raise ArgumentError(
-                f"noise_variance={noise!r}: over all layers, the outputs share their weights, and so one "
-                "noise variance: give one number"
-            )
-        if isinstance(noise, tuple) and posterior is not None:
-            targets = likelihood.targets(posterior.outputs)
-            if len(noise) != targets:
-                raise ArgumentError(
-                    f"noise_variance={noise!r}: expected one number, or one for each of {targets} target(s)"
-                )
+        if likelihood is not None:
+            outputs = None if posterior is None else posterior.outputs
+            likelihood.check_settings(value, outputs, over_all_layers=self.options.over_all_layers)
 
     def _fitted_posterior(self) -> WeightPosterior:
         if self._posterior is None:
@@ -1695,7 +1586,7 @@ class Laplace(ModelWrapper):
         posterior = posterior_of(self.model, fitted, self.options)
         if isinstance(self._settings.prior_variance, dict):
             check_variance(self._settings.prior_variance, lambda: posterior.names)
-        self._check_for_likelihood(self._settings, posterior)
+        self._check_settings(self._settings, posterior)
         return posterior
 
     def _set_jointly(self, task: str, fitted: Callable[[], Fitted]) -> None:
@@ -1757,52 +1648,8 @@ class Laplace(ModelWrapper):
         self._warned = True
 
 
-def _shown(values: tuple[float, ...]) -> str:
-    """The first of some numbers."""
-    shown = ", ".join(f"{each:.4g}" for each in values[:SHOWN_NUMBERS])
-    return f"({shown}{', …' if len(values) > SHOWN_NUMBERS else ''})"
-
-
 def _requires_grad(x: Any) -> bool:
     """Whether one of these inputs wants a gradient."""
     parts = x.values() if isinstance(x, Mapping) else [x]
     wanted = any(isinstance(each, Tensor) and each.requires_grad for each in parts)
     return wanted and torch.is_grad_enabled()
-
-
-class _Outputs(nn.Module):
-    """What a graph returns: drop-in logits, or values and deviations; then ranks and decisions, if any."""
-
-    def __init__(self, bayes: Laplace, names: tuple[str, ...], decisions: Decisions) -> None:
-        super().__init__()
-        self.bayes, self.names, self.decisions = bayes, names, decisions
-
-    def forward(self, x: Any) -> tuple[Tensor, ...]:
-        first, passed = self.bayes._drop_in(x)
-        posterior, settings = self.bayes._fitted_posterior(), self.bayes._predictor().settings
-        assert passed is not None  # only closed forms are exported
-        likelihood, layout, decisions = posterior.likelihood, posterior.layout, self.decisions
-        found: dict[str, Tensor] = {export.LOGITS: first}
-        scores = confidences = None
-        if SCORE in self.names or decisions.by_score:
-            energy = likelihood.score(settings.without_bias(passed.gaussian))
-            scores = settings.score(energy, passed.distances)
-        if likelihood.classifies:
-            rows = layout.flatten(first, passed.gaussian.scale.shape[0], posterior.outputs)
-            probabilities = likelihood.log_probabilities(rows).exp()
-            confidences = likelihood.confidence(probabilities)
-            if SETS in self.names:
-                found[SETS] = decisions.sets_of(probabilities, scores)
-        else:
-            predicted = Prediction.of(passed.gaussian, likelihood, settings)
-            values = (predicted.mean, predicted.deviation)
-            same = first.numel() == predicted.mean.numel()  # a model may return (n,)
-            shaped = [each.reshape(first.shape) if same else each for each in values]
-            found[export.VALUES], found[export.DEVIATIONS] = shaped
-            if INTERVAL in self.names:
-                found[INTERVAL] = decisions.intervals_of(*values)
-        accepted = decisions.accept(scores, confidences) if ACCEPT in self.names else None
-        for name, ranks in ((SCORE, scores), (CONFIDENCE, confidences), (ACCEPT, accepted)):
-            if ranks is not None:
-                found[name] = layout.assemble([(layout.position_sizes(tuple(first.shape)), ranks)])
-        return tuple(found[name] for name in self.names)

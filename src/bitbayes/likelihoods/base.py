@@ -17,6 +17,7 @@ from bitbayes.errors import ArgumentError, DataError, one_of
 from bitbayes.logits import NO_CROSS_COVARIANCE, LogitGaussian
 from bitbayes.model import IGNORED, DeferredChecks
 from bitbayes.precision import without_autocast
+from bitbayes.settings import Settings
 from bitbayes.uncertainty import Uncertainty, uncertainty_of_draws
 
 ClosedForm = Callable[[LogitGaussian], Tensor]
@@ -261,6 +262,37 @@ class Likelihood(ABC):
         if not self.classifies or self.of_pairs:
             raise ArgumentError(
                 f"likelihood={self.name!r} has no classes that could each get a bias: leave class_bias out"
+            )
+
+    def check_settings(self, settings: Settings, outputs: int | None, *, over_all_layers: bool) -> None:
+        """Raise on settings that this likelihood does not have.
+
+        Args:
+            settings: what is to be set.
+            outputs: the number of the model's outputs, or None before `fit`.
+            over_all_layers: whether all layers share the weights' Gaussian.
+        """
+        if settings.temperature != 1 and not self.has_temperature:
+            raise ArgumentError(f"likelihood={self.name!r} has no temperature: leave it at 1")
+        bias, noise = settings.class_bias, settings.noise_variance
+        if bias is not None:
+            self.require_class_bias()
+            if outputs is not None and len(bias) != outputs:
+                raise ArgumentError(f"class_bias={bias!r}: expected one for each of {outputs} logit(s)")
+        if noise is not None and not self.has_noise:
+            raise ArgumentError(
+                f"noise_variance={noise!r}: likelihood={self.name!r} has none; for regression give "
+                "likelihood='gaussian'"
+            )
+        if isinstance(noise, tuple) and over_all_layers:
+            raise ArgumentError(
+                f"noise_variance={noise!r}: over all layers, the outputs share their weights, and so one "
+                "noise variance: give one number"
+            )
+        if isinstance(noise, tuple) and outputs is not None and len(noise) != self.targets(outputs):
+            raise ArgumentError(
+                f"noise_variance={noise!r}: expected one number, or one for each of {self.targets(outputs)} "
+                "target(s)"
             )
 
     def require_rays(self) -> None:
