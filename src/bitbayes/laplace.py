@@ -1412,9 +1412,10 @@ class Laplace(ModelWrapper):
 
         The graph's output has the shape of the model's own, for any number of rows. Its softmax (or sigmoid)
         is `predict_proba`, with the present predictive, prior variance, temperature and residual. In
-        regression it has two outputs, "values" and "deviations" (of y). The graph does not check its inputs:
-        if the network overflows, so does the graph, and it accepts nothing. The predictive must be one in
-        closed form. docs/deploy.md lists all outputs and what the metadata say.
+        regression it has two outputs, "values" and "deviations" (of y), and for preferences "rewards" and
+        "deviations" of single inputs, as `reward(x)`. The graph does not check its inputs: if the network
+        overflows, so does the graph, and it accepts nothing. The predictive must be one in closed form.
+        docs/deploy.md lists all outputs and what the metadata say.
 
         Args:
             path: ends in ".onnx" (last layer only; needs the extra `onnx`), or in ".pt2" for

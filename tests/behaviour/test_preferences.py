@@ -412,6 +412,31 @@ def test_hooks_that_change_the_rewards_are_noticed():
         bayes.evaluate(loader(a, b, y))
 
 
+# ---- graphs
+
+
+@pytest.mark.parametrize("residual", [False, True])
+@pytest.mark.parametrize("suffix", [".pt2", ".onnx"])
+def test_a_graph_gives_the_rewards_of_single_inputs(suffix, residual, tmp_path):
+    bayes, a, b, y = case(dtype=torch.float32, residual="auto" if residual else False)
+    if residual:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of few points
+            bayes.tune(loader(b, a, 1 - y))
+    path = tmp_path / f"reward{suffix}"
+    bayes.export(path, a[:2])
+    x = torch.cat([a[:5], 1000 * a[:5]])
+    if suffix == ".pt2":
+        found = torch.export.load(path).module()(x)
+    else:
+        onnxruntime = pytest.importorskip("onnxruntime")
+        session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+        assert [each.name for each in session.get_outputs()] == ["rewards", "deviations"]
+        found = [torch.from_numpy(each) for each in session.run(None, {"x": x.numpy()})]
+    for ours, expected in zip(found, bayes.reward(x), strict=True):
+        torch.testing.assert_close(ours, expected, rtol=1e-4, atol=1e-5)
+
+
 # ---- errors
 
 
@@ -450,9 +475,12 @@ def test_what_makes_no_sense_raises():
         bayes.predict_proba(a)
     with pytest.raises(DataError, match="30 rows, and the second have 4"):
         bayes.reward(a, b[:4])
-    for call in (lambda: bayes(a), lambda: bayes(a, b), lambda: bayes.export("x.pt2", a)):
+    for call in (lambda: bayes(a), lambda: bayes(a, b)):
         with pytest.raises(ArgumentError, match="likelihood='preference' has no drop-in logits"):
             call()
+    for wrong in ({"score": True}, {"threshold": 0.5}, {"classes": ["good", "bad"]}):
+        with pytest.raises(ArgumentError, match="graph of a reward model takes single inputs"):
+            bayes.export("x.pt2", a, **wrong)
     for call in (bayes.limit, bayes.certify, bayes.bound):
         with pytest.raises(ArgumentError, match="limits, bounds and certificates are about one input"):
             call(a)

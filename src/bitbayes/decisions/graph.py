@@ -12,8 +12,9 @@ from bitbayes.decisions.conformal_interval import ConformalInterval
 from bitbayes.decisions.exported import ACCEPT, INTERVAL, SETS, Decisions
 from bitbayes.decisions.prediction_sets import PredictionSets
 from bitbayes.errors import ArgumentError, one_of
-from bitbayes.io.export import DEVIATIONS, LOGITS, VALUES, Graph, check_classes
+from bitbayes.io.export import DEVIATIONS, LOGITS, REWARDS, VALUES, Graph, check_classes
 from bitbayes.likelihoods import closed_form_names
+from bitbayes.likelihoods.preference import Reward
 from bitbayes.predicting import CONFIDENCE, RANKS, SCORE, Predictive, Predictor, Rank
 from bitbayes.regression import Prediction
 
@@ -36,8 +37,14 @@ def make_graph(predictor: Predictor, predictive: Predictive, request: GraphReque
             f"predictive={predictive.name!r}: only a predictive in closed form "
             f"({', '.join(closed_form_names())}) becomes a graph"
         )
-    if not likelihood.has_drop_in:
+    if not (likelihood.has_drop_in or likelihood.of_pairs):
         raise ArgumentError(f"likelihood={likelihood.name!r} has no drop-in logits, which a graph returns")
+    decided = request.threshold is not None or request.sets is not None or request.classes is not None
+    if likelihood.of_pairs and (request.score or decided):
+        raise ArgumentError(
+            "the graph of a reward model takes single inputs, and returns their rewards and deviations: "
+            "score, threshold, sets and classes are about pairs; leave them out"
+        )
     if not posterior.has_graph:
         raise ArgumentError(
             "the covariance is estimated by draws: only the exact covariance becomes a graph. Set "
@@ -53,14 +60,15 @@ def make_graph(predictor: Predictor, predictive: Predictive, request: GraphReque
     if request.classes is not None:
         likelihood.require_classes()
         about["classes"] = check_classes(request.classes, likelihood.classes(posterior.outputs))
-    first = (LOGITS,) if likelihood.classifies else (VALUES, DEVIATIONS)
+    first = (REWARDS, DEVIATIONS) if likelihood.of_pairs else (LOGITS,)
+    first = first if likelihood.classifies else (VALUES, DEVIATIONS)
     names = (*first, *(() if rank is None else (rank,)), *decisions.outputs)
     module = GraphOutputs(predictor, predictive, names, decisions)
     return Graph(module, names, differentiates=posterior.over_all_layers, about=about)
 
 
 class GraphOutputs(nn.Module):
-    """Returns drop-in logits, or values and deviations; then ranks and decisions, if there are any.
+    """Returns drop-in logits, values and deviations, or rewards and deviations; then ranks and decisions.
 
     One output is returned by itself, and several as a tuple.
     """
@@ -74,6 +82,8 @@ class GraphOutputs(nn.Module):
         self.names, self.decisions = names, decisions
 
     def forward(self, x: Any) -> Tensor | tuple[Tensor, ...]:
+        if REWARDS in self.names:
+            return tuple(Reward.joined([self.predictor.forward(x).gaussian]))
         logits, passed = self.predictor.drop_in(x, self.predictive)
         assert passed is not None  # of a closed form
         posterior, settings, decisions = self.predictor.posterior, self.predictor.settings, self.decisions

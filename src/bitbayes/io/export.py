@@ -29,8 +29,9 @@ from bitbayes.precision import without_autocast
 
 EXPORT_SUFFIXES = (".onnx", ".pt2")
 LOGITS = "logits"
-# The outputs of a regression.
+# The outputs of a regression, and of a reward model, which has deviations, too.
 VALUES, DEVIATIONS = "values", "deviations"
+REWARDS = "rewards"
 ROWS = "rows"
 # Where a .pt2 file has its metadata.
 METADATA_FILE = "metadata.json"
