@@ -1449,10 +1449,10 @@ class Laplace(ModelWrapper):
         """
         target, posterior = export.check_path(path), self.posterior
         posterior.check_outputs()
-        if posterior.over_all_layers and target.suffix == ".onnx":
-            raise ArgumentError("layers='all' needs derivatives, and ONNX has none: export to '.pt2' instead")
         request = GraphRequest(score, threshold, sets, classes)
         graph = make_graph(self._predictor(), self._predictive(), request)
+        if graph.differentiates and target.suffix == ".onnx":
+            raise ArgumentError("layers='all' needs derivatives, and ONNX has none: export to '.pt2' instead")
         export.write(graph, target, example, dynamic_shapes=dynamic_shapes, metadata=metadata)
 
     def __repr__(self) -> str:
