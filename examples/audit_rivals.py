@@ -9,6 +9,7 @@ Points on a ring around the moons belong to neither of them.
 
 import math
 import sys
+import warnings
 from importlib.util import find_spec
 from typing import Any
 
@@ -41,14 +42,16 @@ def ring(n: int) -> Tensor:
     return torch.stack([0.5 + 3 * angles.cos(), 0.25 + 3 * angles.sin()], dim=1)
 
 
-def laplace_torch(net: nn.Module, train: Points, validation: Points) -> bb.Predictor:
+def laplace_torch(net: nn.Module, train: Points) -> bb.Predictor:
     """Its last-layer Kronecker posterior with the probit predictive, tuned by the marginal likelihood."""
     from laplace import Laplace
     from torch.utils.data import DataLoader, TensorDataset
 
     la = Laplace(net, "classification", subset_of_weights="last_layer", hessian_structure="kron")
     la.fit(DataLoader(TensorDataset(*train), 250))
-    la.optimize_prior_precision(method="marglik")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # it always says that its default is the probit
+        la.optimize_prior_precision(method="marglik")
     return bb.Predictor(lambda x: la(x, link_approx="probit"))
 
 
@@ -73,7 +76,7 @@ def audit(points: int = 400, steps: int = 300) -> Any:
 
     models: dict[str, Any] = {"net": net, f"{MEMBERS} networks": ensemble}
     if find_spec("laplace"):
-        models["laplace-torch"] = laplace_torch(net, train, validation)
+        models["laplace-torch"] = laplace_torch(net, train)
     if find_spec("sklearn"):
         models["forest"] = forest(train)
     return bb.audit(models, train, validation, test, {"ring": ring(points)}, subject="Two moons")
