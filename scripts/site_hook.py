@@ -5,12 +5,10 @@ the results, the examples, CONTRIBUTING.md and CHANGELOG.md too, and this change
 It also puts the claims of results/paper.md on cards, and adds the explorer.
 """
 
-import os
 import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
@@ -39,26 +37,13 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         if not (folder / "README.md").exists():  # GitHub lists a folder's files by itself
             name = f"results/{folder.name}/index.md"
             files.append(File.generated(config, name, content=list_of_tables(folder)))
-    files.append(File.generated(config, EXPLORER, content=explorer_page()))
+    files.append(File.generated(config, EXPLORER, content=render_explorer()))
     return files
 
 
 def list_of_tables(folder: Path) -> str:
     lines = [f"- [{path.stem}]({path.name})" for path in sorted(folder.glob("*.md"))]
     return "\n".join([f"# {folder.name}", "", *lines, ""])
-
-
-def explorer_page() -> str:
-    """The explorer as one page of HTML. It trains three networks, so it is kept until its code changes."""
-    kept, sources = ROOT / "build" / "explorer.html", ROOT / "src" / "bitbayes" / "explorer"
-    newest = max(path.stat().st_mtime for path in sources.iterdir())
-    if not kept.exists() or kept.stat().st_mtime < newest:
-        torch.set_num_threads(1)  # networks as small as these only lose time to a second thread
-        kept.parent.mkdir(exist_ok=True)
-        part = kept.with_suffix(f".{os.getpid()}")  # another build may run beside this one
-        part.write_text(render_explorer(), encoding="utf-8")
-        part.replace(kept)
-    return kept.read_text(encoding="utf-8")
 
 
 def explorer_frame() -> str:

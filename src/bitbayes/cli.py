@@ -180,23 +180,28 @@ def audit(
 def explore(
     output: Annotated[Path, typer.Option(help="The page to write.")] = Path("bitbayes-explorer.html"),
     open_page: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
+    rebuild: Annotated[
+        bool, typer.Option("--rebuild", help="Train the page's networks anew, in half a minute.")
+    ] = False,
 ) -> None:
     """Write a page to play with: the paper's toys, with sliders for prior, temperature and residual.
 
     The page is one file that computes everything itself. It needs no internet connection.
     Five steps show why a network is too sure far from its data, and what helps.
     """
-    from rich.console import Console
-
-    from bitbayes.explorer import render_explorer
+    from bitbayes.explorer import render_explorer, train_numbers
     from bitbayes.io.atomic_write import check_writable, write_text
 
     check_writable(output)
     if output.exists() and b'name="generator" content="bitbayes ' not in output.read_bytes()[:1000]:
         raise FileError(f"{output} exists and is no page of bitbayes: choose another name, or delete it")
-    with Console(stderr=True).status("Training three small networks"):
-        page = render_explorer()
-    write_text(output, page)
+    numbers = None
+    if rebuild:
+        from rich.console import Console
+
+        with Console(stderr=True).status("Importing torch") as status:
+            numbers = train_numbers(report=status.update)
+    write_text(output, render_explorer(numbers))
     typer.echo(f"Page: {output}")
     if open_page and not webbrowser.open(output.resolve().as_uri()):
         typer.echo(f"bitbayes: no browser was found; open {output} yourself", err=True)

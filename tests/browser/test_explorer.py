@@ -10,7 +10,6 @@ from itertools import pairwise
 import pytest
 
 from bitbayes.explorer import render_explorer
-from bitbayes.explorer.toys import pack_toys
 from bitbayes.toys import TOY_PROBLEMS
 from browser.page_checks import check_console, check_loads_nothing, check_page, check_width
 
@@ -26,9 +25,8 @@ NAMES = [make().name for make in TOY_PROBLEMS]
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory):
-    """A page with networks that were trained for a few steps: enough for most of what is tested."""
     file = tmp_path_factory.mktemp("explorer") / "explorer.html"
-    file.write_text(render_explorer(pack_toys(quick=True)), encoding="utf-8")
+    file.write_text(render_explorer(), encoding="utf-8")
     return file.as_uri()
 
 
@@ -84,18 +82,12 @@ def test_equal_steps_of_confidence_look_equal(explorer):
 
 
 @pytest.mark.slow
-def test_the_five_steps_show_what_they_say(page, tmp_path):
-    """On the page that people get, with networks that have learned."""
-    file = tmp_path / "explorer.html"
-    file.write_text(render_explorer(), encoding="utf-8")
-    page.emulate_media(reduced_motion="reduce")
-    page.goto(file.as_uri())
-    settle(page)
+def test_the_five_steps_show_what_they_say(explorer):
     for name in NAMES:
-        page.check(f"input[value={name}]")
-        settle(page)
-        click_through(page, 25.0 if name == "gaussians-4" else 50.0)
-    check_console(page)
+        explorer.check(f"input[value={name}]")
+        settle(explorer)
+        click_through(explorer, 25.0 if name == "gaussians-4" else 50.0)
+    check_console(explorer)
 
 
 def click_through(page, blind):

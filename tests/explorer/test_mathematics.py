@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from bitbayes.explorer.toys import fit_toy, pack_toy
+from bitbayes.explorer.numbers import shipped_numbers
+from bitbayes.explorer.toys import fit_toy, network_of
 from bitbayes.residual import ClassDistance, Distance, LevelSums
-from bitbayes.toys import TOY_PROBLEMS, train_toy
 
 MATHEMATICS = files("bitbayes.explorer").joinpath("mathematics.js").read_text("utf-8")
 # The first lies so far out that it alone would set the spread of the inputs: there the residual has a floor.
@@ -63,13 +63,12 @@ def grid():
 
 
 @pytest.mark.parametrize(
-    "make", [TOY_PROBLEMS[0], *(pytest.param(each, marks=pytest.mark.slow) for each in TOY_PROBLEMS[1:])]
+    "place", [0, pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow)]
 )
-def test_the_page_computes_what_the_library_does(make):
+def test_the_page_computes_what_the_library_does(place):
     """Probabilities, the residual, alpha and limits, before and after points were added."""
-    toy = make()
-    network, points = train_toy(toy, quick=True), grid()
-    packed, bayes = pack_toy(toy, network), fit_toy(toy, network)
+    packed, points = shipped_numbers()["toys"][place], grid()
+    network, bayes = network_of(packed), fit_toy(packed)
     tuned = bayes.settings
     angles = torch.linspace(0.01, 6.2, 25, dtype=torch.float64)
     rays = torch.stack([angles.cos(), angles.sin()], dim=1)

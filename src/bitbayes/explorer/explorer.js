@@ -1,6 +1,6 @@
 // The page: the map, the chart, the controls and the five steps. All numbers come from mathematics.js.
 
-const TOYS = PACKED_TOYS.map(unpackToy);
+const TOYS = NUMBERS.toys.map(unpackToy);
 const METHODS = { plain: "the plain network", temperature: "temperature scaling", bitbayes: "bitbayes" };
 const NO_RESIDUAL = -3; // the left end of its slider; 0, its middle, is as tuned
 const SIDE_MOVING = 100; // points along a side of the map while something moves, and when it rests

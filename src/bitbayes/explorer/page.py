@@ -1,27 +1,30 @@
-"""The explorer as one HTML file, with style, script and numbers inside. It loads no other file."""
+"""The explorer as one HTML file, with style, script and numbers inside. It loads no other file.
+
+Nothing here imports torch: the command `bitbayes explore` should answer at once.
+"""
 
 import json
 from importlib.resources import files
-from typing import Any
 
 from jinja2 import Environment, StrictUndefined
 
 from bitbayes._version import __version__
-from bitbayes.explorer.toys import pack_toys
+from bitbayes.explorer.numbers import Numbers, shipped_numbers
+from bitbayes.palette import css_variables
 
 
-def render_explorer(toys: list[dict[str, Any]] | None = None) -> str:
+def render_explorer(numbers: Numbers | None = None) -> str:
     """Return the page as text.
 
     Args:
-        toys: what `pack_toys` returns. None: train the paper's toys now, which takes some ten seconds.
+        numbers: what `train_numbers` returns. None: those that come with the package.
     """
     environment = Environment(autoescape=False, undefined=StrictUndefined)
     return environment.from_string(_read("page.html")).render(
-        style=_read("style.css"),
+        style=css_variables() + _read("style.css"),
         mathematics=_read("mathematics.js"),
         script=_read("explorer.js"),
-        toys=_as_script(pack_toys() if toys is None else toys),
+        numbers=_as_script(shipped_numbers() if numbers is None else numbers),
         version=__version__,
     )
 
