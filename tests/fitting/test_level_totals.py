@@ -1,6 +1,7 @@
 """The sums of a pass at the levels of the residual: those of all batches, and which levels are left out."""
 
 import copy
+import sys
 
 import pytest
 import torch
@@ -380,3 +381,25 @@ def test_labels_that_are_not_valid_are_refused_as_without_a_residual():
             labels[7] = wrong
             with pytest.raises(DataError, match=r"the labels are .*expected|from 0"):
                 bb.Laplace(wider(), residual=residual).fit([(X, labels)])
+
+
+def test_the_work_for_a_batch_does_not_grow_with_the_batches_that_wait():
+    def calls_per_batch(count):
+        """Python's calls for a batch, of functions and of methods in C; `count` batches wait in the end."""
+        batches, found = [torch.zeros(1, 3) for _ in range(count)], 0
+
+        def counted(frame, event, argument):
+            nonlocal found
+            found += event in ("call", "c_call")
+
+        levels = LevelTotals(nn.Identity(), input_is_level=True)
+        sys.setprofile(counted)
+        try:
+            for each in batches:
+                levels.attach(Batch(each, None, "a batch"))
+        finally:
+            sys.setprofile(None)
+        assert len(levels.waiting_inputs) == count
+        return found / count
+
+    assert calls_per_batch(400) < 1.1 * calls_per_batch(100)

@@ -43,6 +43,7 @@ class LevelTotals:
     sums: so far, by the name of the level.
     table: whether the inputs are rows of a table, whose correlations are kept.
     classes: of how many classes the head's features have means; 0 if labels are no classes.
+    waiting_numbers: how many numbers the waiting inputs have, which are all of one width.
     """
 
     network: nn.Module | None = None
@@ -57,6 +58,7 @@ class LevelTotals:
     waiting_input_weights: list[Tensor] = field(default_factory=list)
     table: bool = False
     classes: int = 0
+    waiting_numbers: int = 0
 
     @classmethod
     def of(
@@ -163,7 +165,8 @@ class LevelTotals:
             return
         if not self._fits(inputs):
             if not self.asked:
-                self.input_is_level, self.waiting_inputs, self.waiting_input_weights = False, [], []
+                self.input_is_level = False
+                self._forget_inputs()
                 self.sums.pop(INPUT, None)
                 return
             self._add_inputs()  # so that these are compared with all before them
@@ -172,8 +175,8 @@ class LevelTotals:
         self.waiting_inputs.append(as_rows(inputs).clone())
         if weights is not None:
             self.waiting_input_weights.append(weights)
-        numbers = GPU_STEP_NUMBERS if self.waiting_inputs[0].is_cuda else STEP_NUMBERS
-        if sum(each.numel() for each in self.waiting_inputs) >= numbers:
+        self.waiting_numbers += self.waiting_inputs[-1].numel()
+        if self.waiting_numbers >= (GPU_STEP_NUMBERS if self.waiting_inputs[0].is_cuda else STEP_NUMBERS):
             self._add_inputs()
 
     def _fits(self, inputs: Inputs) -> bool:
@@ -181,14 +184,17 @@ class LevelTotals:
         if not measurable(inputs):
             return False
         widths = {len(self.sums[INPUT].mean)} if INPUT in self.sums else set[int]()
-        return {each.shape[1] for each in self.waiting_inputs} | widths <= {as_rows(inputs).shape[1]}
+        return widths | {each.shape[1] for each in self.waiting_inputs[:1]} <= {as_rows(inputs).shape[1]}
 
     def _add_inputs(self) -> None:
         if self.waiting_inputs:
             correlated = self.sums[INPUT].correlated if INPUT in self.sums else self.table
             weights = torch.cat(self.waiting_input_weights) if self.waiting_input_weights else None
             self._add(INPUT, torch.cat(self.waiting_inputs), correlated=correlated, weights=weights)
-            self.waiting_inputs, self.waiting_input_weights = [], []
+            self._forget_inputs()
+
+    def _forget_inputs(self) -> None:
+        self.waiting_inputs, self.waiting_input_weights, self.waiting_numbers = [], [], 0
 
     def _add(
         self,
