@@ -11,7 +11,7 @@ LOWEST_TESTS := tests/repository/test_dependencies.py tests/test_cli.py tests/io
 	tests/paper/data/test_sets.py tests/paper/test_deep_kernel.py::test_it_learns \
 	tests/metrics
 # All but the helper of the others and those for a GPU.
-BENCHMARKS := $(filter-out benchmarks/timing.py benchmarks/seconds.py benchmarks/nccl.py,$(sort $(wildcard benchmarks/*.py)))
+BENCHMARKS := $(filter-out benchmarks/timing.py benchmarks/seconds.py benchmarks/nccl.py benchmarks/cifar10_network.py,$(sort $(wildcard benchmarks/*.py)))
 
 .PHONY: demo test test-all test-lowest fuzz lint docs benchmarks notebooks release-check chromium clean
 

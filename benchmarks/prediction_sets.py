@@ -1,13 +1,13 @@
-"""Prediction sets on the digits and a noisy table: their coverage, and their size beside MAPIE's.
+"""Prediction sets on digits, a noisy table and CIFAR-10: their coverage, and their size beside MAPIE's.
 
-    python benchmarks/prediction_sets.py [--draws N] [--peer-draws N]
+    python benchmarks/prediction_sets.py [--draws N] [--peer-draws N] [--cifar10 FOLDER]
 
 The test data without tuning points are the population. Calibration sets of 200 points are drawn from it with
 replacement. The quantile is then that of a j-th smallest of n uniform numbers U, and the share lost of N
 points ⌊N·U⌋/N: so the mean coverage is from `coverage` to `coverage + 1/(n + 1) + 1/N`, and the limits of
 its mean over draws are printed. Sizes are means over the population, of the same draws and probabilities for
 both libraries, first without refused inputs, which MAPIE does not have. Prints the tables of
-docs/decisions.md.
+docs/decisions.md. CIFAR-10 takes part if the folder of its files is given; its network is trained first.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import math
 import warnings
 from collections.abc import Iterator
 from fractions import Fraction
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -31,11 +32,12 @@ from bitbayes.decisions.conformal import check_coverage, conformal_quantile
 from bitbayes.decisions.prediction_sets import METHODS
 from bitbayes.errors import EdgeWarning
 from bitbayes.toys import digits, digits_lenet
+from cifar10_network import cifar10, cifar10_network
 from residual import tables, trained
 
 COVERAGES = (0.9, 0.95, 0.99)
 CALIBRATION, TUNING = 200, 300
-TABLE = "20 % of labels flipped"
+TABLE, CIFAR10 = "20 % of labels flipped", "CIFAR-10"
 # How far the mean over draws may be from its expectation, in deviations: 1 of 15,000 is further.
 DEVIATIONS = 4.0
 
@@ -74,15 +76,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--draws", type=int, default=1000)
     parser.add_argument("--peer-draws", type=int, default=50, help="so many of these are given to MAPIE")
+    add_cifar10_option(parser)
     arguments = parser.parse_args()
     warnings.simplefilter("ignore", EdgeWarning)
-    kept = list(problems())
+    kept = list(problems(arguments.cifar10))
     print_coverage(kept, arguments.draws)
     print_sizes(kept, arguments.peer_draws)
     print_far(kept)
 
 
-def problems() -> Iterator[Problem]:
+def add_cifar10_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--cifar10", type=Path, metavar="FOLDER", help="the folder that holds CIFAR-10")
+
+
+def problems(cifar10_folder: Path | None = None) -> Iterator[Problem]:
     data, generator = digits(), torch.Generator().manual_seed(0)
     bayes = bb.Laplace(digits_lenet()).fit([(data.train_images, data.train_labels)], progress=False)
     x, y = data.test_images, data.test_labels
@@ -97,11 +104,20 @@ def problems() -> Iterator[Problem]:
     bayes = bb.Laplace(trained(x[train], y[train], 0)).fit([(x[train], y[train])], progress=False)
     x, y = x[rest], y[rest]
     yield problem(TABLE, bayes, x, y, {"× 10": 10 * x, "× 1,000": 1000 * x})
+    if cifar10_folder is None:
+        return
+    parts = cifar10(cifar10_folder)
+    network, (x, y) = cifar10_network(*parts["train"]), parts["test"]
+    loader = [(x, y) for x, y in zip(*(each.split(500) for each in parts["train"]), strict=True)]
+    far = {"noise": torch.rand(1000, *x.shape[1:], generator=generator), "× 10": 10 * x[:1000]}
+    yield problem(CIFAR10, bb.Laplace(network).fit(loader, progress=False), x, y, far, tuning=1000)
 
 
-def problem(name: str, bayes: bb.Laplace, x: Tensor, y: Tensor, far: dict[str, Tensor]) -> Problem:
-    bayes.tune([(x[:TUNING], y[:TUNING])], progress=False)
-    return Problem(name, bayes, x[TUNING:], y[TUNING:], far)
+def problem(
+    name: str, bayes: bb.Laplace, x: Tensor, y: Tensor, far: dict[str, Tensor], tuning: int = TUNING
+) -> Problem:
+    bayes.tune([(x[:tuning], y[:tuning])], progress=False)
+    return Problem(name, bayes, x[tuning:], y[tuning:], far)
 
 
 def calibration_sets(count: int, draws: int) -> Iterator[Tensor]:

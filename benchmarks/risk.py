@@ -1,6 +1,6 @@
-"""Promised risks on the digits and a noisy table: how often they are exceeded, and what is accepted.
+"""Promised risks on digits, a noisy table and CIFAR-10: how often they are exceeded, and what is accepted.
 
-    python benchmarks/risk.py [--draws N]
+    python benchmarks/risk.py [--draws N] [--cifar10 FOLDER]
 
 The test data without tuning points are the population. Calibration sets are drawn from it with replacement.
 The risk of a threshold is that of the whole population, known exactly: the share of wrong predictions, or the
@@ -22,13 +22,13 @@ from torch import Tensor
 from bitbayes.decisions.risk_threshold import RiskThreshold, decisions
 from bitbayes.errors import DataError, EdgeWarning
 from bitbayes.tuned import TunedData
-from prediction_sets import Problem, problems
+from prediction_sets import CIFAR10, TABLE, Problem, add_cifar10_option, problems
 
 LEVEL = 0.95
-RISKS = {"digits": (0.01, 0.02, 0.05), "20 % of labels flipped": (0.2, 0.25, 0.3)}
+RISKS = {"digits": (0.01, 0.02, 0.05), TABLE: (0.2, 0.25, 0.3), CIFAR10: (0.05, 0.1, 0.2)}
 # Costs of a mistake and of asking a person, who is always right: the last action.
 MISTAKE, ASKED = 1.0, 0.3
-COSTS = {"digits": (0.01, 0.02, 0.05), "20 % of labels flipped": (0.2, 0.25, 0.28)}
+COSTS = {"digits": (0.01, 0.02, 0.05), TABLE: (0.2, 0.25, 0.28), CIFAR10: (0.05, 0.1, 0.15)}
 # What is tested, and how many calibration points there are.
 KINDS = {"tuned": (300, 1000), "fixed grid": (1000,), "costs": (1000,)}
 
@@ -43,7 +43,9 @@ class Found(NamedTuple):
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--draws", type=int, default=1000)
-    draws = parser.parse_args().draws
+    add_cifar10_option(parser)
+    options = parser.parse_args()
+    draws = options.draws
     warnings.simplefilter("ignore", EdgeWarning)
     low, high = stats.binom.interval(0.999, draws, 1 - LEVEL)
     print(
@@ -52,7 +54,7 @@ def main() -> None:
     )
     print("| data | thresholds | risk | points | exceeded | at most | promised | accepted | risk there |")
     print("|---|---|--:|--:|--:|--:|--:|--:|--:|")
-    for each in problems():
+    for each in problems(options.cifar10):
         probabilities = each.bayes.predict_proba(each.x)
         check_call(each, probabilities)
         for kind, sizes in KINDS.items():

@@ -7,6 +7,7 @@ NAMES = (
     "bounded-logit",
     "default",
     "shift",
+    "drift",
     "promises",
     "trade-off",
     "table2",
@@ -27,6 +28,7 @@ NAMES = (
 ONLY_FOR: dict[str, tuple[str, ...]] = {
     "openood": ("cifar10", "cifar100"),
     "rotated-mnist": ("digits", "mnist"),
+    "drift": (),
     "held-out": (),
 }
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 # The figures that need no data set.
 TOY_FIGURES = ("toy", "linear-regions", "bounded-logit")
 # Those that are not about the data set of `--train`, and the stem of their files.
-STEMS = {**dict.fromkeys(TOY_FIGURES, "toy"), "promises": "images", "held-out": "sets"}
+STEMS = {**dict.fromkeys(TOY_FIGURES, "toy"), "promises": "images", "held-out": "sets", "drift": "tables"}
 
 
 class Report:

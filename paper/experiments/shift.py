@@ -100,7 +100,7 @@ def measure(session: Session) -> dict[str, Any]:
     for key, each in _calibration([inside], labels).items():
         for number, values in enumerate(each):
             found[key][number]["test"] = values
-            found[key][number]["test_few"] = _calibrated([few[key][number]], labels)
+            found[key][number]["test_few"] = calibrated([few[key][number]], labels)
     _corrupted(predictors, images, labels, found)
     thresholds = {key: [each.score.quantile(0.05) for each in every] for key, every in inside.items()}
     for name, others in track(sets.items(), f"shift ({problem.name}): other images", options.progress):
@@ -243,7 +243,7 @@ def _sets(study: Study, rest: Tensor) -> dict[str, Tensor]:
     return sets | {f"Test × {scale:g}": scale * few for scale in SCALES}
 
 
-def _calibrated(parts: list[Predicted], labels: Tensor) -> dict[str, float]:
+def calibrated(parts: list[Predicted], labels: Tensor) -> dict[str, float]:
     """The measures over all parts, each of which has the same labels, or the first of them."""
     probs = torch.cat([part.probs for part in parts])
     every = labels[: len(parts[0].probs)].repeat(len(parts))
@@ -261,7 +261,7 @@ def _calibration(
 ) -> dict[str, list[dict[str, float]]]:
     """The measures of each method and training."""
     return {
-        key: [_calibrated([part[key][number] for part in parts], labels) for number in range(len(every))]
+        key: [calibrated([part[key][number] for part in parts], labels) for number in range(len(every))]
         for key, every in parts[0].items()
     }
 
@@ -307,7 +307,7 @@ def _splits(study: Study, trainings: list[Trained]) -> dict[str, list[list[dict[
             with ignore_edge_warnings():
                 chosen = bb.Settings(**asdict(test.select(validation).tune()))
             probs, score = test.select(rest).predict(chosen)
-            values: dict[str, Any] = _calibrated([Predicted(probs, score)], labels.to(probs.device))
+            values: dict[str, Any] = calibrated([Predicted(probs, score)], labels.to(probs.device))
             values["auroc"] = {
                 name: metrics.auroc(score, each.predict(chosen)[1]) for name, each in outside.items()
             }
@@ -315,7 +315,7 @@ def _splits(study: Study, trainings: list[Trained]) -> dict[str, list[list[dict[
             with torch.no_grad():
                 temperature = choose_temperature([logits[validation]], problem.test.labels[validation])
                 scaled = average([logits[rest]], temperature)
-            found["temperature"][-1].append(_calibrated([scaled], labels))
+            found["temperature"][-1].append(calibrated([scaled], labels))
     return found
 
 
@@ -355,7 +355,7 @@ def show(values: dict[str, Any], report: Report) -> None:
         f"all {count}. {values['points']:,} test images, and all of them with each of the {len(CORRUPTIONS)} "
         "corruptions in 5 severities.",
         "",
-        *_pages(values, main, ("test", "corrupted", "severity 5")),
+        *table_lines(values, main, {"test": "Test", "corrupted": "Corrupted", "severity 5": "Severity 5"}),
     )
     others = [key for key in TITLES if key in values["methods"] and key in ON_FEW]
     if others:
@@ -366,17 +366,17 @@ def show(values: dict[str, Any], report: Report) -> None:
             "training each.",
             "",
             *(f"Not run: {TITLES[key]} ({why}).\n" for key, why in values["not_run"].items()),
-            *_pages(values, [*main, *others], ("test_few", "corrupted_few")),
+            *table_lines(values, [*main, *others], {"test_few": "Test", "corrupted_few": "Corrupted"}),
             extra="few",
         )
     report.write_picture(lambda: draw(values))
 
 
-PART_TITLES = {"test": "Test", "test_few": "Test", "corrupted": "Corrupted", "corrupted_few": "Corrupted"}
+def table_lines(values: dict[str, Any], keys: list[str], parts: dict[str, str]) -> list[str]:
+    """The tables: calibration; for strangers AUROC, confidence, and the share that is accepted.
 
-
-def _pages(values: dict[str, Any], keys: list[str], parts: tuple[str, ...]) -> list[str]:
-    """The tables: calibration; for other images AUROC, confidence, and the share that is accepted."""
+    `parts`: what calibration is shown of, with its title.
+    """
     methods = values["methods"]
     rows = [TITLES[key] for key in keys]
 
@@ -402,20 +402,19 @@ def _pages(values: dict[str, Any], keys: list[str], parts: tuple[str, ...]) -> l
         "## Calibration\n\nNLL and ECE, the smaller the better. Passes: the time of a prediction in plain "
         "forward passes, where it was measured.\n",
         *measure_table(rows, _calibration_columns(values, keys, parts)),
-        "\n## Strangers told apart\n\nAUROC in % against the test images, by the energy, by `score`, and by "
-        "minus the entropy of averages. Detectors of the last layer are below. Whether scaled test images "
+        "\n## Strangers told apart\n\nAUROC in % against the test data, by the energy, by `score`, and by "
+        "minus the entropy of averages. Detectors of the last layer are below. Whether scaled test data "
         "should be told apart is a matter of taste, so no number is the best there.\n",
         *measure_table([*rows, *detectors], told),
-        "\n## Confidence\n\nMean confidence on other images, in %. A blind guess is "
-        f"{100 / values['classes']:g} %. Test images × 1.5 are still read by the network, mostly.\n",
+        "\n## Confidence\n\nMean confidence on strangers, in %. A blind guess is "
+        f"{100 / values['classes']:g} %. A network mostly still reads images × 1.5.\n",
         *measure_table(rows, percent("mmc")),
-        "\n## Accepted\n\nThe share of other images above the score that 95 % of the test images exceed, in "
-        "%.\n",
+        "\n## Accepted\n\nThe share of strangers above the score that 95 % of the test data exceed, in %.\n",
         *measure_table(rows, percent("accepted")),
     ]
 
 
-def _calibration_columns(values: dict[str, Any], keys: list[str], parts: tuple[str, ...]) -> list[Column]:
+def _calibration_columns(values: dict[str, Any], keys: list[str], parts: dict[str, str]) -> list[Column]:
     methods = values["methods"]
 
     def numbers(part: str, what: str, scale: float) -> dict[str, list[float]]:
@@ -424,10 +423,9 @@ def _calibration_columns(values: dict[str, Any], keys: list[str], parts: tuple[s
     passes = {TITLES[key]: [one["passes"] for one in methods[key] if "passes" in one] for key in keys}
     columns = [
         Column("Passes", passes),
-        Column("Accuracy, %", numbers(parts[0], "accuracy", 100), 2, "max"),
+        Column("Accuracy, %", numbers(next(iter(parts)), "accuracy", 100), 2, "max"),
     ]
-    for part in parts:
-        title = PART_TITLES.get(part, part.capitalize())
+    for part, title in parts.items():
         columns.append(Column(f"{title}: NLL", numbers(part, "nll", 1), 4, "min"))
         columns.append(Column("ECE, %", numbers(part, "ece", 100), 2, "min"))
     return columns if any(passes.values()) else columns[1:]
