@@ -282,7 +282,7 @@ def _splits(values: dict[str, Any]) -> int:
 
 
 def _verdict(table: dict[str, Any]) -> str:
-    """The default under drift beside temperature scaling, the ensemble, and its own distances."""
+    """The default beside its rivals and its own distances, on test data and under drift."""
 
     def numbers(key: str, part: str) -> list[float]:
         return [one[part]["nll"] for one in table["methods"][key]]
@@ -291,7 +291,9 @@ def _verdict(table: dict[str, Any]) -> str:
     for part, word in (("test", "Test"), ("corrupted", "Drifted")):
         ours = numbers("default", part)
         gaps = []
-        for key in ("temperature", "ensemble", "distances"):
+        for key in ("temperature", "laplace-torch", "ensemble", "distances"):
+            if key not in table["methods"]:
+                continue
             theirs = numbers(key, part)
             difference = compare([b - a for a, b in zip(ours, theirs, strict=True)], table["test_per_train"])
             sign = "level with" if abs(difference.mean) <= difference.margin else "ahead of"
