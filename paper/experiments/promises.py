@@ -7,7 +7,6 @@ network. A rival of the same cost is one network, in at most 1.5 forward passes.
 from __future__ import annotations
 
 import json
-import math
 import statistics
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -21,27 +20,17 @@ from paper.corruptions import SEVERITIES
 from paper.drawing.pictures import COLOURS, make_panels, styled
 from paper.experiments.shift import TITLES
 from paper.methods.parts import PARTS
+from paper.paired import compare
 from paper.report import Report, markdown_table
 from paper.session import Session
 from paper.tables import Column, measure_table
 
 SETS = ("mnist", "cifar10", "cifar100", "svhn")
+DIGITS = "digits"  # for the parts alone: the digits that come with bitbayes
 OURS = "default"
 SAME_COST = ("plain", "temperature", "laplace-torch")
 MORE_COST = ("ensemble", "dropout", "swag", "default-all")
-# The share of the t distribution inside of an interval, and its quantiles by degrees of freedom.
 LEVEL = 95
-QUANTILES = {
-    1: 12.70620,
-    2: 4.302653,
-    3: 3.182446,
-    4: 2.776445,
-    5: 2.570582,
-    6: 2.446912,
-    7: 2.364624,
-    8: 2.306004,
-    9: 2.262157,
-}
 
 Values = Mapping[str, Any]
 Each = list[float]  # one number for each training
@@ -124,7 +113,7 @@ def measure(session: Session) -> dict[str, Any]:
             if "passes" in values["methods"][OURS][0]
         },
         "dearer": {name: _beside_dearer(values) for name, values in sets.items()},
-        "parts": {name: _parts(values) for name, values in sets.items() if "distances" in values["methods"]},
+        "parts": _parts(session.options.output),
         "splits": {name: _spreads(values["splits"]) for name, values in sets.items() if "splits" in values},
         "severities": {
             name: {key: _by_severity(values, key) for key in ("temperature", OURS, "ensemble")}
@@ -162,24 +151,27 @@ def _cell(promise: Promise, values: Values) -> dict[str, Any]:
     }
 
 
-def half_width(numbers: Each) -> float | None:
+def half_width(numbers: Each, overlap: float = 0.0) -> float | None:
     """Half of the 95 % interval of a mean by Student's t; None for a single number.
+
+    overlap: the number of test points to that of training points, if the numbers are of random splits of the
+        same data (Nadeau and Bengio 2003).
 
     >>> round(half_width([1.0, 2.0, 3.0]), 3)
     2.484
     """
     if len(numbers) < 2:
         return None
-    return QUANTILES[len(numbers) - 1] * statistics.stdev(numbers) / math.sqrt(len(numbers))
+    return compare(numbers, overlap).margin
 
 
-def verdict(gains: Each) -> str:
+def verdict(gains: Each, overlap: float = 0.0) -> str:
     """Whether the mean gain is clearly above 0 ("ahead"), clearly below ("behind"), or neither ("level").
 
     >>> verdict([1.0, 1.1, 0.9]), verdict([-1.0, -1.1, -0.9]), verdict([1.0, -1.0])
     ('ahead', 'behind', 'level')
     """
-    width = half_width(gains)
+    width = half_width(gains, overlap)
     if width is None or abs(_mean(gains)) <= width:
         return "level"
     return "ahead" if _mean(gains) > 0 else "behind"
@@ -199,16 +191,30 @@ def _beside_dearer(values: Values) -> dict[str, dict[str, Each]]:
     return {key: {promise.title: promise.of(shown, key) for promise in promises} for key in keys}
 
 
-def _parts(values: Values) -> dict[str, dict[str, Each]]:
-    """The default and its parts on the first images: NLL on test and corrupted images, and AUROC."""
-    return {
+def _parts(folder: Path) -> dict[str, dict[str, Any]]:
+    """The default and its parts on each set where they were run: NLL on test and shifted data, and AUROC."""
+    found = {}
+    for name in (*SETS, DIGITS):
+        values = _read(folder / "shift", name)
+        if values is not None and "distances" in values["methods"]:
+            found[values["problem"]] = _parts_of(values, "test_few", "corrupted_few", "far")
+    tables = _read(folder / "drift", "tables")
+    for table in () if tables is None else tables["tables"].values():
+        found[table["problem"]] = _parts_of(table, "test", "corrupted", "near")
+    return found
+
+
+def _parts_of(values: Values, test: str, shifted: str, strangers: str) -> dict[str, Any]:
+    methods = {
         key: {
-            "test": [one["test_few"]["nll"] for one in values["methods"][key]],
-            "corrupted": [one["corrupted_few"]["nll"] for one in values["methods"][key]],
-            "auroc": _auroc("far")(values, key),
+            "test": _calibration(test, "nll")(values, key),
+            "shifted": _calibration(shifted, "nll")(values, key),
+            "auroc": _auroc(strangers)(values, key),
         }
         for key in ("temperature", OURS, *PARTS)
     }
+    # Random splits of one table share rows; trainings on one split share none of their randomness.
+    return {"overlap": values.get("test_per_train", 0.0), "methods": methods}
 
 
 def _mean(numbers: Each) -> float:
@@ -333,35 +339,58 @@ def _misses(values: Values) -> list[str]:
 
 
 def _what_the_posterior_adds(values: Values) -> list[str]:
-    """The default against temperature and distances alone, under corruption."""
+    """The default against temperature and distances alone, under shift."""
     lines = []
-    for name, parts in values["parts"].items():
-        ours, without = parts[OURS]["corrupted"], parts["distances"]["corrupted"]
-        word = verdict([b - a for a, b in zip(ours, without, strict=True)])
-        adds = {"level": "nothing that the trainings show", "ahead": "a little", "behind": "harm"}[word]
-        lines.append(
-            f"**On {values['sets'][name]} the posterior's own variance adds {adds} to temperature and "
-            f"distances**: under corruption the NLL is {_mean(ours):.3f} with it and {_mean(without):.3f} "
-            "without. What helps there are the distances. On the other sets the parts were not run."
-        )
-    return ["## What the posterior adds", "", *lines, ""] if lines else []
+    for title, found in values["parts"].items():
+        ours, without = (found["methods"][key]["shifted"] for key in (OURS, "distances"))
+        word = verdict([b - a for a, b in zip(ours, without, strict=True)], found["overlap"])
+        adds = {"level": "nothing that shows", "ahead": "a little", "behind": "harm"}[word]
+        lines.append(f"- **{title}: {adds}.** NLL {_mean(ours):.3f} with it, {_mean(without):.3f} without.")
+    if not lines:
+        return []
+    missing = [title for title in values["sets"].values() if title not in values["parts"]]
+    return [
+        "## What the posterior adds",
+        "",
+        "The default has a temperature, a variance that grows with distances, and the posterior's own "
+        "variance. Under corruption or drift the last of the three adds to the first two:",
+        "",
+        *lines,
+        "",
+        "What helps there are the distances. [The parts](#the-defaults-parts) are below."
+        + (f" They were not run on {', '.join(missing)}." if missing else ""),
+        "",
+    ]
 
 
 def _part_lines(values: Values) -> list[str]:
-    """The default's parts."""
-    lines = []
-    for name, parts in values["parts"].items():
-
-        def column(title: str, what: str, digits: int, best: str, parts: Values = parts) -> Column:
-            return Column(title, {TITLES[key]: each[what] for key, each in parts.items()}, digits, best)
-
+    """The default's parts: a table for each measure, with a column for each set."""
+    if not values["parts"]:
+        return []
+    titles = {key: TITLES[key] for key in ("temperature", OURS, *PARTS)}
+    lines = [
+        "## The default's parts",
+        "",
+        "On images these are the first 2,000 test images, their corruptions, and strangers further away. On "
+        "tables they are the test rows, [drifting columns](../drift/tables.md), and rows whose columns were "
+        "shuffled.",
+        "",
+    ]
+    for what, title, digits, best in (
+        ("test", "NLL on test data", 4, "min"),
+        ("shifted", "NLL under corruption or drift", 4, "min"),
+        ("auroc", "Strangers told apart: AUROC, %", 1, "max"),
+    ):
         columns = [
-            column("Test: NLL", "test", 4, "min"),
-            column("Corrupted: NLL", "corrupted", 4, "min"),
-            column("Strangers further: AUROC, %", "auroc", 1, "max"),
+            Column(
+                name,
+                {text: found["methods"][key][what] for key, text in titles.items()},
+                digits,
+                best,
+            )
+            for name, found in values["parts"].items()
         ]
-        lines += [f"## The default's parts: {values['sets'][name]}", "", "The first 2,000 test images.", ""]
-        lines += [*measure_table([TITLES[key] for key in parts], columns), ""]
+        lines += [f"### {title}", "", *measure_table(list(titles.values()), columns), ""]
     return lines
 
 

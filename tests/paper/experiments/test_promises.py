@@ -74,6 +74,40 @@ def test_the_page_shows_each_cell_and_names_each_miss():
     assert f"of the same cost in {misses}, level" in page
 
 
+@pytest.mark.parametrize("title", KEPT["parts"])
+def test_the_parts_that_are_kept_follow_from_the_kept_numbers(title):
+    folder = ROOT / "results"
+    sources = {
+        json.loads(path.read_text("utf-8"))["problem"]: (json.loads(path.read_text("utf-8")), "_few", "far")
+        for path in folder.glob("shift/*.json")
+    }
+    tables = json.loads((folder / "drift/tables.json").read_text("utf-8"))["tables"]
+    sources |= {table["problem"]: (table, "", "near") for table in tables.values()}
+    values, few, kind = sources[title]
+    page = (ROOT / "results/promises/images.md").read_text("utf-8")
+    for key, found in KEPT["parts"][title]["methods"].items():
+        runs = values["methods"][key]
+        assert found["test"] == pytest.approx([run[f"test{few}"]["nll"] for run in runs], rel=1e-5)
+        assert found["shifted"] == pytest.approx([run[f"corrupted{few}"]["nll"] for run in runs], rel=1e-5)
+        names = values[kind]
+        auroc = [100 * statistics.fmean(run["sets"][name]["auroc"] for name in names) for run in runs]
+        assert found["auroc"] == pytest.approx(auroc, rel=1e-5)
+        assert f"{statistics.fmean(found['shifted']):.4f}" in page
+
+
+@pytest.mark.parametrize("title", KEPT["parts"])
+def test_what_the_posterior_adds_is_said_first(title):
+    page = (ROOT / "results/promises/images.md").read_text("utf-8")
+    methods, overlap = KEPT["parts"][title]["methods"], KEPT["parts"][title]["overlap"]
+    gains = [
+        b - a for a, b in zip(methods["default"]["shifted"], methods["distances"]["shifted"], strict=True)
+    ]
+    width = stats.t.ppf(0.975, len(gains) - 1) * statistics.stdev(gains) * (1 / len(gains) + overlap) ** 0.5
+    nothing = abs(statistics.fmean(gains)) <= width
+    assert (f"- **{title}: nothing that shows.**" in page) == nothing
+    assert page.index("## What the posterior adds") < page.index("## One network")
+
+
 def test_the_deviations_over_splits_are_apart_from_those_over_trainings():
     splits = source("cifar10")["splits"]["default"]
     over_trainings, over_splits = KEPT["splits"]["cifar10"]["default"]["nll"]
