@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from matplotlib.figure import Figure
-from sklearn.datasets import load_breast_cancer
+from sklearn.datasets import load_breast_cancer  # type: ignore[import-untyped]
 from torch import Tensor
 
 import bitbayes as bb
@@ -182,7 +182,7 @@ def _predictors(
     found["default-all"] = of(every)
     found["ensemble"] = lambda x: average(logits(x), shared)
     for key, part in PARTS.items():
-        found[key] = of(part.fit(networks[0], tuple(train), loader))
+        found[key] = of(part.fit(networks[0], (train.inputs, train.labels), loader))
     return {key: found[key] for key in TITLES if key in found}
 
 
