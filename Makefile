@@ -41,9 +41,10 @@ lint: $(VENV)/.installed
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# The documentation, in site/. A link or an anchor that leads nowhere is an error.
+# The documentation, in site/ by mkdocs, and in build/zensical/ by Zensical. A link or an anchor that leads
+# nowhere is an error.
 docs: $(VENV)/.docs
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	$(BIN)/python scripts/build_site.py
 
 benchmarks: $(VENV)/.peers
 	@set -e; for script in $(BENCHMARKS); do echo "== $$script"; $(BIN)/python $$script; done
@@ -112,4 +113,4 @@ chromium:
 	apt-get install --yes chromium
 
 clean:
-	rm -rf $(VENV) $(LOWEST) $(RELEASE) site .pytest_cache .mypy_cache .ruff_cache bitbayes-report.html bitbayes-explorer.html
+	rm -rf $(VENV) $(LOWEST) $(RELEASE) site build .cache .pytest_cache .mypy_cache .ruff_cache bitbayes-report.html bitbayes-explorer.html

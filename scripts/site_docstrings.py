@@ -3,6 +3,7 @@
 import re
 
 import griffe
+from site_examples import as_blocks
 
 
 class DocstringsAsMarkdown(griffe.Extension):
@@ -17,17 +18,17 @@ def as_markdown(text: str) -> str:
     >>> print(as_markdown("The weights W*."))
     The weights W\*.
     >>> as_markdown("Twice:\n\n>>> 2*a\n4")
-    'Twice:\n\n```pycon\n>>> 2*a\n4\n```'
+    'Twice:\n\n```python\n2*a\n```\n\n```{.text .output .no-copy}\n4\n```'
     """
     paragraphs = re.split(r"\n\s*\n", text)
     return "\n\n".join(
-        as_block(each) if each.lstrip().startswith(">>>") else escaped(each) for each in paragraphs
+        as_blocks(each, indent(each)) if each.lstrip().startswith(">>>") else escaped(each)
+        for each in paragraphs
     )
 
 
-def as_block(example: str) -> str:
-    indent = re.match(r"\n*( *)", example)[1]
-    return f"{indent}```pycon\n{example.strip(chr(10))}\n{indent}```"
+def indent(example: str) -> str:
+    return re.match(r"\n*( *)", example)[1]
 
 
 def escaped(paragraph: str) -> str:

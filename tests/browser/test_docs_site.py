@@ -12,8 +12,17 @@ import pytest
 from browser.page_checks import check_page
 
 ROOT = Path(__file__).parents[2]
-# One of each kind: pictures, tables, cards, code, reference, the explorer in a frame.
-PAGES = ("index", "choose", "understand", "results/index", "deploy", "api", "explorer")
+# One of each kind: pictures, tables, cards, code, reference, the explorer in a frame, a notebook.
+PAGES = (
+    "index",
+    "choose",
+    "understand",
+    "results/index",
+    "deploy",
+    "api",
+    "explorer",
+    "notebooks/digits_in_five_minutes",
+)
 
 pytestmark = pytest.mark.slow
 
@@ -22,8 +31,17 @@ pytestmark = pytest.mark.slow
 def site(tmp_path_factory):
     """The address of the built site. Its search needs a server."""
     pytest.importorskip("mkdocs", reason="mkdocs is not installed: `make docs` installs it")
-    folder = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
+    pages, folder = tmp_path_factory.mktemp("pages"), tmp_path_factory.mktemp("site")
+    command = [
+        sys.executable,
+        "scripts/build_site.py",
+        "--builder",
+        "mkdocs",
+        "--pages",
+        pages,
+        "--output",
+        folder,
+    ]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
 
@@ -42,6 +60,25 @@ def site(tmp_path_factory):
 def test_a_page_keeps_what_every_page_must_keep(site, page, name):
     page.goto(f"{site}/{name}.html")
     check_page(page)
+
+
+def test_no_code_is_cut(site, page):
+    for name in ("start", "deploy", "regression", "notebooks/theory_on_the_toy"):
+        page.goto(f"{site}/{name}.html")
+        wide = "all => all.filter(each => each.scrollWidth > each.clientWidth).map(each => each.innerText)"
+        assert page.locator("pre code").evaluate_all(wide) == [], name
+
+
+def test_code_is_copied_without_prompts_and_outputs(site, chromium):
+    context = chromium.new_context(permissions=["clipboard-read", "clipboard-write"])
+    page = context.new_page()
+    page.goto(f"{site}/start.html")
+    page.get_by_role("button", name="Copy").nth(2).click()
+    page.get_by_role("button", name="Copied").wait_for()
+    copied = page.evaluate("navigator.clipboard.readText()")
+    assert copied.rstrip().endswith('.mean():.0%}")') and ">>>" not in copied
+    assert page.locator(".output button").count() == 0
+    context.close()
 
 
 def test_the_search_finds_a_page(site, page):
