@@ -5,13 +5,12 @@ from collections.abc import Iterable, Mapping
 from matplotlib.axes import Axes
 from torch import Tensor
 
+from bitbayes import palette
 from bitbayes.errors import ArgumentError
+from bitbayes.palette import METHODS, OTHERS
 
-# From the palette of Okabe and Ito, whose colours colour-blind people can tell apart, and a grey.
-COLOURS = {"plain": "#6C6C6C", "temperature": "#009E73", "bitbayes": "#0072B2", "paper": "#CC79A7"}
-MARKERS = {"plain": "o", "temperature": "^", "bitbayes": "s", "paper": "D"}
-OTHER_COLOURS = ("#D55E00", "#E69F00", "#56B4E9", "#882255", "#4B2FA8")
-OTHER_MARKERS = ("v", "P", "X", "<", ">")
+COLOURS = {name: style.light for name, style in METHODS.items()}
+OTHER_COLOURS = tuple(style.light for style in OTHERS)
 TEXT_COLOUR, FAINT_COLOUR = "#333333", "#8a8a8a"
 BAND_OPACITY = 0.18
 
@@ -38,16 +37,9 @@ def method_styles(names: Iterable[str]) -> dict[str, tuple[str, str]]:
     """Return a colour and a marker for each method. Unknown methods get the next of the other colours.
 
     >>> method_styles(["plain", "mine"])
-    {'plain': ('#6C6C6C', 'o'), 'mine': ('#D55E00', 'v')}
+    {'plain': ('#6c6e71', 'o'), 'mine': ('#b0391a', 'v')}
     """
-    styles, others = {}, 0
-    for name in names:
-        if name in COLOURS:
-            styles[name] = COLOURS[name], MARKERS[name]
-        else:
-            i = others % len(OTHER_COLOURS)
-            styles[name], others = (OTHER_COLOURS[i], OTHER_MARKERS[i]), others + 1
-    return styles
+    return {name: (style.light, style.marker) for name, style in palette.method_styles(names).items()}
 
 
 def literal(text: str) -> str:

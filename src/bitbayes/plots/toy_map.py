@@ -10,10 +10,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bitbayes.errors import DataError
+from bitbayes.palette import CLASS_MARKERS, CLASSES, map_colour
 from bitbayes.plots.style import axes_or_new
 
-CLASS_COLOURS = ("#d7191c", "#1b9e77", "#b04fc4", "#ff7f00")  # none of them is a colour of the map
-CLASS_MARKERS = ("o", "^", "s", "D")
 MARGIN = 1.5  # the width of the view, relative to that of the data
 
 Extent = tuple[float, float, float, float]
@@ -30,8 +29,8 @@ def toy_map(
 ) -> Axes:
     """Draw the confidence of a classifier in the plane, with its decision boundary and the data.
 
-    Yellow is a confidence of 1 and dark blue is 1/k, a blind guess. The black line is the boundary between
-    classes.
+    The hue is the class, and the saturation the confidence: white is 1/k, a blind guess. The black line is the
+    boundary between classes.
 
     Args:
         predict_proba: maps points (n, 2) to probabilities (n, k), as `bayes.predict_proba` does.
@@ -39,8 +38,8 @@ def toy_map(
         y: class numbers (n,), which choose the markers.
         zoom: how many times wider than the data the view is. Large values show what happens far away.
         side: the number of pixels along each side.
-        ax: the axes to draw on; those of a new figure if None. For a colour bar: `plt.colorbar(ax.images[0],
-            ax=ax)`.
+        ax: the axes to draw on; those of a new figure if None. For a colour bar, in
+            grey: `plt.colorbar(ax.images[0], ax=ax)`.
 
     Returns:
         The axes.
@@ -51,7 +50,7 @@ def toy_map(
     >>> bayes = bb.Laplace(torch.nn.Linear(2, 2), prior_variance=1.0).fit([(x, y)])
     >>> ax = bb.plots.toy_map(bayes.predict_proba, x, y, zoom=10, side=50)
     >>> ax.images[0].get_array().shape
-    (50, 50)
+    (50, 50, 3)
     """
     if x.dim() != 2 or x.shape[1] != 2:
         raise DataError(f"x has shape {tuple(x.shape)}: a map needs points with two coordinates, (n, 2)")
@@ -63,7 +62,7 @@ def toy_map(
     draw_confidence(ax, confidence, label, extent, probs.shape[1])
     for c in range(probs.shape[1]):
         points = x[y == c].cpu().numpy()
-        colour, marker = CLASS_COLOURS[c % len(CLASS_COLOURS)], CLASS_MARKERS[c % len(CLASS_MARKERS)]
+        colour, marker = CLASSES[c % len(CLASSES)], CLASS_MARKERS[c % len(CLASS_MARKERS)]
         ax.scatter(
             points[:, 0], points[:, 1], s=18, c=colour, marker=marker, edgecolors="white", linewidths=0.5
         )
@@ -89,13 +88,15 @@ def draw_confidence(
     ax: Axes, confidence: NDArray[numpy.floating], label: NDArray[numpy.integer], extent: Extent, classes: int
 ) -> AxesImage:
     """Draw the confidences (side, side) as colours, and black lines between points of different labels."""
+    pairs = zip(label.flat, confidence.flat, strict=True)
+    colours = numpy.array([map_colour(int(c), float(p), classes) for c, p in pairs])
     image = ax.imshow(
-        confidence,
+        colours.reshape(*confidence.shape, 3).clip(0, 1),
         extent=extent,
         origin="lower",
         vmin=1 / classes,
         vmax=1,
-        cmap="cividis",
+        cmap="Greys",
         interpolation="bilinear",
     )
     across, up = (numpy.linspace(*ends, len(confidence)) for ends in (extent[:2], extent[2:]))
