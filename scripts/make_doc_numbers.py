@@ -69,6 +69,38 @@ def of_setting(method: str) -> str:
     return table(header, rows)
 
 
+def rounded(passes: float) -> str:
+    return f"{passes:.0f}" if passes >= 10 else f"{passes:.1f}"
+
+
+def matrix(data_set: str = "cifar10") -> str:
+    """All settings side by side on one data set. A dash is what was not measured."""
+    corrupted = read("shift", f"{data_set}-40-epochs")["methods"]
+    seconds, fit_pass = (read("table3", data_set)[name] for name in ("seconds", "forward_pass_train"))
+    settings = {
+        "plain": ("plain network", "plain"),
+        "default": ("[the default](#the-default)", "default"),
+        "temperature": ("[only temperature](#only-temperature)", "temperature"),
+        "evidence": ("[no validation data](#no-validation-data)", None),
+        "ood": ("[known outliers](#low-confidence-on-known-outliers)", "ours"),
+        "default-all": ("[all layers](#all-layers)", "default-all"),
+    }
+    rows = []
+    for key, (name, timed) in settings.items():
+        found = measured(data_set, key)
+        assert found is not None
+        trained = corrupted.get(key, [])
+        shift = f"{100 * mean(each['corrupted']['ece'] for each in trained):.1f}" if trained else "–"
+        cells = [f"{100 * found['ece']:.1f}", shift + (" *" if len(trained) == 1 else "")]
+        cells += [f"{100 * found['auroc']:.1f}", f"{100 * found['far']:.0f}"]
+        times = seconds.get(timed, {})
+        fit = rounded(times["inference"] / fit_pass) if times.get("inference") else "–"
+        predict = rounded(times["prediction"] / seconds["plain"]["prediction"]) if times else "–"
+        rows.append((name, *cells, fit, predict))
+    header = ("setting", "calibration", "under shift", "strangers", "far away", "cost: fit", "predict")
+    return table(header, rows)
+
+
 def overview() -> str:
     """Calibration error, and confidence far away, of three methods on each data set."""
     methods = {"plain": "plain", "temperature": "temperature scaling", "default": "bitbayes"}
@@ -80,31 +112,14 @@ def overview() -> str:
     return table(("calibration error / confidence far away, %", *methods.values()), rows)
 
 
-def cost() -> str:
-    """Times of a ResNet-18 with ten classes on a GPU, as multiples of a plain pass over the same images."""
-    values = read("table3", "cifar10")
-    seconds, fit_pass = values["seconds"], values["forward_pass_train"]
-    predict_pass = seconds["plain"]["prediction"]
-    titles = {"default": "last layer (the default)", "default-all": '`layers="all"`'}
-    rows = [
-        (
-            title,
-            f"{seconds[key]['inference'] / fit_pass:.3g}",
-            f"{seconds[key]['prediction'] / predict_pass:.3g}",
-        )
-        for key, title in titles.items()
-    ]
-    return table(("in plain passes over the same images", "fit", "predict"), rows)
-
-
 TABLES: dict[str, Callable[[], str]] = {
+    "matrix": matrix,
     "overview": overview,
     "default": lambda: of_setting("default"),
     "temperature": lambda: of_setting("temperature"),
     "evidence": lambda: of_setting("evidence"),
     "ood": lambda: of_setting("ood"),
     "all-layers": lambda: of_setting("default-all"),
-    "cost": cost,
 }
 
 
