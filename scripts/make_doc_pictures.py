@@ -1,9 +1,9 @@
-"""Make the pictures of docs/understand.md and docs/index.md, in docs/pictures/.
+"""Make the pictures of docs/understand.md, docs/index.md and docs/style.md, in docs/pictures/.
 
     python scripts/make_doc_pictures.py [--output FOLDER] [--quick]
 
-All of them show one network: the one that the first code block of docs/understand.md trains. `--quick` draws
-coarse maps, to see that everything works. It takes ten seconds, and `--quick` three.
+All but the last show one network: the one that the first code block of docs/understand.md trains. `--quick`
+draws coarse maps, to see that everything works. It takes ten seconds, and `--quick` three.
 """
 
 import argparse
@@ -19,13 +19,13 @@ from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 import bitbayes as bb
+from bitbayes.palette import CLASS_MARKERS, CLASSES, METHODS, OTHERS, map_colour
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "docs" / "pictures"
 # In inches, of which 96 px are one. A phone shows a picture 360 px wide: 11 points are 9 px there.
 WIDTH = 560 / 96
-COLOURS = {"plain": "#D55E00", "temperature": "#009E73", "default": "#0072B2", "ours": "#CC79A7"}
-CLASS_COLOURS, CLASS_MARKERS = ("#d7191c", "#1b9e77"), ("o", "^")
+COLOURS = {name: style.light for name, style in METHODS.items()}
 CENTRE = (0.5, 0.25)  # of the two moons
 NEAR, FAR = 2.2, 40.0  # half the width of a map
 DIRECTION = (-0.8, 0.6)  # of the ray in all pictures that have one
@@ -103,11 +103,13 @@ def show_map(axes: Axes, predict: Callable[[Tensor], Tensor], half: float, title
     grid = torch.cartesian_prod(up, across).flip(1)
     shape = (points_per_side, points_per_side)
     extent = (left, right, bottom, top)
-    style = {"vmin": 0.5, "vmax": 1, "cmap": "cividis", "interpolation": "bilinear"}
-    image = axes.imshow(predict(grid).reshape(shape).numpy(), extent=extent, origin="lower", **style)
     with torch.no_grad():
         logits = trained()[0](grid).reshape(shape).numpy()
-    axes.contour(across.numpy(), up.numpy(), logits, levels=[0.0], colors="white", linewidths=1.2)
+    pairs = zip((logits > 0).ravel().tolist(), predict(grid).tolist(), strict=True)
+    colours = np.array([map_colour(label, value, 2) for label, value in pairs]).reshape(*shape, 3)
+    style = {"vmin": 0.5, "vmax": 1, "cmap": "Greys", "interpolation": "bilinear"}  # for the bar
+    image = axes.imshow(colours.clip(0, 1), extent=extent, origin="lower", **style)
+    axes.contour(across.numpy(), up.numpy(), logits, levels=[0.0], colors="black", linewidths=0.8)
     show_points(axes, 9 if half < 5 else 1.5)
     axes.set(xticks=[], yticks=[], xlim=(left, right), ylim=(bottom, top), title=title)
     return image
@@ -117,8 +119,8 @@ def show_points(axes: Axes, size: float) -> None:
     _, x, y = trained()
     for label in (0, 1):
         here = x[y == label]
-        style = {"c": CLASS_COLOURS[label], "marker": CLASS_MARKERS[label], "linewidths": 0, "zorder": 3}
-        axes.scatter(here[:, 0], here[:, 1], s=size, **style)
+        style = {"marker": CLASS_MARKERS[label], "edgecolors": "white", "linewidths": 0.4, "zorder": 3}
+        axes.scatter(here[:, 0], here[:, 1], s=size, color=CLASSES[label], **style)
 
 
 def maps(columns: list[tuple[str, Callable[[Tensor], Tensor]]], halves: tuple[float, ...]) -> Figure:
@@ -134,7 +136,7 @@ def maps(columns: list[tuple[str, Callable[[Tensor], Tensor]]], halves: tuple[fl
             name = "near the data" if half == NEAR else f"zoomed out ×{half / NEAR:.0f}"
             row[0].set_ylabel(name)
     bar = figure.colorbar(image, ax=grid, shrink=0.9, aspect=25, pad=0.02, label="confidence")
-    bar.set_ticks([0.5, 0.75, 1.0], labels=["50 %", "75 %", "100 %"])
+    bar.set_ticks([0.5, 0.75, 1.0], labels=["50%", "75%", "100%"])
     return figure
 
 
@@ -149,7 +151,7 @@ def ray(deltas: Tensor) -> Tensor:
 
 def percent(axes: Axes, low: float = 0.48) -> None:
     axes.set(ylim=(low, 1.02), ylabel="confidence")
-    axes.set_yticks([0.5, 0.6, 0.7, 0.8, 0.9, 1.0], labels=[f"{v} %" for v in range(50, 101, 10)])
+    axes.set_yticks([0.5, 0.6, 0.7, 0.8, 0.9, 1.0], labels=[f"{v}%" for v in range(50, 101, 10)])
     axes.grid(axis="y", color="#e4e4e4", linewidth=0.8)
     axes.set_axisbelow(True)
 
@@ -184,16 +186,18 @@ def why_sure() -> Figure:
     plane.imshow(1 - 0.45 * edge.float().numpy(), extent=extent, origin="lower", cmap="gray", vmin=0)
     show_points(plane, 3)
     end = half * np.array(DIRECTION) * 1.1
-    plane.annotate("", end, (0, 0), arrowprops={"arrowstyle": "->", "color": "#0072B2", "linewidth": 2})
+    plane.annotate(
+        "", end, (0, 0), arrowprops={"arrowstyle": "->", "color": COLOURS["bitbayes"], "linewidth": 2}
+    )
     plane.set(xticks=[], yticks=[], xlim=(-half, half), ylim=(-half, half), title="pieces of the network")
     deltas = torch.linspace(0, 12, 400)
     with torch.no_grad():
-        above.plot(deltas, model(ray(deltas))[:, 0].abs(), color=COLOURS["default"])
+        above.plot(deltas, model(ray(deltas))[:, 0].abs(), color=COLOURS["bitbayes"])
     above.set(title="along the arrow", ylabel="|logit|", xlim=(0, 12), ylim=(0, None), xticks=[])
     below.plot(deltas, plain(ray(deltas)), color=COLOURS["plain"])
     below.set(xlabel="distance δ", xlim=(0, 12))
     percent(below)
-    below.set_yticks([0.5, 0.75, 1.0], labels=["50 %", "75 %", "100 %"])
+    below.set_yticks([0.5, 0.75, 1.0], labels=["50%", "75%", "100%"])
     return figure
 
 
@@ -222,12 +226,12 @@ def laplace() -> Figure:
     slope = (cost(head + 1e-4 * direction) - cost(head - 1e-4 * direction)) / 2e-4
     parabola = cost(head) + slope * steps + curvature * steps.square() / 2
     loss.plot(steps, costs, color="#333333", label="loss")
-    loss.plot(steps, parabola, color="#0072B2", linestyle="--", label="its parabola")
+    loss.plot(steps, parabola, color=COLOURS["bitbayes"], linestyle="--", label="its parabola")
     loss.fill_between(
         steps,
         costs.min() - 2.0,
         costs.min() - 2.0 + 3.0 * torch.exp(-(steps**2) / (2 * deviation**2)),
-        color="#0072B2",
+        color=COLOURS["bitbayes"],
         alpha=0.25,
         label="the Gaussian",
         linewidth=0,
@@ -248,7 +252,7 @@ def laplace() -> Figure:
     across, up = side + CENTRE[0], side + CENTRE[1]
     for each in range(30):
         logits = (hidden @ weight[each].T + bias[each]).reshape(len(side), -1).detach().numpy()
-        draws.contour(across, up, logits, levels=[0.0], colors="#0072B2", linewidths=0.6, alpha=0.5)
+        draws.contour(across, up, logits, levels=[0.0], colors=COLOURS["bitbayes"], linewidths=0.6, alpha=0.5)
     draws.contour(
         across, up, centre.reshape(len(side), -1).numpy(), levels=[0.0], colors="black", linewidths=1.8
     )
@@ -270,11 +274,11 @@ def temperature() -> Figure:
         axes.plot(deltas, found, color=COLOURS["temperature"], alpha=shade)
         at = float(deltas[(found > 0.7).float().argmax()]) * 1.15
         place = {1.0: (0.11, 1.012), 10.0: (0.11, 0.755)}.get(value, (at, 0.68))
-        axes.text(*place, f"T = {value:g}", color="#00664b", fontsize=10)
+        axes.text(*place, f"T = {value:g}", color=COLOURS["temperature"], fontsize=10)
     bayes = fitted(100.0)
-    axes.plot(deltas, confidence(bayes)(ray(deltas)), color=COLOURS["default"])
+    axes.plot(deltas, confidence(bayes)(ray(deltas)), color=COLOURS["bitbayes"])
     last = float(confidence(bayes)(ray(deltas[-1:])))
-    axes.text(900, last - 0.05, "last layer, σ₀² = 100", color=COLOURS["default"], ha="right", fontsize=10)
+    axes.text(900, last - 0.05, "last layer, σ₀² = 100", color=COLOURS["bitbayes"], ha="right", fontsize=10)
     axes.set(xscale="log", xlabel="distance δ along the ray", xlim=(0.1, 1000))
     percent(axes)
     axes.set_ylim(0.48, 1.06)
@@ -287,8 +291,8 @@ def residual() -> Figure:
     without = default_without_residual()
     for name, colour, predict in (
         ("plain network", COLOURS["plain"], plain),
-        ("without the residual", COLOURS["ours"], confidence(without)),
-        ("with the residual", COLOURS["default"], confidence(default())),
+        ("without the residual", OTHERS[0].light, confidence(without)),
+        ("with the residual", COLOURS["bitbayes"], confidence(default())),
     ):
         style = "--" if name.startswith("without") else "-"  # it lies on top of the plain network's
         axes.plot(deltas, predict(ray(deltas)), style, color=colour, label=name)
@@ -310,9 +314,11 @@ def certificate() -> Figure:
     found = bayes.certify(torch.tensor([DIRECTION]))
     alpha, limit, bound = (float(each) for each in found[:3])
     deltas = torch.linspace(0, 2.5 * alpha, 800)
-    axes.axvspan(alpha, float(deltas[-1]), color="#0072B2", alpha=0.08, linewidth=0)
+    axes.axvspan(alpha, float(deltas[-1]), color=COLOURS["bitbayes"], alpha=0.08, linewidth=0)
     axes.plot(deltas, plain(ray(deltas)), color=COLOURS["plain"], label="plain")
-    axes.plot(deltas, confidence(bayes)(ray(deltas)), color=COLOURS["default"], label="last layer, σ₀² = 100")
+    axes.plot(
+        deltas, confidence(bayes)(ray(deltas)), color=COLOURS["bitbayes"], label="last layer, σ₀² = 100"
+    )
     axes.hlines(bound, alpha, float(deltas[-1]), color="#333333", linestyle="-", linewidth=1.2)
     axes.hlines(limit, 0, float(deltas[-1]), color="#333333", linestyle=":", linewidth=1.2)
     right = float(deltas[-1])
@@ -326,6 +332,27 @@ def certificate() -> Figure:
     return figure
 
 
+def style() -> Figure:
+    """The styles of the methods on light and on dark, and the maps of four classes."""
+    figure = Figure(figsize=(WIDTH, 4.8), layout="constrained")
+    top, bottom = figure.subfigures(2, 1, height_ratios=(2.2, 1))
+    styles = METHODS | {f"another {i}": each for i, each in enumerate(OTHERS, 1)}
+    for axes, mode, ground in zip(top.subplots(1, 2), ("light", "dark"), ("#ffffff", "#1e2129"), strict=True):
+        axes.set(xlim=(-0.1, 3), ylim=(-0.7, len(styles) - 0.3), xticks=[], yticks=[], facecolor=ground)
+        for place, (name, each) in enumerate(reversed(styles.items())):
+            colour = getattr(each, mode)
+            axes.plot([0.1, 0.5, 0.9], [place] * 3, color=colour, marker=each.marker, markersize=7)
+            axes.text(1.1, place, f"{name}  {colour}", color=colour, va="center", fontsize=10)
+    shares = np.linspace(0.25, 1, 64)
+    for label, axes in enumerate(bottom.subplots(1, len(CLASSES))):
+        colours = [[map_colour(label, value, len(CLASSES)) for value in shares]]
+        axes.imshow(colours, extent=(25, 100, 0, 1), aspect="auto")
+        axes.plot(40, 0.5, CLASS_MARKERS[label], color=CLASSES[label], markersize=8, markeredgecolor="white")
+        axes.set(title=f"class {label}", yticks=[], xticks=[25, 100], xticklabels=["25%", "100%"])
+    bottom.supxlabel("confidence of four classes: white is a blind guess", fontsize=10)
+    return figure
+
+
 PICTURES: dict[str, Callable[[], Figure]] = {
     "home.png": home,
     "why_sure.png": why_sure,
@@ -334,6 +361,7 @@ PICTURES: dict[str, Callable[[], Figure]] = {
     "temperature.svg": temperature,
     "residual.svg": residual,
     "certificate.svg": certificate,
+    "style.png": style,
 }
 
 

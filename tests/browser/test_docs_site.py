@@ -12,8 +12,10 @@ import pytest
 from browser.page_checks import check_page
 
 ROOT = Path(__file__).parents[2]
-# One of each kind: pictures, tables, cards, code, reference, the explorer in a frame, a notebook.
+# One of each kind: pictures, tables, cards, code, reference, the explorer in a frame, a notebook, thumbnails.
 PAGES = (
+    "gallery",
+    "style",
     "index",
     "choose",
     "understand",

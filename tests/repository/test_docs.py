@@ -136,6 +136,7 @@ def check_floats(found):
 ELSEWHERE = {
     "mistakes.md": "test_mistakes.py",
     "laplace_torch.md": "test_laplace_torch.py",
+    "gallery.md": "test_gallery.py",
 }
 HERE = {"index.md", "choose.md", "ecosystem.md", "deploy.md", "evidence.md", "openood.md", "many_machines.md"}
 

@@ -29,8 +29,8 @@ def toy_map(
 ) -> Axes:
     """Draw the confidence of a classifier in the plane, with its decision boundary and the data.
 
-    The hue is the class, and the saturation the confidence: white is 1/k, a blind guess. The black line is the
-    boundary between classes.
+    The hue is the class, and the saturation the confidence: white is 1/k, a blind guess. The black line is
+    the boundary between classes.
 
     Args:
         predict_proba: maps points (n, 2) to probabilities (n, k), as `bayes.predict_proba` does.
