@@ -2,6 +2,7 @@
 
 import re
 
+OUTPUT = "{.text .output .no-copy}"
 BLOCK = re.compile(r"^( *)```py(?:thon|con)\n((?:(?! *```).*\n)*?)\1```$", re.MULTILINE)
 
 
@@ -43,6 +44,6 @@ def as_blocks(example: str, indent: str = "") -> str:
             parts[-1][1].append(line)
         else:
             parts.append((is_code, [line]))
-    kinds = {True: "python", False: "{.text .output .no-copy}"}
+    kinds = {True: "python", False: OUTPUT}
     blocks = [f"```{kinds[is_code]}\n" + "\n".join(lines) + "\n```" for is_code, lines in parts]
     return "\n".join(indent + line if line else "" for line in "\n\n".join(blocks).split("\n"))

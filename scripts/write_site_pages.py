@@ -15,9 +15,9 @@ import re
 import shutil
 from base64 import b64decode
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from site_examples import without_prompts
+from site_examples import OUTPUT, without_prompts
 
 from bitbayes.explorer import render_explorer
 
@@ -83,37 +83,28 @@ def explorer_frame() -> str:
 
 def write_notebook(path: Path) -> None:
     """Write a page with a notebook's cells and their stored outputs beside it. Its pictures become files."""
-    lines, heading, pictures = [], path.stem, 0
+    blocks, heading, pictures = [], path.stem, 0
     for cell in json.loads(path.read_text("utf-8"))["cells"]:
         source = "".join(cell["source"])
         if cell["cell_type"] == "markdown":
-            heading = re.findall(r"^#+ (.*)$", source, re.MULTILINE)[-1:] or [heading]
-            heading = heading[0]
-            lines.append(source)
+            heading = (re.findall(r"^#+ (.*)$", source, re.MULTILINE) or [heading])[-1]
+            blocks.append(source)
             continue
-        lines.append(f"```python\n{source}\n```")
+        blocks.append(f"```python\n{source}\n```")
+        printed = ""
         for output in cell["outputs"]:
-            pictures += "image/png" in output.get("data", {})
-            picture = path.with_name(f"{path.stem}_{pictures}.png")
-            lines.append(shown(output, picture, heading))
-    link = f"[Download the notebook]({path.name}){{ .md-button download }}"
-    first, *rest = lines
-    text = "\n\n".join(filter(None, [first, link, *rest]))
-    # Outputs of one cell that follow each other are one block.
-    text = text.replace("\n```\n\n```{.text .output .no-copy}\n", "\n")
-    path.with_suffix(".md").write_text(page(f"notebooks/{path.stem}.md", text + "\n"), "utf-8")
-
-
-def shown(output: dict[str, Any], picture: Path, heading: str) -> str:
-    """Return an output as Markdown. Bars of progress are left out."""
-    data = output.get("data", {})
-    if "image/png" in data:
-        picture.write_bytes(b64decode(data["image/png"]))
-        return f"![What this code draws, under the heading: {heading}]({picture.name})"
-    if "text/html" in data:
-        return ""
-    text = "".join(output.get("text") or data["text/plain"]).rstrip("\n")
-    return f"```{{.text .output .no-copy}}\n{text}\n```"
+            data = output.get("data", {})
+            if "image/png" in data:
+                pictures += 1
+                picture = path.with_name(f"{path.stem}_{pictures}.png")
+                picture.write_bytes(b64decode(data["image/png"]))
+                blocks.append(f"![What this code draws, under the heading: {heading}]({picture.name})")
+            elif "text/html" not in data:  # a bar of progress
+                printed += "".join(output.get("text") or data["text/plain"]).rstrip("\n") + "\n"
+        if printed:
+            blocks.append(f"```{OUTPUT}\n{printed}```")
+    blocks.insert(1, f"[Download the notebook]({path.name}){{ .md-button }}")
+    path.with_suffix(".md").write_text(page(f"notebooks/{path.stem}.md", "\n\n".join(blocks) + "\n"), "utf-8")
 
 
 # ---- links

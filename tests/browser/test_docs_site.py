@@ -71,6 +71,13 @@ def test_no_code_is_cut(site, page):
         assert page.locator("pre code").evaluate_all(wide) == [], name
 
 
+def test_a_notebook_has_its_outputs_apart_from_its_code(site, page):
+    page.goto(f"{site}/notebooks/digits_in_five_minutes.html")
+    assert "stopped of 100" in page.locator(".output code").last.inner_text()
+    assert "letters         stopped" not in page.locator(".highlight:not(.output) code").last.inner_text()
+    assert page.locator("article img").count() == 2
+
+
 def test_code_is_copied_without_prompts_and_outputs(site, chromium):
     context = chromium.new_context(permissions=["clipboard-read", "clipboard-write"])
     page = context.new_page()
