@@ -11,6 +11,7 @@ from torch import nn
 import bitbayes as bb
 from bitbayes import metrics, plots
 from bitbayes.errors import ArgumentError, DataError
+from bitbayes.palette import OTHERS, map_colour
 from bitbayes.plots.toy_map import view_extent
 
 matplotlib.use("agg")
@@ -88,7 +89,7 @@ def test_reliability_of_several_methods_and_without_bands(ax):
     probs, y = predictions()
     plots.reliability({"plain": probs, "mine": probs}, y, resamples=0, ax=ax)
     assert not ax.collections
-    assert [line.get_color() for line in ax.lines[1:]] == [plots.COLOURS["plain"], "#D55E00"]
+    assert [line.get_color() for line in ax.lines[1:]] == [plots.COLOURS["plain"], OTHERS[0].light]
     with pytest.raises(ArgumentError, match="resamples=-1"):
         plots.reliability(probs, y, resamples=-1)
 
@@ -192,9 +193,10 @@ def test_a_map_has_the_confidence_at_its_pixels_and_the_data(ax, k):
     assert right - left == pytest.approx(3 * (x.amax(0) - x.amin(0)).amax().item(), rel=1e-5)
     corners = torch.tensor([[left, bottom], [right, top]])
     with torch.no_grad():
-        expected = model(corners).softmax(1).amax(1)
+        confidences, labels = model(corners).softmax(1).max(1)
+    expected = [map_colour(c, p, k) for c, p in zip(labels.tolist(), confidences.tolist(), strict=True)]
     shown = ax.images[0].get_array()
-    assert numpy.allclose([shown[0, 0], shown[-1, -1]], expected, atol=1e-5)
+    assert numpy.allclose([shown[0, 0], shown[-1, -1]], expected, atol=0.5 / 255 + 1e-6)
     drawn = [each for each in ax.collections if len(each.get_offsets()) > 1]
     assert [len(each.get_offsets()) for each in drawn] == [80 // k] * k
     with pytest.raises(DataError, match=r"\(80, 3\)"):

@@ -1,17 +1,15 @@
-"""What all pictures share: axes to draw on, and a colour and a marker for each method."""
+"""What all pictures share: axes to draw on, and a colour for each method."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from matplotlib.axes import Axes
 from torch import Tensor
 
 from bitbayes.errors import ArgumentError
+from bitbayes.palette import METHODS
 
-# From the palette of Okabe and Ito, whose colours colour-blind people can tell apart, and a grey.
-COLOURS = {"plain": "#6C6C6C", "temperature": "#009E73", "bitbayes": "#0072B2", "paper": "#CC79A7"}
-MARKERS = {"plain": "o", "temperature": "^", "bitbayes": "s", "paper": "D"}
-OTHER_COLOURS = ("#D55E00", "#E69F00", "#56B4E9", "#882255", "#4B2FA8")
-OTHER_MARKERS = ("v", "P", "X", "<", ">")
+# On white paper; `bitbayes.palette` also has those of dark pages.
+COLOURS = {name: style.light for name, style in METHODS.items()}
 TEXT_COLOUR, FAINT_COLOUR = "#333333", "#8a8a8a"
 BAND_OPACITY = 0.18
 
@@ -32,22 +30,6 @@ def axes_or_new(ax: Axes | None) -> Axes:
 def by_name(given: Tensor | Mapping[str, Tensor], name: str) -> dict[str, Tensor]:
     """Return a dict of tensors by name. A single tensor gets the given name."""
     return dict(given) if isinstance(given, Mapping) else {name: given}
-
-
-def method_styles(names: Iterable[str]) -> dict[str, tuple[str, str]]:
-    """Return a colour and a marker for each method. Unknown methods get the next of the other colours.
-
-    >>> method_styles(["plain", "mine"])
-    {'plain': ('#6C6C6C', 'o'), 'mine': ('#D55E00', 'v')}
-    """
-    styles, others = {}, 0
-    for name in names:
-        if name in COLOURS:
-            styles[name] = COLOURS[name], MARKERS[name]
-        else:
-            i = others % len(OTHER_COLOURS)
-            styles[name], others = (OTHER_COLOURS[i], OTHER_MARKERS[i]), others + 1
-    return styles
 
 
 def literal(text: str) -> str:
