@@ -298,7 +298,7 @@ def show(values: dict[str, Any], report: Report) -> None:
         "## Made from",
         "",
         *(
-            f"- `{each['command']}`: {each['seconds'] / 60:.0f} minutes on {each['device']}, and the trainings"
+            f"- `{each['command']}`: {each['seconds'] / 60:.0f} minutes on {each['device']}, beside trainings"
             for each in values["made_by"].values()
         ),
         *(
