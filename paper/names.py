@@ -18,6 +18,7 @@ NAMES = (
     "histograms",
     "table3",
     "table1",
+    "table1-pair",
     "oe",
     "acet",
     "ece",
@@ -28,6 +29,7 @@ NAMES = (
 ONLY_FOR: dict[str, tuple[str, ...]] = {
     "openood": ("cifar10", "cifar100"),
     "rotated-mnist": ("digits", "mnist"),
+    "table1-pair": ("digits", "mnist", "cifar100"),  # elsewhere the pairs are the same
     "drift": (),
     "held-out": (),
 }

@@ -51,6 +51,7 @@ class Problem:
     recipe: Recipe
     make_network: Callable[[int], nn.Module]  # takes the number of logits
     classes: int = 10  # the number of logits: 1 for a binary problem
+    paper_pair: tuple[int, int] | None = None  # the two classes of the paper's table 1
     # How the plain network is trained further, by objective. Networks of other objectives start afresh.
     fine_tuning: Mapping[str, Recipe] = field(default_factory=dict)
     attack_ramp: float = 2.0  # epochs of fine-tuning in which ACET's attack grows to its full radius
@@ -137,6 +138,7 @@ def _make_mnist(options: Options) -> Problem:
         tuning_points=2000,
         recipe=MNIST,
         make_network=LeNet,
+        paper_pair=(3, 8),
     )
 
 
@@ -164,6 +166,7 @@ def _make_digits(options: Options) -> Problem:
         tuning_points=100,
         recipe=replace(MNIST, epochs=30),
         make_network=LeNet,
+        paper_pair=(3, 8),
     )
 
 
@@ -174,6 +177,7 @@ class _ColourProblem(NamedTuple):
     classes: int
     recipe: Recipe
     outliers: tuple[str, ...]  # other data sets
+    paper_pair: tuple[int, int]
     exposure: str  # the data set of which outlier exposure takes the training images
     deltas: range  # the paper's, for SVHN every tenth
 
@@ -182,9 +186,13 @@ TITLES = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "svhn": "SVHN", "lsun"
 # The rows of the paper's tables. It does not test CIFAR-10 on CIFAR-100, nor the reverse.
 PAPER_ROWS = {"svhn": "SVHN", "lsun": "LSUN", "cifar10": "CIFAR10"}
 COLOUR_PROBLEMS = {
-    "cifar10": _ColourProblem("CIFAR-10", 10, CIFAR, ("svhn", "lsun", "cifar100"), "cifar100", range(31)),
-    "cifar100": _ColourProblem("CIFAR-100", 100, CIFAR, ("svhn", "lsun", "cifar10"), "cifar10", range(31)),
-    "svhn": _ColourProblem("SVHN", 10, SVHN, ("cifar10", "lsun"), "cifar100", range(0, 201, 10)),
+    "cifar10": _ColourProblem(
+        "CIFAR-10", 10, CIFAR, ("svhn", "lsun", "cifar100"), (3, 5), "cifar100", range(31)
+    ),
+    "cifar100": _ColourProblem(
+        "CIFAR-100", 100, CIFAR, ("svhn", "lsun", "cifar10"), (47, 52), "cifar10", range(31)
+    ),
+    "svhn": _ColourProblem("SVHN", 10, SVHN, ("cifar10", "lsun"), (3, 9), "cifar100", range(0, 201, 10)),
 }
 # From scratch, outlier exposure takes twice as long as plain training, and ACET some 30 times. The epochs of
 # outlier exposure are those of its authors' own fine-tuning.
@@ -218,6 +226,7 @@ def _make_colour(name: str, options: Options) -> Problem:
             for objective, epochs in FINE_TUNING_EPOCHS.items()
         },
         deltas=own.deltas,
+        paper_pair=own.paper_pair,
         kernel_epochs=15,
     )
 

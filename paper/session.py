@@ -30,7 +30,11 @@ class Session:
     @cached_property
     def binary_study(self) -> Study:
         """The study of the two classes that the plain network confuses most."""
-        problem = self.problem.binary(*most_confused_classes(self.study("plain")))
+        return self.pair_study(*most_confused_classes(self.study("plain")))
+
+    def pair_study(self, first: int, second: int) -> Study:
+        """Return the study of two of the classes, with a network of one logit."""
+        problem = self.problem.binary(first, second)
         network = self.load_or_train(problem, "plain")
         return Study(problem, network, self.options.trials, self.options.progress)
 

@@ -1,4 +1,4 @@
-"""Write the measured numbers of results/*.json into the pages of docs/ that show them.
+"""Write the measured numbers of results/*.json into the README and the pages of docs/ that show them.
 
     python scripts/make_doc_numbers.py
 
@@ -101,20 +101,41 @@ def matrix(data_set: str = "cifar10") -> str:
     return table(header, rows)
 
 
-def overview() -> str:
-    """Calibration error, and confidence far away, of three methods on each data set."""
-    methods = {"plain": "plain", "temperature": "temperature scaling", "default": "bitbayes"}
-    rows = []
-    for data_set in DATA_SETS:
-        found = [measured(data_set, method) for method in methods]
-        cells = [f"{100 * each['ece']:.1f} / {100 * each['far']:.0f}" for each in found if each]
-        rows.append((title(data_set), *cells))
-    return table(("calibration error / confidence far away, %", *methods.values()), rows)
+def first() -> str:
+    """Near the data, under corruption, and on strangers: CIFAR-10, one number a cell, means of trainings."""
+    values = read("shift", "cifar10-40-epochs")
+    columns = ("plain", "temperature", "energy", "default")
+
+    def row(title: str, of: Callable[[Any], float], digits: int) -> tuple[str, ...]:
+        cells = [
+            f"{100 * mean(map(of, values['methods'].get(key, []))):.{digits}f}" if key != "energy" else "–"
+            for key in columns
+        ]
+        return title, *cells
+
+    def auroc(title: str, names: list[str]) -> tuple[str, ...]:
+        energy = mean(mean(values["detectors"]["energy"][name]) for name in names)
+        ours = mean(each["sets"][name]["auroc"] for each in values["methods"]["default"] for name in names)
+        return title, "–", "–", f"{100 * energy:.1f}", f"{100 * ours:.1f}"
+
+    rows = [
+        row("**Near**: calibration error on test images, %", lambda each: each["test"]["ece"], 1),
+        row("**Shift**: calibration error on corrupted images, %", lambda each: each["corrupted"]["ece"], 1),
+        auroc("**Strangers, near** (CIFAR-100) told apart: AUROC, %", values["near"]),
+        auroc("**Strangers, further** (SVHN, LSUN) told apart: AUROC, %", values["far"]),
+        row("**Far**: confidence on noise, %", lambda each: each["sets"]["Noise"]["mmc"], 0),
+        row(
+            "**Far**: confidence on test images × 2,000, %",
+            lambda each: each["sets"]["Test × 2000"]["mmc"],
+            0,
+        ),
+    ]
+    return table(("", "plain", "temperature scaling", "energy", "bitbayes"), rows)
 
 
 TABLES: dict[str, Callable[[], str]] = {
     "matrix": matrix,
-    "overview": overview,
+    "first": first,
     "default": lambda: of_setting("default"),
     "temperature": lambda: of_setting("temperature"),
     "evidence": lambda: of_setting("evidence"),
@@ -128,7 +149,7 @@ def with_numbers(text: str) -> str:
 
 
 def main() -> None:
-    for path in sorted(DOCS.glob("*.md")):
+    for path in (ROOT / "README.md", *sorted(DOCS.glob("*.md"))):
         text = path.read_text(encoding="utf-8")
         if with_numbers(text) != text:
             path.write_text(with_numbers(text), encoding="utf-8")

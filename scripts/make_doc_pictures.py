@@ -2,11 +2,12 @@
 
     python scripts/make_doc_pictures.py [--output FOLDER] [--quick]
 
-All but the last show one network: the one that the first code block of docs/understand.md trains. `--quick`
+All but style.svg show one network: the one that the first code block of docs/understand.md trains. `--quick`
 draws coarse maps, to see that everything works. It takes ten seconds, and `--quick` three.
 """
 
 import argparse
+import io
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -16,18 +17,24 @@ import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from PIL import Image
 from torch import Tensor, nn
 
 import bitbayes as bb
 from bitbayes.palette import CLASS_MARKERS, CLASSES, METHODS, OTHERS, map_colour
+from bitbayes.plots.toy_map import draw_confidence, draw_key, draw_points, grid_points
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "docs" / "pictures"
 # In inches, of which 96 px are one. A phone shows a picture 360 px wide: 11 points are 9 px there.
 WIDTH = 560 / 96
-COLOURS = {name: style.light for name, style in METHODS.items()}
+BLUE = METHODS["bitbayes"].light
+COLOURS = {name: METHODS[name].light for name in ("plain", "temperature", "paper")}
 CENTRE = (0.5, 0.25)  # of the two moons
 NEAR, FAR = 2.2, 40.0  # half the width of a map
+# Of the animation: its frames, how long one is shown, and the first and the last, in milliseconds.
+FRAMES, SHOWN, HELD = 24, 100, 1500
+BOX = {"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "boxstyle": "round,pad=0.25"}
 DIRECTION = (-0.8, 0.6)  # of the ray in all pictures that have one
 STYLE = {
     "font.size": 11,
@@ -88,6 +95,12 @@ def default() -> bb.Laplace:
     return bb.Laplace(model).fit([(x, y)]).tune(validation())
 
 
+def plain_probabilities(x: Tensor) -> Tensor:
+    with torch.no_grad():
+        p = trained()[0](x).sigmoid()
+    return torch.cat([1 - p, p], 1)
+
+
 def confidence(bayes: bb.Laplace) -> Callable[[Tensor], Tensor]:
     return lambda x: bayes.predict_proba(x).amax(1)
 
@@ -95,54 +108,52 @@ def confidence(bayes: bb.Laplace) -> Callable[[Tensor], Tensor]:
 # ---- parts of pictures
 
 
-def show_map(axes: Axes, predict: Callable[[Tensor], Tensor], half: float, title: str) -> object:
-    """Confidence as a colour, the data as points, and the network's boundary as a line."""
-    left, right = CENTRE[0] - half, CENTRE[0] + half
-    bottom, top = CENTRE[1] - half, CENTRE[1] + half
-    across, up = (torch.linspace(*ends, points_per_side) for ends in ((left, right), (bottom, top)))
-    grid = torch.cartesian_prod(up, across).flip(1)
+def show_map(axes: Axes, predict: Callable[[Tensor], Tensor], half: float, title: str) -> None:
+    """The probabilities (n, 2) of a predictor as colours, the boundary as a line, and the data as points."""
+    (x, y), (centre, middle) = trained()[1:], CENTRE
+    extent = (centre - half, centre + half, middle - half, middle + half)
+    confidence, label = predict(grid_points(extent, points_per_side)).max(1)
     shape = (points_per_side, points_per_side)
-    extent = (left, right, bottom, top)
-    with torch.no_grad():
-        logits = trained()[0](grid).reshape(shape).numpy()
-    pairs = zip((logits > 0).ravel().tolist(), predict(grid).tolist(), strict=True)
-    colours = np.array([map_colour(label, value, 2) for label, value in pairs]).reshape(*shape, 3)
-    style = {"vmin": 0.5, "vmax": 1, "cmap": "Greys", "interpolation": "bilinear"}  # for the bar
-    image = axes.imshow(colours.clip(0, 1), extent=extent, origin="lower", **style)
-    axes.contour(across.numpy(), up.numpy(), logits, levels=[0.0], colors="black", linewidths=0.8)
-    show_points(axes, 9 if half < 5 else 1.5)
-    axes.set(xticks=[], yticks=[], xlim=(left, right), ylim=(bottom, top), title=title)
-    return image
+    draw_confidence(axes, confidence.reshape(shape).numpy(), label.reshape(shape).numpy(), extent, 2)
+    # Points shrink as the view grows, and never to less than a dot.
+    size = max(9 * (NEAR / half) ** 1.5, 1.5)
+    draw_points(axes, x, y, 2, size, 0.4 * min(1.0, size / 9))
+    axes.set(xticks=[], yticks=[], xlim=extent[:2], ylim=extent[2:], title=title)
 
 
 def show_points(axes: Axes, size: float) -> None:
     _, x, y = trained()
-    for label in (0, 1):
-        here = x[y == label]
-        style = {"marker": CLASS_MARKERS[label], "edgecolors": "white", "linewidths": 0.4, "zorder": 3}
-        axes.scatter(here[:, 0], here[:, 1], s=size, color=CLASSES[label], **style)
+    draw_points(axes, x, y, 2, size, 0.0)
 
 
 def maps(columns: list[tuple[str, Callable[[Tensor], Tensor]]], halves: tuple[float, ...]) -> Figure:
     """A column for each predictor, a row for each view."""
-    side = (WIDTH - 0.9) / len(columns)
+    side = (WIDTH - 1.05) / len(columns)
     height = len(halves) * side + 0.35
-    figure = Figure(figsize=(WIDTH, height), layout="constrained")
+    figure = Figure(figsize=(WIDTH, height))
+    figure.set_layout_engine("constrained", rect=(0, 0, 0.845, 1))
     grid = figure.subplots(len(halves), len(columns), squeeze=False)
     for row, half in zip(grid, halves, strict=True):
         for axes, (title, predict) in zip(row, columns, strict=True):
-            image = show_map(axes, predict, half, title if half == halves[0] else "")
+            show_map(axes, predict, half, title if half == halves[0] else "")
         if len(halves) > 1:
             name = "near the data" if half == NEAR else f"zoomed out ×{half / NEAR:.0f}"
             row[0].set_ylabel(name)
-    bar = figure.colorbar(image, ax=grid, shrink=0.9, aspect=25, pad=0.02, label="confidence")
-    bar.set_ticks([0.5, 0.75, 1.0], labels=["50%", "75%", "100%"])
+    draw_key(figure.add_axes((0.885, 0.25, 0.03, 0.5)), 2)
     return figure
 
 
 def lines(columns: int = 1, height: float = 3.2) -> tuple[Figure, list[Axes]]:
     figure = Figure(figsize=(WIDTH, height), layout="constrained")
     return figure, list(figure.subplots(1, columns, squeeze=False)[0])
+
+
+def border(half: float) -> Tensor:
+    """200 points on the border of a view."""
+    side = torch.linspace(-half, half, 50)
+    ends = torch.full_like(side, half)
+    parts = [(side, ends), (side, -ends), (ends, side), (-ends, side)]
+    return torch.cat([torch.stack(part, 1) for part in parts]) + torch.tensor([CENTRE])
 
 
 def ray(deltas: Tensor) -> Tensor:
@@ -162,9 +173,9 @@ def percent(axes: Axes, low: float = 0.48) -> None:
 def home() -> Figure:
     scaled = bb.TemperatureScaling(trained()[0]).fit(validation())
     columns = [
-        ("plain network", plain),
-        ("temperature scaling", lambda x: scaled.predict_proba(x).amax(1)),
-        ("bitbayes", confidence(default())),
+        ("plain network", plain_probabilities),
+        ("temperature scaling", scaled.predict_proba),
+        ("bitbayes", default().predict_proba),
     ]
     return maps(columns, (NEAR, FAR))
 
@@ -186,13 +197,11 @@ def why_sure() -> Figure:
     plane.imshow(1 - 0.45 * edge.float().numpy(), extent=extent, origin="lower", cmap="gray", vmin=0)
     show_points(plane, 3)
     end = half * np.array(DIRECTION) * 1.1
-    plane.annotate(
-        "", end, (0, 0), arrowprops={"arrowstyle": "->", "color": COLOURS["bitbayes"], "linewidth": 2}
-    )
+    plane.annotate("", end, (0, 0), arrowprops={"arrowstyle": "->", "color": BLUE, "linewidth": 2})
     plane.set(xticks=[], yticks=[], xlim=(-half, half), ylim=(-half, half), title="pieces of the network")
     deltas = torch.linspace(0, 12, 400)
     with torch.no_grad():
-        above.plot(deltas, model(ray(deltas))[:, 0].abs(), color=COLOURS["bitbayes"])
+        above.plot(deltas, model(ray(deltas))[:, 0].abs(), color=BLUE)
     above.set(title="along the arrow", ylabel="|logit|", xlim=(0, 12), ylim=(0, None), xticks=[])
     below.plot(deltas, plain(ray(deltas)), color=COLOURS["plain"])
     below.set(xlabel="distance δ", xlim=(0, 12))
@@ -226,12 +235,12 @@ def laplace() -> Figure:
     slope = (cost(head + 1e-4 * direction) - cost(head - 1e-4 * direction)) / 2e-4
     parabola = cost(head) + slope * steps + curvature * steps.square() / 2
     loss.plot(steps, costs, color="#333333", label="loss")
-    loss.plot(steps, parabola, color=COLOURS["bitbayes"], linestyle="--", label="its parabola")
+    loss.plot(steps, parabola, color=BLUE, linestyle="--", label="its parabola")
     loss.fill_between(
         steps,
         costs.min() - 2.0,
         costs.min() - 2.0 + 3.0 * torch.exp(-(steps**2) / (2 * deviation**2)),
-        color=COLOURS["bitbayes"],
+        color=BLUE,
         alpha=0.25,
         label="the Gaussian",
         linewidth=0,
@@ -252,7 +261,7 @@ def laplace() -> Figure:
     across, up = side + CENTRE[0], side + CENTRE[1]
     for each in range(30):
         logits = (hidden @ weight[each].T + bias[each]).reshape(len(side), -1).detach().numpy()
-        draws.contour(across, up, logits, levels=[0.0], colors=COLOURS["bitbayes"], linewidths=0.6, alpha=0.5)
+        draws.contour(across, up, logits, levels=[0.0], colors=BLUE, linewidths=0.6, alpha=0.5)
     draws.contour(
         across, up, centre.reshape(len(side), -1).numpy(), levels=[0.0], colors="black", linewidths=1.8
     )
@@ -262,7 +271,7 @@ def laplace() -> Figure:
 
 
 def prior() -> Figure:
-    columns = [(f"σ₀² = {value:g}", confidence(fitted(value))) for value in (0.01, 1.0, 100.0, 10000.0)]
+    columns = [(f"σ₀² = {value:g}", fitted(value).predict_proba) for value in (0.01, 1.0, 100.0, 10000.0)]
     return maps(columns, (NEAR, FAR))
 
 
@@ -276,9 +285,9 @@ def temperature() -> Figure:
         place = {1.0: (0.11, 1.012), 10.0: (0.11, 0.755)}.get(value, (at, 0.68))
         axes.text(*place, f"T = {value:g}", color=COLOURS["temperature"], fontsize=10)
     bayes = fitted(100.0)
-    axes.plot(deltas, confidence(bayes)(ray(deltas)), color=COLOURS["bitbayes"])
+    axes.plot(deltas, confidence(bayes)(ray(deltas)), color=BLUE)
     last = float(confidence(bayes)(ray(deltas[-1:])))
-    axes.text(900, last - 0.05, "last layer, σ₀² = 100", color=COLOURS["bitbayes"], ha="right", fontsize=10)
+    axes.text(900, last - 0.05, "last layer, σ₀² = 100", color=BLUE, ha="right", fontsize=10)
     axes.set(xscale="log", xlabel="distance δ along the ray", xlim=(0.1, 1000))
     percent(axes)
     axes.set_ylim(0.48, 1.06)
@@ -291,8 +300,8 @@ def residual() -> Figure:
     without = default_without_residual()
     for name, colour, predict in (
         ("plain network", COLOURS["plain"], plain),
-        ("without the residual", OTHERS[0].light, confidence(without)),
-        ("with the residual", COLOURS["bitbayes"], confidence(default())),
+        ("without the residual", COLOURS["paper"], confidence(without)),
+        ("with the residual", BLUE, confidence(default())),
     ):
         style = "--" if name.startswith("without") else "-"  # it lies on top of the plain network's
         axes.plot(deltas, predict(ray(deltas)), style, color=colour, label=name)
@@ -314,11 +323,9 @@ def certificate() -> Figure:
     found = bayes.certify(torch.tensor([DIRECTION]))
     alpha, limit, bound = (float(each) for each in found[:3])
     deltas = torch.linspace(0, 2.5 * alpha, 800)
-    axes.axvspan(alpha, float(deltas[-1]), color=COLOURS["bitbayes"], alpha=0.08, linewidth=0)
+    axes.axvspan(alpha, float(deltas[-1]), color=BLUE, alpha=0.08, linewidth=0)
     axes.plot(deltas, plain(ray(deltas)), color=COLOURS["plain"], label="plain")
-    axes.plot(
-        deltas, confidence(bayes)(ray(deltas)), color=COLOURS["bitbayes"], label="last layer, σ₀² = 100"
-    )
+    axes.plot(deltas, confidence(bayes)(ray(deltas)), color=BLUE, label="last layer, σ₀² = 100")
     axes.hlines(bound, alpha, float(deltas[-1]), color="#333333", linestyle="-", linewidth=1.2)
     axes.hlines(limit, 0, float(deltas[-1]), color="#333333", linestyle=":", linewidth=1.2)
     right = float(deltas[-1])
@@ -330,6 +337,22 @@ def certificate() -> Figure:
     percent(axes)
     axes.legend(loc="center left", bbox_to_anchor=(0.03, 0.4), handlelength=1)
     return figure
+
+
+def zoom() -> list[Figure]:
+    """The frames of the animation on the first page: plain and bitbayes, from near the data to far away."""
+    columns = {"plain network": plain_probabilities, "bitbayes": default().predict_proba}
+    frames = []
+    for half in np.geomspace(NEAR, FAR, FRAMES):
+        figure = Figure(figsize=(WIDTH, 3.1))
+        for place, (title, predict) in enumerate(columns.items()):
+            axes = figure.add_axes((0.01 + 0.5 * place, 0.02, 0.48, 0.88))
+            show_map(axes, predict, float(half), title)
+            mean = float(predict(border(float(half))).amax(1).mean())
+            text = f"confidence at the border: {100 * mean:.0f}%"
+            axes.text(0.03, 0.04, text, transform=axes.transAxes, bbox=BOX, fontsize=10)
+        frames.append(figure)
+    return frames
 
 
 def style() -> Figure:
@@ -361,8 +384,23 @@ PICTURES: dict[str, Callable[[], Figure]] = {
     "temperature.svg": temperature,
     "residual.svg": residual,
     "certificate.svg": certificate,
-    "style.png": style,
+    "style.svg": style,
 }
+
+
+def save_animation(figures: list[Figure], path: Path) -> None:
+    """There and back again, without end."""
+    frames = []
+    for figure in figures:
+        buffer = io.BytesIO()
+        figure.savefig(buffer, dpi=120, format="png")
+        frames.append(Image.open(buffer).convert("RGB"))
+    times = [HELD, *[SHOWN] * (len(frames) - 2), HELD]
+    frames += frames[-2:0:-1]
+    times += times[-2:0:-1]
+    frames[0].save(
+        path, save_all=True, append_images=frames[1:], duration=times, loop=0, quality=70, method=6
+    )
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -380,6 +418,9 @@ def main(arguments: list[str] | None = None) -> None:
             metadata = {"Date": None} if path.suffix == ".svg" else None
             draw().savefig(path, dpi=192, metadata=metadata)
             print(f"{path}: {path.stat().st_size / 1000:.0f} kB")
+        path = options.output / "zoom.webp"
+        save_animation(zoom(), path)
+        print(f"{path}: {path.stat().st_size / 1000:.0f} kB")
 
 
 if __name__ == "__main__":

@@ -8,62 +8,55 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from bitbayes.palette import METHODS
+
 # In inches. A page of GitHub shows a picture 900 px wide, and 96 px of a screen count as an inch, so that the
 # sizes of letters below are those on the screen.
 PAGE_WIDTH = 900 / 96
 LETTER_WIDTH = 0.075  # of a title
 TEXT_COLOUR, GRID_COLOUR, BACKGROUND_CURVE = "#333333", "#e4e4e4", "#dcdcdc"
-DETECTOR, WITHDRAWN = "#6C6C6C", "#A6A6A6"
-
-# The first four are those of the audit. All but the withdrawn differ by 10 or more in CIELAB, also with
-# simulated red-green blindness.
-COLOURS = {
-    "plain": "#D55E00",
-    "temperature": "#009E73",
-    "default": "#0072B2",
-    "ours": "#CC79A7",
-    "default-all": "#56B4E9",
-    "llla": "#882255",
-    "dla": "#E69F00",
-    "dla-linear": "#E6DA2C",
-    "kfla": "#1A1A1A",
-    "kfla-linear": "#4B2FA8",
-    "dkl": "#5C5C00",
-    "dkl-batch": "#C9B98A",
-    "energy": DETECTOR,
-    "max-logit": DETECTOR,
-    "gen": DETECTOR,
-    "mahalanobis": DETECTOR,
-    "relative-mahalanobis": DETECTOR,
-    "knn": DETECTOR,
-    "vim": DETECTOR,
-    "ours-mc": WITHDRAWN,
-    "ours-residual": WITHDRAWN,
-    "ours-plus-residual": WITHDRAWN,
+WITHDRAWN = "#A6A6A6"
+# The methods that other pages show too have the colours and markers of `bitbayes.palette`. Detectors share
+# that of the energy, and differ by their markers. All colours but the withdrawn differ by 10 or more in
+# CIELAB, also with simulated colour blindness.
+PALETTE = {
+    "plain": METHODS["plain"],
+    "temperature": METHODS["temperature"],
+    "default": METHODS["bitbayes"],
+    "ours": METHODS["paper"],
+    "energy": METHODS["energy"],
 }
-MARKERS = {
-    "plain": "o",
-    "temperature": "^",
-    "default": "s",
-    "ours": "D",
+DETECTOR = PALETTE["energy"].light
+COLOURS = {key: style.light for key, style in PALETTE.items()} | {
+    "default-all": "#56B4E9",
+    "llla": "#d94f3d",
+    "llla-code": "#f2b8b0",
+    "dla": "#00a0a8",
+    "dla-linear": "#b8d85a",
+    "kfla": "#1A1A1A",
+    "kfla-linear": "#4b2a96",
+    "dkl": "#d8a400",
+    "dkl-batch": "#e6d3a8",
+    **dict.fromkeys(("max-logit", "gen", "mahalanobis", "relative-mahalanobis", "knn", "vim"), DETECTOR),
+    **dict.fromkeys(("ours-mc", "ours-residual", "ours-plus-residual"), WITHDRAWN),
+}
+MARKERS = {key: style.marker for key, style in PALETTE.items()} | {
     "default-all": "p",
     "llla": "v",
+    "llla-code": "3",
     "dla": "<",
     "dla-linear": ">",
     "kfla": "P",
     "kfla-linear": "X",
     "dkl": "H",
     "dkl-batch": "h",
-    "energy": "*",
     "max-logit": "d",
     "gen": "8",
     "mahalanobis": "x",
     "relative-mahalanobis": "2",
     "knn": "+",
     "vim": "1",
-    "ours-mc": ".",
-    "ours-residual": ".",
-    "ours-plus-residual": ".",
+    **dict.fromkeys(("ours-mc", "ours-residual", "ours-plus-residual"), "."),
 }
 # Their rows stand out: they are what a reader of these pictures looks for.
 BITBAYES = ("default", "default-all")

@@ -100,7 +100,14 @@ def measure(session: Session) -> dict[str, Any]:
         "strangers": {
             name: {kind: values[kind] for kind in ("near", "far")} for name, values in sets.items()
         },
-        "made_by": {name: values["about"]["command"] for name, values in sets.items()},
+        "made_by": {
+            name: {key: values["about"][key] for key in ("command", "seconds", "device")}
+            for name, values in sets.items()
+        },
+        "not_run": {
+            name: [key for key in (*SAME_COST, *MORE_COST) if key not in values["methods"]]
+            for name, values in sets.items()
+        },
         "cells": {
             promise.title: {
                 name: _cell(promise, values) for name, values in sets.items() if promise.applies_to(values)
@@ -290,7 +297,15 @@ def show(values: dict[str, Any], report: Report) -> None:
         "",
         "## Made from",
         "",
-        *(f"- `{each}`" for each in values["made_by"].values()),
+        *(
+            f"- `{each['command']}`: {each['seconds'] / 60:.0f} minutes on {each['device']}, beside trainings"
+            for each in values["made_by"].values()
+        ),
+        *(
+            f"- Not run on {sets[name]}: {'; '.join(TITLES[key] for key in missing)}"
+            for name, missing in values["not_run"].items()
+            if missing
+        ),
     )
     report.write_picture(lambda: draw(values))
 

@@ -2,13 +2,14 @@
 
 from typing import Any
 
+import numpy as np
 import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from bitbayes.plots.toy_map import draw_confidence, draw_key, draw_points, grid_points, view_extent
 from bitbayes.toys import TOY_PROBLEMS, Toy, train_toy
 from paper.drawing.pictures import PAGE_WIDTH, make_panels, styled
-from paper.drawing.plane import CLASS_COLOURS, CLASS_MARKERS, draw_confidence, grid_points, view_extent
 from paper.report import Report
 from paper.session import Session
 from paper.study import choice_notes
@@ -17,6 +18,10 @@ from paper.toys import fit_methods
 GRID_POINTS_PER_SIDE = 51
 ZOOM = 8.0  # the width of the far view, in widths of the near view
 VIEWS = ("near", "far")
+KEY_SPACE, KEY_COLUMN = (
+    0.085,
+    0.01,
+)  # of the width of the picture: for the colours' key, and for a class in it
 
 
 def measure(session: Session) -> dict[str, Any]:
@@ -103,29 +108,23 @@ def draw(toy: dict[str, Any]) -> Figure:
     """Draw a column for each method, near the data and zoomed out. Black lines are decision boundaries."""
     names, shape = list(toy["maps"]), (GRID_POINTS_PER_SIDE, GRID_POINTS_PER_SIDE)
     figure, axes = make_panels(2, len(names), 0.15 + (PAGE_WIDTH - 1.0) / len(names))
-    # The points of each class, with a marker of their own for those who do not see the colours.
-    classes = [
-        [point for point, label in zip(toy["points"], toy["labels"], strict=True) if label == c]
-        for c in range(toy["classes"])
-    ]
+    points, labels = torch.tensor(toy["points"]), torch.tensor(toy["labels"])
     for row, view in zip(axes, VIEWS, strict=True):
         left, right, bottom, top = toy["extents"][view]
         for panel, name in zip(row, names, strict=True):
             found = toy["maps"][name][view]
-            confidence = torch.tensor(found["per_mille"]).reshape(shape) / 1000
-            label = torch.tensor([int(c) for c in found["label"]]).reshape(shape)
-            extent = (left, right, bottom, top)
-            image = draw_confidence(panel, confidence, label, extent, toy["classes"])
-            few = len(toy["points"]) < 200
+            confidence = np.array(found["per_mille"]).reshape(shape) / 1000
+            label = np.array([int(c) for c in found["label"]]).reshape(shape)
+            draw_confidence(panel, confidence, label, (left, right, bottom, top), toy["classes"])
+            few = len(points) < 200
             size, edge = ((8, 0.3) if few else (4, 0.1)) if view == "near" else (1, 0)
-            for points, colour, marker in zip(classes, CLASS_COLOURS, CLASS_MARKERS, strict=False):
-                x, y = zip(*points, strict=True)
-                panel.scatter(x, y, s=size, c=colour, marker=marker, edgecolors="white", linewidths=edge)
+            draw_points(panel, points, labels, toy["classes"], size, edge)
             panel.set(xticks=[], yticks=[], xlim=(left, right), ylim=(bottom, top))
             if view == "near":
                 panel.set_title(name)
         row[0].set_ylabel("near the data" if view == "near" else f"zoomed out, × {ZOOM:g}")
-    panels = [panel for row in axes for panel in row]
-    figure.colorbar(image, ax=panels, label="Confidence", shrink=0.9, aspect=30, pad=0.01)
+    width = KEY_COLUMN * toy["classes"]
+    draw_key(figure.add_axes((1 - KEY_SPACE, 0.2, width, 0.6)), toy["classes"])
+    figure.set_layout_engine("constrained", rect=(0, 0, 1 - KEY_SPACE - 0.03, 1))
     figure.suptitle(toy["title"], fontsize=10)
     return figure

@@ -17,8 +17,10 @@ from torch import Tensor
 
 import bitbayes as bb
 from bitbayes import metrics
+from bitbayes.palette import OTHERS
 from paper.drawing.direct_labels import Label, place_labels
 from paper.drawing.pictures import COLOURS as METHOD_COLOURS
+from paper.drawing.pictures import MARKERS as METHOD_MARKERS
 from paper.drawing.pictures import TEXT_COLOUR, make_panels, styled
 from paper.methods import BatchLoader, Points, ignore_edge_warnings
 from paper.problem import PROBLEMS
@@ -53,12 +55,17 @@ NAMES = {
 COLOURS = {
     **{key: METHOD_COLOURS[key] for key in ("plain", "temperature", "default")},
     "ood": METHOD_COLOURS["ours"],
-    "nll": "#8A5A00",
-    "evidence": "#555555",
+    "nll": OTHERS[0].light,
+    "evidence": OTHERS[1].light,
 }
-MARKERS = {"plain": "o", "temperature": "^", "nll": "v", "evidence": "P", "ood": "D", "default": "*"}
+MARKERS = {
+    **{key: METHOD_MARKERS[key] for key in ("plain", "temperature", "default")},
+    "ood": METHOD_MARKERS["ours"],
+    "nll": OTHERS[0].marker,
+    "evidence": OTHERS[1].marker,
+}
 # They differ so that markers on top of each other stay visible.
-SIZES = {"plain": 11, "temperature": 9, "nll": 7, "evidence": 9, "ood": 8, "default": 18}
+SIZES = {"plain": 11, "temperature": 9, "nll": 7, "evidence": 9, "ood": 8, "default": 10}
 CURVE_COLOUR = "#b5b5b5"
 LEAST_ECE = 0.01  # in %, because a logarithmic axis has no 0
 # The prior variances that are named along the curve.

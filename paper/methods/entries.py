@@ -16,6 +16,10 @@ from paper.methods.plain import Plain, Temperature
 # The paper's two structures over all layers; it draws one label for each point.
 PAPER_DIAG = {"structure": "diag", "curvature": bb.Fisher()}
 PAPER_KRON = {"structure": PaperKronCurvature.structure, "curvature": bb.Fisher()}
+# Its text asks noise for a high entropy. Its code asks for a small cross-entropy from the uniform
+# distribution, with twice the weight for two classes.
+CODE_OBJECTIVE = "LLLA, the objective of its code"
+BINARY_CODE_WEIGHT = 0.5
 
 
 @dataclass(frozen=True)
@@ -34,6 +38,11 @@ MULTICLASS = {
         "LLLA (paper's)",
         "LLLA",
         lambda points: LastLayer(own_score=False, structure="paper-kron", predictive="mc"),
+    ),
+    "llla-code": MethodEntry(
+        CODE_OBJECTIVE,
+        None,
+        lambda points: LastLayer(own_score=False, penalty="uniform", structure="paper-kron", predictive="mc"),
     ),
     "dla": MethodEntry("DLA (paper's)", "DLA", lambda points: SampledNetworks(points, **PAPER_DIAG)),
     "kfla": MethodEntry("KFLA (paper's)", "KFLA", lambda points: SampledNetworks(points, **PAPER_KRON)),
@@ -56,6 +65,11 @@ BINARY = {
     "plain": MULTICLASS["plain"],
     "temperature": MULTICLASS["temperature"],
     "llla": MethodEntry("LLLA (paper's)", "LLLA", lambda points: LastLayer(own_score=False)),
+    "llla-code": MethodEntry(
+        CODE_OBJECTIVE,
+        None,
+        lambda points: LastLayer(own_score=False, penalty="uniform", weight=BINARY_CODE_WEIGHT),
+    ),
     "ours": MethodEntry("LLLA, exact integral", None, lambda points: LastLayer(predictive="quadrature")),
     "default": MULTICLASS["default"],
 }

@@ -1,6 +1,6 @@
 """Laplace approximations of the last layer, fitted to features, with the prior of the paper's objective."""
 
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -25,13 +25,23 @@ class LastLayer:
 
     Args:
         own_score: whether outliers are told by `bayes.score`, or by the largest probability, as in the paper.
+        penalty: what the objective asks of noise; see `bb.Laplace.tune`.
+        weight: of this penalty.
         options: those of `bb.Laplace`.
     """
 
     tuned_once = False
 
-    def __init__(self, *, own_score: bool = True, **options: Any) -> None:
+    def __init__(
+        self,
+        *,
+        own_score: bool = True,
+        penalty: Literal["entropy", "uniform"] = "entropy",
+        weight: float = OUTLIER_WEIGHT,
+        **options: Any,
+    ) -> None:
         self.own_score, self.options = own_score, {"residual": False, **options}
+        self.objective: dict[str, Any] = {"objective": "ood", "penalty": penalty, "weight": weight}
 
     def fit(self, network: Network, images: Tensor, train: Points, labels: Tensor) -> None:
         self.network = network
@@ -42,9 +52,7 @@ class LastLayer:
         assert test.labels is not None
         validation = [(test.features[rows], test.labels[rows])]
         with ignore_edge_warnings():
-            self.bayes.tune(
-                validation, outliers=noise.features, objective="ood", weight=OUTLIER_WEIGHT, progress=False
-            )
+            self.bayes.tune(validation, outliers=noise.features, **self.objective, progress=False)
         return {"prior_variance": self.bayes.prior_variance}
 
     def rate(self, points: Points, chosen: Hyperparameters, seed: int) -> Rated:

@@ -16,6 +16,7 @@ __all__ = [
     "Style",
     "css_variables",
     "map_colour",
+    "map_colours",
     "method_styles",
     "rgb",
 ]
@@ -91,6 +92,16 @@ def map_colour(label: int, confidence: float, classes: int) -> tuple[float, floa
     share = (confidence - 1 / classes) / (1 - 1 / classes)
     red, green, blue = rgb(CLASSES[label % len(CLASSES)])
     return 1 - share * (1 - red), 1 - share * (1 - green), 1 - share * (1 - blue)
+
+
+def map_colours(classes: int) -> list[list[tuple[float, float, float]]]:
+    """Return 256 colours for each class, those of `map_colour` at confidences from 1/k to 1.
+
+    >>> len(map_colours(3)), map_colours(3)[0][0]
+    (3, (1.0, 1.0, 1.0))
+    """
+    confidences = [1 / classes + (1 - 1 / classes) * step / 255 for step in range(256)]
+    return [[map_colour(label, each, classes) for each in confidences] for label in range(classes)]
 
 
 def rgb(colour: str) -> tuple[float, float, float]:

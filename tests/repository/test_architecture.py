@@ -163,7 +163,17 @@ def test_the_picture_is_that_of_the_code(tmp_path):
 
 
 # The modules that everybody may use, with what is below them, beside the names in `bitbayes.__all__`.
-PUBLIC = ("baselines", "errors", "likelihoods", "metrics", "outliers", "plots", "structures", "toys")
+PUBLIC = (
+    "baselines",
+    "errors",
+    "likelihoods",
+    "metrics",
+    "outliers",
+    "palette",
+    "plots",
+    "structures",
+    "toys",
+)
 
 
 def test_paper_uses_only_the_public_face_of_the_library():

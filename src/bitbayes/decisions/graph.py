@@ -45,11 +45,7 @@ def make_graph(predictor: Predictor, predictive: Predictive, request: GraphReque
             "the graph of a reward model takes single inputs, and returns their rewards and deviations: "
             "score, threshold, sets and classes are about pairs; leave them out"
         )
-    if not posterior.has_graph:
-        raise ArgumentError(
-            "the covariance is estimated by draws: only the exact covariance becomes a graph. Set "
-            "`covariance = 'exact'` first, which takes a backward pass for each logit but one"
-        )
+    posterior.check_graph()
     if not isinstance(request.score, bool):
         one_of("score", request.score, RANKS)
     rank = SCORE if request.score is True else request.score or None

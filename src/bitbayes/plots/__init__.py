@@ -2,8 +2,7 @@
 
 `import bitbayes` does not import this module or matplotlib; the first use of `bb.plots` does. All functions
 take `ax=`, the axes to draw on. Without it they make a new figure. A method has the same colour in all
-pictures (`COLOURS`): bitbayes is blue, the plain network is grey. The colours are ones that colour-blind
-people can tell apart.
+pictures (`COLOURS`): bitbayes is blue, the plain network is grey.
 """
 
 from bitbayes.plots.confidence_along_rays import confidence_along_rays

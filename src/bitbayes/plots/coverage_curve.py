@@ -6,7 +6,8 @@ from matplotlib.axes import Axes
 from torch import Tensor
 
 from bitbayes import metrics
-from bitbayes.plots.style import FAINT_COLOUR, axes_or_new, literal, method_styles
+from bitbayes.palette import method_styles
+from bitbayes.plots.style import FAINT_COLOUR, axes_or_new, literal
 from bitbayes.regression import Prediction
 
 SHOWN = 0.9  # the coverage that the legend gives
@@ -44,10 +45,10 @@ def coverage_curve(
     methods = {"bitbayes": predictions} if isinstance(predictions, Prediction) else dict(predictions)
     ax = axes_or_new(ax)
     ax.plot([0, 100], [0, 100], color=FAINT_COLOUR, linestyle="--", linewidth=1)
-    for name, (colour, _) in method_styles(methods).items():
+    for name, style in method_styles(methods).items():
         own = [100 * metrics.interval_coverage(methods[name].interval(each), targets) for each in LEVELS]
         label = f"{literal(name)}: {own[LEVELS.index(SHOWN)]:.0f} % in intervals of {100 * SHOWN:.0f} %"
-        ax.plot([100 * each for each in LEVELS], own, color=colour, label=label)
+        ax.plot([100 * each for each in LEVELS], own, color=style.light, label=label)
     ax.set(xlabel="Coverage asked for, %", ylabel="Targets in the interval, %", xlim=(0, 100), ylim=(0, 100))
     ax.legend(frameon=False)
     return ax

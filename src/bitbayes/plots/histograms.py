@@ -7,7 +7,8 @@ from matplotlib.axes import Axes
 from torch import Tensor
 
 from bitbayes import metrics
-from bitbayes.plots.style import OTHER_COLOURS, TEXT_COLOUR, axes_or_new, by_name, literal
+from bitbayes.palette import OTHERS
+from bitbayes.plots.style import TEXT_COLOUR, axes_or_new, by_name, literal
 
 # The axis begins where this share of each set lies above: a few outliers can have very low scores.
 SHARE_SHOWN = 0.99
@@ -56,7 +57,7 @@ def histograms(
         through = 100 * float((outlier_scores >= threshold).double().mean())
         labels.append(f"{literal(name)}: {through:.0f} of 100 get through")
     for number, (values, label) in enumerate(zip(scores, labels, strict=True)):
-        colour = OTHER_COLOURS[(number - 1) % len(OTHER_COLOURS)] if number else TEXT_COLOUR
+        colour = OTHERS[(number - 1) % len(OTHERS)].light if number else TEXT_COLOUR
         shown = values.clamp(min=low).numpy()
         ax.hist(shown, edges, density=True, histtype="stepfilled", color=colour, alpha=0.25)
         ax.hist(shown, edges, density=True, histtype="step", color=colour, linewidth=1.5, label=label)

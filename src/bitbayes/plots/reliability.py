@@ -9,7 +9,8 @@ from torch import Tensor
 
 from bitbayes import metrics
 from bitbayes.errors import ArgumentError
-from bitbayes.plots.style import BAND_OPACITY, FAINT_COLOUR, axes_or_new, by_name, literal, method_styles
+from bitbayes.palette import method_styles
+from bitbayes.plots.style import BAND_OPACITY, FAINT_COLOUR, axes_or_new, by_name, literal
 
 LOWEST, HIGHEST = 2.5, 97.5  # the quantiles, in %, between which a band lies
 
@@ -55,7 +56,7 @@ def reliability(
     ax.plot([0, 100], [0, 100], color=FAINT_COLOUR, linestyle="--", linewidth=1)
     strip = ax.inset_axes((0, 1.03, 1, 0.16), sharex=ax)
     edges = numpy.linspace(0, 100, bins + 1)
-    for name, (colour, marker) in method_styles(methods).items():
+    for name, style in method_styles(methods).items():
         diagram = metrics.reliability(methods[name], labels, bins)
         filled = diagram.count.numpy() > 0  # (bins,)
         count, x, y = (
@@ -63,10 +64,10 @@ def reliability(
         )
         if resamples:
             low, high = _band(count, y / 100, resamples, seed)
-            ax.fill_between(x, 100 * low, 100 * high, color=colour, alpha=BAND_OPACITY, linewidth=0)
+            ax.fill_between(x, 100 * low, 100 * high, color=style.light, alpha=BAND_OPACITY, linewidth=0)
         error = 100 * metrics.ece(methods[name], labels, bins)
-        ax.plot(x, y, color=colour, marker=marker, label=f"{literal(name)}: ECE {error:.1f} %")
-        strip.stairs(diagram.count.numpy(), edges, color=colour, linewidth=1.5)
+        ax.plot(x, y, color=style.light, marker=style.marker, label=f"{literal(name)}: ECE {error:.1f} %")
+        strip.stairs(diagram.count.numpy(), edges, color=style.light, linewidth=1.5)
     ax.set(xlabel="Confidence, %", ylabel="Correct, %", xlim=(0, 100), ylim=(0, 103))
     strip.set(yscale="log", ylabel="points", ylim=(0.7, None))
     strip.yaxis.set_minor_locator(NullLocator())

@@ -7,7 +7,8 @@ from torch import Tensor
 
 from bitbayes import metrics
 from bitbayes.errors import ArgumentError
-from bitbayes.plots.style import axes_or_new, by_name, literal, method_styles
+from bitbayes.palette import method_styles
+from bitbayes.plots.style import axes_or_new, by_name, literal
 
 
 def risk_coverage(
@@ -44,11 +45,11 @@ def risk_coverage(
             "or one tensor for all"
         )
     ax = axes_or_new(ax)
-    for name, (colour, _) in method_styles(methods).items():
+    for name, style in method_styles(methods).items():
         curve = metrics.risk_coverage(methods[name], right[name])
         mean = 100 * metrics.aurc(methods[name], right[name])
         label = f"{literal(name)}: mean {mean:.2f} %"
-        ax.plot(100 * curve.coverage.numpy(), 100 * curve.risk.numpy(), color=colour, label=label)
+        ax.plot(100 * curve.coverage.numpy(), 100 * curve.risk.numpy(), color=style.light, label=label)
     ax.set(xlabel="Accepted, %", ylabel="Mistakes among them, %", xlim=(0, 100))
     ax.set_ylim(bottom=0)
     ax.legend(frameon=False)

@@ -1,16 +1,15 @@
-"""What all pictures share: axes to draw on, and a colour and a marker for each method."""
+"""What all pictures share: axes to draw on, and a colour for each method."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from matplotlib.axes import Axes
 from torch import Tensor
 
-from bitbayes import palette
 from bitbayes.errors import ArgumentError
-from bitbayes.palette import METHODS, OTHERS
+from bitbayes.palette import METHODS
 
+# On white paper; `bitbayes.palette` also has those of dark pages.
 COLOURS = {name: style.light for name, style in METHODS.items()}
-OTHER_COLOURS = tuple(style.light for style in OTHERS)
 TEXT_COLOUR, FAINT_COLOUR = "#333333", "#8a8a8a"
 BAND_OPACITY = 0.18
 
@@ -31,15 +30,6 @@ def axes_or_new(ax: Axes | None) -> Axes:
 def by_name(given: Tensor | Mapping[str, Tensor], name: str) -> dict[str, Tensor]:
     """Return a dict of tensors by name. A single tensor gets the given name."""
     return dict(given) if isinstance(given, Mapping) else {name: given}
-
-
-def method_styles(names: Iterable[str]) -> dict[str, tuple[str, str]]:
-    """Return a colour and a marker for each method. Unknown methods get the next of the other colours.
-
-    >>> method_styles(["plain", "mine"])
-    {'plain': ('#6c6e71', 'o'), 'mine': ('#b0391a', 'v')}
-    """
-    return {name: (style.light, style.marker) for name, style in palette.method_styles(names).items()}
 
 
 def literal(text: str) -> str:

@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bitbayes.errors import DataError
-from bitbayes.palette import CLASS_MARKERS, CLASSES, map_colour
+from bitbayes.palette import CLASS_MARKERS, CLASSES, map_colours, rgb
 from bitbayes.plots.style import axes_or_new
 
+DARKER = 0.55  # points are so much darker than the map at its surest, to be seen there
 MARGIN = 1.5  # the width of the view, relative to that of the data
 
 Extent = tuple[float, float, float, float]
@@ -29,8 +30,8 @@ def toy_map(
 ) -> Axes:
     """Draw the confidence of a classifier in the plane, with its decision boundary and the data.
 
-    The hue is the class, and the saturation the confidence: white is 1/k, a blind guess. The black line is
-    the boundary between classes.
+    The hue is the predicted class, and white is a confidence of 1/k, a blind guess. The black line is the
+    boundary between classes.
 
     Args:
         predict_proba: maps points (n, 2) to probabilities (n, k), as `bayes.predict_proba` does.
@@ -38,8 +39,7 @@ def toy_map(
         y: class numbers (n,), which choose the markers.
         zoom: how many times wider than the data the view is. Large values show what happens far away.
         side: the number of pixels along each side.
-        ax: the axes to draw on; those of a new figure if None. For a colour bar, in
-            grey: `plt.colorbar(ax.images[0], ax=ax)`.
+        ax: the axes to draw on; those of a new figure if None.
 
     Returns:
         The axes.
@@ -60,12 +60,7 @@ def toy_map(
     ax = axes_or_new(ax)
     confidence, label = (each.reshape(side, side).numpy() for each in probs.max(1))
     draw_confidence(ax, confidence, label, extent, probs.shape[1])
-    for c in range(probs.shape[1]):
-        points = x[y == c].cpu().numpy()
-        colour, marker = CLASSES[c % len(CLASSES)], CLASS_MARKERS[c % len(CLASS_MARKERS)]
-        ax.scatter(
-            points[:, 0], points[:, 1], s=18, c=colour, marker=marker, edgecolors="white", linewidths=0.5
-        )
+    draw_points(ax, x, y, probs.shape[1])
     ax.set(xlim=extent[:2], ylim=extent[2:], aspect="equal")
     return ax
 
@@ -88,22 +83,32 @@ def draw_confidence(
     ax: Axes, confidence: NDArray[numpy.floating], label: NDArray[numpy.integer], extent: Extent, classes: int
 ) -> AxesImage:
     """Draw the confidences (side, side) as colours, and black lines between points of different labels."""
-    pairs = zip(label.flat, confidence.flat, strict=True)
-    colours = numpy.array([map_colour(int(c), float(p), classes) for c, p in pairs])
-    image = ax.imshow(
-        colours.reshape(*confidence.shape, 3).clip(0, 1),
-        extent=extent,
-        origin="lower",
-        vmin=1 / classes,
-        vmax=1,
-        cmap="Greys",
-        interpolation="bilinear",
-    )
+    colours = numpy.array(map_colours(classes))  # (k, 256, 3)
+    step = numpy.rint(255 * (confidence - 1 / classes) / (1 - 1 / classes)).clip(0, 255).astype(int)
+    image = ax.imshow(colours[label, step], extent=extent, origin="lower", interpolation="bilinear")
     across, up = (numpy.linspace(*ends, len(confidence)) for ends in (extent[:2], extent[2:]))
     for level in _boundaries(confidence, label, classes):
         if level.min() < 0 < level.max():  # matplotlib warns if there is no such line
             ax.contour(across, up, level, levels=[0.0], colors="black", linewidths=0.8)
     return image
+
+
+def draw_points(ax: Axes, x: Tensor, y: Tensor, classes: int, size: float = 18, edge: float = 0.5) -> None:
+    """Draw the data as points, with a colour and a marker for each class."""
+    for c in range(classes):
+        points = x[y == c].cpu().numpy()
+        colour = [DARKER * each for each in rgb(CLASSES[c % len(CLASSES)])]
+        style = {"marker": CLASS_MARKERS[c % len(CLASS_MARKERS)], "edgecolors": "white", "linewidths": edge}
+        ax.scatter(points[:, 0], points[:, 1], s=size, c=[colour], **style)
+
+
+def draw_key(ax: Axes, classes: int) -> None:
+    """Draw the colours of all confidences, a column for each class."""
+    colours = numpy.array(map_colours(classes)).swapaxes(0, 1)  # (256, k, 3)
+    ax.imshow(colours, extent=(0, classes, 100 / classes, 100), origin="lower", aspect="auto")
+    ax.set(xticks=[], yticks=[100 / classes, 100], ylabel="Confidence")
+    ax.set_yticklabels([f"{100 / classes:.0f}%", "100%"])
+    ax.yaxis.tick_right()
 
 
 def _boundaries(

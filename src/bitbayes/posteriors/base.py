@@ -84,8 +84,6 @@ class WeightPosterior(ABC):
     """
 
     over_all_layers: ClassVar[bool]
-    # Whether its predictions can be exported as a graph.
-    has_graph: ClassVar[bool] = True
 
     def __init__(self, model: nn.Module, fitted: Fitted) -> None:
         self.model, self.fitted, self.likelihood = model, fitted, fitted.likelihood
@@ -303,6 +301,11 @@ class WeightPosterior(ABC):
     @abstractmethod
     def bound(self, x: Tensor | None, prior: Prior, request: BoundRequest) -> Tensor:
         """A confidence that no limit exceeds: one for all x, or one for each ray."""
+
+    # ---- graphs
+
+    def check_graph(self) -> None:  # noqa: B027  # most posteriors have nothing to refuse
+        """Raise if its predictions cannot be exported as a graph."""
 
     # ---- inside
 

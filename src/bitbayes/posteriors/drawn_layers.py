@@ -64,8 +64,6 @@ WeightsByPrior = Iterable[dict[str, Tensor]]
 class DrawnLayers(AllLayers):
     """The Gaussian over all trainable parameters; `draws` of them estimate the covariance of the logits."""
 
-    has_graph = False
-
     def __init__(self, model: nn.Module, fitted: Fitted, draws: Draws) -> None:
         super().__init__(model, fitted)
         self.draws = draws
@@ -95,6 +93,9 @@ class DrawnLayers(AllLayers):
 
     def bound(self, *_: object, **__: object) -> Never:
         self._refuse("bounds are")
+
+    def check_graph(self) -> Never:
+        self._refuse("graphs are")
 
     # ---- inside
 
