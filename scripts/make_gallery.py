@@ -35,7 +35,7 @@ NAMES = (
     "why_uncertain",
     "regression",
 )
-DPI, COLOURS = 100, 96  # small files
+DPI, COLOURS = 100, 256  # small files
 START = """# Gallery
 
 Twelve pictures, each with the script that draws it. They run in seconds on a CPU, on data that come with
