@@ -1,5 +1,8 @@
 """The scene with digits: its packed network is the library's, and the page computes the library's numbers."""
 
+import re
+from pathlib import Path
+
 import pytest
 import torch
 from torch.nn import functional
@@ -126,3 +129,14 @@ def test_training_takes_the_digits_and_leaves_the_random_state():
     x, y = unseen_digits()
     with torch.no_grad():
         assert (network(x.float()).argmax(1) == y).double().mean() > 0.7
+
+
+def test_the_docs_show_the_shipped_averages(packed):
+    page = (Path(__file__).parents[2] / "docs/explorer.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (\w[^|]*) \|(.*)\|$", page, re.MULTILINE)
+    found = {name: [each.strip() for each in cells.split("|")] for name, cells in rows}
+    for row in packed["test"]:
+        values = [row[key] for key in ("accuracy", "plain", "temperature", "bitbayes")]
+        expected = ["–" if each is None else f"{100 * each:.1f}" for each in values]
+        name = row["name"]
+        assert found[name[0].lower() + name[1:]] == expected
