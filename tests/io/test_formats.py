@@ -89,12 +89,7 @@ def test_the_page_names_the_formats_that_are_read():
     page = (Path(__file__).parents[2] / "docs" / "stability.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| ([^|]+) \| ([^|]+) \| ([^|]+) \|", page, re.MULTILINE)
     named = {kind: (written, read) for kind, written, read in rows}
-    numbers = {
-        "`save`, `state_dict`, `save_pretrained`": READ["posterior"],
-        "`TemperatureScaling.save`": READ["temperature"],
-        "`fit(checkpoint=…)`": READ["checkpoint"],
-    }
-    for kind, formats in numbers.items():
+    for kind, formats in READ.items():
         written, read = named[kind]
         assert written == str(formats[-1])
         assert {int(each) for each in re.findall(r"\d+", read)} == {*formats}

@@ -71,7 +71,13 @@ def test_the_version_is_written_in_one_place():
     assert re.fullmatch(r"\d+\.\d+\.\d+", text)
     assert f'"{text}"' not in (ROOT / "pyproject.toml").read_text()
     assert text not in (ROOT / "CITATION.cff").read_text()
-    assert (ROOT / "CHANGELOG.md").read_text().splitlines()[2].startswith(f"## {text} ")
+    first = re.search(r"^## (.*)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)[1]
+    assert re.fullmatch(rf"{text} \((unreleased|\d{{4}}-\d\d-\d\d)\)", first)
+
+
+def test_the_changelog_has_the_usual_sections():
+    found = re.findall(r"^### (.*)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert found and {*found} <= {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
 
 
 def test_the_workflow_runs_all_checks_on_each_version_of_python():
