@@ -22,8 +22,10 @@ OUTSIDE = (
     "examples/*.py",
     "notebooks/*.ipynb",
     "benchmarks/faults/*.txt",
+    "CODE_OF_CONDUCT.md",
     "CONTRIBUTING.md",
     "CHANGELOG.md",
+    "SECURITY.md",
 )
 CLAIMS, EXPLORER = "results/paper.md", "live.html"
 
