@@ -6,7 +6,7 @@ LOWEST := .venv-lowest
 RELEASE := .venv-release
 # What uses each dependency, in about half a minute.
 LOWEST_TESTS := tests/repository/test_dependencies.py tests/test_cli.py tests/io/test_posterior_file.py \
-	tests/io/test_export.py::test_onnxruntime_gives_the_same_numbers \
+	tests/test_hub.py tests/io/test_export.py::test_onnxruntime_gives_the_same_numbers \
 	tests/io/test_export.py::test_graphs_hold_the_temperature_and_the_residual \
 	tests/paper/data/test_sets.py tests/paper/test_deep_kernel.py::test_it_learns \
 	tests/metrics
@@ -83,10 +83,9 @@ $(LOWEST)/.installed: pyproject.toml constraints-lowest.txt
 		-e ".[test,paper]"
 	touch $@
 
-# The libraries whose models people have, and what these import to make one: 180 MB, half a minute. timm
-# asks for torchvision, too, for its image transforms, which no model uses.
-MODELS := transformers tokenizers regex pyyaml huggingface_hub httpx2 httpcore2 truststore anyio idna h11 click \
-	peft accelerate psutil timm
+# The libraries whose models people have, and what these import to make one, beside huggingface_hub of the
+# extra `test`: 180 MB, half a minute. timm asks for torchvision, too, for its image transforms, which no model uses.
+MODELS := transformers tokenizers regex peft accelerate psutil timm
 
 # The peers that some tests compare with. Their metadata asks for torchvision, which no CPU build of
 # torch can load, so they come without their dependencies, beside the few they really use. A machine

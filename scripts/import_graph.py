@@ -27,7 +27,7 @@ ROWS = (
     ("rays", "options", "fitted", "tuned"),
     ("fitting", "posteriors"),
     ("io", "predicting", "tuning", "decisions"),
-    ("summary", "laplace", "baselines"),
+    ("summary", "card", "hub", "laplace", "baselines"),
     ("merging", "passed_points", "evidence", "callbacks", "openood", "sklearn", "lightning", "transformers"),
     ("palette", "plots"),
     ("bitbayes",),  # the package itself: its public names
@@ -116,6 +116,7 @@ PICTURE = (
     {2: ("baselines",), 8: ("plots",)},
     {6: AROUND},
     {5: ("laplace",)},
+    {2: ("hub",)},
     {1: ("io",), 5: ("tuning",), 9: ("predicting",)},
     {1: ("fitting",), 7: ("posteriors",)},
     {1: ("options",), 5: ("fitted",), 8: ("rays",)},

@@ -2,7 +2,7 @@
 
     python scripts/make_explorer_numbers.py
 
-It takes about half a minute in one thread.
+It takes about a minute in one thread.
 """
 
 import json

@@ -29,8 +29,10 @@ OUTSIDE = (
     "examples/*.py",
     "notebooks/*.ipynb",
     "benchmarks/faults/*.txt",
+    "CODE_OF_CONDUCT.md",
     "CONTRIBUTING.md",
     "CHANGELOG.md",
+    "SECURITY.md",
 )
 CLAIMS, EXPLORER = "results/paper.md", "live.html"
 TABLES_OF_NUMBERS = r"results/(?!promises/)[^/]+/(?!README).*"

@@ -181,10 +181,10 @@ def explore(
     output: Annotated[Path, typer.Option(help="The page to write.")] = Path("bitbayes-explorer.html"),
     open_page: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
     rebuild: Annotated[
-        bool, typer.Option("--rebuild", help="Train the page's networks anew, in half a minute.")
+        bool, typer.Option("--rebuild", help="Train the page's networks anew, in about a minute.")
     ] = False,
 ) -> None:
-    """Write a page to play with: the paper's toys, with sliders for prior, temperature and residual.
+    """Write a page to play with: a plain network beside bitbayes, on the paper's toys and on digits.
 
     The page is one file that computes everything itself. It needs no internet connection.
     Five steps show why a network is too sure far from its data, and what helps.

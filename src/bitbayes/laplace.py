@@ -12,7 +12,8 @@ from typing import Any, Literal, Never, Self, overload
 import torch
 from torch import Tensor, nn
 
-from bitbayes import metrics, rays
+from bitbayes import hub, metrics, rays
+from bitbayes.card import Evaluated
 from bitbayes.decisions.conformal_interval import ConformalInterval
 from bitbayes.decisions.graph import GraphRequest, make_graph
 from bitbayes.decisions.prediction_sets import Groups, PredictionSets, SetMethod
@@ -1395,6 +1396,68 @@ class Laplace(ModelWrapper):
             raise FileError(f"{path} has a damaged header: {error}") from error
         bayes.posterior.check_outputs()
         return bayes
+
+    def save_pretrained(self, folder: str | PathLike[str], *, evaluated: Evaluated | None = None) -> Path:
+        """Write a folder to share: what `save` writes, its numbers in JSON, and a card for people.
+
+        The card is README.md. A README.md that bitbayes did not write, or that was edited, stays as it is,
+        and the card is README-bitbayes.md. The model is not part of it, but may be in the same folder.
+
+        Args:
+            folder: it is made if it does not exist.
+            evaluated: for the card, what `evaluate` returned, or that by the names of several sets of data:
+                {"test": bayes.evaluate(test, outliers={"SVHN": svhn}), "blurred": bayes.evaluate(blurred)}.
+
+        Returns:
+            The path of the card.
+        """
+        return hub.save(self, folder, evaluated)
+
+    def push_to_hub(
+        self,
+        repo_id: str,
+        *,
+        evaluated: Evaluated | None = None,
+        private: bool | None = None,
+        token: str | bool | None = None,
+    ) -> str:
+        """Upload what `save_pretrained` writes to the Hugging Face Hub, in one commit. Needs the extra `hub`.
+
+        Sums over the training data become public with the posterior, unless the repository is private.
+
+        Args:
+            repo_id: "owner/name". It is made if it does not exist. It may be the model's own.
+            evaluated: as for `save_pretrained`.
+            private: whether a new repository is private; None is what the Hub does by default.
+            token: of the Hub; None is that of `hf auth login`.
+
+        Returns:
+            The commit's id, for `from_pretrained(…, revision=…)`.
+        """
+        return hub.push(self, repo_id, evaluated, private=private, token=token)
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        source: str | PathLike[str],
+        model: nn.Module,
+        *,
+        output: Callable[..., Tensor] | None = None,
+        adapt: Adapter | None = None,
+        revision: str | None = None,
+        token: str | bool | None = None,
+    ) -> Self:
+        """Read what `save_pretrained` or `push_to_hub` wrote; as `load`, of a folder or a repository.
+
+        Args:
+            source: a folder, or "owner/name" on the Hugging Face Hub, which needs the extra `hub`.
+            model: as for `load`: the network that was fitted, with the weights it had then.
+            output: as for `load`.
+            adapt: as for `load`.
+            revision: of a repository: a commit's id, a branch or a tag.
+            token: as for `push_to_hub`.
+        """
+        return cls.load(hub.find(source, revision=revision, token=token), model, output=output, adapt=adapt)
 
     def export(
         self,

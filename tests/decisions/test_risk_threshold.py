@@ -294,7 +294,7 @@ def test_after_load_it_is_the_same(problem, tmp_path):
 def test_an_untuned_one_and_an_old_file_use_the_grid():
     bayes, (x, y) = classifiers.trained(3, n=900, prior_variance=1.0)
     assert float(bayes.threshold([(x, y)], risk=0.3)) in GRID
-    folder = Path(__file__).parent.parent / "io" / "format5"
+    folder = Path(__file__).parent.parent / "io" / "files" / "posterior_5"
     assert "tuned" in json.loads((folder / "expected.json").read_text())
     model = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 3)).double()
     with torch.no_grad():

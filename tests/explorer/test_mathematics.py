@@ -1,20 +1,17 @@
-"""`mathematics.js` against the library. Node runs it: the browser's is the same language."""
+"""The mathematics of the plane against the library."""
 
-import json
-import shutil
-import subprocess
-from importlib.resources import files
-from importlib.util import find_spec
-from pathlib import Path
+from dataclasses import replace
 
 import pytest
 import torch
 
 from bitbayes.explorer.numbers import shipped_numbers
+from bitbayes.explorer.page import read_scripts
 from bitbayes.explorer.toys import fit_toy, network_of
+from bitbayes.palette import CLASSES, map_colour, rgb
 from bitbayes.residual import ClassDistance, Distance, LevelSums
+from explorer.javascript import close, evaluate
 
-MATHEMATICS = files("bitbayes.explorer").joinpath("mathematics.js").read_text("utf-8")
 # The first lies so far out that it alone would set the spread of the inputs: there the residual has a floor.
 MORE = [[40.0, 400.0], [3.0, -1.0], [-5.0, 9.0], [0.5, 0.25]]
 SETTINGS = [  # prior variance, temperature, multiple of the tuned residual, tolerance
@@ -29,31 +26,18 @@ SETTINGS = [  # prior variance, temperature, multiple of the tuned residual, tol
 ASK = """([packed, added, numbers, points, rays]) => {
   const toy = unpackToy(packed);
   const posterior = fitPosterior(toy, Float64Array.from([...toy.points, ...added.flat()]));
-  const settings = { method: "bitbayes", ...numbers };
   const prepared = prepare(toy, posterior, Float64Array.from(points.flat()));
   const regions = rays.map((ray) => finalRegion(toy, ray));
+  const scaling = { ...PLAIN, temperature: numbers.temperature };
   return {
-    probabilities: [...predict(toy, posterior, settings, prepared)],
-    plain: [...predict(toy, posterior, { ...settings, method: "plain" }, prepared)],
-    temperature: [...predict(toy, posterior, { ...settings, method: "temperature" }, prepared)],
-    residuals: [...prepared.residuals],
+    probabilities: [...predict(toy, posterior, numbers, prepared)],
+    plain: [...predict(toy, posterior, PLAIN, prepared)],
+    temperature: [...predict(toy, posterior, scaling, prepared)],
+    residuals: [...residualVariances(toy, { ...numbers, residual: 1 }, prepared.cubes)],
     alpha: regions.map((region) => region.alpha),
-    limits: regions.flatMap((region) => [...limit(toy, posterior, settings, region)]),
+    limits: regions.flatMap((region) => [...limit(toy, posterior, numbers, region)]),
   };
 }"""
-
-
-def evaluate(function, argument):
-    """What a function of JavaScript returns. The package playwright brings a node of its own."""
-    playwright = find_spec("playwright")
-    places = [None, *([Path(playwright.origin).parent / "driver"] if playwright else [])]
-    node = next(filter(None, (shutil.which("node", path=each) for each in places)), None)
-    if node is None:
-        pytest.skip("node is not installed")
-    script = f"{MATHEMATICS}\nconsole.log(JSON.stringify(({function})({json.dumps(argument)})));"
-    result = subprocess.run([node, "-"], input=script, capture_output=True, text=True, encoding="utf-8")
-    assert result.returncode == 0, result.stderr
-    return json.loads(result.stdout)
 
 
 def grid():
@@ -100,8 +84,70 @@ def test_the_page_computes_what_the_library_does(place):
             close(found["temperature"], probabilities(logits / temperature))
 
 
-def close(found, expected, tolerance=1e-9):
-    torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
+# Which levels count, and which part of the kernel.
+PARTS = [
+    (("input", "2"), "both"),
+    (("head", "classes"), "near"),
+    (("classes",), "beyond"),
+    ((), "both"),
+]
+
+
+@pytest.mark.parametrize("levels, kernel", PARTS)
+@pytest.mark.parametrize("place", [0, pytest.param(2, marks=pytest.mark.slow)])
+def test_levels_and_kernel_are_those_of_the_library(place, levels, kernel):
+    """A level is off in the library if its weight is 0 and its threshold beyond all points."""
+    packed, points = shipped_numbers()["toys"][place], grid()
+    bayes = fit_toy(packed)
+    tuned = bayes.settings
+    bayes.settings = replace(
+        tuned,
+        near_variance=0.0 if kernel == "beyond" else tuned.near_variance,
+        beyond_variance=0.0 if kernel == "near" else tuned.beyond_variance,
+        levels={name: weight * (name in levels) for name, weight in tuned.levels.items()},
+        thresholds={name: each if name in levels else 1e100 for name, each in tuned.thresholds.items()},
+    )
+    numbers = {
+        "priorVariance": tuned.prior_variance,
+        "temperature": tuned.temperature,
+        "residual": 1,
+        "levels": levels,
+        "kernel": kernel,
+    }
+    found = evaluate(ASK, [packed, [], numbers, points.tolist(), []])
+    found = torch.tensor(found["probabilities"], dtype=torch.float64)
+    close(found, bayes.predict_proba(points).flatten())
+
+
+@pytest.mark.parametrize("levels", [("head",), ("classes",), ("2", "classes"), ()])
+@pytest.mark.parametrize("place", [0, pytest.param(2, marks=pytest.mark.slow)])
+def test_limits_if_only_some_levels_count(place, levels):
+    """Along some rays the features of a late level stand still. Its residual then is a number."""
+    packed = shipped_numbers()["toys"][place]
+    bayes = fit_toy(packed)
+    tuned = bayes.settings
+    weights = {name: weight * (name in levels) for name, weight in tuned.levels.items()}
+    bayes.settings = replace(tuned, beyond_variance=0.0, levels=weights)
+    numbers = {"priorVariance": tuned.prior_variance, "temperature": tuned.temperature, "residual": 1}
+    numbers |= {"levels": levels, "kernel": "near"}
+    angles = torch.linspace(0.01, 6.2, 25, dtype=torch.float64)
+    rays = torch.stack([angles.cos(), angles.sin()], dim=1)
+    found = torch.tensor(evaluate(ASK, [packed, [], numbers, [[0.0, 0.0]], rays.tolist()])["limits"])
+    close(found.double().reshape(len(rays), -1).amax(1), bayes.limit(rays).confidence, 1e-6)
+
+
+def test_colours_of_the_map_are_those_of_the_palette():
+    """Hue is the class and saturation the confidence: see `bitbayes.palette.map_colour`."""
+    colours = [[round(255 * each) for each in rgb(colour)] for colour in CLASSES]
+    script = read_scripts(("plane/map.js",))
+    ask = script[script.index("const mapColour") : script.index("function drawLegend")]
+    asked = [[label, share] for label in range(4) for share in (0.0, 0.3, 1.0)]
+    call = "asked.map(([label, share]) => mapColour(label, share))"
+    found = evaluate(f"([CLASS_COLOURS, asked]) => {{ {ask} return {call}; }}", [colours, asked])
+    for (label, share), colour in zip(asked, found, strict=True):
+        confidence = 0.25 + 0.75 * share
+        expected = [255 * each for each in map_colour(label, confidence, 4)]
+        close(torch.tensor(colour, dtype=torch.float64), torch.tensor(expected, dtype=torch.float64))
 
 
 def probabilities(logits):

@@ -407,7 +407,7 @@ def test_a_posterior_over_all_layers_comes_back_bit_for_bit(structure, tmp_path)
 
 # ---- files of format 5, which commit 8edae78 wrote: one kernel at the input
 
-FORMAT_5 = Path(__file__).parent / "format5"
+FORMAT_5 = Path(__file__).parent / "files" / "posterior_5"
 EXPECTED = json.loads((FORMAT_5 / "expected.json").read_text())
 # Far and near points; not those that were fitted.
 POINTS = torch.tensor([[0.25, -0.5], [4.0, 3.0], [-30.0, 11.0]], dtype=torch.float64)

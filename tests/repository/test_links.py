@@ -7,7 +7,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGES = [
-    ROOT / "README.md",
+    *ROOT.glob("*.md"),
     *ROOT.glob("docs/*.md"),
     *ROOT.glob("results/**/README.md"),
     *ROOT.glob("results/*.md"),

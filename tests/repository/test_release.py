@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import tomllib
 import zipfile
 from importlib.util import find_spec
 from pathlib import Path
@@ -70,14 +71,41 @@ def test_the_version_is_written_in_one_place():
     assert re.fullmatch(r"\d+\.\d+\.\d+", text)
     assert f'"{text}"' not in (ROOT / "pyproject.toml").read_text()
     assert text not in (ROOT / "CITATION.cff").read_text()
-    assert (ROOT / "CHANGELOG.md").read_text().splitlines()[2].startswith(f"## {text} ")
+    first = re.search(r"^## (.*)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)[1]
+    assert re.fullmatch(rf"{text} \((unreleased|\d{{4}}-\d\d-\d\d)\)", first)
+
+
+def test_the_changelog_has_the_usual_sections():
+    found = re.findall(r"^### (.*)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert found and {*found} <= {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
+
+
+def test_the_workflow_runs_all_checks_on_each_version_of_python():
+    yaml = pytest.importorskip("yaml", reason="pyyaml is not installed: `make test` installs it")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    named = re.findall(r"Python :: (3\.\d+)", "\n".join(project["classifiers"]))
+    (job,) = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())["jobs"].values()
+    assert job["strategy"]["matrix"]["python"] == named
+    assert project["requires-python"] == f">={named[0]}"
+    assert job["steps"][-1]["run"] == ".ci/run" and (ROOT / ".ci" / "run").stat().st_mode & 0o100
+
+
+def test_the_hooks_before_a_commit_are_what_make_lint_runs():
+    yaml = pytest.importorskip("yaml", reason="pyyaml is not installed: `make test` installs it")
+    (repo,) = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
+    lint = re.search(r"^lint: .*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    tools = re.findall(r"\$\(BIN\)/(ruff \w+|mypy)", lint[1])
+    entries = [hook["entry"].removeprefix(".venv/bin/") for hook in repo["hooks"]]
+    assert repo["repo"] == "local" and [each.split(" --")[0] for each in entries] == tools
 
 
 def test_the_citation_names_the_software_and_the_paper():
     yaml = pytest.importorskip("yaml", reason="pyyaml is not installed: `make test` installs it")
     found = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     assert found["cff-version"] == "1.2.0" and found["message"] and found["title"].startswith("bitbayes")
-    assert found["authors"] == [{"name": "The bitbayes developers"}] and found["license"] == "MIT"
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert found["authors"] == project["authors"] == [{"name": "The bitbayes developers"}]
+    assert found["license"] == project["license"] == "MIT"
     (paper,) = found["references"]
     assert paper["title"].startswith("Being Bayesian, Even Just a Bit") and paper["year"] == 2020
     assert [author["family-names"] for author in paper["authors"]] == ["Kristiadi", "Hein", "Hennig"]

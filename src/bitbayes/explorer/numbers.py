@@ -1,6 +1,6 @@
 """The numbers of the trained networks: those that come with the package, and how they are made.
 
-Making them needs torch and half a minute, and reading them neither.
+Making them needs torch and about a minute, and reading them neither.
 `python scripts/make_explorer_numbers.py` keeps them in `numbers.json`.
 """
 
@@ -27,17 +27,19 @@ def train_numbers(*, quick: bool = False, report: Callable[[str], object] = prin
     """
     import torch
 
+    from bitbayes.explorer.digits import pack_digits, train_digits
     from bitbayes.explorer.toys import pack_toy
     from bitbayes.toys import TOY_PROBLEMS, train_toy
 
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # networks as small as these only lose time to a second one
     try:
-        toys = []
+        toys, networks = [], len(TOY_PROBLEMS) + 1
         for count, make in enumerate(TOY_PROBLEMS, 1):
             toy = make()
-            report(f"Training network {count} of {len(TOY_PROBLEMS)}: {toy.title.lower()}")
+            report(f"Training network {count} of {networks}: {toy.title.lower()}")
             toys.append(pack_toy(toy, train_toy(toy, quick=quick)))
-        return {"toys": toys}
+        report(f"Training network {networks} of {networks}: digits")
+        return {"toys": toys, "digits": pack_digits(train_digits(quick=quick))}
     finally:
         torch.set_num_threads(threads)
