@@ -98,8 +98,9 @@ def draw_points(ax: Axes, x: Tensor, y: Tensor, classes: int, size: float = 18, 
     for c in range(classes):
         points = x[y == c].cpu().numpy()
         colour = [DARKER * each for each in rgb(CLASSES[c % len(CLASSES)])]
-        style = {"marker": CLASS_MARKERS[c % len(CLASS_MARKERS)], "edgecolors": "white", "linewidths": edge}
-        ax.scatter(points[:, 0], points[:, 1], s=size, c=[colour], **style)
+        marker = CLASS_MARKERS[c % len(CLASS_MARKERS)]
+        where = points[:, 0], points[:, 1]
+        ax.scatter(*where, s=size, c=[colour], marker=marker, edgecolors="white", linewidths=edge)
 
 
 def draw_key(ax: Axes, classes: int) -> None:
