@@ -74,31 +74,46 @@ def rounded(passes: float) -> str:
 
 
 def matrix(data_set: str = "cifar10") -> str:
-    """All settings side by side on one data set. A dash is what was not measured."""
-    corrupted = read("shift", f"{data_set}-40-epochs")["methods"]
-    seconds, fit_pass = (read("table3", data_set)[name] for name in ("seconds", "forward_pass_train"))
+    """All settings side by side on one data set. A dash is what was not measured.
+
+    "*": one training, and the first images alone. "†": an earlier training, over splits.
+    """
+    values = read("shift", f"{data_set}-40-epochs")
+    strangers = [*values["near"], *values["far"]]
     settings = {
-        "plain": ("plain network", "plain"),
-        "default": ("[the default](#the-default)", "default"),
-        "temperature": ("[only temperature](#only-temperature)", "temperature"),
-        "evidence": ("[no validation data](#no-validation-data)", None),
-        "ood": ("[known outliers](#low-confidence-on-known-outliers)", "ours"),
-        "default-all": ("[all layers](#all-layers)", "default-all"),
+        "plain": "plain network",
+        "default": "[the default](#the-default)",
+        "temperature": "[only temperature](#only-temperature)",
+        "evidence": "[no validation data](#no-validation-data) †",
+        "ood": "[known outliers](#low-confidence-on-known-outliers) †",
+        "default-all": "[all layers](#all-layers)",
     }
     rows = []
-    for key, (name, timed) in settings.items():
-        found = measured(data_set, key)
-        assert found is not None
-        trained = corrupted.get(key, [])
-        shift = f"{100 * mean(each['corrupted']['ece'] for each in trained):.1f}" if trained else "–"
-        cells = [f"{100 * found['ece']:.1f}", shift + (" *" if len(trained) == 1 else "")]
-        cells += [f"{100 * found['auroc']:.1f}", f"{100 * found['far']:.0f}"]
-        times = seconds.get(timed, {})
-        fit = rounded(times["inference"] / fit_pass) if times.get("inference") else "–"
-        predict = rounded(times["prediction"] / seconds["plain"]["prediction"]) if times else "–"
-        rows.append((name, *cells, fit, predict))
-    header = ("setting", "calibration", "under shift", "strangers", "far away", "cost: fit", "predict")
-    return table(header, rows)
+    for key, name in settings.items():
+        trained = values["methods"].get(key)
+        if trained is None:
+            found = measured(data_set, key)
+            assert found is not None
+            numbers = (
+                f"{100 * found['ece']:.1f}",
+                "–",
+                f"{100 * found['auroc']:.1f}",
+                f"{100 * found['far']:.0f}",
+            )
+            rows.append((name, *numbers, "–"))
+            continue
+        mark = " *" if len(trained) == 1 else ""
+        ece, shifted = (f"{100 * mean(each[kind]['ece'] for each in trained):.1f}" for kind in kinds(trained))
+        auroc = mean(mean(each["sets"][other]["auroc"] for other in strangers) for each in trained)
+        far = mean(each["sets"]["Test × 2000"]["mmc"] for each in trained)
+        cells = [ece + mark, shifted + mark, f"{100 * auroc:.1f}{mark}", f"{100 * far:.0f}"]
+        rows.append((name, *cells, rounded(mean(each["passes"] for each in trained))))
+    return table(("setting", "calibration", "under shift", "strangers", "far away", "cost"), rows)
+
+
+def kinds(trained: list[Any]) -> tuple[str, str]:
+    """Test and corrupted images: all of them, or the first ones alone."""
+    return ("test", "corrupted") if len(trained) > 1 else ("test_few", "corrupted_few")
 
 
 def first() -> str:
