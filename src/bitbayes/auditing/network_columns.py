@@ -58,6 +58,7 @@ class NetworkColumns:
     sizes: dict[str, int] = field(default_factory=dict)
     errors: dict[str, int] = field(default_factory=dict)
     validation_nll: dict[str, float] = field(default_factory=dict)
+    tuned_error: float = 0.0  # of bitbayes on the validation data
     edges: list[str] = field(default_factory=list)  # warnings of searches that ended at their edge
 
 
@@ -121,6 +122,8 @@ def network_columns(
             predicted, labels = predict_labelled(found.methods, validation.batches())
         found.sizes["validation"] = len(labels)
         found.errors["validation"] = count_errors(predicted[name], labels)
+        if found.bayes is not None:
+            found.tuned_error = count_errors(predicted[BITBAYES], labels) / len(labels)
         found.validation_nll = {m: metrics.nll(rated.probs, labels) for m, rated in predicted.items()}
     return found
 
