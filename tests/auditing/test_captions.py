@@ -91,8 +91,7 @@ def test_a_promise_names_its_data(audit: Audit) -> None:
     )
     none = Promise(0.01, 0.95, 400, reason="too few points")
     assert caption_promise(none) == (
-        "No threshold promises at most 1% wrong answers on the 400 test inputs of this audit, which tuned "
-        "nothing: too few points."
+        "At most 1% wrong answers cannot be promised on the 400 test inputs of this audit: too few points."
     )
 
 

@@ -526,10 +526,11 @@ def test_classes_segments_and_a_promise() -> None:
             refused = (scores[own] < threshold).double().mean().item()
             assert each.refused["bitbayes"] == pytest.approx(refused, abs=0.034)  # one input, by rounding
     assert [each.name in names["classes"] for each in found.examples] == [True] * 3 + [False] * 6
-    # The promise is the one that the library gives on the same data.
-    assert found.promise is not None and found.promise.points == 150
-    again = bayes.threshold([(x, y)], risk=found.promise.risk)
-    assert (found.promise.threshold, found.promise.accepted) == (pytest.approx(float(again)), again.accepted)
+    # There is as much of a promise as the library gives on the same data: none.
+    assert found.promise is not None and found.promise.threshold is None
+    with pytest.raises(DataError, match="no threshold can promise") as refusal:
+        bayes.threshold([(x, y)], risk=found.promise.risk)
+    assert found.promise.reason.split(":")[0] == str(refusal.value).split(":")[0]
     assert "&lt;Pets&gt;" in render_page(found) and "<far>" not in render_page(found)
     assert json.loads(found.to_json())["by_segment"][0]["size"] in (60, 30)
 

@@ -51,27 +51,33 @@ def caption_limits(audit: Audit) -> str:
             f"Limit: as δ grows without end, the confidence of bitbayes tends to {percent(mean)}% on "
             f"average over {size:,} test inputs, and to {percent(largest)}% for the surest of them."
         )
-    alpha, certified = certificate(audit) or (None, None)
-    if certified is not None:
-        certified = round_up(certified, 0.001)
-    if alpha is None or certified is None:
-        return f"{limit} It is computed exactly, not measured at a large δ."
-    if certified >= USELESS_CERTIFICATE:
-        exactly = "It is computed exactly, not measured at a large δ."
-        return f"{limit} {exactly} No useful certificate for this model."
+    found = certificate(audit)
+    if found is None:
+        none = " No useful certificate for this model." if _all_certified(audit) else ""
+        return f"{limit} It is computed exactly, not measured at a large δ.{none}"
+    alpha, certified = found
     return (
-        f"{limit} Certificate: beyond δ = {write_scale(alpha)} it never exceeds {percent(certified)}% for "
-        "any of them. Both are computed, not measured at a large δ."
+        f"{limit} Certificate: beyond δ = {write_scale(alpha)} it never exceeds "
+        f"{percent(round_up(certified, 0.001))}% for any of them. Both are computed, not measured at a "
+        "large δ."
     )
 
 
 def certificate(audit: Audit) -> tuple[float, float] | None:
-    """Return α and a confidence that no test input exceeds for δ ≥ α; None unless all are certified."""
-    alphas = [each.alpha for each in audit.infinity if each.alpha is not None]
-    certified = [each.certified for each in audit.infinity if each.certified is not None]
-    if not alphas or not len(alphas) == len(certified) == len(audit.infinity):
+    """Return α and a confidence that no test input exceeds for δ ≥ α.
+
+    None unless all are certified, or if that confidence says nothing.
+    """
+    if not _all_certified(audit):
         return None
-    return max(alphas), max(certified)
+    alpha = max(each.alpha or 0.0 for each in audit.infinity)
+    certified = max(each.certified or 0.0 for each in audit.infinity)
+    return None if round_up(certified, 0.001) >= USELESS_CERTIFICATE else (alpha, certified)
+
+
+def _all_certified(audit: Audit) -> bool:
+    certified = [each.alpha is not None and each.certified is not None for each in audit.infinity]
+    return bool(certified) and all(certified)
 
 
 def caption_reliability(audit: Audit) -> str:
@@ -111,15 +117,15 @@ def _errors_at(audit: Audit, method: str) -> tuple[str, str]:
 def caption_promise(promise: Promise) -> str:
     """Say what is promised of a threshold, and on which data."""
     risk, level = f"{100 * promise.risk:g}%", f"{100 * promise.level:g}%"
-    data = f"the {promise.points:,} test inputs of this audit, which tuned nothing"
+    data = f"the {promise.points:,} test inputs of this audit"
     if promise.threshold is None:
-        return f"No threshold promises at most {risk} wrong answers on {data}: {promise.reason}."
+        return f"At most {risk} wrong answers cannot be promised on {data}: {promise.reason}."
     share, accepted = percent(promise.accepted / promise.points), f"{promise.accepted:,}"
     return (
         f"Promised, with a probability of {level}: of the inputs with a confidence of at least "
         f"{write_confidence(promise.threshold)} at most {risk} are answered wrong. The threshold was found "
-        f"on {data}: {share}% of them have that confidence, and {promise.errors:,} of these {accepted} are "
-        "wrong. It holds for inputs that are drawn as they were."
+        f"on {data}, which tuned nothing: {share}% of them have that confidence, and {promise.errors:,} of "
+        f"these {accepted} are wrong. It holds for inputs that are drawn as they were."
     )
 
 
