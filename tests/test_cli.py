@@ -443,7 +443,7 @@ def test_what_an_encoding_cannot_write_ends_no_audit(folder: Path) -> None:
         check=False,
     )
     assert result.returncode == 3, result.stderr
-    assert "Familiar inputs" in result.stdout and "?" in result.stdout
+    assert "Normal inputs" in result.stdout and "?" in result.stdout
     assert "failed: ece>=0: bitbayes.ece is" in result.stderr
 
 
