@@ -79,7 +79,7 @@ def audit(points: int = 400, steps: int = 300) -> Any:
         models["laplace-torch"] = laplace_torch(net, train)
     if find_spec("sklearn"):
         models["forest"] = forest(train)
-    return bb.audit(models, train, validation, test, {"ring": ring(points)}, subject="Two moons")
+    return bb.audit(models, train, validation, test, {"ring": ring(points)}, name="Two moons")
 
 
 def main(path: str = "audit-rivals.html") -> None:

@@ -76,13 +76,13 @@ def write_images(source: Path) -> dict[str, np.ndarray]:
         "test_images": mnist["x_test"][test],
         "test_labels": mnist["y_test"][test],
     }
-    no_digits = {
-        "fashion_mnist": fashion["x_test"][choose_balanced(fashion["y_test"], 1000, rng)],
-        "letters": letter_images[choose_balanced(letter_labels, 1000, rng)],
-    }
+    clothes = choose_balanced(fashion["y_test"], 1000, rng)
+    chosen = choose_balanced(letter_labels, 1000, rng)
     np.savez_compressed(EMBEDDED / "mnist.npz", **digits)
-    for name, images in no_digits.items():
-        np.savez_compressed(EMBEDDED / f"{name}.npz", images=images)
+    np.savez_compressed(
+        EMBEDDED / "fashion_mnist.npz", images=fashion["x_test"][clothes], labels=fashion["y_test"][clothes]
+    )
+    np.savez_compressed(EMBEDDED / "letters.npz", images=letter_images[chosen], labels=letter_labels[chosen])
     return digits
 
 

@@ -91,6 +91,21 @@ def another_shape():
 def regression():
     return {**classifier(), "train": [(torch.randn(9, 2), torch.randn(9))]}
 
+def with_sites(keep=80):
+    parts = classifier()
+    batches = [(x, y, {"site": ["<north>", "south"] * (len(x) // 2)}) for x, y in parts["test"]]
+    batches[-1][2]["site"] = batches[-1][2]["site"][: keep - 64]
+    return {**parts, "test": batches, "name": "<Blobs>", "classes": ["left", "right"], "segment": "site"}
+
+def short_column():
+    return with_sites(67)
+
+def no_column():
+    return {**classifier(), "segment": "site"}
+
+def nine_classes():
+    return {**classifier(), "classes": range(9)}
+
 def unpaired():
     return {**classifier(), "validation": [torch.zeros(3, 2)]}
 """
@@ -130,7 +145,7 @@ def test_an_audit_of_a_users_classifier(folder: Path) -> None:
     )
     assert "Report: bitbayes-report.html\n" in result.stdout
     assert result.stdout.startswith("bitbayes ")  # the verdict comes first
-    assert re.search(r"^  Unfamiliar inputs +\S+ → \S+  (better|same|worse)", result.stdout, re.MULTILINE)
+    assert re.search(r"^  left +\S+ → \S+  (better|same|worse)", result.stdout, re.MULTILINE)
     assert result.stdout.index("bayes = bb.Laplace(model)") < result.stdout.index("Accuracy, %")
     assert max(map(len, result.stdout.splitlines())) <= 80
     assert "Fitting" in result.stderr
@@ -138,13 +153,14 @@ def test_an_audit_of_a_users_classifier(folder: Path) -> None:
 
     page = (folder / "bitbayes-report.html").read_text("utf-8")
     verdict = " ".join(result.stdout.split("\n\n")[0].split())
-    assert f"<h1>{html.escape(verdict)}</h1>" in page
+    headline = re.search(r"<h1>(.*?)</h1>", page)
+    assert headline and verdict.startswith(html.unescape(headline[1]))
     assert "bitbayes audit blobs_target:classifier --seed 3 --device cpu" in page
     assert not re.search(r"https?:", page)
 
     found = json.loads((folder / "numbers.json").read_text("utf-8"))
-    assert found["schema"] == 5
-    assert (found["subject"], found["classes"], found["seed"]) == ("blobs_target:classifier", 2, 3)
+    assert found["schema"] == 6
+    assert (found["name"], found["classes"], found["seed"]) == ("blobs_target:classifier", 2, 3)
     assert set(found["test"]) == set(AUDITED_METHODS)
     assert [outlier["kind"] for outlier in found["outliers"]] == ["given", "noise", "far", "far", "far"]
     assert found["sizes"] == {"train": 80, "validation": 80, "test": 80}
@@ -280,6 +296,9 @@ def test_a_condition_on_no_column_is_an_error_before_the_audit(folder: Path) -> 
         ("one_class", "'test': the label of all 9 inputs is 1"),
         ("another_shape", "outliers 'wide': batch 0: 'plain' raised RuntimeError on inputs of shape (4, 7)"),
         ("regression", "the targets of 'train' are real numbers"),
+        ("nine_classes", "classes has 9 names, and the model has 2 classes"),
+        ("no_column", "'test', batch 0: there is no column 'site'"),
+        ("short_column", "'test', batch 2: the column 'site' has 3 values for 16 inputs"),
     ],
 )
 def test_an_error_in_the_data_names_set_and_batch_and_keeps_the_old_report(
@@ -291,6 +310,22 @@ def test_an_error_in_the_data_names_set_and_batch_and_keeps_the_old_report(
     assert result.exit_code == 1
     assert message in result.stderr.splitlines()[-1]
     assert (folder / "bitbayes-report.html").read_bytes() == before
+
+
+def test_names_and_segment_come_from_the_target_and_from_options(folder: Path) -> None:
+    assert run("audit", "blobs_target:with_sites", "--json", "numbers.json").exit_code == 0
+    found = json.loads((folder / "numbers.json").read_text("utf-8"))
+    assert (found["name"], found["class_names"], found["segment"]) == ("<Blobs>", ["left", "right"], "site")
+    assert {(each["name"], each["size"]) for each in found["by_segment"]} == {("<north>", 40), ("south", 40)}
+    page = (folder / "bitbayes-report.html").read_text("utf-8")
+    assert "&lt;Blobs&gt;" in page and "<Blobs>" not in page and "<north>" not in page
+    options = ["--name", "Mine", "--classes", "a, b & c", "--features", "x,y", "--segment", "site"]
+    assert run("audit", "blobs_target:with_sites", "--json", "numbers.json", *options).exit_code == 0
+    found = json.loads((folder / "numbers.json").read_text("utf-8"))
+    assert (found["name"], found["class_names"], found["features"]) == ("Mine", ["a", "b & c"], ["x", "y"])
+    assert found["command"].endswith("--name Mine --classes 'a,b & c' --features x,y --segment site")
+    result = run("audit", "blobs_target:classifier", "--segment", "site")
+    assert result.exit_code == 1 and "there is no column 'site'" in result.stderr
 
 
 def test_a_report_is_replaced_and_that_is_said(folder: Path) -> None:
@@ -395,7 +430,7 @@ def test_an_audit_that_nobody_reads_writes_its_files_and_ends_quietly(folder: Pa
     assert result.returncode == 0
     assert "rror" not in (result.stderr or "")
     assert "</html>" in (folder / "bitbayes-report.html").read_text("utf-8")
-    assert json.loads((folder / "numbers.json").read_text("utf-8"))["subject"]
+    assert json.loads((folder / "numbers.json").read_text("utf-8"))["name"]
 
 
 def test_what_an_encoding_cannot_write_ends_no_audit(folder: Path) -> None:
@@ -408,7 +443,7 @@ def test_what_an_encoding_cannot_write_ends_no_audit(folder: Path) -> None:
         check=False,
     )
     assert result.returncode == 3, result.stderr
-    assert "Familiar inputs" in result.stdout and "?" in result.stdout
+    assert "Normal inputs" in result.stdout and "?" in result.stdout
     assert "failed: ece>=0: bitbayes.ece is" in result.stderr
 
 

@@ -127,6 +127,21 @@ def audit(
         str | None,
         typer.Option(help="cpu, cuda, cuda:1, … Default: where the model is.", show_default=False),
     ] = None,
+    name: Annotated[str | None, typer.Option(help="The title of the report.", show_default=False)] = None,
+    classes: Annotated[
+        str | None,
+        typer.Option(metavar="A,B,…", help="The names of the classes, in their order.", show_default=False),
+    ] = None,
+    features: Annotated[
+        str | None,
+        typer.Option(metavar="A,B,…", help="The names of the numbers of an input.", show_default=False),
+    ] = None,
+    segment: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COLUMN", help="Score the test data by this column of theirs, too.", show_default=False
+        ),
+    ] = None,
 ) -> None:
     """How overconfident is this classifier, and does bitbayes help?
 
@@ -145,6 +160,8 @@ def audit(
       [bold]test[/bold]         the same: what is scored
       [bold]outliers[/bold]     optional: a dict from a name to a loader or a tensor of inputs
                    that belong to none of the classes
+      [bold]name, classes, features, segment[/bold]   optional, as the options below:
+                   a text, two lists of names, and the name of a column
 
     For example, with this in mnist.py, run [bold]bitbayes audit mnist:classifier[/bold]
 
@@ -172,7 +189,20 @@ def audit(
     from bitbayes.auditing.command import Request, run_audit_command
 
     where = None if device is None else _parse_device(device)
-    request = Request(target, output, json_file, open_page, fail_if or [], force, seed, where)
+    request = Request(
+        target,
+        output,
+        json_file,
+        open_page,
+        fail_if or [],
+        force,
+        seed,
+        where,
+        name,
+        _split(classes),
+        _split(features),
+        segment,
+    )
     raise typer.Exit(run_audit_command(request))
 
 
@@ -215,6 +245,10 @@ def reproduce(
     command = " ".join(["python -m paper", *(names or ["NAME …"])])
     typer.echo(f"bitbayes: the paper is run from a checkout of the repository now: {command}", err=True)
     raise typer.Exit(1)
+
+
+def _split(names: str | None) -> list[str] | None:
+    return None if names is None else [name.strip() for name in names.split(",")]
 
 
 def _parse_device(name: str) -> "torch.device":

@@ -63,7 +63,7 @@ def on_outliers(columns: Mapping[str, tuple[float, float]], clear: Clear) -> dic
 
 
 def audit_of(
-    familiar: Mapping[str, tuple[float, float, float]],
+    normal: Mapping[str, tuple[float, float, float]],
     *,
     unfamiliar: Mapping[str, tuple[float, float]] | None = None,
     far: Mapping[str, tuple[float, float]] | None = None,
@@ -88,12 +88,12 @@ def audit_of(
     audit = make_audit()
     return replace(
         audit,
-        base=next(iter(familiar)),
-        ours="bitbayes" if "bitbayes" in familiar else None,
+        base=next(iter(normal)),
+        ours="bitbayes" if "bitbayes" in normal else None,
         sizes=audit.sizes | {"validation": validation[0]},
         errors=audit.errors | {"validation": validation[1]},
-        test=on_test(familiar, clear),
-        rankings={name: ranking("energy" if name == "energy" else "confidence") for name in familiar},
+        test=on_test(normal, clear),
+        rankings={name: ranking("energy" if name == "energy" else "confidence") for name in normal},
         outliers=sets,
         groups=groups,
         **changes,

@@ -7,6 +7,7 @@ from bitbayes.auditing.findings import (
     AUDITED_METHODS,
     COMPARED_ON_OUTLIERS,
     COMPARED_ON_TEST,
+    FEW_POINTS,
     HISTOGRAM_BINS,
     KEPT_SHARES,
     ClassLimits,
@@ -18,10 +19,12 @@ from bitbayes.auditing.findings import (
     OutlierSet,
     Passing,
     PriorCurve,
+    Promise,
     Ranking,
     RayConfidence,
     ReliabilityDiagram,
     ScaledTest,
+    Segment,
     TestScores,
 )
 from bitbayes.auditing.report import AuditReport
@@ -32,15 +35,12 @@ def around(value: float) -> list[float]:
 
 
 def scores_on_test(accuracy: float, confidence: float, ece: float, change: str = "same") -> TestScores:
-    def filled(value: Any, other: Any) -> list[Any]:
-        return [value] * 14 + [other]
-
     bins = ReliabilityDiagram(
-        filled(0, 400),
-        filled(None, confidence),
-        filled(None, accuracy),
-        filled(None, accuracy - 0.03),
-        filled(None, accuracy + 0.03),
+        [200, 200],
+        [confidence - 0.05, min(1.0, confidence + 0.05)],
+        [accuracy - 0.05, accuracy + 0.05],
+        [-0.03, -0.02],
+        [0.03, 0.02],
     )
     numbers = {
         "accuracy": accuracy,
@@ -94,11 +94,27 @@ def group(change: str, plain: OutlierScores, ours: OutlierScores, *sets: str) ->
     return OutlierGroup(list(sets), dict.fromkeys(AUDITED_METHODS, plain) | {"bitbayes": ours})
 
 
+def segment(name: str, size: int, accuracy: float) -> Segment:
+    def by_method(value: Any) -> dict[str, Any]:
+        return dict.fromkeys(AUDITED_METHODS, value)
+
+    return Segment(
+        name,
+        size,
+        size < FEW_POINTS,
+        by_method(accuracy),
+        by_method(0.9),
+        by_method(around(accuracy)),
+        by_method(0.04),
+        by_method(0.06),
+    )
+
+
 def example(source: str, label: int | None, **changes: Any) -> Example:
     values = {
         "source": source,
         "kind": "given" if label is None else "test",
-        "label": label,
+        "name": None if label is None else f"class {label}",
         "image": "data:image/png;base64,iVBORw0KGgo=",
         "values": [],
         "size": 784,
@@ -128,8 +144,10 @@ def make_audit() -> AuditReport:
     ]
     paper = outlier_scores(0.6, 0.85, 0.2, "better")
     return AuditReport(
-        subject="zoo:animals",
+        name="zoo:animals",
         classes=4,
+        class_names=[f"class {label}" for label in range(4)],
+        features=[],
         base="plain",
         ours="bitbayes",
         sizes={"train": 5000, "validation": 300, "test": 400},
@@ -144,6 +162,11 @@ def make_audit() -> AuditReport:
         details={
             "paper": Detail(scores_on_test(0.89, 0.7, 0.2, "worse"), {each.name: paper for each in sets})
         },
+        selective={m: [0.1 * share - 0.04 for share in KEPT_SHARES] for m in AUDITED_METHODS},
+        promise=Promise(0.05, 0.95, 400, threshold=0.75, accepted=360, errors=6),
+        by_class=[segment("class 2", 100, 0.8), segment("class 0", 290, 0.9), segment("class 3", 10, 0.5)],
+        segment="site",
+        by_segment=[segment("<north>", 300, 0.85), segment("south", 100, 0.95)],
         rankings={
             m: ranking({"bitbayes": "score", "energy": "energy"}.get(m, "confidence"))
             for m in AUDITED_METHODS
@@ -162,8 +185,10 @@ def make_audit() -> AuditReport:
             example("<ships>", None, image=None, values=[0.5, -2.0], size=12),
         ],
         scaled=[
-            ScaledTest(delta, 400, dict.fromkeys(AUDITED_METHODS, 0.875), dict.fromkeys(AUDITED_METHODS, 0.5))
-            for delta in (1.5, 2.0)
+            ScaledTest(
+                delta, 400, *(dict.fromkeys(AUDITED_METHODS, each) for each in (0.875, 0.5, 0.25, 0.125))
+            )
+            for delta in (1.5, 2000.0)
         ],
         ray=RayConfidence([1.0, 10000.0], 200, mean=line, low=line, high=line),
         infinity=[ClassLimits(label, 50, 0.625, 0.725, 30.0 + label, 0.75) for label in range(4)],

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 import bitbayes as bb
 from auditing.columns import audit_of
+from auditing.round_numbers import make_audit
 from bitbayes.auditing.alerts import find_alerts
 from bitbayes.auditing.findings import Audit, DataChecks, LabelShift
 from bitbayes.errors import EdgeWarning
@@ -93,11 +94,12 @@ def test_missing_classes() -> None:
     assert only_alert(healthy(missing={"validation": [3], "test": []}))[1] == (
         "No validation input of class 3: nothing is tuned for it."
     )
-    assert only_alert(healthy(missing={"test": [0, 2, 5]}))[1] == (
-        "No test input of the classes 0, 2 and 5: nothing is known about them."
+    assert only_alert(healthy(missing={"test": [0, 2, 3]}))[1] == (
+        "No test input of class 0, class 2 and class 3: nothing is known about them."
     )
-    many = only_alert(healthy(missing={"test": list(range(1500))}))[1]
-    assert "the classes 0, 1, 2, 3, 4 and 1,495 more:" in many
+    names = [f"<{label}>" for label in range(1500)]
+    many = only_alert(replace(healthy(missing={"test": list(range(1500))}), class_names=names))[1]
+    assert "No test input of <0>, <1>, <2>, <3>, <4> and 1,495 more:" in many
 
 
 def test_copies_are_told_from_one_in_a_hundred_on() -> None:
@@ -113,6 +115,18 @@ def test_copies_are_told_from_one_in_a_hundred_on() -> None:
     ]
 
 
+def test_right_answers_that_are_refused_because_inputs_are_larger() -> None:
+    audit = make_audit()
+    first = replace(audit.scaled[0], refused_right=audit.scaled[0].refused_right | {"bitbayes": 0.854})
+    (alert,) = find_alerts(replace(audit, scaled=[first, *audit.scaled[1:]]))
+    assert (alert.kind, alert.text) == (
+        "scaled",
+        "Refusing by the score costs right answers where inputs vary in scale: of test inputs × 1.5, 85 of "
+        "100 are right and refused.",
+    )
+    assert find_alerts(replace(audit, scaled=[first], ours=None)) == []
+
+
 def test_shifted_labels_come_first() -> None:
     def said(by: int | None, moved: list[list[int]]) -> str:
         audit = healthy(shift=LabelShift(0.01, 0.97, by, moved), missing={"test": [0]})
@@ -124,8 +138,8 @@ def test_shifted_labels_come_first() -> None:
         "number of classes)."
     )
     assert "if each label were 1 less (modulo" in said(3, [])
-    assert said(None, [[0, 1], [1, 0]]).endswith("if label 0 were 1, 1 were 0.")
-    assert said(None, [[i, 9 - i] for i in range(8)]).endswith("4 were 5 and 3 more moved.")
+    assert said(None, [[0, 1], [1, 0]]).endswith("if class 0 were class 1, class 1 were class 0.")
+    assert said(None, [[i % 4, 1] for i in range(8)]).endswith("class 0 were class 1 and 3 more moved.")
 
 
 def kinds_of(train: Points, validation: Points, test: Points) -> dict[str, str]:

@@ -35,7 +35,6 @@ def test_scores_of_the_test_data_are_those_of_each_resample() -> None:
     probs[20:23] = torch.tensor([1.0, 0.0, 0.0])
     weights = bootstrap.resample(60, seed=0)
     found = bootstrap.resampled_test_scores(weights, probs, labels)
-    bins = bootstrap.resampled_bin_accuracy(weights, probs, labels)
     for i, row in enumerate(weights):
         p, y = drawn(row, probs), drawn(row, labels)
         expected = {
@@ -54,7 +53,6 @@ def test_scores_of_the_test_data_are_those_of_each_resample() -> None:
             "augrc": metrics.augrc(p.amax(1), p.argmax(1) == y),
         }
         assert {name: values[i].item() for name, values in found.items()} == pytest.approx(expected, rel=1e-6)
-        torch.testing.assert_close(bins[i], metrics.reliability(p, y).accuracy, equal_nan=True)
 
 
 @pytest.mark.parametrize("ties", [False, True])

@@ -1,12 +1,14 @@
 """The pictures: what is drawn, and where."""
 
+import math
 import xml.etree.ElementTree as ET
 from dataclasses import replace
 
 import pytest
 
 from bitbayes.auditing import charts
-from bitbayes.auditing.findings import KEPT_SHARES, Audit
+from bitbayes.auditing.findings import KEPT_SHARES, Audit, ReliabilityDiagram
+from bitbayes.palette import METHODS, OTHERS
 
 Element = ET.Element
 
@@ -42,41 +44,46 @@ def test_the_trade_off_has_better_methods_at_the_lower_left(audit: Audit) -> Non
     assert len(places(curve)) == len(of_class(root, "curve-dot")) == 3
 
 
-def test_reliability_has_a_line_a_band_and_counts_for_each_method(audit: Audit) -> None:
-    def bins(confidences: list[float]) -> dict[str, list[float | None]]:
-        rest: list[float | None] = [None] * 12
-        return {
-            "confidence": [*rest, *confidences],
-            "accuracy": [*rest, *confidences],
-            "low": [*rest, *(c - 0.05 for c in confidences)],
-            "high": [*rest, *(c + 0.02 for c in confidences)],
-        }
+def test_reliability_has_a_band_and_markers_that_are_filled_outside_of_it(audit: Audit) -> None:
+    def bins(*gaps: float) -> ReliabilityDiagram:
+        confidence = [0.6, 0.9, 0.99]
+        right = [c - gap for c, gap in zip(confidence, gaps, strict=True)]
+        return ReliabilityDiagram([100] * 3, confidence, right, [-0.03] * 3, [0.03] * 3)
 
     test = {
-        m: replace(
-            s, reliability=replace(s.reliability, count=[0] * 12 + [5, 20, 300], **bins([0.82, 0.9, 0.97]))
-        )
+        m: replace(s, reliability=bins(0.2, 0.031, 0.03) if m == "plain" else bins(0.0, -0.01, 0.0))
         for m, s in audit.test.items()
     }
     root = drawn(charts.draw_reliability(replace(audit, test=test), "reliability"))
-    (ideal,) = of_class(root, "ideal")
     assert audit.own_probabilities == ("plain", "temperature", "bitbayes")
     assert not of_class(root, "energy")  # it has the plain network's probabilities
+    assert [len(of_class(root, "fill", m)) for m in audit.own_probabilities] == [2, 0, 0]
+    assert [len(of_class(root, "hollow", m)) for m in audit.own_probabilities] == [1, 3, 3]
+    (ideal,), (noise,) = of_class(root, "ideal"), of_class(root, "noise")
+    zero = float(ideal.get("y1") or 0)
+    assert len(places(noise)) == 6
+    (claimed,), (ours,) = of_class(root, "line", "plain"), of_class(root, "line", "bitbayes")
+    assert all(y < zero for _, y in places(claimed))  # it claims too much, and y grows downwards
+    assert [y == zero for _, y in places(ours)] == [True, False, True]
+    x = [x for x, _ in places(ours)]
+    odds = [math.log(c / (1 - c)) for c in (0.6, 0.9, 0.99)]
+    assert (x[1] - x[0]) / (x[2] - x[0]) == pytest.approx((odds[1] - odds[0]) / (odds[2] - odds[0]), abs=0.01)
+
+
+def test_errors_are_drawn_against_the_share_that_is_accepted(audit: Audit) -> None:
+    root = drawn(charts.draw_selective(audit, "selective"))
     for method in audit.own_probabilities:
         (line,) = of_class(root, "line", method)
-        assert len(places(line)) == 2  # the bin with five inputs is left out
-        # On the diagonal, since accuracy and confidence are equal.
-        slope = (float(ideal.get("y2") or 0) - float(ideal.get("y1") or 0)) / (
-            float(ideal.get("x2") or 0) - float(ideal.get("x1") or 0)
-        )
-        (x0, y0), (x1, y1) = places(line)
-        assert (y1 - y0) / (x1 - x0) == pytest.approx(slope, abs=0.01)
-        (band,) = of_class(root, "band", method)
-        assert len(places(band)) == 4
-        bars = [each for each in of_class(root, "fill", method) if each.tag == "rect"]
-        assert len(bars) == 3  # but it is counted
-        heights = [float(bar.get("height") or 0) for bar in bars]
-        assert heights == sorted(heights)
+        assert len(places(line)) == len(KEPT_SHARES)
+        assert places(line)[0][1] > places(line)[-1][1]  # the fewer are accepted, the fewer are wrong
+    (promised,), (ring,) = of_class(root, "promised"), of_class(root, "limit")
+    assert audit.promise is not None
+    # 6 of 360 are wrong, and 5 % is promised.
+    assert centre(ring)[1] > float(promised.get("y1") or 0)
+    few = replace(audit.promise, accepted=100)
+    assert not of_class(drawn(charts.draw_selective(replace(audit, promise=few), "")), "limit")
+    for none in (None, replace(audit.promise, threshold=None)):
+        assert not of_class(drawn(charts.draw_selective(replace(audit, promise=none), "")), "promised")
 
 
 def test_rays_have_lines_bands_limit_and_certificate(audit: Audit) -> None:
@@ -108,19 +115,21 @@ def test_a_strip_has_test_inputs_above_and_outliers_below_the_line(audit: Audit)
     assert line.get("x1") == line.get("x2") == place
 
 
-def test_seven_columns_have_seven_styles_and_two_bands(audit: Audit) -> None:
+def test_seven_columns_have_seven_styles(audit: Audit) -> None:
     names = ("forest", "a b", "<c>")
     test = audit.test | dict.fromkeys(names, audit.test["temperature"])
     rankings = audit.rankings | dict.fromkeys(names, audit.rankings["plain"])
-    many = replace(audit, test=test, rankings=rankings)
-    root = drawn(charts.draw_reliability(many, "reliability"))
+    root = drawn(charts.draw_reliability(replace(audit, test=test, rankings=rankings), "reliability"))
     kinds = ["plain", "temperature", "bitbayes", "other-1", "other-2", "other-3"]
     assert [len(of_class(root, "line", kind)) for kind in kinds] == [1] * 6
-    bars = [each.get("class") for each in root.iter() if (each.get("class") or "").startswith("bar-")]
-    assert bars == ["bar-plain", "bar-bitbayes"]  # one bin each, so that a band has no width
-    for style in charts.MARKERS:
-        shape = drawn(f"<svg>{charts.marker(style, 10, 20, 5)}</svg>")[0]
+
+
+def test_each_style_of_the_palette_has_a_marker_of_its_own() -> None:
+    styles = [*METHODS, *(f"other-{i}" for i, _ in enumerate(OTHERS, 1))]
+    shapes = [drawn(f"<svg>{charts.marker(style, 10, 20, 5)}</svg>")[0] for style in styles]
+    for shape in shapes:
         assert centre(shape) == pytest.approx((10, 20), abs=2)
+    assert len({shape.get("points") for shape in shapes}) == len(styles)
 
 
 def test_all_text_is_large_enough_on_a_phone() -> None:

@@ -38,45 +38,57 @@ def test_examples() -> TestExamples:
     return seen
 
 
+NAMES = ["cat", "dog"]
+
+
 def chosen(test: TestExamples, *sets: tuple[str, str, SurestOutliers]) -> list[Example]:
-    return choose_examples(test, list(sets), {"plain": ranking("confidence")})
+    unnamed = [(*each, [None] * each[2].list.seen) for each in sets]
+    return choose_examples(test, unnamed, {"plain": ranking("confidence")}, NAMES)
 
 
-def test_one_right_one_wrong_and_the_surest_of_each_set(test_examples: TestExamples) -> None:
+def test_three_of_each_set_that_was_given(test_examples: TestExamples) -> None:
     found = chosen(
         test_examples,
-        ("cars", "given", surest(10, 0.6, 0.95, 0.7)),
+        ("cars", "given", surest(10, 0.6, 0.95, 0.7, 0.8)),
         ("ships", "given", surest(20, 0.8)),
-        ("bikes", "given", surest(30, 0.8)),
         ("Uniform noise", "noise", surest(40, 0.7)),
-        ("Noise × 100", "far", surest(50, 0.99)),
         ("Test inputs × 2,000", "far", surest(60, 1.0)),
     )
     # The first number of a row tells which it is.
-    assert [(each.source, each.values[0], each.label) for each in found] == [
-        ("Test data", 0.0, 0),
-        ("Test data", 3.0, 0),
+    assert [(each.source, each.values[0], each.name) for each in found] == [
+        ("Test data", 0.0, "cat"),
+        ("Test data", 3.0, "cat"),
+        ("Test data", 1.0, "dog"),
         ("cars", 11.0, None),
+        ("cars", 13.0, None),
+        ("cars", 12.0, None),
         ("ships", 20.0, None),
-        ("Uniform noise", 40.0, None),
-        ("Test inputs × 2,000", 60.0, None),
     ]
     assert found[1].predicted == {"plain": 1}
     assert found[1].confidence["plain"] == pytest.approx(0.8)
 
 
-def test_with_one_set_it_fills_the_rest(test_examples: TestExamples) -> None:
-    found = chosen(test_examples, ("cars", "given", surest(10, 0.6, 0.95, 0.7, 0.8, 0.85)))
-    assert [(each.source, each.values[0]) for each in found[2:]] == [
-        ("cars", 11.0),
-        ("cars", 14.0),
-        ("cars", 13.0),
-        ("cars", 12.0),
-    ]
+def test_without_outliers_of_the_user_there_are_noise_and_the_furthest(test_examples: TestExamples) -> None:
+    found = chosen(
+        test_examples,
+        ("Uniform noise", "noise", surest(40, 0.7)),
+        ("Noise × 100", "far", surest(50, 0.99)),
+        ("Test inputs × 2,000", "far", surest(60, 1.0)),
+    )
+    assert [each.source for each in found[3:]] == ["Uniform noise", "Test inputs × 2,000"]
+    assert [each.values[0] for each in chosen(test_examples)] == [0.0, 3.0, 1.0]
 
 
-def test_without_outliers_there_are_test_inputs(test_examples: TestExamples) -> None:
-    assert [each.values[0] for each in chosen(test_examples)] == [0.0, 2.0, 3.0, 1.0]
+def test_outliers_have_their_own_names(test_examples: TestExamples) -> None:
+    seen, rankings = surest(10, 0.6, 0.95, 0.7), {"plain": ranking("confidence")}
+
+    def named(*names: str | None) -> list[str | None]:
+        found = choose_examples(test_examples, [("letters", "given", seen, list(names))], rankings, NAMES)
+        return [each.name for each in found if each.source == "letters"]
+
+    assert named("letter A", "letter S", "letter Z") == ["letter S", "letter Z", "letter A"]
+    assert named(None, "letter S", None) == ["letter S", None, None]
+    assert named("label 0", "label 0", "label 0") == [None] * 3  # a label of all says nothing
 
 
 def test_an_example_gets_through_from_the_share_whose_threshold_it_reaches(
@@ -87,8 +99,7 @@ def test_an_example_gets_through_from_the_share_whose_threshold_it_reaches(
         each for each in chosen(test_examples, ("cars", "given", surest(10, 0.6))) if each.source == "cars"
     ]
     assert found.kept_from["plain"] == pytest.approx(0.8)
-    never = choose_examples(test_examples, [], {"plain": ranking("confidence")})[0]
-    assert never.kept_from["plain"] == 0.5
+    assert chosen(test_examples)[0].kept_from["plain"] == 0.5
 
 
 @pytest.mark.parametrize("shape", [(1, 28, 28), (3, 40, 20), (28, 28), (3, 300, 150)])

@@ -1,6 +1,7 @@
 import functools
 import json
 import math
+import re
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -157,6 +158,9 @@ def test_every_score_is_what_the_parts_give_by_hand(k: int, outputs: int) -> Non
         assert scores.ece == pytest.approx(metrics.ece(inside, y), **near)
         assert scores.brier == pytest.approx(metrics.brier(inside, y), **near)
         assert sum(scores.reliability.count) == sum(found.rankings[method].histogram) == 150
+        curve = metrics.risk_coverage(inside.amax(1), correct).risk
+        assert found.selective[method][-1] == pytest.approx(curve[-1].item())
+        assert found.selective[method][KEPT_SHARES.index(0.8)] == pytest.approx(curve[119].item())
         for name, (low, high) in scores.intervals.items():
             assert low < high
             assert (
@@ -175,7 +179,17 @@ def test_every_score_is_what_the_parts_give_by_hand(k: int, outputs: int) -> Non
                 metrics.accuracy(predict(each.delta * x), y), **near
             )
             assert each.confidence[method] == pytest.approx(metrics.mmc(predict(each.delta * x)), **near)
-        assert [each.delta for each in found.scaled] == [1.5, 2.0]
+            scaled_scores, usual_scores = (
+                values.amax(1) if values.dim() > 1 else values for values in (rank(each.delta * x), rank(x))
+            )
+            refused = scaled_scores < metrics.threshold(usual_scores, accept=0.95)
+            still = predict(each.delta * x).argmax(1) == y
+            # In other batches the last bits differ, so that one of 150 may fall on the other side.
+            assert each.refused[method] == pytest.approx(refused.double().mean().item(), abs=0.007)
+            assert each.refused_right[method] == pytest.approx(
+                (refused & still).double().mean().item(), abs=0.007
+            )
+        assert [each.delta for each in found.scaled] == [1.5, 2.0, 10.0, 2000.0]
         assert found.ray is not None
         confidence = predict(found.ray.delta[-1] * x).max(1).values.double()
         assert found.ray.mean[method][-1] == pytest.approx(confidence.mean().item(), **near)
@@ -460,7 +474,7 @@ def test_without_given_outliers_noise_is_what_is_unfamiliar() -> None:
     assert found.groups["unfamiliar"].sets == ["Uniform noise"]
     assert found.groups["far"].sets == ["Noise × 100", "Noise × 2,000", "Test inputs × 2,000"]
     assert [each.source for each in found.examples[:2]] == ["Test data", "Test data"]
-    assert len(found.examples) == 6
+    assert len(found.examples) == 9
     assert all(len(each.values) == each.size == 2 and each.image is None for each in found.examples)
 
 
@@ -489,6 +503,61 @@ def test_outliers_must_be_named_and_readable_twice() -> None:
         run(trained(3, 3), loaders(3), torch.zeros(3, 2))
     with pytest.raises(DataError, match=r"outliers 'ring': a generator can be read only once"):
         run(trained(3, 3), loaders(3), {"ring": _once()})
+
+
+def test_classes_segments_and_a_promise() -> None:
+    x, y = blobs(150, 3, 2)
+    site = [["north", "south", "<far>"][i % 10 // 4] for i in range(150)]  # 60, 60 and 30 of them
+    model, data = trained(3, 3), loaders(3)
+    names = {"name": "<Pets>", "classes": ["cat", "dog", "eel"], "features": ["width", "height"]}
+    found = run(model, data | {"test": (x, y, site)}, segment="site", **names)
+    assert (found.name, found.class_names, found.features) == tuple(names.values())
+    bayes = Laplace(model).fit(data["train"]).tune(data["validation"])
+    probs, scores = bayes.predict_and_score(x)
+    right, threshold = probs.argmax(1) == y, metrics.threshold(scores, accept=0.95)
+    for parts, of in ((found.by_class, [names["classes"][i] for i in y]), (found.by_segment, site)):
+        accuracies = [each.accuracy["bitbayes"] for each in parts]
+        assert accuracies == sorted(accuracies) and {each.name for each in parts} == set(of)
+        for each in parts:
+            own = torch.tensor([name == each.name for name in of])
+            assert each.size == int(own.sum()) and not each.few
+            assert each.accuracy["bitbayes"] == pytest.approx(right[own].double().mean().item())
+            assert each.confidence["bitbayes"] == pytest.approx(probs[own].amax(1).mean().item(), rel=1e-5)
+            refused = (scores[own] < threshold).double().mean().item()
+            assert each.refused["bitbayes"] == pytest.approx(refused, abs=0.034)  # one input, by rounding
+    assert [each.name in names["classes"] for each in found.examples] == [True] * 3 + [False] * 6
+    # There is as much of a promise as the library gives on the same data: none.
+    assert found.promise is not None and found.promise.threshold is None
+    with pytest.raises(DataError, match="no threshold can promise") as refusal:
+        bayes.threshold([(x, y)], risk=found.promise.risk)
+    assert found.promise.reason.split(":")[0] == str(refusal.value).split(":")[0]
+    assert "&lt;Pets&gt;" in render_page(found) and "<far>" not in render_page(found)
+    assert json.loads(found.to_json())["by_segment"][0]["size"] in (60, 30)
+
+
+def test_nothing_is_promised_on_data_that_were_seen() -> None:
+    data = loaders(3)
+    promise = run(trained(3, 3), data | {"test": data["validation"]}).promise
+    assert promise is not None and promise.threshold is None
+    assert promise.reason == "some test inputs are copies of validation inputs"
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        ({"classes": ["cat", "dog"]}, "classes has 2 names, and the model has 3 classes"),
+        ({"classes": ["cat", "dog", "cat"]}, "classes has 'cat' twice"),
+        ({"classes": "cat"}, "classes is a str: give a list of texts"),
+        ({"features": ["width"]}, "features has 1 name, and an input has 2 numbers"),
+        ({"segment": "site"}, "'test', batch 0: there is no column 'site': give mappings that have it, or"),
+        ({"segment": 3}, "segment=3: give the name of a column"),
+    ],
+)
+def test_names_that_will_not_do_are_refused_before_any_work(words: Any, message: str) -> None:
+    stages: list[str] = []
+    with pytest.raises(BitbayesError, match=f"^{re.escape(message)}"):
+        run(trained(3, 3), loaders(3), progress=lambda stage, *_: stages.append(stage), **words)
+    assert stages == []
 
 
 def forest() -> Any:

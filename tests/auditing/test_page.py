@@ -2,14 +2,15 @@ import base64
 import json
 import re
 from dataclasses import replace
+from html import unescape
 from html.parser import HTMLParser
 
 import pytest
 
-from bitbayes.auditing import GENERATOR, advise, render_page, table_sections, write_verdict
-from bitbayes.auditing.findings import KEPT_SHARES, Audit
+from bitbayes.auditing import GENERATOR, advise, render_page, table_sections
+from bitbayes.auditing.findings import KEPT_SHARES, Audit, DataChecks, Promise
 from bitbayes.auditing.table import detail_rows
-from bitbayes.auditing.verdict import compare
+from bitbayes.auditing.verdict import compare, write_headline
 
 VOID = {"meta", "img", "br", "input"}
 # Elements of SVG that the pictures close in their own tag.
@@ -58,6 +59,11 @@ class Reader(HTMLParser):
         return [each for each, _ in self.tags].count(tag)
 
 
+def apart(text: str) -> str:
+    """The words of a page, with a space between two cells of a table."""
+    return " ".join(unescape(re.sub(r"<[^>]+>", " ", text)).split())
+
+
 @pytest.fixture(scope="module")
 def text(audit: Audit) -> str:
     return render_page(audit)
@@ -66,15 +72,18 @@ def text(audit: Audit) -> str:
 def test_verdict_numbers_and_advice_come_first(audit: Audit, text: str) -> None:
     page = Reader(text)
     assert page.headings == [
-        write_verdict(audit),
-        "Familiar inputs",
-        "Unfamiliar inputs",
-        "Far-away inputs",
+        write_headline(audit),
+        "Normal inputs",
+        "cars",
+        "<ships>",
+        "Uniform noise",
+        "Test inputs × 2,000",
         "What to do",
-        "What each setting gains and costs",
-        "Three inputs to look at",
         "Is it right as often as it claims?",
+        "What if a person takes the least sure?",
         "What gets through?",
+        "Inputs to look at",
+        "Where is it worst?",
         "Far away from the data",
         "Details",
     ]
@@ -83,6 +92,15 @@ def test_verdict_numbers_and_advice_come_first(audit: Audit, text: str) -> None:
     for advice in advise(audit):
         assert advice.text in page.words
         assert advice.code in page.text
+    assert "energy, 80" in compare(audit)[1].rival and "Best other: energy, 80." in page.words
+
+
+def test_where_bitbayes_does_not_help_the_reasons_follow_the_headline(audit: Audit) -> None:
+    calibrated = replace(audit.test["plain"], ece=0.005)
+    test = {method: replace(calibrated, against=each.against) for method, each in audit.test.items()}
+    nothing = replace(audit, test=test, outliers=[], groups={}, prior_curve=None)
+    words = Reader(render_page(nothing)).words
+    assert "bitbayes does not help here: accuracy and calibration stay. Likely reason: the network" in words
 
 
 def test_all_numbers_are_there_with_intervals_arrows_and_row_headers(audit: Audit, text: str) -> None:
@@ -93,7 +111,8 @@ def test_all_numbers_are_there_with_intervals_arrows_and_row_headers(audit: Audi
         assert row.label in page.text
         assert all(interval in page.text for interval in row.intervals)
     heads = [attributes for tag, attributes in page.tags if tag == "th" and attributes["scope"] == "row"]
-    assert len(heads) == len(rows) + len(audit.infinity) + len(detail_rows(audit, "paper"))
+    parts = len(audit.by_class) + len(audit.by_segment) + len(audit.scaled)
+    assert len(heads) == len(rows) + parts + len(audit.infinity) + len(detail_rows(audit, "paper"))
     best = [attributes for tag, attributes in page.tags if tag == "td" and attributes.get("class") == "best"]
     assert len(best) == sum(sum(row.best) for row in rows)
     assert page.text.count("better than plain") == sum(row.changes.count("better") for row in rows)
@@ -143,17 +162,18 @@ def test_every_picture_is_described(text: str) -> None:
         if tag == "svg":
             assert attributes.get("aria-hidden") == "true" or attributes["aria-label"]
     alts = page.having("aria-label")
-    assert any("Plain: calibration error 9.0 %, 40.0 % get through" in alt for alt in alts)
-    assert any("bitbayes claims 90.0 %" in alt for alt in alts)
+    assert any("Plain: calibration error 9.0%, 40.0% get through" in alt for alt in alts)
+    assert any("bitbayes: confidence 90.0%, accuracy 89.5%" in alt for alt in alts)
+    assert any("Hand the least sure 5% to a person" in alt for alt in alts)
     assert any(
-        "Mean confidence from δ = 1 to δ = 10,000: Plain falls from 90.0 to 80.0 %" in alt for alt in alts
+        "Mean confidence from δ = 1 to δ = 10,000: Plain falls from 90.0 to 80.0%" in alt for alt in alts
     )
 
 
 def test_what_gets_through_is_written_for_readers_without_script(text: str) -> None:
     words = Reader(text).words
-    assert words.count("10 of 100 get through at 95 % kept Plain: 40 of 100, AUROC 80.0 %") == 3
-    assert "0 of 100 get through at 95 % kept Plain: 100 of 100, AUROC 2.0 %" in words
+    assert words.count("10 of 100 get through at 95% kept Plain: 40 of 100, AUROC 80.0%") == 3
+    assert "0 of 100 get through at 95% kept Plain: 100 of 100, AUROC 2.0%" in words
     assert 'class="slider" hidden' in text
 
 
@@ -172,17 +192,59 @@ def test_the_script_does_not_round_a_few_to_none_or_most_to_all(audit: Audit) ->
     shares = [1 / 20_000] * (len(KEPT_SHARES) - 1) + [1 - 1 / 20_000]
     passing = cars.passing | {"bitbayes": replace(cars.passing["bitbayes"], share=shares)}
     page = Reader(render_page(replace(audit, outliers=[replace(cars, passing=passing)])))
-    assert "<1 of 100 get through at 95 % kept" in page.words
+    assert "<1 of 100 get through at 95% kept" in page.words
     assert {float(each) for each in page.having("data-share")[0].split()} == {0.00005, 0.99995}
 
 
 def test_examples_are_images_or_values(audit: Audit, text: str) -> None:
     page = Reader(text)
     images = [attributes["alt"] for tag, attributes in page.tags if tag == "img"]
-    assert images == ["Test data, class 1", "cars"]
+    assert images == ["Test data: class 1", "cars"]
     assert "0.5, -2, … (12 numbers)" in page.words
-    assert "Plain: class 3, 99.0 % – gets through" in page.words
-    assert "bitbayes: class 3, 25.0 % – refused" in page.words
+    assert "Plain: class 3, 99.0% – gets through" in page.words
+    assert "bitbayes: class 3, 25.0% – refused" in page.words
+    features = [f"<feature {i}>" for i in range(12)]
+    assert "<feature 0> 0.5 <feature 1> -2 …" in Reader(render_page(replace(audit, features=features))).words
+
+
+def test_classes_and_segments_are_listed_the_worst_first(audit: Audit, text: str) -> None:
+    words = apart(text)
+    assert "By class" in words and "By site" in words
+    assert "class 2 100 80.0 79.0–81.0 +10.0 ±4.0 too sure 6.0 class 0 290" in words
+    assert "class 3 (too few to say) 10 50.0" in words
+    assert "<north> 300 85.0" in words and 'segment="column"' not in words
+    many = replace(audit, by_class=[replace(audit.by_class[0], name=f"kind {i}") for i in range(30)])
+    words = Reader(render_page(many)).words
+    assert "By class (10 of 30) the worst first" in words and "All classes" in words
+    without = Reader(render_page(replace(audit, segment=None, by_segment=[]))).words
+    assert 'bb.audit(…, segment="column") adds the same for a column of your data.' in without
+
+
+def test_names_of_classes_are_used_everywhere(audit: Audit) -> None:
+    names = ["<cat>", "dog & co", "eel", "fox"]
+    limits = [replace(row, largest=0.7 + row.label / 100) for row in audit.infinity]
+    missing = DataChecks(missing={"test": [0]})
+    text = render_page(replace(audit, class_names=names, infinity=limits, checks=missing))
+    words = apart(text)
+    assert "Plain: fox, 99.0% – gets through" in words
+    assert "No test input of <cat>: nothing is known about it." in words
+    assert "<cat> 50 62.5 70.0 dog & co 50" in words  # the limits
+    assert "<cat>" not in text
+
+
+def test_what_refusing_scaled_inputs_costs_is_beside_their_accuracy(text: str) -> None:
+    words = apart(text)
+    assert "× 1.5 87.5 50.0 → 50.0 25.0 → 25.0 12.5 → 12.5 × 2,000 87.5" in words
+
+
+def test_a_promise_is_made_on_named_data_or_not_at_all(audit: Audit, text: str) -> None:
+    assert "The threshold was found on the 400 test inputs of this audit, which tuned nothing" in text
+    assert "t = bayes.threshold(test_loader, risk=0.05)" in Reader(text).words
+    none = replace(audit, promise=Promise(0.01, 0.95, 400, reason="some <reason>"))
+    words = Reader(render_page(none)).words
+    assert "At most 1% wrong answers cannot be promised" in words and "some <reason>." in words
+    assert "test_loader" not in words
+    assert "romise" not in Reader(render_page(replace(audit, promise=None))).words
 
 
 def test_the_same_numbers_give_the_same_page(audit: Audit, text: str) -> None:
@@ -192,10 +254,12 @@ def test_the_same_numbers_give_the_same_page(audit: Audit, text: str) -> None:
 def test_a_page_without_outliers_and_rays(bare: Audit) -> None:
     page = Reader(render_page(bare))
     assert page.headings[1:] == [
-        "Familiar inputs",
+        "Normal inputs",
         "What to do",
-        "Three inputs to look at",
         "Is it right as often as it claims?",
+        "What if a person takes the least sure?",
+        "Inputs to look at",
+        "Where is it worst?",
         "Details",
     ]
     assert "Unfamiliar:" not in page.words
@@ -212,12 +276,13 @@ def test_any_name_can_be_shown(audit: Audit) -> None:
 
 def test_limits_are_listed_unless_all_are_blind_guesses(audit: Audit) -> None:
     many = [replace(audit.infinity[0], label=label, largest=label / 100) for label in range(30)]
-    words = Reader(render_page(replace(audit, infinity=many))).words
+    names = [f"class {label}" for label in range(30)]
+    words = Reader(render_page(replace(audit, infinity=many, class_names=names))).words
     assert "the 20 of 30 classes with the largest" in words
-    assert "Class 10" in words and "Class 9 " not in words
+    assert "class 10" in words and "class 9 " not in words
     guesses = [replace(row, mean=0.25, largest=0.25) for row in audit.infinity]
     words = Reader(render_page(replace(audit, infinity=guesses))).words
-    assert "tends to 25.0 %, a blind guess, for each of 200 test inputs" in words
+    assert "tends to 25.0%, a blind guess, for each of 200 test inputs" in words
     assert "Largest limit" not in words
     assert "and the thick line is the certificate." in words
     without = [replace(row, alpha=None) for row in audit.infinity]

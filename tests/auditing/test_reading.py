@@ -89,3 +89,90 @@ def test_a_loader_that_raises_is_named() -> None:
 def test_outliers_may_have_labels_or_not(data: Any) -> None:
     parts = [batch.inputs for batch in OutlierInputs(data, None).batches()]
     assert torch.equal(torch.cat(parts), X)  # type: ignore[arg-type]
+
+
+SITES = ["north", "south"] * 300
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        (X, Y, SITES),
+        (X.numpy(), Y.numpy(), np.array(SITES)),
+        (X, Y, {"site": SITES, "year": [1] * 600}),
+        {"x": X, "site": SITES, "labels": Y},
+        {"x": X.numpy(), "site": np.array(SITES), "labels": Y.numpy()},
+        [(X[:400], Y[:400], {"site": SITES[:400]}), (X[400:], Y[400:], {"site": SITES[400:]})],
+        [
+            {"x": X[:400], "site": SITES[:400], "labels": Y[:400]},
+            {"x": X[400:], "site": SITES[400:], "labels": Y[400:]},
+        ],
+    ],
+)
+def test_a_column_is_read_with_its_inputs(data: Any) -> None:
+    for network in (None, nn.Linear(2, 3)):
+        if network is not None and isinstance(data, (dict, list)):
+            continue
+        read = LabelledSet("test", data, network, "site")
+        for _ in range(2):  # anew in each pass
+            labels = torch.cat([batch.labels for batch in read.batches()])  # type: ignore[misc]
+            assert read.values == SITES and torch.equal(labels, Y)
+
+
+def test_numbers_in_a_column_are_written_as_texts() -> None:
+    read = LabelledSet("test", (X, Y, torch.arange(600) % 2), None, "site")
+    assert list(read.batches()) and set(read.values) == {"0", "1"}
+    read = LabelledSet("test", (X, Y, [0.5, 2.0] * 300), None, "site")
+    assert list(read.batches()) and set(read.values) == {"0.5", "2"}
+
+
+def test_a_table_of_pandas_may_hold_the_column() -> None:
+    pandas = pytest.importorskip("pandas")
+    read = LabelledSet("test", (X, Y, pandas.DataFrame({"site": SITES})), None, "site")
+    assert list(read.batches()) and read.values == SITES
+    with pytest.raises(DataError, match="there is no column 'town': the third part has 'site'"):
+        LabelledSet("test", (X, Y, pandas.DataFrame({"site": SITES})), None, "town")
+
+
+@pytest.mark.parametrize(
+    "data, message",
+    [
+        ((X, Y), r"^'test': there is no column 'site': give mappings"),
+        ({"x": X, "labels": Y}, r"^'test', batch 0: there is no column 'site': the data have 'x', 'labels'"),
+        ((X, Y, SITES[:7]), r"^'test': the column 'site' has 7 values for 600 inputs"),
+        (
+            [(X, Y, {"site": SITES}), (X, Y, {"site": SITES[:7]})],
+            r"^'test', batch 1: the column 'site' has 7",
+        ),
+        ((X, Y, X), r"^'test': the column 'site' has shape \(600, 2\): give one value for each input"),
+        ((X, Y, {"site": 3}), r"^'test': the column 'site' is a int: give one value for each input"),
+        ((X, ["a"] * 600), r"^'test': the labels are texts: give the numbers of the classes"),
+    ],
+)
+def test_a_column_that_will_not_do_is_named(data: Any, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        list(LabelledSet("test", data, None, "site" if "texts" not in message else None).batches())
+
+
+LETTERS = [f"letter {i}" for i in range(600)]
+LABELS = [f"label {int(y)}" for y in Y]
+
+
+@pytest.mark.parametrize(
+    "data, names",
+    [
+        (X, [None] * 600),
+        ((X, LETTERS), LETTERS),
+        ((X.numpy(), np.array(LETTERS)), LETTERS),
+        ((X, Y), LABELS),
+        ({"x": X, "labels": Y}, LABELS),
+        ([(X[:400], LETTERS[:400]), (X[400:], LETTERS[400:])], LETTERS),
+        ([(X[:400], Y[:400]), X[400:]], LABELS[:400] + [None] * 200),
+        ([(X, Y.float())], [None] * 600),
+    ],
+)
+def test_outliers_may_have_names(data: Any, names: list[str | None]) -> None:
+    read = OutlierInputs(data, None)
+    for _ in range(2):
+        assert sum(len(batch) for batch in read.batches()) == 600
+        assert read.names == names

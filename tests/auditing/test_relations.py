@@ -38,14 +38,14 @@ PLAIN = (0.30, 0.05, 0.90)  # log loss, ECE, accuracy
 )
 def test_one_better_measure_is_enough_if_none_is_worse(ours: tuple[float, ...], expected: str) -> None:
     audit = audit_of({"plain": PLAIN, "bitbayes": ours})  # type: ignore[dict-item]
-    assert relation(audit, "familiar", "bitbayes", "plain") == expected
+    assert relation(audit, "normal", "bitbayes", "plain") == expected
     turned = {"better": "worse", "worse": "better"}.get(expected, expected)
-    assert relation(audit, "familiar", "plain", "bitbayes") == turned
+    assert relation(audit, "normal", "plain", "bitbayes") == turned
 
 
 def test_a_difference_within_the_bootstrap_counts_as_none() -> None:
     audit = audit_of({"plain": PLAIN, "bitbayes": (0.1, 0.02, 0.99)}, clear=lambda *_: False)
-    assert relation(audit, "familiar", "bitbayes", "plain") == "same"
+    assert relation(audit, "normal", "bitbayes", "plain") == "same"
 
 
 def test_two_eces_within_noise_are_level() -> None:
@@ -53,8 +53,8 @@ def test_two_eces_within_noise_are_level() -> None:
     audit = audit_of(columns)  # type: ignore[arg-type]
     assert audit.test["plain"].floor_interval == [0.004, 0.012]
     assert [within_noise(audit.test[name]) for name in columns] == [True, True, False]
-    assert changes(audit, "familiar", "bitbayes", "plain")["ece"] == "same"
-    assert changes(audit, "familiar", "bitbayes", "other")["ece"] == "better"  # one is beyond noise
+    assert changes(audit, "normal", "bitbayes", "plain")["ece"] == "same"
+    assert changes(audit, "normal", "bitbayes", "other")["ece"] == "better"  # one is beyond noise
 
 
 def test_most_calibrated_models_are_within_noise_and_few_others() -> None:
@@ -91,31 +91,31 @@ def test_outliers_are_compared_by_auroc_and_by_what_is_stopped() -> None:
 def test_the_kinds_and_chance() -> None:
     columns = {"plain": (0.4, 0.9), "bitbayes": (0.61, 0.9)}
     audit = audit_of({"plain": PLAIN, "bitbayes": PLAIN}, far=columns)
-    assert kinds(audit) == ["familiar", "far"]
+    assert kinds(audit) == ["normal", "far"]
     assert [at_chance(audit, "far", name) for name in columns] == [True, False]
 
 
 def test_better_means_better_than_each_of_the_others() -> None:
     columns = {"plain": (0.30, 0.05, 0.9), "temperature": (0.25, 0.05, 0.9), "bitbayes": (0.25, 0.05, 0.9)}
     audit = audit_of(columns)  # type: ignore[arg-type]
-    assert relation(audit, "familiar", "bitbayes", "plain") == "better"
-    assert against_all(audit, "familiar", "bitbayes") == ("same", "temperature")
+    assert relation(audit, "normal", "bitbayes", "plain") == "better"
+    assert against_all(audit, "normal", "bitbayes") == ("same", "temperature")
     audit = audit_of(columns | {"bitbayes": (0.27, 0.05, 0.9)})  # type: ignore[arg-type]
-    assert against_all(audit, "familiar", "bitbayes") == ("worse", "temperature")
+    assert against_all(audit, "normal", "bitbayes") == ("worse", "temperature")
     audit = audit_of(columns | {"bitbayes": (0.2, 0.05, 0.9)})  # type: ignore[arg-type]
-    assert against_all(audit, "familiar", "bitbayes") == ("better", "temperature")  # the best of the others
+    assert against_all(audit, "normal", "bitbayes") == ("better", "temperature")  # the best of the others
 
 
 def test_energy_has_no_probabilities_of_its_own() -> None:
     columns = {"plain": PLAIN, "temperature": (0.2, 0.01, 0.9), "energy": PLAIN, "bitbayes": PLAIN}
     audit = audit_of(columns, far=dict.fromkeys(columns, (0.9, 0.1)))  # type: ignore[arg-type]
-    assert others(audit, "familiar", "bitbayes") == ["plain", "temperature"]
+    assert others(audit, "normal", "bitbayes") == ["plain", "temperature"]
     assert others(audit, "far", "bitbayes") == ["plain", "temperature", "energy"]
-    assert others(audit_of({"plain": PLAIN, "energy": PLAIN}), "familiar", "plain") == ["energy"]  # type: ignore[dict-item]
-    assert best_first(audit, "familiar", list(columns)) == ["temperature", "plain", "energy", "bitbayes"]
-    assert best(audit, "familiar") == ("temperature", [])
+    assert others(audit_of({"plain": PLAIN, "energy": PLAIN}), "normal", "plain") == ["energy"]  # type: ignore[dict-item]
+    assert best_first(audit, "normal", list(columns)) == ["temperature", "plain", "energy", "bitbayes"]
+    assert best(audit, "normal") == ("temperature", [])
 
 
 def test_the_best_and_those_that_are_not_clearly_worse() -> None:
     columns = {"a": (0.20, 0.05, 0.9), "b": (0.205, 0.05, 0.9), "c": (0.3, 0.05, 0.9), "d": (0.3, 0.01, 0.9)}
-    assert best(audit_of(columns), "familiar") == ("a", ["b", "d"])  # type: ignore[arg-type]
+    assert best(audit_of(columns), "normal") == ("a", ["b", "d"])  # type: ignore[arg-type]

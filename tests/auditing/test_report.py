@@ -20,8 +20,9 @@ def test_repr_is_the_conclusion(audit: AuditReport) -> None:
     lines = repr(audit).splitlines()
     assert lines[0] == "Audit of zoo:animals (4 classes, 400 test inputs)"
     assert " ".join(lines[2 : lines.index("", 2)]) == audit.verdict == write_verdict(audit)
-    assert "  Unfamiliar inputs    60 → 90  better  of 100 are stopped" in lines
-    assert "  Familiar inputs    2.0 → 1.0  level   calibration error (ECE), %" in lines
+    assert "  cars                   60 → 90  better  of 100 are stopped" in lines
+    assert "  Normal inputs        9.0 → 1.0  level   calibration error (ECE), %" in lines
+    assert "  (plain → bitbayes; better and worse are against the best of all others)" in lines
     assert "    accepted = bayes.score(x) >= t" in lines
     assert max(map(len, lines)) <= 80
 
@@ -29,7 +30,7 @@ def test_repr_is_the_conclusion(audit: AuditReport) -> None:
 def test_a_notebook_shows_verdict_numbers_and_advice(audit: AuditReport) -> None:
     html = audit._repr_html_()
     assert audit.verdict in html
-    assert "<td>plain 60</td><td><b>90</b></td>" in html
+    assert "<td>60</td><td><b>90</b></td>" in html and "(best other: energy, 80)" in html
     assert all(each.text in html for each in advise(audit))
     assert "<script" not in html and "<style" not in html  # a notebook has its own
 
@@ -46,7 +47,7 @@ def test_json_holds_everything(audit: AuditReport) -> None:
     assert found["schema"] == SCHEMA_VERSION
     assert found["verdict"] == audit.verdict
     assert found["alerts"] == []
-    assert [each["change"] for each in found["comparisons"]] == ["same", "better", "better"]
+    assert [each["change"] for each in found["comparisons"]] == ["same", *["better"] * 4]
     assert found["advice"][0]["code"].startswith("import bitbayes")
     assert found["groups"]["unfamiliar"]["scores"]["bitbayes"]["auroc"] == 0.9
 

@@ -61,7 +61,7 @@ def test_without_outliers_only_the_test_data_remain(bare: Audit) -> None:
 
 def test_the_terminal_table_fits_eighty_columns_on_one_line_a_row(audit: Audit) -> None:
     named = replace(
-        audit, subject="[bold]zoo", outliers=[replace(audit.outliers[0], name="a [b] name of thirty letters")]
+        audit, name="[bold]zoo", outliers=[replace(audit.outliers[0], name="a [b] name of thirty letters")]
     )
     lines = printed(named)
     assert max(map(len, lines)) <= 80

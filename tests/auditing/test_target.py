@@ -25,6 +25,8 @@ def no_module(): return {**GOOD, "model": "net.pt"}
 def one_set(): return {**GOOD, "outliers": torch.zeros(3, 2)}
 def raises():
     raise ValueError("the disk is full")
+def named(): return {**GOOD, "name": "Pets", "classes": ["cat", "dog"], "segment": "site"}
+def no_text(): return {**GOOD, "name": 3}
 def needs(argument): return GOOD
 """
 
@@ -42,11 +44,18 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_function_in_the_current_directory() -> None:
     target = load_target("audited:good")
-    assert target.subject == "audited:good"
+    assert target.name == "audited:good"
     assert isinstance(target.models, nn.Linear)
     assert (target.train, target.validation, target.test) == ([1], [2], [3])
     assert target.outliers == {}
     assert load_target("audited:with_outliers").outliers.keys() == {"noise"}
+    named = load_target("audited:named")
+    assert (named.name, named.classes, named.features, named.segment) == (
+        "Pets",
+        ["cat", "dog"],
+        None,
+        "site",
+    )
     several = load_target("audited:several")
     assert several.models == {"a": torch.relu}
     assert (several.train, several.validation, several.test) == (None, None, [3])
@@ -88,11 +97,12 @@ def test_a_function_in_the_current_directory() -> None:
             DataError,
             r'a dict without "validation", "test": it has "model", "train", "valid"',
         ),
-        ("audited:misspelt", DataError, r'a dict with "outlier": the keys that mean something are "model"'),
+        ("audited:misspelt", DataError, r'a dict with the unknown key "outlier"; expected "model"'),
         ("audited:both", DataError, r'a dict with "model" and "models": give one of them'),
         ("audited:a_model_list", DataError, r'"models" is a list: it must be a dict from a name'),
         ("audited:no_test_of_several", DataError, r'a dict without "test": it has "models", "train"'),
         ("audited:no_module", ModelError, r'"model" is a str: it must be a torch.nn.Module'),
+        ("audited:no_text", DataError, r'"name" is a int: it must be a text'),
         ("audited:one_set", DataError, r'"outliers" is a Tensor: it must be a dict from a name'),
     ],
 )

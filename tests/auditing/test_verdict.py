@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from auditing.columns import LARGER_IS_BETTER, audit_of
+from auditing.columns import LARGER_IS_BETTER, always, audit_of, on_outliers
+from auditing.round_numbers import make_audit
 from bitbayes.auditing.advice import advise
 from bitbayes.auditing.alerts import find_alerts
 from bitbayes.auditing.findings import Audit, TestScores
@@ -48,102 +49,103 @@ def outcome(
     return audit_of(FAMILIAR | {"bitbayes": ours}, unfamiliar=near, far=away, **changes)
 
 
-SAME_FAMILIAR = (
-    "on familiar inputs there is no clear difference from temperature scaling (log loss 0.300 against 0.300)"
-)
-SAME_UNFAMILIAR = (
-    "if you accept 95% of normal inputs, it stops 66 of 100 unfamiliar inputs, not clearly more or "
-)
-SAME_UNFAMILIAR += "fewer than energy (66)"
 CASES = {
     "better on all": (
         outcome((0.2, 0.02, 0.9), (0.9, 0.2), (1.0, 0.0)),
-        "bitbayes helps: if you accept 95% of normal inputs, it stops 80 of 100 unfamiliar inputs (energy: "
-        "66); it stops 100 of 100 far-away inputs (plain: 0); on familiar inputs it is better than "
-        "temperature scaling, by log loss 0.200 against 0.300.",
+        "bitbayes helps: if you accept 95% of normal inputs, it stops 80 of 100 unfamiliar ones (before: "
+        "60, energy: 66); log loss is better than with temperature scaling (0.200 against 0.300).",
         ["better", "better", "better"],
     ),
     "better on outliers of the user": (
         outcome(unfamiliar=(0.9, 0.2)),
-        "bitbayes helps: if you accept 95% of normal inputs, it stops 80 of 100 unfamiliar inputs (energy: "
-        f"66); {SAME_FAMILIAR}.",
+        "bitbayes helps: if you accept 95% of normal inputs, it stops 80 of 100 unfamiliar ones (before: "
+        "60, energy: 66); log loss and ECE are better than before (0.300 against 0.400, 3.0% against "
+        "8.0%), as with temperature scaling.",
         ["same", "better"],
     ),
     "better calibrated alone": (
         outcome((0.3, 0.01, 0.9)),
-        "bitbayes helps in part: on familiar inputs it is better than temperature scaling, by ECE 1.0% "
-        f"against 3.0%; {SAME_UNFAMILIAR}.",
+        "bitbayes helps in part: ECE is better than with temperature scaling (1.0% against 3.0%); if you "
+        "accept 95% of normal inputs, it stops 66 of 100 unfamiliar ones (before: 60, energy: 66), not "
+        "clearly more or fewer than energy.",
         ["better", "same"],
     ),
     "better calibrated, and no outliers": (
         outcome((0.3, 0.01, 0.9), None),
-        "bitbayes helps: on familiar inputs it is better than temperature scaling, by ECE 1.0% against 3.0%.",
+        "bitbayes helps: ECE is better than with temperature scaling (1.0% against 3.0%).",
         ["better"],
     ),
     "better than plain, but not than temperature scaling and energy": (
         outcome(),
-        "bitbayes does not help here: no clear gain on unfamiliar inputs and familiar inputs. Likely "
-        "reasons: temperature scaling does as well; energy stops unfamiliar inputs as well.",
+        "bitbayes does not help here: if you accept 95% of normal inputs, it stops 66 of 100 unfamiliar "
+        "ones (before: 60, energy: 66), not clearly more or fewer than energy; log loss and ECE are "
+        "better than before (0.300 against 0.400, 3.0% against 8.0%), as with temperature scaling. Likely"
+        " reasons: temperature scaling does as well; energy stops unfamiliar inputs as well.",
         ["same", "same"],
     ),
     "better on made-up inputs alone": (
         outcome(unfamiliar=(1.0, 0.0), far=(1.0, 0.0), given=False),
-        "bitbayes does not help here, except on inputs that the audit made up (noise and far-away): no clear "
-        "gain on familiar inputs. Likely reason: temperature scaling does as well.",
+        "bitbayes does not help here, except on inputs that the audit made up (noise and far-away): log "
+        "loss and ECE are better than before (0.300 against 0.400, 3.0% against 8.0%), as with "
+        "temperature scaling. Likely reason: temperature scaling does as well.",
         ["same", "better", "better"],
     ),
     "the network is calibrated already": (
         audit_of({"plain": (0.2, 0.01, 0.9), "bitbayes": (0.2, 0.011, 0.9)}),
-        "bitbayes does not help here: no clear gain on familiar inputs. Likely reason: the network is "
+        "bitbayes does not help here: accuracy and calibration stay. Likely reason: the network is "
         "calibrated already (ECE 1.0%, within noise).",
         ["same"],
     ),
     "few validation points": (
         outcome(validation=(40, 1), unfamiliar=None),
-        "bitbayes does not help here: no clear gain on familiar inputs. Likely reasons: only 40 validation "
-        "points, 1 of them wrong; temperature scaling does as well.",
+        "bitbayes does not help here: log loss and ECE are better than before (0.300 against 0.400, 3.0% "
+        "against 8.0%), as with temperature scaling. Likely reasons: only 40 validation points, 1 of them"
+        " wrong; temperature scaling does as well.",
         ["same"],
     ),
     "many validation points without an error": (
         outcome(validation=(5000, 0), unfamiliar=None),
-        "bitbayes does not help here: no clear gain on familiar inputs. Likely reasons: none of the 5,000 "
-        "validation points is wrong; temperature scaling does as well.",
+        "bitbayes does not help here: log loss and ECE are better than before (0.300 against 0.400, 3.0% "
+        "against 8.0%), as with temperature scaling. Likely reasons: none of the 5,000 validation points "
+        "is wrong; temperature scaling does as well.",
         ["same"],
     ),
     "strangers still get through": (
         outcome(unfamiliar=(0.8, 0.6)),
         "bitbayes does not help here: if you accept 95% of normal inputs, it stops only 40 of 100 "
-        "unfamiliar inputs (energy: 66); no clear gain on familiar inputs. Likely reasons: temperature "
-        "scaling does as well; 60 of 100 unfamiliar inputs still get through.",
+        "unfamiliar ones (before: 60, energy: 66); log loss and ECE are better than before (0.300 against"
+        " 0.400, 3.0% against 8.0%), as with temperature scaling. Likely reasons: temperature scaling "
+        "does as well; 60 of 100 unfamiliar inputs still get through.",
         ["same", "worse"],
     ),
     "temperature scaling got worse, too": (
         audit_of({"plain": (0.3, 0.03, 0.9), "temperature": (0.4, 0.03, 0.9), "bitbayes": (0.4, 0.09, 0.9)}),
-        "bitbayes makes this classifier worse: on familiar inputs it is worse than plain, by log loss 0.400 "
-        "against 0.300 and ECE 9.0% against 3.0%. Likely reason: temperature scaling got worse, too.",
+        "bitbayes makes this classifier worse: log loss and ECE are worse than before (0.400 against "
+        "0.300, 9.0% against 3.0%). Likely reason: temperature scaling got worse, too.",
         ["worse"],
     ),
     "worse everywhere": (
         outcome((0.5, 0.2, 0.8), (0.7, 0.6), (0.05, 1.0)),
-        "bitbayes makes this classifier worse: if you accept 95% of normal inputs, it stops only 40 of 100 "
-        "unfamiliar inputs (energy: 66); it ranks far-away inputs worse than plain (AUROC 5.0% and 10.0%); "
-        "on familiar inputs it is worse than temperature scaling, by log loss 0.500 against 0.300, ECE 20.0% "
-        "against 3.0% and accuracy 80.0% against 90.0%. Likely reason: 60 of 100 unfamiliar inputs still get "
-        "through.",
+        "bitbayes makes this classifier worse: if you accept 95% of normal inputs, it stops only 40 of "
+        "100 unfamiliar ones (before: 60, energy: 66); it ranks far-away inputs worse than before (AUROC "
+        "5.0% and 10.0%); log loss, ECE and accuracy are worse than with temperature scaling (0.500 "
+        "against 0.300, 20.0% against 3.0%, 80.0% against 90.0%). Likely reason: 60 of 100 unfamiliar "
+        "inputs still get through.",
         ["worse", "worse", "worse"],
     ),
     "log loss and ECE disagree": (
         outcome((0.25, 0.09, 0.9), (0.9, 0.2)),
-        "bitbayes helps in part: if you accept 95% of normal inputs, it stops 80 of 100 unfamiliar inputs "
-        "(energy: 66); but on familiar inputs the measures disagree: better than temperature scaling by log "
-        "loss 0.250 against 0.300, worse by ECE 9.0% against 3.0%.",
+        "bitbayes helps in part: if you accept 95% of normal inputs, it stops 80 of 100 unfamiliar ones "
+        "(before: 60, energy: 66); but on normal inputs the measures disagree: log loss is better than "
+        "with temperature scaling (0.250 against 0.300), and ECE is worse than with temperature scaling "
+        "(9.0% against 3.0%).",
         ["mixed", "better"],
     ),
     "the measures of refusing disagree": (
         outcome((0.2, 0.02, 0.9), (0.9, 0.5)),
-        "bitbayes helps in part: on familiar inputs it is better than temperature scaling, by log loss 0.200 "
-        "against 0.300; but on unfamiliar inputs the measures disagree (AUROC 90.0%, energy: 85.0%; 50 of "
-        "100 stopped, energy: 66).",
+        "bitbayes helps in part: log loss is better than with temperature scaling (0.200 against 0.300); "
+        "but on unfamiliar inputs the measures disagree (AUROC 90.0%, energy: 85.0%; 50 of 100 stopped, "
+        "energy: 66).",
         ["better", "mixed"],
     ),
     "blind": (
@@ -151,9 +153,9 @@ CASES = {
             {"plain": (0.4, 0.08, 0.9), "bitbayes": (0.3, 0.03, 0.9)},
             unfamiliar={"plain": (0.5, 0.9), "bitbayes": (0.52, 0.4)},
         ),
-        "bitbayes helps in part: on familiar inputs it is better than plain, by log loss 0.300 against 0.400 "
-        "and ECE 3.0% against 8.0%; neither it nor plain tells unfamiliar inputs from the data (AUROC 52.0% "
-        "and 50.0%).",
+        "bitbayes helps in part: log loss and ECE are better than before (0.300 against 0.400, 3.0% "
+        "against 8.0%); neither it nor plain tells unfamiliar inputs from the data (AUROC 52.0% and "
+        "50.0%).",
         ["better", "same"],
     ),
 }
@@ -166,25 +168,39 @@ def test_each_outcome_is_said_as_it_is(case: str) -> None:
     assert [each.change for each in compare(audit)] == changes
 
 
-def test_a_comparison_has_the_deciding_measure_and_the_best_of_all() -> None:
-    familiar, unfamiliar = compare(outcome((0.3, 0.01, 0.9)))
-    assert (familiar.measure, familiar.before, familiar.after) == ("calibration error (ECE), %", "3.0", "1.0")
-    assert (familiar.rival, familiar.name) == ("temperature scaling", "bitbayes")
-    assert familiar.detail == (
-        "Confidence 90.0%, accuracy 90.0% (temperature scaling: 90.0 / 90.0). No clear miscalibration."
+def test_a_comparison_has_the_deciding_measure_and_the_best_other() -> None:
+    normal, unfamiliar = compare(outcome((0.3, 0.01, 0.9)))
+    assert (normal.kind, normal.title) == ("normal", "Normal inputs")
+    assert (normal.measure, normal.before, normal.after) == ("calibration error (ECE), %", "8.0", "1.0")
+    assert (normal.first, normal.name, normal.rival) == ("plain", "bitbayes", "temperature scaling, 3.0")
+    assert normal.detail == (
+        "Confidence 90.0%, accuracy 90.0% (before: 90.0 / 90.0). No clear miscalibration."
     )
-    assert familiar.best == (
-        "Lowest log loss: bitbayes, 0.300 (0.280–0.320)."  # of two equal ones that with the lower ECE
-    )
-    assert (unfamiliar.measure, unfamiliar.before, unfamiliar.after) == ("of 100 are stopped", "66", "66")
-    assert unfamiliar.detail == (
-        "AUROC 85.0% (energy: 85.0). Mean confidence 50.0% (energy: 50.0; a blind guess: 25.0)."
-    )
-    assert unfamiliar.best == "Most stopped: energy, 66 of 100 (65–67). Not clearly worse: bitbayes."
+    assert (unfamiliar.measure, unfamiliar.before, unfamiliar.after) == ("of 100 are stopped", "60", "66")
+    assert (unfamiliar.change, unfamiliar.rival) == ("same", "energy, 66")
+    assert unfamiliar.detail == "AUROC 85.0% (before: 80.0)."
     by_accuracy = compare(outcome((0.3, 0.03, 0.95)))[0]
     assert (by_accuracy.measure, by_accuracy.before, by_accuracy.after) == ("accuracy, %", "90.0", "95.0")
     by_ranking = compare(outcome(unfamiliar=(0.9, 0.34)))[1]
-    assert (by_ranking.measure, by_ranking.before, by_ranking.after) == ("AUROC, %", "85.0", "90.0")
+    assert (by_ranking.measure, by_ranking.before, by_ranking.after) == ("AUROC, %", "80.0", "90.0")
+
+
+def test_each_set_has_a_comparison_of_its_own() -> None:
+    audit = outcome(unfamiliar=(0.9, 0.2))
+    (easy,) = audit.outliers
+    worse = on_outliers(UNFAMILIAR | {"bitbayes": (0.7, 0.5)}, always)
+    hard = replace(easy, name="hard ones", scores=worse)
+    found = compare(replace(audit, outliers=[easy, hard]))
+    assert [(each.title, each.before, each.after, each.change) for each in found[1:]] == [
+        ("unfamiliar", "60", "80", "better"),
+        ("hard ones", "60", "50", "worse"),
+    ]
+
+
+def test_on_scaled_inputs_the_comparison_says_how_many_answers_are_right() -> None:
+    audit = make_audit()
+    assert [each.title for each in compare(audit)][-1] == "Test inputs × 2,000"
+    assert compare(audit)[-1].detail.endswith(" 87.5% of the answers there are right.")
 
 
 def test_a_gap_at_some_confidences_is_told_apart_from_chance() -> None:
@@ -205,16 +221,16 @@ def test_without_bitbayes_the_best_is_named_and_nothing_is_advertised() -> None:
     near = {"ensemble": (0.8, 0.4), "laplace": (0.9, 0.2), "plain": (0.8, 0.4)}
     audit = audit_of(THREE, unfamiliar=near)
     assert write_verdict(audit) == (
-        "On unfamiliar inputs laplace is best: stops 80 of 100 (79–81); on familiar inputs ensemble is best: "
-        "log loss 0.200 (0.180–0.220)."
+        "If you accept 95% of normal inputs, laplace stops the most unfamiliar inputs: 80 of 100 (ensemble: "
+        "60); on normal inputs ensemble has the lowest log loss: 0.200 (laplace: 0.250)."
     )
-    assert [(each.rival, each.name, each.change) for each in compare(audit)] == [
+    assert [(each.first, each.name, each.change) for each in compare(audit)] == [
         ("laplace", "ensemble", "better"),
         ("ensemble", "laplace", "better"),
     ]
     level = audit_of(THREE | {"laplace": (0.2, 0.02, 0.93)}, unfamiliar=dict.fromkeys(near, (0.8, 0.4)))
     assert write_verdict(level) == (
-        "On unfamiliar inputs no predictor is clearly best; on familiar inputs ensemble and laplace are not "
+        "On unfamiliar inputs no predictor is clearly best; on normal inputs ensemble and laplace are not "
         "clearly apart."
     )
 
@@ -258,11 +274,11 @@ def audits(draw: st.DrawFn, *, ours: bool) -> Audit:
         st.sets(st.tuples(st.sampled_from(names), st.sampled_from(("nll", "ece", "auroc", "fpr95"))))
     )
     pairs = st.none() | st.fixed_dictionaries({name: st.tuples(rates, rates) for name in names})
-    familiar = {name: draw(st.tuples(losses, rates, rates)) for name in names}
-    if "energy" in familiar:
-        familiar["energy"] = familiar["plain"]
+    normal = {name: draw(st.tuples(losses, rates, rates)) for name in names}
+    if "energy" in normal:
+        normal["energy"] = normal["plain"]
     return audit_of(
-        familiar,
+        normal,
         unfamiliar=draw(pairs),
         far=draw(pairs),
         given=draw(st.booleans()),
@@ -273,17 +289,17 @@ def audits(draw: st.DrawFn, *, ours: bool) -> Audit:
 
 def beats(audit: Audit, kind: str, name: str, other: str) -> tuple[bool, bool]:
     """Whether a column is clearly better by a measure, and clearly worse by one: computed anew."""
-    scores = audit.test if kind == "familiar" else audit.groups[kind].scores
+    scores = audit.test if kind == "normal" else audit.groups[kind].scores
     mine: Any = scores[name]
     theirs: Any = scores[other]
     better = worse = False
-    for measure in ("nll", "ece", "accuracy") if kind == "familiar" else ("auroc", "fpr95"):
+    for measure in ("nll", "ece", "accuracy") if kind == "normal" else ("auroc", "fpr95"):
         a, b = getattr(mine, measure), getattr(theirs, measure)
         if abs(a - b) <= 0.01 or mine.against[other][measure] == "same":
             continue
         if measure == "ece" and max(a, b) <= 0.012:  # both within noise
             continue
-        if kind != "familiar" and 0.4 <= mine.auroc <= 0.6 and 0.4 <= theirs.auroc <= 0.6:
+        if kind != "normal" and 0.4 <= mine.auroc <= 0.6 and 0.4 <= theirs.auroc <= 0.6:
             continue
         larger = (a > b) == (measure in LARGER_IS_BETTER)
         better, worse = better or larger, worse or not larger
@@ -305,7 +321,7 @@ def said_everywhere(audit: Audit) -> list[str]:
 def test_no_verdict_contradicts_its_numbers(audit: Audit) -> None:
     verdict = write_verdict(audit)
     rivals = [name for name in audit.methods if name != "bitbayes"]
-    counted = ["familiar"]
+    counted = ["normal"]
     if "unfamiliar" in audit.groups and any(each.kind == "given" for each in audit.outliers):
         counted.append("unfamiliar")
     wins = [
@@ -315,34 +331,39 @@ def test_no_verdict_contradicts_its_numbers(audit: Audit) -> None:
     ]
     losses = [
         kind
-        for kind in ["familiar", *audit.groups]
+        for kind in ["normal", *audit.groups]
         if any(beats(audit, kind, "bitbayes", other)[1] for other in rivals)
     ]
     assert sorted(gains(audit)) == sorted(wins)
     assert verdict.startswith("bitbayes helps") == bool(wins)
     assert verdict.startswith("bitbayes helps:") <= (not losses)
     if "makes this classifier worse" in verdict:
-        found = [beats(audit, kind, "bitbayes", "plain") for kind in ["familiar", *audit.groups]]
+        found = [beats(audit, kind, "bitbayes", "plain") for kind in ["normal", *audit.groups]]
         assert (False, True) in found and not any(better for better, _ in found)
     # The numbers of each clause stand as its words say.
-    for less, mine, _, other in re.findall(
-        r"it stops (only )?(\S+) of 100 ([\w-]+ )inputs \([^:]+: ([^)]+)\)", verdict
+    for less, mine, _, before, other in re.findall(
+        r"it stops (only )?(\S+) of 100 ([\w-]+ )(?:ones|inputs) \(before: ([^,)]+)(?:, [^:]+: ([^)]+))?\)"
+        r"(?!, not clearly)",
+        verdict,
     ):
-        assert number(mine) <= number(other) if less else number(mine) >= number(other)
+        assert number(mine) <= number(other or before) if less else number(mine) >= number(other or before)
+        assert less or number(mine) >= number(before)
     for word, mine, other in re.findall(
         r"ranks [\w-]+ inputs (\w+) than [^(]+ \(AUROC (\S+) and (\S+)\)", verdict
     ):
         assert (number(mine) >= number(other)) == (word == "better") or mine == other
-    for word, text in re.findall(
-        r"familiar inputs it is (better|worse) than [^,]+, by ([^;]+?)(?:;|\. |\.$)", verdict
-    ):
-        for measure, mine, other in re.findall(r"(log loss|ECE|accuracy) (\S+) against ([\d.]+)", text):
-            lower = number(mine) <= number(other)
-            higher = number(mine) >= number(other)
-            assert higher if (measure == "accuracy") == (word == "better") else lower
+    said = r"((?:(?:log loss|ECE|accuracy)(?:, | and )?)+) (?:is|are) (better|worse) than [^(]+ \(([^)]+)\)"
+    for measures, word, text in re.findall(said, verdict):
+        names, pairs = re.findall("log loss|ECE|accuracy", measures), text.split(", ")
+        for measure, pair in zip(names, pairs, strict=True):
+            mine, other = map(number, pair.split(" against "))
+            assert mine >= other if (measure == "accuracy") == (word == "better") else mine <= other
+    if "accuracy and calibration stay" in verdict:
+        assert beats(audit, "normal", "bitbayes", "plain") == (False, False)
     for each in compare(audit):
-        kind = each.kind
-        rival = next(name for name in rivals if word_of(name) == each.rival)
+        kind = each.kind  # each has one set
+        title = each.rival.rsplit(", ", 1)[0] or each.first
+        rival = next(name for name in rivals if word_of(name) == title)
         better, worse = beats(audit, kind, "bitbayes", rival)
         assert each.change == {
             (True, False): "better", (False, True): "worse", (True, True): "mixed", (False, False): "same"
@@ -360,8 +381,8 @@ def test_each_reason_is_a_fact(audit: Audit) -> None:
         ("shift", "plain", (False, True)),
     ):
         if name in reasons:
-            assert beats(audit, "familiar", "bitbayes", rival) == expected
-            assert beats(audit, "familiar", "temperature", "plain") == ((not expected[1]), expected[1])
+            assert beats(audit, "normal", "bitbayes", rival) == expected
+            assert beats(audit, "normal", "temperature", "plain") == ((not expected[1]), expected[1])
     if "calibrated" in reasons:
         assert audit.test["plain"].ece <= 0.012
     if "energy" in reasons:
@@ -381,15 +402,15 @@ def test_predictors_are_compared_fairly(audit: Audit) -> None:
     verdict = write_verdict(audit)
     assert not any("bitbayes" in text for text in said_everywhere(audit))
     for kind, words in (
-        ("familiar", "familiar inputs"),
-        ("unfamiliar", "(?:unfamiliar|noise) inputs"),
-        ("far", "far-away inputs"),
+        ("normal", "[Oo]n normal inputs ([^;]+?) has the lowest"),
+        ("unfamiliar", "(?:^|inputs, |; )(?!If)([^;,]+?) stops the most (?:unfamiliar|noise) inputs"),
+        ("far", "(?:^|inputs, |; )(?!If)([^;,]+?) stops the most far-away inputs"),
     ):
-        found = re.search(rf"[Oo]n {words} ([^;]+?) is best:", verdict)
+        found = re.search(words, verdict)
         if found:
             (name,) = (name for name in audit.methods if word_of(name) == found[1])
             rest = [other for other in audit.methods if other != name]
-            if kind == "familiar" and len(rest) > 1:  # energy has the probabilities of plain
+            if kind == "normal" and len(rest) > 1:  # energy has the probabilities of plain
                 rest = [other for other in rest if other != "energy"]
             assert all(beats(audit, kind, name, other) == (True, False) for other in rest)
 

@@ -5,6 +5,7 @@ import torch
 
 from bitbayes.errors import ArgumentError
 from bitbayes.toys import digits, validation_split
+from bitbayes.toys.images import FASHION_NAMES
 
 IMAGES = {"train_images": 5000, "test_images": 2000, "fashion_images": 1000, "letters_images": 1000}
 
@@ -38,6 +39,16 @@ def test_images_carry_their_labels(data):
     nearest = torch.cdist(data.test_images.flatten(1), means.flatten(1)).argmin(dim=1)
     # The nearest class mean is right on about 80 % of MNIST; shuffled labels would give 10 %.
     assert (nearest == data.test_labels).float().mean() > 0.7
+
+
+@pytest.mark.parametrize("name, classes", [("fashion", len(FASHION_NAMES)), ("letters", 26)])
+def test_images_that_are_no_digits_carry_labels_of_their_own(data, name, classes):
+    images, labels = (getattr(data, f"{name}_{part}") for part in ("images", "labels"))
+    assert labels.dtype == torch.int64 and sorted(set(labels.tolist())) == list(range(classes))
+    flat = images.flatten(1)
+    means = torch.stack([flat[labels == label].mean(0) for label in range(classes)])
+    right = torch.cdist(flat, means).argmin(1) == labels
+    assert right.float().mean() > 0.5  # shuffled labels would give one in `classes`
 
 
 def test_no_image_comes_twice(data):

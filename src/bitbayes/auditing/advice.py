@@ -71,7 +71,7 @@ def advise(audit: Audit) -> list[Advice]:
 
 def _use(audit: Audit, ours: str) -> list[Advice]:
     """bitbayes is better where it counts: use it there, and there alone if it is worse elsewhere."""
-    change, rival = against_all(audit, "familiar", ours)
+    change, rival = against_all(audit, "normal", ours)
     separation = {kind: against_all(audit, kind, ours) for kind in kinds(audit)[1:]}
     lost = {kind: other for kind, (found, other) in separation.items() if found in ("worse", "mixed")}
     won = [kind for kind, (found, _) in separation.items() if found == "better"]
@@ -131,13 +131,13 @@ def _leave(audit: Audit, ours: str) -> list[Advice]:
 
 
 def _best_other(audit: Audit, ours: str) -> str:
-    """Return the column to keep on familiar inputs: the base, or one that is better than it."""
+    """Return the column to keep on normal inputs: the base, or one that is better than it."""
     better = [
         name
         for name in audit.methods
-        if name not in (ours, audit.base) and relation(audit, "familiar", name, audit.base) == "better"
+        if name not in (ours, audit.base) and relation(audit, "normal", name, audit.base) == "better"
     ]
-    return best_first(audit, "familiar", better)[0] if better else audit.base
+    return best_first(audit, "normal", better)[0] if better else audit.base
 
 
 def _keep(audit: Audit, name: str, verb: str) -> Advice:
@@ -152,7 +152,7 @@ def _choose(audit: Audit) -> list[Advice]:
     advice = []
     for kind in kinds(audit):
         name, rest = best(audit, kind)
-        purpose = "the probabilities" if kind == "familiar" else f"refusing {inputs_of(audit, kind)}"
+        purpose = "the probabilities" if kind == "normal" else f"refusing {inputs_of(audit, kind)}"
         if not rest:
             advice.append(Advice(f"For {purpose}, use {word_of(name)}."))
         else:

@@ -2,20 +2,21 @@
 
 from dataclasses import dataclass
 
+from bitbayes.auditing.data_checks import many_copies
 from bitbayes.auditing.findings import Audit, LabelShift
 from bitbayes.auditing.relations import within_noise
 from bitbayes.auditing.verdict import FEW_VALIDATION, has_given
-from bitbayes.auditing.words import join_names, percent
+from bitbayes.auditing.words import join_names, per_hundred, percent
 
-COPIES_WORTH_A_WORD = 0.01  # the share of a set
 MOST_NAMED = 5  # classes
+MOST_REFUSED = 0.2  # of slightly scaled test inputs that are answered right
 
 
 @dataclass(frozen=True)
 class Alert:
     """One alert: what it is about, in a word; a sentence; and what to do.
 
-    `kind` is "validation", "edge", "noise", "outliers", "classes", "copies" or "labels".
+    `kind` is "validation", "edge", "noise", "outliers", "scaled", "classes", "copies" or "labels".
     """
 
     kind: str
@@ -31,6 +32,7 @@ def find_alerts(audit: Audit) -> list[Alert]:
         *_about_classes(audit),
         *_about_validation(audit),
         *_about_edges(audit),
+        *_about_scaled(audit),
         *_about_noise(audit),
         *_about_outliers(audit),
     ]
@@ -42,20 +44,20 @@ def _about_labels(audit: Audit) -> list[Alert]:
         return []
     text = (
         f"Labels look shifted: accuracy is {percent(shift.accuracy)}%, and would be "
-        f"{percent(shift.other_accuracy)}% if {_describe_shift(shift, audit.classes)}."
+        f"{percent(shift.other_accuracy)}% if {_describe_shift(shift, audit.class_names)}."
     )
     return [Alert("labels", text, "Check how the classes are numbered, here and in training.")]
 
 
-def _describe_shift(shift: LabelShift, classes: int) -> str:
+def _describe_shift(shift: LabelShift, names: list[str]) -> str:
     if shift.by is not None:
-        less = classes - shift.by
+        less = len(names) - shift.by
         amount, word = (shift.by, "more") if shift.by <= less else (less, "less")
         around = "(modulo the number of classes)"
         return f"each label were {amount} {word} {around}"
-    moved = [f"{label} were {other}" for label, other in shift.moved[:MOST_NAMED]]
+    moved = [f"{names[label]} were {names[other]}" for label, other in shift.moved[:MOST_NAMED]]
     more = f" and {len(shift.moved) - MOST_NAMED} more moved" if len(shift.moved) > MOST_NAMED else ""
-    return f"label {', '.join(moved)}{more}"
+    return f"{', '.join(moved)}{more}"
 
 
 def _about_copies(audit: Audit) -> list[Alert]:
@@ -68,7 +70,7 @@ def _about_copies(audit: Audit) -> list[Alert]:
     for name, count in audit.checks.copies.items():
         one, (other, effect) = name.split()[0], effects[name]
         size = audit.sizes[one]
-        if count and count >= COPIES_WORTH_A_WORD * size:
+        if many_copies(audit.checks, audit.sizes, name):
             text = f"{count:,} of {size:,} {one} inputs are copies of {other} inputs. {effect}"
             alerts.append(
                 Alert(
@@ -82,13 +84,12 @@ def _about_classes(audit: Audit) -> list[Alert]:
     alerts = []
     for name, missing in audit.checks.missing.items():
         if missing:
-            named = [str(label) for label in missing[:MOST_NAMED]]
+            named = [audit.class_names[label] for label in missing[:MOST_NAMED]]
             if len(missing) > MOST_NAMED:
                 named.append(f"{len(missing) - MOST_NAMED:,} more")
-            classes = f"class {named[0]}" if len(missing) == 1 else f"the classes {join_names(named)}"
             them = "it" if len(missing) == 1 else "them"
             what = f"tuned for {them}" if name == "validation" else f"known about {them}"
-            text = f"No {name} input of {classes}: nothing is {what}."
+            text = f"No {name} input of {join_names(named)}: nothing is {what}."
             alerts.append(Alert("classes", text, "Draw the sets so that each has all classes."))
     return alerts
 
@@ -116,6 +117,19 @@ def _about_edges(audit: Audit) -> list[Alert]:
         return []
     remedy = "Check that the validation labels fit the model, and that there are some hundred."
     return [Alert("edge", f"{text}.", remedy) for text in audit.checks.edges]
+
+
+def _about_scaled(audit: Audit) -> list[Alert]:
+    """Where bitbayes refuses many right answers as soon as inputs are a little larger than usual."""
+    for each in audit.scaled[:1] if audit.ours else []:
+        cost = each.refused_right[audit.ours or ""]
+        if cost - each.refused_right[audit.base] > MOST_REFUSED:
+            text = (
+                f"Refusing by the score costs right answers where inputs vary in scale: of test inputs × "
+                f"{each.delta:g}, {per_hundred(cost)} of 100 are right and refused."
+            )
+            return [Alert("scaled", text, "Scale inputs as in training, or refuse by the confidence.")]
+    return []
 
 
 def _about_noise(audit: Audit) -> list[Alert]:

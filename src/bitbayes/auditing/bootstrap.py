@@ -195,15 +195,6 @@ def centred(draws: Tensor, measured: float) -> Tensor:
     return (draws - draws.mean() + measured).clamp_min(0)
 
 
-def resampled_bin_accuracy(weights: Tensor, probs: Tensor, labels: Tensor) -> Tensor:
-    """Return the accuracy in each bin of confidence for each resample, (r, bins); NaN where it is empty."""
-    confidence, predicted = probs.double().max(1)
-    right = (predicted == labels).double()
-    sums = weighted_sums(weights, _per_bin(confidence, torch.stack([right, torch.ones_like(right)], 1)))
-    bins = sums.shape[1] // 2
-    return sums[:, :bins] / sums[:, bins:]
-
-
 def resampled_outlier_scores(
     weights: Tensor, inside: Tensor, outlier_weights: Tensor, outside: Tensor, confidence: Tensor
 ) -> dict[str, Tensor]:

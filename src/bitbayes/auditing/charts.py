@@ -2,7 +2,7 @@
 
 The colours are those of the page's style sheet, so that the pictures follow its light and dark mode. They are
 drawn for the width of a phone and become only a little larger elsewhere, so that their text stays legible.
-A method has the same style in all of them: its colour and its marker.
+A method has the same style in all of them: its colour and its marker, those of `bitbayes.palette`.
 """
 
 import math
@@ -10,26 +10,20 @@ from collections.abc import Callable, Iterable, Sequence
 
 from markupsafe import Markup, escape
 
-from bitbayes.auditing.captions import FEW_INPUTS, certificate
+from bitbayes.auditing.captions import certificate
 from bitbayes.auditing.findings import HISTOGRAM_BINS, KEPT_SHARES, USUAL_SHARE, Audit, OutlierSet
 from bitbayes.auditing.words import styles
+from bitbayes.palette import METHODS, OTHERS
 
 WIDTH = 340
 LEFT, RIGHT, TOP = 46, 324, 10  # of the plotted area
-# The marker of each style, see `words.styles`.
-MARKERS = {
-    "plain": "circle",
-    "temperature": "triangle",
-    "energy": "diamond",
-    "bitbayes": "square",
-    "other-1": "triangle-down",
-    "other-2": "pentagon",
-    "other-3": "cross",
-    "other-4": "bar",
-}
 # The axis of the calibration error is logarithmic, and has no 0.
 SMALLEST_ECE = 0.001
-MOST_BANDS = 3  # more would hide each other
+# The axis of confidence is that of its log odds, and has no 1.
+SUREST = 0.9999
+CONFIDENCES = (0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.95, 0.99, 0.999, 0.9999)
+ROOM_FOR_TICK = 34
+ROUNDING = 1e-9
 STRIP_WIDTH, STRIP_HEIGHT = 300, 64
 
 Scale = Callable[[float], float]
@@ -66,69 +60,86 @@ def draw_trade_off(audit: Audit, description: str) -> Markup:
 
 
 def draw_reliability(audit: Audit, description: str) -> Markup:
-    """Draw the accuracy against the confidence in each bin, with 95 % bands, and the counts below.
+    """Draw confidence − accuracy in groups of inputs against their confidence, on an axis of its own.
 
-    Of many methods the first and bitbayes have bands. Bins with fewer than `FEW_INPUTS` inputs are in the
-    counts alone.
+    The band is where a calibrated method of the same confidences would be, for bitbayes or the first column.
+    A marker is filled where it is outside of its own method's band.
     """
-    bottom, counts_top, counts_bottom = 226, 248, 300
-    x, y = _linear(0, 1, LEFT, RIGHT), _linear(0, 1, bottom, TOP)
+    bottom, style = 226, styles(audit.methods, audit.base)
+    shown = {method: audit.test[method].reliability for method in audit.own_probabilities}
+    gaps = {m: [c - a for c, a in zip(d.confidence, d.accuracy, strict=True)] for m, d in shown.items()}
+    banded = shown[audit.ours or audit.base]
+    ends = [0.005, *banded.low, *banded.high, *(gap for each in gaps.values() for gap in each)]
+    reach = _nice_ceiling(max(map(abs, ends)))
+    every = [min(SUREST, c) for each in shown.values() for c in each.confidence]
+    x = _logit(min(every), max(every), LEFT + 12, RIGHT - 12)
+    y = _linear(-reach, reach, bottom, TOP)
+    band = [(x(c), y(high)) for c, high in zip(banded.confidence, banded.high, strict=True)]
+    band += [(x(c), y(low)) for c, low in zip(banded.confidence[::-1], banded.low[::-1], strict=True)]
+    parts = [
+        f'<polygon class="noise" points="{_points(band)}"/>',
+        _axes(bottom),
+        *(_y_tick(y(reach * t), f"{100 * reach * t:+.3g}" if t else "0") for t in (-1, -0.5, 0, 0.5, 1)),
+        *_confidence_ticks(x, min(every), max(every), bottom),
+        _line(LEFT, y(0), RIGHT, y(0), "ideal"),
+        _y_title("claimed − right, points", bottom),
+        _x_title("confidence, %", bottom),
+    ]
+    for method, each in shown.items():
+        kind = style[method]
+        places = [(x(c), y(gap)) for c, gap in zip(each.confidence, gaps[method], strict=True)]
+        parts.append(_polyline(places, f"line {kind}"))
+        inside = [
+            low - ROUNDING <= gap <= high + ROUNDING
+            for low, gap, high in zip(each.low, gaps[method], each.high, strict=True)
+        ]
+        parts += [
+            marker(kind, *place, 4, "hollow" if noise else "fill")
+            for place, noise in zip(places, inside, strict=True)
+        ]
+    return _svg(description, bottom + 44, parts)
+
+
+def _confidence_ticks(x: Scale, low: float, high: float, bottom: float) -> Iterable[str]:
+    """Yield ticks at round confidences, as many as there is room for."""
+    last = -math.inf
+    for confidence in CONFIDENCES:
+        if low - 1e-9 <= confidence <= high + 1e-9 and x(confidence) - last >= ROOM_FOR_TICK:
+            last = x(confidence)
+            yield _x_tick(last, bottom, f"{100 * confidence:g}")
+
+
+def draw_selective(audit: Audit, description: str) -> Markup:
+    """Draw the errors among accepted inputs against the share that is accepted, the most confident first.
+
+    A dashed line is at the risk that is promised, and a ring at the threshold that promises it.
+    """
+    bottom, style, promise = 226, styles(audit.methods, audit.base), audit.promise
+    shown = {method: audit.selective[method] for method in audit.own_probabilities}
+    promised = [promise.risk] if promise and promise.threshold is not None else []
+    top = _nice_ceiling(max(0.001, *promised, *(risk for each in shown.values() for risk in each)))
+    x, y = _linear(KEPT_SHARES[0], 1, LEFT, RIGHT), _linear(0, top, bottom, TOP)
     parts = [
         _axes(bottom),
-        *(_y_tick(y(t / 100), f"{t}") for t in (0, 25, 50, 75, 100)),
-        _y_title("right, %", bottom),
-        f'<line class="ideal" x1="{x(0):.1f}" y1="{y(0):.1f}" x2="{x(1):.1f}" y2="{y(1):.1f}"/>',
+        *(_x_tick(x(share), bottom, f"{100 * share:g}") for share in (0.5, 0.6, 0.7, 0.8, 0.9, 1)),
+        *(_y_tick(y(top * t), f"{100 * top * t:.3g}") for t in (0, 0.5, 1)),
+        _x_title("test inputs that are accepted, %", bottom),
+        _y_title("errors among them, %", bottom),
+        _line(x(USUAL_SHARE), TOP, x(USUAL_SHARE), bottom, "guide"),
     ]
-    lines, style = [], styles(audit.methods, audit.base)
-    banded = audit.own_probabilities
-    if len(banded) > MOST_BANDS:
-        banded = audit.side_by_side[:2]
-    for method in audit.own_probabilities:
-        kind = style[method]
-        bins = audit.test[method].reliability
-        rows = [
-            (confidence, accuracy, low, high)
-            for count, confidence, accuracy, low, high in zip(
-                bins.count, bins.confidence, bins.accuracy, bins.low, bins.high, strict=True
-            )
-            if count >= FEW_INPUTS and confidence is not None and accuracy is not None
-        ]
-        edge = [(x(c), y(high or 0.0)) for c, _, _, high in rows]
-        edge += [(x(c), y(low or 0.0)) for c, _, low, _ in reversed(rows)]
-        if len(rows) == 1 and method in banded:  # a band of no width: a bar
-            parts.append(_polyline(edge, f"bar-{kind}"))
-        elif rows and method in banded:
-            parts.append(f'<polygon class="band {kind}" points="{_points(edge)}"/>')
-        lines.append(_polyline([(x(c), y(a)) for c, a, _, _ in rows], f"line {kind}"))
-        lines += [marker(kind, x(c), y(a), 4) for c, a, _, _ in rows]
-    parts += lines
-    parts += _draw_counts(audit, x, counts_top, counts_bottom)
-    parts += [_x_tick(x(t / 100), counts_bottom, f"{t}") for t in (0, 25, 50, 75, 100)]
-    parts.append(_x_title("confidence, %", counts_bottom))
-    return _svg(description, counts_bottom + 44, parts)
-
-
-def _draw_counts(audit: Audit, x: Scale, top: float, bottom: float) -> list[str]:
-    """Draw how many test inputs are in each bin, on a logarithmic axis, a bar for each method."""
-    shown, style = audit.own_probabilities, styles(audit.methods, audit.base)
-    most = max(max(audit.test[method].reliability.count) for method in shown)
-    decades = max(1, math.ceil(math.log10(most + 1)))
-    height = _linear(0, decades, bottom, top)
-    parts = [_line(LEFT, bottom, RIGHT, bottom, "axis")]
-    for number, method in enumerate(shown):
-        counts = audit.test[method].reliability.count
-        width = (x(1) - x(0)) / len(counts) / (len(shown) + 0.6)
-        for b, count in enumerate(counts):
-            if count:
-                # A single input has a visible bar too.
-                level = height(max(0.08, math.log10(count) + 0.08))
-                left = x(b / len(counts)) + width * (number + 0.3)
-                parts.append(
-                    f'<rect class="fill {style[method]}" x="{left:.1f}" y="{level:.1f}" width="{width:.1f}" '
-                    f'height="{bottom - level:.1f}"/>'
-                )
-    parts += [_y_tick(height(decade), f"{10**decade:,}") for decade in {0, decades}]
-    return parts
+    for method, risks in shown.items():
+        places = [(x(share), y(risk)) for share, risk in zip(KEPT_SHARES, risks, strict=True)]
+        parts.append(_polyline(places, f"line {style[method]}"))
+        parts.append(marker(style[method], *places[KEPT_SHARES.index(USUAL_SHARE)], 4.5))
+    if promise and promised:
+        share = promise.accepted / promise.points
+        parts.append(_line(LEFT, y(promise.risk), RIGHT, y(promise.risk), "promised"))
+        label = f"promised: at most {100 * promise.risk:g}%"
+        parts.append(f'<text x="{LEFT + 6}" y="{y(promise.risk) + 16:.1f}">{label}</text>')
+        if share >= KEPT_SHARES[0]:
+            rate = promise.errors / promise.accepted
+            parts.append(f'<circle class="limit" cx="{x(share):.1f}" cy="{y(rate):.1f}" r="6"/>')
+    return _svg(description, bottom + 44, parts)
 
 
 def draw_rays(audit: Audit, description: str) -> Markup:
@@ -209,28 +220,40 @@ def draw_key(style: str) -> Markup:
     )
 
 
-def marker(style: str, x: float, y: float, r: float) -> str:
-    """Return the marker of a style, centred at (x, y) and of radius r."""
-    shape = MARKERS[style]
-    if shape == "circle":
-        return f'<circle class="fill {style}" cx="{x:.1f}" cy="{y:.1f}" r="{r}"/>'
-    corners = {
-        "square": [(-0.9, -0.9), (0.9, -0.9), (0.9, 0.9), (-0.9, 0.9)],
-        "triangle": [(0, -1.1), (1.1, 0.85), (-1.1, 0.85)],
-        "diamond": [(0, -1.25), (1.25, 0), (0, 1.25), (-1.25, 0)],
-        "triangle-down": [(0, 1.1), (1.1, -0.85), (-1.1, -0.85)],
-        "pentagon": [(0, -1.1), (1.05, -0.34), (0.65, 0.89), (-0.65, 0.89), (-1.05, -0.34)],
-        "cross": [(a * u, b * v) for a, b in ((1, -1), (1, 1), (-1, 1), (-1, -1)) for u, v in _arm(a, b)],
-        "bar": [(-1.2, -0.5), (1.2, -0.5), (1.2, 0.5), (-1.2, 0.5)],
-    }[shape]
-    points = [(x + r * a, y + r * b) for a, b in corners]
-    return f'<polygon class="fill {style}" points="{_points(points)}"/>'
+def marker(style: str, x: float, y: float, r: float, kind: str = "fill") -> str:
+    """Return the marker of a style, centred at (x, y) and of radius r; `kind` is "fill" or "hollow"."""
+    named = METHODS | {f"other-{i}": each for i, each in enumerate(OTHERS, 1)}
+    shape = named[style].marker
+    if shape == "o":
+        return f'<circle class="{kind} {style}" cx="{x:.1f}" cy="{y:.1f}" r="{r}"/>'
+    points = [(x + r * a, y + r * b) for a, b in CORNERS[shape]]
+    return f'<polygon class="{kind} {style}" points="{_points(points)}"/>'
 
 
-def _arm(a: int, b: int) -> list[Point]:
-    """The corners of a plus sign in one quadrant, in the order of the others."""
-    corners = [(0.4, 1.15), (0.4, 0.4), (1.15, 0.4)]
-    return corners if a * b < 0 else corners[::-1]
+def _star(points: int, inner: float) -> list[Point]:
+    """The corners of a star, the first at the top."""
+    turns = [math.pi * i / points for i in range(2 * points)]
+    return [
+        ((inner if i % 2 else 1.3) * math.sin(t), -(inner if i % 2 else 1.3) * math.cos(t))
+        for i, t in enumerate(turns)
+    ]
+
+
+# The markers of `bitbayes.palette`, which are those of matplotlib, but for the circle.
+PLUS = [(0.4, 1.15), (0.4, 0.4), (1.15, 0.4), (1.15, -0.4), (0.4, -0.4), (0.4, -1.15)]
+PLUS += [(-x, -y) for x, y in PLUS]
+TURN = math.sqrt(0.5)
+CORNERS: dict[str, list[Point]] = {
+    "s": [(-0.9, -0.9), (0.9, -0.9), (0.9, 0.9), (-0.9, 0.9)],
+    "^": [(0, -1.1), (1.1, 0.85), (-1.1, 0.85)],
+    "v": [(0, 1.1), (1.1, -0.85), (-1.1, -0.85)],
+    "<": [(-1.1, 0), (0.85, -1.1), (0.85, 1.1)],
+    ">": [(1.1, 0), (-0.85, -1.1), (-0.85, 1.1)],
+    "D": [(0, -1.25), (1.25, 0), (0, 1.25), (-1.25, 0)],
+    "*": _star(5, 0.55),
+    "P": PLUS,
+    "X": [(TURN * (x - y), TURN * (x + y)) for x, y in PLUS],
+}
 
 
 def _bars(histogram: list[int], middle: float, direction: int, kind: str) -> Iterable[str]:
@@ -261,6 +284,29 @@ def _linear(low: float, high: float, start: float, end: float) -> Scale:
 def _logarithmic(low: float, high: float, start: float, end: float) -> Scale:
     inner = _linear(math.log(low), math.log(high), start, end)
     return lambda value: inner(math.log(value))
+
+
+def _logit(low: float, high: float, start: float, end: float) -> Scale:
+    """Return the axis of log odds. If all are equal they are in the middle."""
+
+    def odds(value: float) -> float:
+        value = min(SUREST, max(1 - SUREST, value))
+        return math.log(value / (1 - value))
+
+    if odds(high) - odds(low) < 1e-9:
+        return lambda value: (start + end) / 2
+    inner = _linear(odds(low), odds(high), start, end)
+    return lambda value: inner(odds(value))
+
+
+def _nice_ceiling(value: float) -> float:
+    """Return the next number up with one digit, which is no odd number above 5.
+
+    >>> _nice_ceiling(0.013), _nice_ceiling(0.02), _nice_ceiling(0.065)
+    (0.02, 0.02, 0.08)
+    """
+    power = 10.0 ** math.floor(math.log10(value))
+    return next(round(n * power, 12) for n in (1, 2, 3, 4, 5, 6, 8, 10) if value <= n * power * (1 + 1e-9))
 
 
 def _ceiling(share: float) -> float:

@@ -41,6 +41,10 @@ class Request:
     force: bool
     seed: int
     device: torch.device | None
+    name: str | None = None
+    classes: list[str] | None = None
+    features: list[str] | None = None
+    segment: str | None = None
 
     @property
     def files(self) -> list[Path]:
@@ -51,7 +55,12 @@ class Request:
     def command(self) -> str:
         """The command that repeats the audit."""
         parts = ["bitbayes", "audit", *([self.target] if self.target else []), "--seed", str(self.seed)]
-        return shlex.join([*parts, *(["--device", str(self.device)] if self.device else [])])
+        parts += ["--device", str(self.device)] if self.device else []
+        for option in ("name", "classes", "features", "segment"):
+            given = getattr(self, option)
+            if given is not None:
+                parts += [f"--{option}", ",".join(given) if isinstance(given, list) else given]
+        return shlex.join(parts)
 
 
 def run_audit_command(request: Request) -> int:
@@ -102,7 +111,10 @@ def _run(request: Request, bars: ProgressBars, conditions: list[Condition]) -> A
             target.validation,
             target.test,
             target.outliers,
-            subject=target.subject,
+            name=request.name or target.name,
+            classes=request.classes or target.classes,
+            features=request.features or target.features,
+            segment=request.segment or target.segment,
             seed=request.seed,
             command=request.command,
             progress=bars,

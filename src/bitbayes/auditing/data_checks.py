@@ -1,16 +1,17 @@
 """What may be wrong with the data of an audit: copies across sets, missing classes, shifted labels."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import torch
 from torch import Tensor
 
-from bitbayes.auditing.findings import LabelShift
+from bitbayes.auditing.findings import DataChecks, LabelShift
 from bitbayes.model import DataDigest, Inputs
 
 # A class with fewer points, or with a smaller share of them at another class, is not taken for a moved one.
 ENOUGH_OF_A_CLASS, MOST_OF_A_CLASS = 10, 2 / 3
+COPIES_WORTH_A_WORD = 0.01  # the share of a set
 # How much the accuracy must gain by other labels before some of them, or all, are called shifted.
 CLEAR_GAIN, LARGE_GAIN = 0.1, 0.3
 
@@ -45,6 +46,12 @@ def count_copies(hashes: Iterable[Tensor], among: Iterable[Tensor]) -> int:
     if not hashes or not among:
         return 0
     return int(torch.isin(torch.cat(hashes), torch.cat(among)).sum())
+
+
+def many_copies(checks: DataChecks, sizes: Mapping[str, int], name: str) -> bool:
+    """Return whether so many inputs are copies, in sets such as "test in train", that it matters."""
+    count = checks.copies.get(name, 0)
+    return count > 0 and count >= COPIES_WORTH_A_WORD * sizes[name.split()[0]]
 
 
 def find_shift(predicted: Tensor, labels: Tensor, classes: int) -> LabelShift | None:

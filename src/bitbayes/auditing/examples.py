@@ -1,4 +1,4 @@
-"""Six inputs to look at. They are chosen by the first column alone, so that they do not flatter bitbayes."""
+"""Three inputs of each set to look at, chosen by the first column alone: they do not flatter bitbayes."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -11,13 +11,15 @@ from bitbayes.auditing.images import as_image, first_values
 from bitbayes.auditing.predictions import Predictions
 from bitbayes.model import Inputs
 
-COUNT = 6
+COUNT = 3  # of each set
+MOST_SETS = 5
 
 
 class Candidate(NamedTuple):
-    """An input that may be shown, its priority, and its probabilities and scores by method."""
+    """An input that may be shown, its place in its set, and its probabilities and scores by method."""
 
     priority: float
+    place: int
     row: Any
     label: int | None
     probs: dict[str, Tensor]
@@ -29,6 +31,7 @@ class Shortlist:
 
     def __init__(self) -> None:
         self.best: list[Candidate] = []
+        self.seen = 0
 
     def add(self, inputs: Inputs, priority: Tensor, labels: Tensor | None, predicted: Predictions) -> None:
         """Consider the inputs of a batch. `priority` (n,) is −∞ for inputs that are never shown."""
@@ -37,12 +40,14 @@ class Shortlist:
                 self.best.append(
                     Candidate(
                         float(priority[i]),
+                        self.seen + i,
                         _row(inputs, i),
                         None if labels is None else int(labels[i]),
                         {method: rated.probs[i] for method, rated in predicted.items()},
                         {method: float(rated.scores[i]) for method, rated in predicted.items()},
                     )
                 )
+        self.seen += len(priority)
         self.best = sorted(self.best, key=lambda each: -each.priority)[:COUNT]
 
 
@@ -53,14 +58,14 @@ class TestExamples:
 
     def __init__(self, base: str) -> None:
         self.base = base
-        self.right, self.wrong, self.seen = Shortlist(), Shortlist(), 0
+        self.right, self.wrong = Shortlist(), Shortlist()
 
     def __call__(self, inputs: Inputs, labels: Tensor | None, predicted: Predictions) -> None:
         """Consider the inputs of a batch."""
         assert labels is not None
         confidence, answers = predicted[self.base].probs.double().max(1)
-        order = -torch.arange(self.seen, self.seen + len(labels), dtype=torch.float64)
-        self.seen += len(labels)
+        seen = self.right.seen
+        order = -torch.arange(seen, seen + len(labels), dtype=torch.float64)
         right = answers == labels
         self.right.add(inputs, order.masked_fill(~right, -torch.inf), labels, predicted)
         self.wrong.add(inputs, confidence.masked_fill(right, -torch.inf), labels, predicted)
@@ -78,43 +83,48 @@ class SurestOutliers:
 
 
 def choose_examples(
-    test: TestExamples, sets: list[tuple[str, str, SurestOutliers]], rankings: dict[str, Ranking]
+    test: TestExamples,
+    sets: list[tuple[str, str, SurestOutliers, list[str | None]]],
+    rankings: dict[str, Ranking],
+    class_names: list[str],
 ) -> list[Example]:
-    """Return up to `COUNT` examples: one right and one wrong test input, then each set's in turn.
+    """Return up to `COUNT` examples of the test data, at most one of them right, and of each set to show.
 
     Args:
         test: the candidates of the test data.
-        sets: the name, the kind and the candidates of each set of outliers.
+        sets: the name, the kind, the candidates and the names of all inputs of each set of outliers.
         rankings: of the methods, for the thresholds.
+        class_names: of the classes.
     """
-    queues = [("Test data", "test", list(test.right.best)), ("Test data", "test", list(test.wrong.best))]
-    queues += [(name, kind, list(surest.list.best)) for name, kind, surest in _sets_to_show(sets)]
-    chosen: list[tuple[int, str, str, Candidate]] = []
-    while len(chosen) < COUNT and any(queue for *_, queue in queues):
-        # One right and one wrong test input are enough, if there are any outliers.
-        others = any(queue for *_, queue in queues[2:])
-        for number, (name, kind, queue) in enumerate(queues):
-            if queue and len(chosen) < COUNT and not (number < 2 and chosen[2:] and others):
-                chosen.append((number, name, kind, queue.pop(0)))
-    chosen.sort(key=lambda each: each[0])
-    return [_describe(name, kind, candidate, rankings) for _, name, kind, candidate in chosen]
+    right, wrong = test.right.best, test.wrong.best
+    right = right[: max(1, COUNT - len(wrong))]
+    chosen = [*right, *wrong][:COUNT]
+    found = [_describe("Test data", "test", each, rankings, class_names[each.label or 0]) for each in chosen]
+    for source, kind, surest, names in _sets_to_show(sets):
+        told = len(set(names)) > 1  # one label for all says nothing
+        for each in surest.list.best:
+            name = names[each.place] if told else None
+            found.append(_describe(source, kind, each, rankings, name))
+    return found
 
 
-def _sets_to_show(sets: list[tuple[str, str, SurestOutliers]]) -> list[tuple[str, str, SurestOutliers]]:
-    """Return the first given sets, as many as there is room for, the noise, and the last far set."""
+def _sets_to_show(sets: list[Any]) -> list[Any]:
+    """Return the first given sets. If there are none, the noise, and the last far set."""
     given = [each for each in sets if each[1] == "given"]
     noise = [each for each in sets if each[1] == "noise"]
     far = [each for each in sets if each[1] == "far"][-1:]
-    return [*given[: COUNT - 2 - len(noise) - len(far)], *noise, *far]
+    return given[:MOST_SETS] or [*noise, *far]
 
 
-def _describe(source: str, kind: str, candidate: Candidate, rankings: dict[str, Ranking]) -> Example:
+def _describe(
+    source: str, kind: str, candidate: Candidate, rankings: dict[str, Ranking], name: str | None
+) -> Example:
     image = as_image(candidate.row)
     values, size = first_values(candidate.row)
     return Example(
         source=source,
         kind=kind,
-        label=candidate.label,
+        name=name,
         image=image,
         values=[] if image else values,
         size=size,
@@ -122,6 +132,11 @@ def _describe(source: str, kind: str, candidate: Candidate, rankings: dict[str, 
         confidence={method: float(probs.max()) for method, probs in candidate.probs.items()},
         kept_from={method: _kept_from(candidate.scores[method], each) for method, each in rankings.items()},
     )
+
+
+def example_size(inputs: Inputs) -> int:
+    """Return how many numbers an example of these inputs shows a part of."""
+    return first_values(_row(inputs, 0))[1]
 
 
 def _kept_from(score: float, ranking: Ranking) -> float | None:

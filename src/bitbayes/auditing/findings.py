@@ -3,15 +3,18 @@
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 # The columns of an audit of one network.
 AUDITED_METHODS = ("plain", "temperature", "energy", "bitbayes")
 ADDED = ("temperature", "energy", "bitbayes")  # those of them that are added to a network
 MOST_SIDE_BY_SIDE = 4
 PAPER = "paper"  # the paper's objective, in the details
-# The shares of the test data that a threshold may keep: 50 %, 50.5 %, …, 100 %.
+# The shares of the test data that a threshold may keep: 50%, 50.5%, …, 100%.
 KEPT_SHARES = [share / 200 for share in range(100, 201)]
 USUAL_SHARE = 0.95  # the share of FPR95
+FEW_POINTS = (
+    30  # of a class or segment: with fewer, an accuracy of 90 % has an interval of 20 points and more
+)
 # The number of bins of the histograms of the scores.
 HISTOGRAM_BINS = 24
 
@@ -24,18 +27,18 @@ Interval = list[float]  # the low and the high end of a 95 % interval
 
 @dataclass(frozen=True)
 class ReliabilityDiagram:
-    """The test inputs in 15 bins of confidence.
+    """The test inputs by confidence, in at most ten groups of about equal size, the least sure first.
 
-    Each list has one entry per bin: the number of inputs, their mean confidence, the share of them that is
-    classified correctly, and the 95 % interval of that share by the bootstrap. All but the first are None in
-    an empty bin.
+    Each list has one entry per group: the number of inputs, their mean confidence, and the share of them that
+    is classified correctly. `low` and `high` hold 95 % of what confidence − accuracy would be if the method
+    were perfectly calibrated.
     """
 
     count: list[int]
-    confidence: list[float | None]
-    accuracy: list[float | None]
-    low: list[float | None]
-    high: list[float | None]
+    confidence: list[float]
+    accuracy: list[float]
+    low: list[float]
+    high: list[float]
 
 
 @dataclass(frozen=True)
@@ -165,7 +168,7 @@ class Example:
     Attributes:
         source: "Test data", or the name of the set of outliers.
         kind: "test", or the kind of the set.
-        label: the true class, or None for an outlier.
+        name: what it is: its class, or the name or label of an outlier; None if that is unknown.
         image: the input as a PNG in a data URI, or None if it is no image.
         values: the first numbers of an input that is no image.
         size: how many numbers the input has.
@@ -175,13 +178,56 @@ class Example:
 
     source: str
     kind: str
-    label: int | None
+    name: str | None
     image: str | None
     values: list[float]
     size: int
     predicted: dict[str, int]
     confidence: dict[str, float]
     kept_from: dict[str, float | None]
+
+
+@dataclass(frozen=True)
+class Segment:
+    """The test inputs of one class, or with one value of the column that the user named.
+
+    Attributes:
+        name: the class, or the value.
+        size: how many inputs it has.
+        few: whether these are too few to say much: fewer than `FEW_POINTS`.
+        accuracy, confidence: by method.
+        interval: the 95 % interval of the accuracy by method (Clopper and Pearson).
+        noise: by method, what the size of confidence − accuracy is at most in 95 % of cases if the method is
+            perfectly calibrated.
+        refused: by method, the share of the inputs below the threshold that accepts 95 % of all test inputs.
+    """
+
+    name: str
+    size: int
+    few: bool
+    accuracy: dict[str, float]
+    confidence: dict[str, float]
+    interval: dict[str, Interval]
+    noise: dict[str, float]
+    refused: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Promise:
+    """A threshold on bitbayes' confidence with a guaranteed error rate, found on the test data.
+
+    Among inputs with a confidence of at least `threshold` at most the share `risk` is answered wrong, with a
+    probability of `level`. `accepted` of the `points` test inputs have that confidence, and `errors` of these
+    are wrong. Without a threshold, `reason` says why none can be promised.
+    """
+
+    risk: float
+    level: float
+    points: int
+    threshold: float | None = None
+    accepted: int = 0
+    errors: int = 0
+    reason: str = ""
 
 
 @dataclass(frozen=True)
@@ -201,12 +247,18 @@ class RayConfidence:
 
 @dataclass(frozen=True)
 class ScaledTest:
-    """The accuracy and the mean confidence of each method at δ·x, over `size` test inputs x."""
+    """What each method makes of δ·x, over `size` test inputs x: accuracy and mean confidence.
+
+    `refused` is the share below the threshold that accepts 95 % of the test inputs themselves.
+    `refused_right` is the share that is refused although the answer is right: what refusing costs.
+    """
 
     delta: float
     size: int
     accuracy: dict[str, float]
     confidence: dict[str, float]
+    refused: dict[str, float]
+    refused_right: dict[str, float]
 
 
 @dataclass(frozen=True)
@@ -286,6 +338,9 @@ class DataChecks:
 class Audit:
     """Everything that an audit measures. All rates are fractions between 0 and 1.
 
+    `class_names` has a name for each class: "class 0", … unless the user gave others. `features` has a name
+    for each number of an input, if the user gave them.
+
     `test` has the methods in the order of the columns. `base` is the first of them: what the others are
     compared with. `ours` is bitbayes' column, None if there is none. `details` has the methods without a
     column. `groups` holds the means over the "unfamiliar" sets (those of the user; or noise if there are
@@ -294,10 +349,16 @@ class Audit:
     `sizes` are the numbers of inputs of the sets "train", "validation" and "test" that were given. `errors`
     says of how many of them the base's answer is wrong: `errors["validation"]` and `errors["test"]`.
     `validation_nll` has the log loss on the validation data, by method, of the network's own columns.
+
+    `selective` has for each method and each of `KEPT_SHARES` the error rate among so many test inputs, those
+    with the largest confidence. `by_class` and `by_segment` have the worst first, and those with too few
+    points last. `segment` is the column that the user named.
     """
 
-    subject: str
+    name: str
     classes: int
+    class_names: list[str]
+    features: list[str]
     base: str
     ours: str | None
     sizes: dict[str, int]
@@ -305,6 +366,11 @@ class Audit:
     validation_nll: dict[str, float]
     test: dict[str, TestScores]
     details: dict[str, Detail]
+    selective: dict[str, list[float]]
+    promise: Promise | None  # None without bitbayes
+    by_class: list[Segment]
+    segment: str | None
+    by_segment: list[Segment]
     rankings: dict[str, Ranking]
     outliers: list[OutlierSet]
     groups: dict[str, OutlierGroup]

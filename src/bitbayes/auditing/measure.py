@@ -16,9 +16,10 @@ from torch import Tensor, nn
 
 from bitbayes._version import __version__
 from bitbayes.auditing.data_checks import count_copies, find_shift
-from bitbayes.auditing.examples import TestExamples, choose_examples
+from bitbayes.auditing.examples import TestExamples, choose_examples, example_size
 from bitbayes.auditing.findings import DataChecks, Detail
 from bitbayes.auditing.generated import noise_like, scaled
+from bitbayes.auditing.names import check_features, name_classes, read_names
 from bitbayes.auditing.network_columns import NetworkColumns, count_errors, network_columns
 from bitbayes.auditing.predictions import (
     FirstInputs,
@@ -45,6 +46,8 @@ from bitbayes.auditing.scores import (
     score_scaled,
     score_test,
 )
+from bitbayes.auditing.segments import check_segments, score_segments
+from bitbayes.auditing.selective import promise_risk, score_selective
 from bitbayes.auditing.words import join_names, printable
 from bitbayes.errors import ArgumentError, DataError, naming
 from bitbayes.model import Inputs, model_device
@@ -67,7 +70,10 @@ def audit(
     test: Given | None = None,
     outliers: Mapping[str, Given] | None = None,
     *,
-    subject: str | None = None,
+    name: str | None = None,
+    classes: Iterable[str] | None = None,
+    features: Iterable[str] | None = None,
+    segment: str | None = None,
     seed: int = 0,
     command: str | None = None,
     progress: bool | ReportProgress | None = None,
@@ -100,8 +106,14 @@ def audit(
             `train` a network has fewer columns, and a note says so. Other predictors do without both.
         test: what is scored. It must be given.
         outliers: inputs that belong to no class: a tensor, an array, a mapping or a loader for each name.
-        subject: the title of the report. The default is the name of the network's class, or the names of
+            With labels, (x, y), these name the examples that are shown: texts as they are, and numbers as
+            "label 7".
+        name: the title of the report. The default is the name of the network's class, or the names of
             the predictors.
+        classes: the names of the classes, in the order of their numbers.
+        features: the names of the numbers of an input, for inputs that are rows of a table.
+        segment: a column of the test data by which they are scored in parts, too: of mappings, or of the
+            third part of (x, y, meta), which is a mapping with that column, or the column itself.
         seed: of the generated noise.
         command: the command that repeats the audit, for the report.
         progress: whether to show bars; None: on terminals and in notebooks. Or a function that is called
@@ -129,8 +141,8 @@ def audit(
     """
     columns = name_columns(models)
     names = "models" if isinstance(models, Mapping) else "model"
-    name = columns.names(train=False, validation=False)
-    title = join_names(name) if columns.network is None else type(columns.network).__name__
+    predictors = columns.names(train=False, validation=False)
+    title = join_names(predictors) if columns.network is None else type(columns.network).__name__
     if test is None:
         raise ArgumentError("test is None: give a loader of (x, y), or arrays (x, y)")
     request = AuditRequest(
@@ -138,7 +150,10 @@ def audit(
         {"train": train, "validation": validation, "test": test},
         outliers,
         seed,
-        subject or title,
+        name or title,
+        read_names(classes, "classes"),
+        read_names(features, "features"),
+        _check_column(segment),
         command or f"bb.audit({names}, train, validation, test, outliers, seed={seed})",
     )
     if columns.network is not None:
@@ -154,8 +169,17 @@ class AuditRequest(NamedTuple):
     data: dict[str, Any]
     outliers: Mapping[str, Any] | None
     seed: int
-    subject: str
+    name: str
+    classes: list[str]
+    features: list[str]
+    segment: str | None
     command: str
+
+
+def _check_column(segment: Any) -> str | None:
+    if segment is not None and (not isinstance(segment, str) or not segment):
+        raise ArgumentError(f"segment={segment!r}: give the name of a column of the test data")
+    return segment
 
 
 def _measure(request: AuditRequest, report: ReportProgress) -> AuditReport:
@@ -165,7 +189,11 @@ def _measure(request: AuditRequest, report: ReportProgress) -> AuditReport:
     network, base = columns.network, columns.base
     device = torch.device("cpu") if network is None else model_device(network)
     notes: list[str] = []
-    sets = {name: LabelledSet(name, data, network) for name, data in request.data.items() if data is not None}
+    sets = {
+        name: LabelledSet(name, data, network, request.segment if name == "test" else None)
+        for name, data in request.data.items()
+        if data is not None
+    }
     test = sets["test"]
     first = {}
     for name, each in sets.items():
@@ -177,7 +205,10 @@ def _measure(request: AuditRequest, report: ReportProgress) -> AuditReport:
     others, ranked_by = columns.methods(test.form())
     plain = {} if network is None else {base: by_confidence(SharedPass(network).probabilities)}
     with naming("'test'"):
-        predict(plain | others, first["test"])  # what cannot be used is found before any work is done
+        # What cannot be used is found before any work is done.
+        checked = predict(plain | others, first["test"])
+    class_names = name_classes(request.classes, next(iter(checked.values())).probs.shape[1])
+    check_features(request.features, example_size(first["test"].inputs))
     if network is None:
         own = NetworkColumns({})
     else:
@@ -194,6 +225,9 @@ def _measure(request: AuditRequest, report: ReportProgress) -> AuditReport:
     with naming("'test'"):
         steps = reported(test.batches(), "Test data", length_hint(test), report)
         predicted, labels = predict_labelled(everything, steps, keep)
+    values = list(test.values)
+    if request.segment is not None:
+        check_segments(values, request.segment)
     inputs = kept.inputs()
     generated = _generate_outliers(inputs, seed, notes)
     found = predict_sets(everything, given + generated, base, report, notes)
@@ -204,28 +238,44 @@ def _measure(request: AuditRequest, report: ReportProgress) -> AuditReport:
     if bayes is not None and "unfamiliar" in groups:
         members = [(n, data) for n, _, data in given + generated if n in groups["unfamiliar"].sets]
         curve = measure_prior_curve(bayes, test, members, report)
-    slightly = score_scaled(methods, inputs, labels, notes) if inputs is not None and generated else []
+    slightly = (
+        score_scaled(methods, inputs, labels, rankings, notes) if inputs is not None and generated else []
+    )
     ray = score_rays(methods, inputs, report, notes) if inputs is not None and generated else None
     limits = (
         score_limits(bayes, inputs, labels, report, notes) if bayes and inputs is not None and ray else []
     )
     on_test = score_test(predicted, labels, methods)
     errors = {**own.errors, "test": count_errors(predicted[base], labels)}
+    sizes = {**own.sizes, "test": len(labels)}
+    checks = _check_data(sets, predicted[base], labels, own.edges)
+    worst_by = BITBAYES if bayes else base
     return AuditReport(
-        subject=printable(request.subject),
-        classes=predicted[base].probs.shape[1],
+        name=printable(request.name),
+        classes=len(class_names),
+        class_names=class_names,
+        features=request.features,
         base=base,
         ours=BITBAYES if bayes else None,
-        sizes={**own.sizes, "test": len(labels)},
+        sizes=sizes,
         errors=errors,
         validation_nll=own.validation_nll,
         test={method: on_test.pop(method) for method in methods},
         details={method: Detail(each, outlier_details[method]) for method, each in on_test.items()},
+        selective=score_selective(with_column, labels),
+        promise=promise_risk(bayes, test, own.tuned_error, checks, sizes) if bayes else None,
+        by_class=score_segments(
+            with_column, labels, [class_names[label] for label in labels.tolist()], rankings, worst_by
+        ),
+        segment=request.segment,
+        by_segment=score_segments(with_column, labels, values, rankings, worst_by) if values else [],
         rankings=rankings,
         outliers=scored,
         groups=groups,
         prior_curve=curve,
-        examples=choose_examples(test_examples, [(s.name, s.kind, s.examples) for s in found], rankings),
+        examples=choose_examples(
+            test_examples, [(s.name, s.kind, s.examples, s.names) for s in found], rankings, class_names
+        ),
         scaled=slightly,
         ray=ray,
         infinity=limits,
@@ -238,7 +288,7 @@ def _measure(request: AuditRequest, report: ReportProgress) -> AuditReport:
         command=printable(request.command),
         versions=_versions(device),
         notes=[printable(note) for note in notes],
-        checks=_check_data(sets, predicted[base], labels, own.edges),
+        checks=checks,
     )
 
 

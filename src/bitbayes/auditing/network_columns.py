@@ -33,7 +33,7 @@ from bitbayes.auditing.progress import ReportProgress, say_nothing
 from bitbayes.auditing.reading import LabelledSet
 from bitbayes.auditing.words import METHOD_TITLES
 from bitbayes.baselines import TemperatureScaling
-from bitbayes.errors import BitbayesError, EdgeWarning, naming
+from bitbayes.errors import BitbayesError, EdgeWarning, FewPointsWarning, naming
 from bitbayes.laplace import Laplace
 from bitbayes.model import Inputs, model_device, row_count
 from bitbayes.model.loaders.batches import by_place
@@ -58,6 +58,7 @@ class NetworkColumns:
     sizes: dict[str, int] = field(default_factory=dict)
     errors: dict[str, int] = field(default_factory=dict)
     validation_nll: dict[str, float] = field(default_factory=dict)
+    tuned_error: float = 0.0  # of bitbayes on the validation data
     edges: list[str] = field(default_factory=list)  # warnings of searches that ended at their edge
 
 
@@ -121,6 +122,8 @@ def network_columns(
             predicted, labels = predict_labelled(found.methods, validation.batches())
         found.sizes["validation"] = len(labels)
         found.errors["validation"] = count_errors(predicted[name], labels)
+        if found.bayes is not None:
+            found.tuned_error = count_errors(predicted[BITBAYES], labels) / len(labels)
         found.validation_nll = {m: metrics.nll(rated.probs, labels) for m, rated in predicted.items()}
     return found
 
@@ -227,7 +230,8 @@ def _measure_cost(
     def tune_again() -> Duration:
         again, other = TimedLoader(tuning.loader, "", say_nothing, tuning.device), copy.copy(bayes)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", EdgeWarning)  # the first run has told it
+            warnings.simplefilter("ignore", EdgeWarning)  # the first run has told both
+            warnings.simplefilter("ignore", FewPointsWarning)
             return _time_without_loading(lambda: other.tune(again, progress=False), again)
 
     fit_time, tune_time = median_duration(fit_time, fit_again), median_duration(tune_time, tune_again)

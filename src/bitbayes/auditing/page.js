@@ -1,4 +1,4 @@
-// The slider: how many of the familiar inputs a threshold keeps, and what gets through then.
+// The slider: how many of the normal inputs a threshold keeps, and what gets through then.
 (() => {
   const slider = document.getElementById("kept");
   if (slider) {
@@ -8,7 +8,7 @@
     const update = () => {
       const kept = Number(slider.value), step = Math.round((kept - 50) * 2);
       const shown = kept.toFixed(1).replace(".0", "");
-      document.getElementById("kept-now").textContent = `${shown} %`;
+      document.getElementById("kept-now").textContent = `${shown}%`;
       slider.setAttribute("aria-valuetext", `${shown} per cent kept`);
       for (const each of document.querySelectorAll("[data-kept]")) each.textContent = shown;
       for (const each of document.querySelectorAll("[data-accept]")) each.textContent = String(Number((kept / 100).toFixed(3)));

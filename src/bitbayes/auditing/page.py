@@ -13,12 +13,14 @@ from bitbayes.auditing.advice import advise
 from bitbayes.auditing.alerts import find_alerts
 from bitbayes.auditing.bootstrap import RESAMPLES, SMOOTH_RESAMPLES
 from bitbayes.auditing.findings import ADDED, KEPT_SHARES, USUAL_SHARE, Audit, ClassLimits
-from bitbayes.auditing.table import ARROWS, detail_rows, table_sections
-from bitbayes.auditing.verdict import compare, write_verdict
+from bitbayes.auditing.table import ARROWS, detail_rows, table_sections, two_digits
+from bitbayes.auditing.verdict import compare, write_headline, write_reasons
 from bitbayes.auditing.words import join_names, per_hundred, percent, styles, title_of, write_chosen
+from bitbayes.palette import css_variables
 
 MOST_COLUMNS_ON_PHONES = 4  # with more, a table scrolls sideways
 MOST_CLASSES_IN_TABLE = 20  # of limits at infinity
+MOST_ROWS = 10  # of classes and segments, outside of the details
 CHANGE_WORDS = {"better": "▲ better", "same": "= level", "worse": "▼ worse", "mixed": "± mixed"}
 # This is in the page's head. By it `bitbayes audit` recognises a report, which it may replace.
 GENERATOR = "bitbayes audit"
@@ -42,9 +44,10 @@ def page_values(audit: Audit) -> dict[str, Any]:
     return {
         "audit": audit,
         "generator": GENERATOR,
-        "stylesheet": Markup(_read("page.css")),
+        "stylesheet": Markup(css_variables() + _read("page.css")),
         "script": Markup(_read("page.js")),
-        "verdict": write_verdict(audit),
+        "headline": write_headline(audit),
+        "reasons": write_reasons(audit),
         "alerts": find_alerts(audit),
         "comparisons": compare(audit),
         "change_words": CHANGE_WORDS,
@@ -60,6 +63,7 @@ def page_values(audit: Audit) -> dict[str, Any]:
         "side_by_side": audit.side_by_side,
         "details": {title_of(method): detail_rows(audit, method) for method in audit.details},
         "percent": percent,
+        "percent2": two_digits,
         "per_hundred": per_hundred,
         "join_names": join_names,
         "write_chosen": write_chosen,
@@ -67,7 +71,12 @@ def page_values(audit: Audit) -> dict[str, Any]:
         "trade_off": _picture(audit, charts.draw_trade_off, captions.caption_trade_off, audit.prior_curve),
         "reliability": _picture(audit, charts.draw_reliability, captions.caption_reliability, True),
         "rays": _picture(audit, charts.draw_rays, captions.caption_rays, audit.ray),
-        "few_inputs": captions.FEW_INPUTS,
+        "selective": _picture(audit, charts.draw_selective, captions.caption_selective, True),
+        "promise": captions.caption_promise(audit.promise) if audit.promise else "",
+        "shown": audit.ours or audit.base,
+        "most_rows": MOST_ROWS,
+        "rates": {method: captions.describe_rates(audit, method) for method in audit.own_probabilities},
+        "examples": {e.source: [o for o in audit.examples if o.source == e.source] for e in audit.examples},
         "limits": captions.caption_limits(audit),
         "certified": captions.certificate(audit) is not None,
         "strips": {

@@ -12,7 +12,7 @@ NOTICEABLE_CHANGE = (
 CHANCE = 0.4, 0.6  # an AUROC between these is hardly better or worse than chance
 # What is compared on each kind of inputs. By the first one the best column is named.
 MEASURES = {
-    "familiar": ("nll", "ece", "accuracy"),
+    "normal": ("nll", "ece", "accuracy"),
     "unfamiliar": ("fpr95", "auroc"),
     "far": ("fpr95", "auroc"),
 }
@@ -20,13 +20,13 @@ LOWER_IS_BETTER = ("nll", "ece", "fpr95")
 
 
 def kinds(audit: Audit) -> list[str]:
-    """Return the kinds of inputs that the audit has: familiar ones always, the other two with outliers."""
-    return ["familiar", *(kind for kind in ("unfamiliar", "far") if kind in audit.groups)]
+    """Return the kinds of inputs that the audit has: normal ones always, the other two with outliers."""
+    return ["normal", *(kind for kind in ("unfamiliar", "far") if kind in audit.groups)]
 
 
 def scores_of(audit: Audit, kind: str, name: str) -> TestScores | OutlierScores:
     """Return the scores of a column on one kind of inputs."""
-    return audit.test[name] if kind == "familiar" else audit.groups[kind].scores[name]
+    return audit.test[name] if kind == "normal" else audit.groups[kind].scores[name]
 
 
 def within_noise(scores: TestScores) -> bool:
@@ -53,7 +53,7 @@ def changes(audit: Audit, kind: str, name: str, other: str) -> dict[str, str]:
     for measure in MEASURES[kind]:
         difference = getattr(mine, measure) - getattr(theirs, measure)
         found[measure] = mine.against[other][measure] if abs(difference) > NOTICEABLE_CHANGE else "same"
-    if kind == "familiar":
+    if kind == "normal":
         if within_noise(audit.test[name]) and within_noise(audit.test[other]):
             found["ece"] = "same"
     elif at_chance(audit, kind, name) and at_chance(audit, kind, other):
@@ -73,10 +73,10 @@ def relation(audit: Audit, kind: str, name: str, other: str) -> Change:
 
 
 def others(audit: Audit, kind: str, name: str) -> list[str]:
-    """Return the columns to compare with. On familiar inputs energy is left out: it repeats the base."""
+    """Return the columns to compare with. On normal inputs energy is left out: it repeats the base."""
     rest = [each for each in audit.methods if each != name]
     own = [each for each in rest if each in audit.own_probabilities]
-    return own if kind == "familiar" and own else rest
+    return own if kind == "normal" and own else rest
 
 
 def best_first(audit: Audit, kind: str, names: list[str]) -> list[str]:

@@ -13,6 +13,8 @@ from bitbayes.auditing.examples import SurestOutliers
 from bitbayes.auditing.findings import (
     COMPARED_ON_OUTLIERS,
     COMPARED_ON_TEST,
+    KEPT_SHARES,
+    USUAL_SHARE,
     ClassLimits,
     OutlierGroup,
     OutlierScores,
@@ -32,8 +34,10 @@ from bitbayes.errors import BitbayesError, DataError
 from bitbayes.laplace import Laplace
 from bitbayes.model import Inputs, row_count
 
-# How much brighter an image may be and still show the same.
-SMALL_SCALES = (1.5, 2.0)
+# Of test inputs. An image may be so much brighter and still show the same.
+SCALES = (1.5, 2.0, 10.0, 2000.0)
+GROUPS = 10  # of the reliability diagram
+NOISE_DRAWS, NUMBERS_AT_A_TIME = 1000, 2**20  # of the labels of a calibrated method
 RAY_DELTAS = torch.logspace(0, 4, 13, dtype=torch.float64).tolist()
 MOST_INPUTS_ALONG_RAYS = 200  # each of them is predicted once for every δ
 MOST_LIMITS_PER_CLASS = 50
@@ -43,12 +47,13 @@ TEST_SEED, OUTLIER_SEED = 0, 1
 
 
 class PredictedSet(NamedTuple):
-    """A set of outliers, how every method ranks it, and its examples."""
+    """A set of outliers, how every method ranks it, its examples, and the names of all its inputs."""
 
     name: str
     kind: str
     ranked: dict[str, Ranked]
     examples: SurestOutliers
+    names: list[str | None]
 
 
 def score_test(predicted: Predictions, labels: Tensor, columns: Collection[str]) -> dict[str, TestScores]:
@@ -76,28 +81,47 @@ def score_test(predicted: Predictions, labels: Tensor, columns: Collection[str])
             scores[method] = replace(scores[first], against=against[method])
             continue
         probs = predicted[method].probs
-        bins = metrics.reliability(probs, labels)
-        band = bootstrap.resampled_bin_accuracy(weights, probs, labels)
-        ends = [
-            bootstrap.interval(values) if n else [None, None]
-            for n, values in zip(bins.count, band.T, strict=True)
-        ]
         floor = metrics.calibration_floor(probs)
         scores[method] = TestScores(
             **measured[method],
             floor=floor.mean,
             floor_interval=[floor.low, floor.high],
-            reliability=ReliabilityDiagram(
-                count=bins.count.tolist(),
-                confidence=_nan_to_none(bins.confidence),
-                accuracy=_nan_to_none(bins.accuracy),
-                low=[low for low, _ in ends],
-                high=[high for _, high in ends],
-            ),
+            reliability=group_by_confidence(probs, labels),
             intervals=bootstrap.intervals(draws[method]),
             against=against[method],
         )
     return scores
+
+
+def group_by_confidence(probs: Tensor, labels: Tensor) -> ReliabilityDiagram:
+    """Compare confidence and accuracy in groups of inputs, and with what perfect calibration would show.
+
+    Inputs of the same confidence are in one group, so that the order of rows does not matter.
+    """
+    confidence, answers = probs.double().max(1)
+    confidence, order = confidence.sort()
+    right = (answers == labels)[order].double()
+    n, generator = len(confidence), torch.Generator().manual_seed(0)
+    last = torch.tensor([-(-n * i // GROUPS) - 1 for i in range(1, GROUPS + 1)])  # of each group
+    found, start = ReliabilityDiagram([], [], [], [], []), 0
+    for end in sorted(set(torch.searchsorted(confidence, confidence[last], right=True).tolist())):
+        own = confidence[start:end]
+        mean = own.mean()
+        rows = max(1, NUMBERS_AT_A_TIME // len(own))
+        drawn = [
+            (torch.rand(min(rows, NOISE_DRAWS - i), len(own), generator=generator, dtype=torch.float64) < own)
+            .double()
+            .mean(1)
+            for i in range(0, NOISE_DRAWS, rows)
+        ]
+        low, high = bootstrap.interval(mean - torch.cat(drawn))
+        found.count.append(end - start)
+        found.confidence.append(mean.item())
+        found.accuracy.append(right[start:end].mean().item())
+        found.low.append(low)
+        found.high.append(high)
+        start = end
+    return found
 
 
 def _first_alike(predicted: Predictions, method: str) -> str:
@@ -158,7 +182,7 @@ def predict_sets(
                 raise
             notes.append(f"{name} was skipped: {error}")
             continue
-        predicted_sets.append(PredictedSet(name, kind, ranked, examples))
+        predicted_sets.append(PredictedSet(name, kind, ranked, examples, data.names))
     report("Outliers", len(sets), len(sets))
     return predicted_sets
 
@@ -175,7 +199,7 @@ def score_outliers(
     weights = bootstrap.resample(len(next(iter(on_test.values())).scores), TEST_SEED)
     scored: list[OutlierSet] = []
     draws: list[dict[str, dict[str, Tensor]]] = []  # of each set: by method, by score
-    for number, (name, kind, ranked, _) in enumerate(sets):
+    for number, (name, kind, ranked, *_) in enumerate(sets):
         size = len(next(iter(ranked.values())).scores)
         outlier_weights = bootstrap.resample(size, OUTLIER_SEED + number)
         draws.append(
@@ -264,13 +288,16 @@ def _outlier_scores(
     )
 
 
-def score_scaled(methods: Methods, inputs: Inputs, labels: Tensor, notes: list[str]) -> list[ScaledTest]:
-    """Measure accuracy and confidence at δ·x for small δ, where the network may well be right.
+def score_scaled(
+    methods: Methods, inputs: Inputs, labels: Tensor, rankings: dict[str, Ranking], notes: list[str]
+) -> list[ScaledTest]:
+    """Measure accuracy, confidence and refusals at δ·x, where the network may well be right.
 
     `labels` are those of the inputs, and of more.
     """
     found, size = [], row_count(inputs)
-    for delta in SMALL_SCALES:
+    thresholds = {m: each.threshold[KEPT_SHARES.index(USUAL_SHARE)] for m, each in rankings.items()}
+    for delta in SCALES:
         chosen: dict[str, list[Tensor]] = {method: [] for method in methods}
 
         def note(x: Inputs, y: Tensor | None, predicted: Predictions, chosen: Any = chosen) -> None:
@@ -282,16 +309,23 @@ def score_scaled(methods: Methods, inputs: Inputs, labels: Tensor, notes: list[s
         except BitbayesError as error:
             notes.append(f"Scaled test inputs stop before × {delta:g}: {error}")
             break
-        right = {m: (torch.cat(each) == labels[:size]).double().mean() for m, each in chosen.items()}
+        right = {method: torch.cat(each) == labels[:size] for method, each in chosen.items()}
+        refused = {method: each.scores.double() < thresholds[method] for method, each in ranked.items()}
         found.append(
             ScaledTest(
                 delta,
                 size,
-                {method: float(share) for method, share in right.items()},
-                {method: float(each.confidence.double().mean()) for method, each in ranked.items()},
+                {method: _share(each) for method, each in right.items()},
+                {method: each.confidence.double().mean().item() for method, each in ranked.items()},
+                {method: _share(each) for method, each in refused.items()},
+                {method: _share(each & right[method]) for method, each in refused.items()},
             )
         )
     return found
+
+
+def _share(which: Tensor) -> float:
+    return which.double().mean().item()
 
 
 def score_rays(
@@ -357,8 +391,3 @@ def score_limits(
 
 def _finite(value: Tensor) -> float | None:
     return value.item() if bool(value.isfinite()) else None
-
-
-def _nan_to_none(values: Tensor) -> list[float | None]:
-    """Replace NaN, which marks an empty bin, by None: JSON has no NaN."""
-    return [None if value != value else value for value in values.tolist()]

@@ -50,8 +50,8 @@ def table_sections(audit: Audit) -> list[TableSection]:
         _make_row("Smooth ECE, %", test, "smooth_ece", percent, min),
         _make_row("Debiased (RMSCE), %", test, "debiased_rmsce", percent, min),
         _make_row("Class-wise ECE, %", test, "classwise_ece", percent, min),
-        _make_row("AURC, %", test, "aurc", _two_digits, min),
-        _make_row("AUGRC, %", test, "augrc", _two_digits, min),
+        _make_row("AURC, %", test, "aurc", two_digits, min),
+        _make_row("AUGRC, %", test, "augrc", two_digits, min),
     ]
     sections = [TableSection("Test data", "", on_test)]
     if audit.scaled:
@@ -108,13 +108,19 @@ def detail_rows(audit: Audit, method: str) -> list[TableRow]:
 
 
 def _make_scaled_rows(audit: Audit) -> list[TableRow]:
-    """Return accuracy beside confidence: a low confidence is no merit where the network is right."""
+    """Return accuracy beside confidence and refusals: neither is a merit where the network is right."""
     rows = []
     for each in audit.scaled:
-        for name, numbers in (("accuracy", each.accuracy), ("confidence", each.confidence)):
+        for name, numbers in (
+            ("accuracy", each.accuracy),
+            ("confidence", each.confidence),
+            ("refused", each.refused),
+        ):
             values = [percent(numbers[method]) for method in audit.methods]
             blank = [""] * len(values)
-            rows.append(TableRow(f"× {each.delta:g}: {name}, %", values, [False] * len(values), blank, blank))
+            rows.append(
+                TableRow(f"× {each.delta:,g}: {name}, %", values, [False] * len(values), blank, blank)
+            )
     return rows
 
 
@@ -145,8 +151,8 @@ def _write_interval(ends: Interval, write: Callable[[float], str]) -> str:
     return low if low == high else f"{low}–{high}"
 
 
-def _two_digits(rate: float) -> str:
-    """Write a fraction in per cent. The areas under risks are often below 0.1 %."""
+def two_digits(rate: float) -> str:
+    """Write a fraction in per cent. The areas under risks are often below 0.1%."""
     return f"{100 * rate:.2f}"
 
 

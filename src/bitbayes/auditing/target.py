@@ -6,6 +6,7 @@ import traceback
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from string import ascii_uppercase
 from typing import Any
 
 from torch import Tensor, nn
@@ -13,9 +14,12 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from bitbayes.errors import ArgumentError, DataError, ModelError
 from bitbayes.toys import digits, digits_lenet, validation_split
+from bitbayes.toys.images import FASHION_NAMES
 
 REQUIRED_KEYS = ("model", "train", "validation", "test")
-ALLOWED_KEYS = (*REQUIRED_KEYS, "models", "outliers")
+# What `audit` takes as it is.
+WORDS = ("name", "classes", "features", "segment")
+ALLOWED_KEYS = (*REQUIRED_KEYS, "models", "outliers", *WORDS)
 
 
 @dataclass(frozen=True)
@@ -24,14 +28,18 @@ class Target:
 
     models: a network, or predictors by name.
     train, validation: None if they were not given.
+    name: of the audit; classes, features, segment: as `audit` takes them.
     """
 
-    subject: str
     models: Any
     train: Any
     validation: Any
     test: Any
     outliers: Mapping[str, Any]
+    name: str
+    classes: Any = None
+    features: Any = None
+    segment: Any = None
 
 
 def embedded_target(seed: int) -> Target:
@@ -39,12 +47,19 @@ def embedded_target(seed: int) -> Target:
     data = digits()
     validation, test = validation_split(data.test_images, data.test_labels, 1000, seed)
     return Target(
-        subject="LeNet on the embedded MNIST digits",
         models=digits_lenet(),
         train=_make_loader(data.train_images, data.train_labels),
         validation=_make_loader(*validation),
         test=_make_loader(*test),
-        outliers={"Fashion-MNIST": data.fashion_images, "Letters (A–Z)": data.letters_images},
+        name="LeNet on the embedded MNIST digits",
+        outliers={
+            "Fashion-MNIST": (data.fashion_images, [FASHION_NAMES[y] for y in data.fashion_labels.tolist()]),
+            "Letters (A–Z)": (
+                data.letters_images,
+                [f"letter {ascii_uppercase[y]}" for y in data.letters_labels.tolist()],
+            ),
+        },
+        classes=[f"digit {digit}" for digit in range(10)],
     )
 
 
@@ -108,8 +123,9 @@ def _check_returned(name: str, returned: Any) -> Target:
     if missing := [key for key in required if key not in returned]:
         raise DataError(f"{name} returned a dict without {_quote(missing)}: it has {_quote(returned)}")
     if unknown := [key for key in returned if key not in ALLOWED_KEYS]:
+        keys = "keys" if len(unknown) > 1 else "key"
         raise DataError(
-            f"{name} returned a dict with {_quote(unknown)}: the keys that mean something are {allowed}"
+            f"{name} returned a dict with the unknown {keys} {_quote(unknown)}; expected {allowed}"
         )
     if several and not isinstance(returned["models"], Mapping):
         kind = type(returned["models"]).__name__
@@ -125,7 +141,18 @@ def _check_returned(name: str, returned: Any) -> Target:
         )
     models = returned["models"] if several else returned["model"]
     data = {key: returned.get(key) for key in ("train", "validation", "test")}
-    return Target(name, models, **data, outliers=outliers)
+    title, classes, features, segment = (returned.get(key) for key in WORDS)
+    if not isinstance(title, str | None):
+        raise DataError(f'{name}: "name" is a {type(title).__name__}: it must be a text')
+    return Target(
+        models,
+        **data,
+        outliers=outliers,
+        name=title or name,
+        classes=classes,
+        features=features,
+        segment=segment,
+    )
 
 
 def _describe(error: BaseException) -> str:

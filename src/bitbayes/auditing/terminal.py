@@ -39,31 +39,37 @@ def write_conclusion(audit: Audit) -> str:
 
 
 def _write_comparisons(comparisons: list[Comparison]) -> list[str]:
-    """Return two lines for each comparison: the numbers of the two columns, and the best of all."""
-    label = max(len(each.title) for each in comparisons)
+    """Return a line for each comparison, and a second one with what else there is to say."""
+    label = min(LABELS, max(len(each.title) for each in comparisons))
     numbers = [f"{each.before} → {each.after}" for each in comparisons]
     width = max(map(len, numbers))
     lines = []
     for each, number in zip(comparisons, numbers, strict=True):
         word = "level" if each.change == "same" else each.change
-        lines.append(f"  {each.title:{label}}  {number:>{width}}  {word:6}  {each.measure}")
+        title = textwrap.shorten(each.title, label, placeholder="…") or each.title[:label]
+        lines.append(f"  {title:{label}}  {number:>{width}}  {word:6}  {each.measure}")
         indent = " " * (label + 4)
-        text = f"{each.rival} → {each.name}. {each.best}"
-        lines += textwrap.wrap(text, WIDTH, initial_indent=indent, subsequent_indent=indent)
+        text = f"{each.detail}{f' Best other: {each.rival}.' if each.rival else ''}"
+        if each.kind == "normal" or each.rival:
+            lines += textwrap.wrap(text, WIDTH, initial_indent=indent, subsequent_indent=indent)
+    first, name = comparisons[0].first, comparisons[0].name
+    same = all((each.first, each.name) == (first, name) for each in comparisons)
+    if same:
+        lines.append(f"  ({first} → {name}; better and worse are against the best of all others)")
     if len(comparisons) > 1:
-        lines.append("  (stopped by a threshold that accepts 95% of the familiar inputs)")
+        lines.append("  (stopped by a threshold that accepts 95% of the normal inputs)")
     return lines
 
 
 def write_summary(audit: Audit) -> str:
-    """Return the subject and the conclusion, as `repr` shows them."""
+    """Return the name and the conclusion, as `repr` shows them."""
     sizes = f"{audit.classes} classes, {audit.sizes['test']:,} test inputs"
-    return f"Audit of {audit.subject} ({sizes})\n\n{write_conclusion(audit)}"
+    return f"Audit of {audit.name} ({sizes})\n\n{write_conclusion(audit)}"
 
 
 def terminal_table(audit: Audit) -> Table:
     """Return all scores of all methods as a table of rich. The best of each row has a mark and is bold."""
-    table = Table(box=box.SIMPLE_HEAD, title=escape(audit.subject), title_justify="left", pad_edge=False)
+    table = Table(box=box.SIMPLE_HEAD, title=escape(audit.name), title_justify="left", pad_edge=False)
     table.add_column("", overflow="fold")
     room = (WIDTH - LABELS) // len(audit.methods) - PADDING
     for method in audit.methods:

@@ -1,20 +1,22 @@
-"""The verdict of an audit, written from its numbers: one sentence, and a comparison for each kind of inputs.
+"""The verdict of an audit, written from its numbers: a headline, and a comparison for each set of inputs.
 
 The sentences must hold for every outcome. A column may be better, worse, not clearly different, or better by
-one measure and worse by another; and that on familiar, on unfamiliar and on far-away inputs. bitbayes is
+one measure and worse by another; and that on normal, on unfamiliar and on far-away inputs. bitbayes is
 compared with the best of the other columns, not with the plain network. Inputs that the audit makes up can
 cost it the verdict, but cannot win it.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from bitbayes.auditing.findings import Audit, OutlierScores, TestScores
+from bitbayes.auditing.findings import Audit, OutlierGroup, OutlierScores, OutlierSet, TestScores
 from bitbayes.auditing.relations import (
+    MEASURES,
     Change,
     against_all,
     at_chance,
     best,
+    best_first,
     changes,
     kinds,
     others,
@@ -30,55 +32,80 @@ FEW_VALIDATION = 200  # points; `tune` asks for some hundred
 MANY_THROUGH = 0.5  # the share of unfamiliar inputs that get through, from which on "they still do"
 # The columns whose names are not words of a sentence.
 WORDS = {"temperature": "temperature scaling"}
-MEASURE_TITLES = {"nll": "log loss", "ece": "ECE", "accuracy": "accuracy", "auroc": "AUROC"}
-KIND_TITLES = {
-    "familiar": "Familiar inputs",
-    "unfamiliar": "Unfamiliar inputs",
-    "noise": "Noise",
-    "far": "Far-away inputs",
+MEASURE_TITLES = {"nll": "log loss", "ece": "ECE", "accuracy": "accuracy"}
+SHOWN = {
+    "fpr95": "of 100 are stopped",
+    "auroc": "AUROC, %",
+    "ece": "calibration error (ECE), %",
+    "nll": "log loss (NLL)",
+    "accuracy": "accuracy, %",
 }
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two columns on one kind of inputs: bitbayes and the best of the others; or the best two, without it.
+    """Two columns on one set of inputs: the base and bitbayes; or the best two, without it.
 
     Attributes:
-        kind: "familiar", "unfamiliar" or "far".
-        title: the kind in words.
+        kind: "normal" for the test data, "unfamiliar" or "far".
+        title: the set.
         measure: what the numbers are.
-        rival, name: the columns, as a sentence names them. `name` is bitbayes, or the best.
+        first, name: the columns, as a sentence names them. `name` is bitbayes, or the best.
         before, after: their numbers, as text.
-        change: whether `name` is "better", the "same", "worse", or "mixed".
+        change: whether `name` is "better", the "same", "worse", or "mixed", against the best of all others.
         detail: further numbers.
-        best: the best of all columns, with its interval, and those to which it is not clearly better.
+        rival: the best of the others and its number, if it is not `first`; otherwise "".
     """
 
     kind: str
     title: str
     measure: str
-    rival: str
+    first: str
     name: str
     before: str
     after: str
     change: Change
     detail: str
-    best: str
+    rival: str
 
 
 def compare(audit: Audit) -> list[Comparison]:
-    """Return a comparison for each kind of inputs; none if there is only one column."""
-    return [_compare(audit, kind) for kind in kinds(audit)] if len(audit.methods) > 1 else []
+    """Return a comparison for the test data and each set of outliers; none if there is only one column."""
+    if len(audit.methods) == 1:
+        return []
+    sets = [(_alone(audit, each), each) for each in audit.outliers]
+    return [
+        _compare(audit, "normal", "Normal inputs"),
+        *(_compare(own, kinds(own)[1], each.name) for own, each in sets),
+    ]
+
+
+def _alone(audit: Audit, outlier: OutlierSet) -> Audit:
+    """Return the audit as if this were its only set of outliers."""
+    group = OutlierGroup([outlier.name], outlier.scores)
+    kind = "far" if outlier.kind == "far" else "unfamiliar"
+    return replace(audit, outliers=[outlier], groups={kind: group})
 
 
 def write_verdict(audit: Audit) -> str:
-    """Return the verdict: what is better, worse, or not clear, and why bitbayes does not help."""
+    """Return the verdict: the headline, and the likely reasons if bitbayes does not help."""
+    return " ".join(filter(None, (write_headline(audit), write_reasons(audit))))
+
+
+def write_headline(audit: Audit) -> str:
+    """Return in one sentence what is better, worse, or not clear."""
     if len(audit.methods) == 1:
         return _write_alone(audit)
     if not audit.ours:
         return _write_best(audit)
     # Once in the sentence is enough.
     return _write_ours(audit, audit.ours).replace("it stops", f"{ACCEPTED}, it stops", 1)
+
+
+def write_reasons(audit: Audit) -> str:
+    """Return why bitbayes may not help, or nothing."""
+    reasons = list(find_reasons(audit).values()) if audit.ours and not gains(audit) else []
+    return f"Likely reason{'s' if len(reasons) > 1 else ''}: {'; '.join(reasons)}." if reasons else ""
 
 
 def word_of(name: str) -> str:
@@ -119,15 +146,15 @@ def find_reasons(audit: Audit) -> dict[str, str]:
             if n < FEW_VALIDATION
             else (f"none of the {n:,} validation points is wrong")
         )
-    familiar = relation(audit, "familiar", audit.ours, audit.base)
+    normal = relation(audit, "normal", audit.ours, audit.base)
     if "temperature" in audit.test and audit.base != "temperature":
-        temperature = relation(audit, "familiar", "temperature", audit.base)
-        if temperature == familiar == "worse":
+        temperature = relation(audit, "normal", "temperature", audit.base)
+        if temperature == normal == "worse":
             reasons["shift"] = "temperature scaling got worse, too"
-        if temperature == "better" and relation(audit, "familiar", audit.ours, "temperature") == "same":
+        if temperature == "better" and relation(audit, "normal", audit.ours, "temperature") == "same":
             reasons["temperature"] = "temperature scaling does as well"
     plain = audit.test[audit.base]
-    if within_noise(plain) and familiar in ("same", "worse"):
+    if within_noise(plain) and normal in ("same", "worse"):
         reasons["calibrated"] = f"the network is calibrated already (ECE {percent(plain.ece)}%, within noise)"
     if "unfamiliar" in audit.groups:
         inputs = inputs_of(audit, "unfamiliar")
@@ -153,7 +180,7 @@ def inputs_of(audit: Audit, kind: str) -> str:
     """
     if kind == "unfamiliar" and not has_given(audit):
         return "noise inputs"
-    return {"familiar": "familiar inputs", "unfamiliar": "unfamiliar inputs", "far": "far-away inputs"}[kind]
+    return {"normal": "normal inputs", "unfamiliar": "unfamiliar inputs", "far": "far-away inputs"}[kind]
 
 
 def calibration_gap(scores: TestScores, n: int) -> float:
@@ -167,14 +194,6 @@ def calibration_gap(scores: TestScores, n: int) -> float:
     return 0.0 if abs(gap) <= max(two_standard_errors, NOTICEABLE) else gap
 
 
-def describe_gap(scores: TestScores, n: int) -> str:
-    """Return whether a method is overconfident, and by how much."""
-    gap = calibration_gap(scores, n)
-    if gap == 0:
-        return "calibrated on average"  # overconfidence on some inputs can cancel underconfidence on others
-    return f"{'over' if gap > 0 else 'under'}confident by {percent(abs(gap))} points"
-
-
 def _ours_by(audit: Audit, change: Change) -> list[str]:
     """Return the kinds of inputs on which bitbayes relates to the others in this way."""
     assert audit.ours
@@ -183,32 +202,31 @@ def _ours_by(audit: Audit, change: Change) -> list[str]:
 
 def _ordered(audit: Audit) -> list[str]:
     """Return the kinds of inputs. The separation from unfamiliar inputs comes first."""
-    return [*kinds(audit)[1:], "familiar"]
+    return [*kinds(audit)[1:], "normal"]
 
 
 def _write_ours(audit: Audit, ours: str) -> str:
     better, same = _ours_by(audit, "better"), _ours_by(audit, "same")
     worse = _ours_by(audit, "worse") + _ours_by(audit, "mixed")
-    name = word_of(ours)
+    name, counted = word_of(ours), gains(audit)
 
     def said(some: list[str]) -> str:
         return "; ".join(_clause(audit, kind, ours, *against_all(audit, kind, ours)) for kind in some)
 
-    if gains(audit):
-        # No clear change on familiar inputs is enough: bitbayes is for the unfamiliar ones.
-        in_part = worse or ("unfamiliar" in same and not is_made_up(audit, "unfamiliar"))
+    if counted:
+        # No clear change on normal inputs is enough: bitbayes is for the unfamiliar ones. What the audit made
+        # up is mentioned only where it counts against bitbayes.
+        level = [kind for kind in same if not is_made_up(audit, kind)]
+        in_part = worse or "unfamiliar" in level
         but = f"; but {said(worse)}" if worse else ""
-        return f"{name} helps{' in part' if in_part else ''}: {said(better + same)}{but}."
-    unclear = f"no clear gain on {join_names([inputs_of(audit, kind) for kind in same])}" if same else ""
-    reasons = list(find_reasons(audit).values())
-    why = f" Likely reason{'s' if len(reasons) > 1 else ''}: {'; '.join(reasons)}." if reasons else ""
+        return f"{name} helps{' in part' if in_part else ''}: {said(counted + level)}{but}."
     made_up = join_names([inputs_of(audit, kind).removesuffix(" inputs") for kind in better])
     except_on = f", except on inputs that the audit made up ({made_up})" if better else ""
     opening = f"{name} does not help here{except_on}"
     against_base = {relation(audit, kind, ours, audit.base) for kind in kinds(audit)}
     if "worse" in against_base and not against_base & {"better", "mixed"}:
         opening = f"{name} makes this classifier worse"
-    return f"{opening}: {'; '.join(filter(None, (said(worse), unclear)))}.{why}"
+    return f"{opening}: {said(worse + same)}." if worse + same else f"{opening}."
 
 
 def _write_best(audit: Audit) -> str:
@@ -216,39 +234,29 @@ def _write_best(audit: Audit) -> str:
     clauses = []
     for kind in _ordered(audit):
         name, rest = best(audit, kind)
-        inputs, number = inputs_of(audit, kind), _number(audit, kind, name)
+        inputs = inputs_of(audit, kind)
         if not rest:
-            measure = "log loss" if kind == "familiar" else "stops"
-            clauses.append(f"on {inputs} {word_of(name)} is best: {measure} {number}")
+            second = best_first(audit, kind, others(audit, kind, name))[0]
+            mine, theirs = (_shown(audit, kind, MEASURES[kind][0], each) for each in (name, second))
+            if kind == "normal":
+                said = f"on normal inputs {word_of(name)} has the lowest log loss: {mine}"
+            else:
+                said = f"{ACCEPTED}, {word_of(name)} stops the most {inputs}: {mine} of 100"
+            clauses.append(f"{said} ({word_of(second)}: {theirs})")
         elif len(rest) == len(others(audit, kind, name)):
             clauses.append(f"on {inputs} no predictor is clearly best")
         else:
             names = join_names([word_of(each) for each in [name, *rest]])
             clauses.append(f"on {inputs} {names} are not clearly apart")
-    return f"O{'; '.join(clauses)[1:]}."
+    first, *more = clauses
+    more = [each.removeprefix(f"{ACCEPTED}, ") if ACCEPTED in first else each for each in more]
+    return f"{'; '.join([first[0].upper() + first[1:], *more])}."
 
 
 def _write_alone(audit: Audit) -> str:
     """Return the verdict on a single predictor: whether it is calibrated."""
     scores = audit.test[audit.base]
-    return f"{_write_rates(scores)}. {_describe_calibration(scores, audit.sizes['test'])}"
-
-
-def _describe_best(audit: Audit, kind: str, name: str, rest: list[str]) -> str:
-    """Name the best column by the first measure, and those to which it is not clearly better."""
-    measure = "Lowest log loss" if kind == "familiar" else "Most stopped"
-    unclear = f" Not clearly worse: {join_names([word_of(each) for each in rest])}." if rest else ""
-    return f"{measure}: {word_of(name)}, {_number(audit, kind, name)}.{unclear}"
-
-
-def _number(audit: Audit, kind: str, name: str) -> str:
-    """Return the number by which columns are sorted on this kind of inputs, with its interval."""
-    scores = scores_of(audit, kind, name)
-    if isinstance(scores, TestScores):
-        low, high = scores.intervals["nll"]
-        return f"{scores.nll:.3f} ({low:.3f}–{high:.3f})"
-    low, high = scores.intervals["fpr95"]
-    return f"{_stopped(scores.fpr95)} of 100 ({_stopped(high)}–{_stopped(low)})"
+    return f"{write_rates(scores)}. {describe_calibration(scores, audit.sizes['test'])}"
 
 
 def _stopped(through: float) -> str:
@@ -258,11 +266,12 @@ def _stopped(through: float) -> str:
 
 def _clause(audit: Audit, kind: str, name: str, change: Change, rival: str) -> str:
     """Return the part of the verdict about one kind of inputs."""
-    if kind == "familiar":
-        return _familiar_clause(audit, name, change, rival)
-    ours, theirs = audit.groups[kind].scores[name], audit.groups[kind].scores[rival]
+    if kind == "normal":
+        return _normal_clause(audit, name, change, rival)
+    scores = audit.groups[kind].scores
+    ours, theirs, plain = scores[name], scores[rival], scores[audit.base]
     inputs, other = inputs_of(audit, kind), word_of(rival)
-    mine, their = _stopped(ours.fpr95), _stopped(theirs.fpr95)
+    mine, their, before = _stopped(ours.fpr95), _stopped(theirs.fpr95), _stopped(plain.fpr95)
     if at_chance(audit, kind, name) and at_chance(audit, kind, rival):
         aurocs = f"AUROC {percent(ours.auroc)}% and {percent(theirs.auroc)}%"
         return f"neither it nor {other} tells {inputs} from the data ({aurocs})"
@@ -271,98 +280,114 @@ def _clause(audit: Audit, kind: str, name: str, change: Change, rival: str) -> s
             f"on {inputs} the measures disagree (AUROC {percent(ours.auroc)}%, {other}: "
             f"{percent(theirs.auroc)}%; {mine} of 100 stopped, {other}: {their})"
         )
+    some = f"{mine} of 100 {inputs.replace(' inputs', ' ones') if kind == 'unfamiliar' else inputs}"
+    was = f"before: {before}" if rival == audit.base else f"before: {before}, {other}: {their}"
     if change == "same":
-        return f"it stops {mine} of 100 {inputs}, not clearly more or fewer than {other} ({their})"
+        return f"it stops {some} ({was}), not clearly more or fewer than {_as_before(audit, rival)}"
     if changes(audit, kind, name, rival)["fpr95"] == change:
-        return f"it stops {'only ' if change == 'worse' else ''}{mine} of 100 {inputs} ({other}: {their})"
+        return f"it stops {'only ' if change == 'worse' else ''}{some} ({was})"
     return (
-        f"it ranks {inputs} {change} than {other} (AUROC {percent(ours.auroc)}% and {percent(theirs.auroc)}%)"
+        f"it ranks {inputs} {change} than {_as_before(audit, rival)} (AUROC {percent(ours.auroc)}% and "
+        f"{percent(theirs.auroc)}%)"
     )
 
 
-def _familiar_clause(audit: Audit, name: str, change: Change, rival: str) -> str:
-    found, other = changes(audit, "familiar", name, rival), word_of(rival)
+def _as_before(audit: Audit, name: str) -> str:
+    return "before" if audit.ours and name == audit.base else word_of(name)
 
-    def said(wanted: str) -> str:
-        return join_names([_pair(audit, m, name, rival) for m, each in found.items() if each == wanted])
 
+def _normal_clause(audit: Audit, name: str, change: Change, rival: str) -> str:
+    """Say what happens to accuracy and calibration: against the best of the others, and against the base."""
+    found = changes(audit, "normal", name, rival)
     if change == "same":
-        numbers = _pair(audit, "nll", name, rival)
-        return f"on familiar inputs there is no clear difference from {other} ({numbers})"
-    if change == "mixed":
-        parts = f"better than {other} by {said('better')}, worse by {said('worse')}"
-        return f"on familiar inputs the measures disagree: {parts}"
-    return f"on familiar inputs it is {change} than {other}, by {said(change)}"
+        against_base = changes(audit, "normal", name, audit.base)
+        if "better" not in against_base.values():
+            return "accuracy and calibration stay"
+        return f"{_pairs(audit, against_base, 'better', name, audit.base)}, as with {word_of(rival)}"
+    if change != "mixed":
+        return _pairs(audit, found, change, name, rival)
+    better, worse = (_pairs(audit, found, each, name, rival) for each in ("better", "worse"))
+    return f"on normal inputs the measures disagree: {better}, and {worse}"
 
 
-def _pair(audit: Audit, measure: str, name: str, rival: str) -> str:
-    """Return a measure of two columns on the test data, such as "ECE 1.0% against 3.0%"."""
-    numbers = [getattr(audit.test[each], measure) for each in (name, rival)]
-    mine, theirs = (f"{each:.3f}" if measure == "nll" else f"{percent(each)}%" for each in numbers)
-    return f"{MEASURE_TITLES[measure]} {mine} against {theirs}"
+def _pairs(audit: Audit, found: dict[str, str], change: str, name: str, rival: str) -> str:
+    """Return which measures are better, or worse, than those of a rival: "ECE is … (1.0% against 3.0%)"."""
+    some = [measure for measure, each in found.items() if each == change]
+    numbers = [" against ".join(_written(audit, measure, each) for each in (name, rival)) for measure in some]
+    than = "before" if rival == audit.base else f"with {word_of(rival)}"
+    titles, verb = join_names([MEASURE_TITLES[each] for each in some]), "are" if len(some) > 1 else "is"
+    return f"{titles} {verb} {change} than {than} ({', '.join(numbers)})"
 
 
-def _compare(audit: Audit, kind: str) -> Comparison:
-    first, rest = best(audit, kind)
+def _written(audit: Audit, measure: str, name: str) -> str:
+    number = getattr(audit.test[name], measure)
+    return f"{number:.3f}" if measure == "nll" else f"{percent(number)}%"
+
+
+def _compare(audit: Audit, kind: str, title: str) -> Comparison:
     if audit.ours:
-        name = audit.ours
+        name, first = audit.ours, audit.base
         change, rival = against_all(audit, kind, name)
     else:
-        name = first
-        rival = (rest or others(audit, kind, name))[0]
+        name, rest = best(audit, kind)
+        first = rival = (rest or best_first(audit, kind, others(audit, kind, name)))[0]
         change = relation(audit, kind, name, rival)
         # It is best by one measure, so that a worse other one makes it mixed.
         change = "mixed" if change == "worse" else change
-    measure, before, after = _shown(audit, kind, name, change, rival)
+    measure = _deciding(audit, kind, name, change, rival)
+    before, after, other = (_shown(audit, kind, measure, each) for each in (first, name, rival))
     return Comparison(
         kind=kind,
-        title=KIND_TITLES["noise" if kind == "unfamiliar" and not has_given(audit) else kind],
-        measure=measure,
-        rival=word_of(rival),
+        title=title,
+        measure=SHOWN[measure],
+        first=word_of(first),
         name=word_of(name),
         before=before,
         after=after,
         change=change,
-        detail=_detail(audit, kind, name, rival),
-        best=_describe_best(audit, kind, first, rest),
+        detail=_detail(audit, kind, name, first) + _right_there(audit, title),
+        rival="" if rival == first else f"{word_of(rival)}, {other}",
     )
 
 
-def _shown(audit: Audit, kind: str, name: str, change: Change, rival: str) -> tuple[str, str, str]:
-    """Return the measure that decides, and its two numbers."""
+def _deciding(audit: Audit, kind: str, name: str, change: Change, rival: str) -> str:
+    """Return the measure that decides."""
     found = changes(audit, kind, name, rival)
-    order = ("ece", "nll", "accuracy") if kind == "familiar" else ("fpr95", "auroc")
-    measure = next((each for each in order if found[each] == change), order[0])
-    numbers = [getattr(scores_of(audit, kind, each), measure) for each in (rival, name)]
+    order = ("ece", "nll", "accuracy") if kind == "normal" else ("fpr95", "auroc")
+    return next((each for each in order if found[each] == change), order[0])
+
+
+def _shown(audit: Audit, kind: str, measure: str, name: str) -> str:
+    number = getattr(scores_of(audit, kind, name), measure)
     if measure == "fpr95":
-        return "of 100 are stopped", *map(_stopped, numbers)  # type: ignore[return-value]
-    if measure == "nll":
-        return "log loss (NLL)", *(f"{each:.3f}" for each in numbers)  # type: ignore[return-value]
-    words = {"ece": "calibration error (ECE), %", "accuracy": "accuracy, %", "auroc": "AUROC, %"}
-    return words[measure], *map(percent, numbers)  # type: ignore[return-value]
+        return _stopped(number)
+    return f"{number:.3f}" if measure == "nll" else percent(number)
 
 
-def _detail(audit: Audit, kind: str, name: str, rival: str) -> str:
-    mine, theirs = scores_of(audit, kind, name), scores_of(audit, kind, rival)
-    other = word_of(rival)
+def _detail(audit: Audit, kind: str, name: str, first: str) -> str:
+    mine, theirs = scores_of(audit, kind, name), scores_of(audit, kind, first)
+    before = _as_before(audit, first)
     if isinstance(mine, TestScores) and isinstance(theirs, TestScores):
         return (
-            f"{_write_rates(mine)} ({other}: {percent(theirs.confidence)} / {percent(theirs.accuracy)}). "
-            f"{_describe_calibration(mine, audit.sizes['test'])}"
+            f"{write_rates(mine)} ({before}: {percent(theirs.confidence)} / {percent(theirs.accuracy)}). "
+            f"{describe_calibration(mine, audit.sizes['test'])}"
         )
     assert isinstance(mine, OutlierScores) and isinstance(theirs, OutlierScores)
-    return (
-        f"AUROC {percent(mine.auroc)}% ({other}: {percent(theirs.auroc)}). Mean confidence "
-        f"{percent(mine.confidence)}% ({other}: {percent(theirs.confidence)}; a blind guess: "
-        f"{percent(1 / audit.classes)})."
-    )
+    return f"AUROC {percent(mine.auroc)}% ({before}: {percent(theirs.auroc)})."
 
 
-def _write_rates(scores: TestScores) -> str:
+def _right_there(audit: Audit, title: str) -> str:
+    """Return how many answers are right on scaled test inputs: to stop those costs something."""
+    found = next((each for each in audit.scaled if title == f"Test inputs × {each.delta:,g}"), None)
+    return f" {percent(found.accuracy[audit.base])}% of the answers there are right." if found else ""
+
+
+def write_rates(scores: TestScores) -> str:
+    """Return confidence and accuracy, as the beginning of a sentence."""
     return f"Confidence {percent(scores.confidence)}%, accuracy {percent(scores.accuracy)}%"
 
 
-def _describe_calibration(scores: TestScores, n: int) -> str:
+def describe_calibration(scores: TestScores, n: int) -> str:
     """Say whether a column is calibrated, as far as n test inputs can show."""
     gap = calibration_gap(scores, n)
     if gap:

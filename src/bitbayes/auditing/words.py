@@ -5,8 +5,7 @@ import unicodedata
 from collections.abc import Sequence
 
 from bitbayes.auditing.findings import ADDED
-
-OTHER_STYLES = 4
+from bitbayes.palette import OTHERS
 
 METHOD_TITLES = {
     "plain": "Plain",
@@ -27,7 +26,7 @@ def title_of(method: str) -> str:
 
 
 def styles(methods: Sequence[str], base: str) -> dict[str, str]:
-    """Return the style of each method: its colours and its marker. The user's own share `OTHER_STYLES`.
+    """Return the style of each method: its name in `bitbayes.palette`. The user's own are "other-1", ….
 
     >>> styles(["net", "energy", "forest", "ensemble"], "net")
     {'net': 'plain', 'energy': 'energy', 'forest': 'other-1', 'ensemble': 'other-2'}
@@ -39,8 +38,7 @@ def styles(methods: Sequence[str], base: str) -> dict[str, str]:
         elif method in ADDED:
             found[method] = method
         else:
-            found[method] = f"other-{others % OTHER_STYLES + 1}"
-            others += 1
+            found[method], others = f"other-{others % len(OTHERS) + 1}", others + 1
     return found
 
 

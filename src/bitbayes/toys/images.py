@@ -13,13 +13,27 @@ from bitbayes.toys.files import read_embedded
 from bitbayes.toys.lenet import LeNet
 from bitbayes.toys.pixels import scale_pixels
 
+FASHION_NAMES = (
+    "T-shirt",
+    "trousers",
+    "pullover",
+    "dress",
+    "coat",
+    "sandal",
+    "shirt",
+    "trainer",
+    "bag",
+    "ankle boot",
+)
+
 
 @dataclass(frozen=True)
 class Digits:
     """The embedded images. Images are float32 in [0, 1], labels are int64 in 0..9.
 
     Shapes: `train_images` (5000, 1, 28, 28), `train_labels` (5000,), `test_images` (2000, 1, 28, 28),
-    `test_labels` (2000,), `fashion_images` (1000, 1, 28, 28), `letters_images` (1000, 1, 28, 28).
+    `test_labels` (2000,), `fashion_images` (1000, 1, 28, 28), `letters_images` (1000, 1, 28, 28),
+    `fashion_labels` (1000,), the places in `FASHION_NAMES`, `letters_labels` (1000,), from A = 0.
     """
 
     train_images: Tensor
@@ -28,6 +42,8 @@ class Digits:
     test_labels: Tensor
     fashion_images: Tensor
     letters_images: Tensor
+    fashion_labels: Tensor
+    letters_labels: Tensor
 
 
 def digits() -> Digits:
@@ -55,6 +71,8 @@ def digits() -> Digits:
         test_labels=mnist["test_labels"].long(),
         fashion_images=scale_pixels(fashion["images"][:, None]),
         letters_images=scale_pixels(letters["images"][:, None]),
+        fashion_labels=fashion["labels"].long(),
+        letters_labels=letters["labels"].long() - 1,
     )
 
 
