@@ -66,9 +66,9 @@ def test_a_function_gets_the_inputs_in_the_form_of_the_data() -> None:
     rated_by(Predictor(call), Form(arrays=True, places=True))({0: X, 1: X})
     rated_by(Predictor(call), Form())({"a": X, "b": "text"})
     assert isinstance(seen[0], np.ndarray) and np.array_equal(seen[0], X.numpy())
-    assert seen[1] is X
+    assert isinstance(seen[1], Tensor) and torch.equal(seen[1], X)
     assert isinstance(seen[2], tuple) and isinstance(seen[2][1], np.ndarray)
-    assert seen[3] == {"a": X, "b": "text"}
+    assert torch.equal(seen[3]["a"], X) and seen[3]["b"] == "text"
 
 
 def test_a_score_ranks() -> None:
