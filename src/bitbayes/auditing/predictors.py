@@ -69,10 +69,11 @@ class Predictor:
                 f"it returned shape {tuple(output.shape)} for {n} inputs: expected one row of {self.output} "
                 "for each, (n, k), with a column for each class"
             )
+        half = output.dtype in (torch.float16, torch.bfloat16)
+        output = output.float() if half else output  # in which rows sum to one
         if self.output == "logits":
             return output.softmax(1)
         sums = output.sum(1)  # (n,)
-        half = output.dtype in (torch.float16, torch.bfloat16)
         off = (sums.double() - 1).abs()
         if bool((off > (HALF_SUM_TOLERANCE if half else SUM_TOLERANCE)).any()) or bool((output < 0).any()):
             worst = int(off.nan_to_num(-1.0).argmax())
