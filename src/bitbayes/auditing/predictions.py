@@ -138,7 +138,10 @@ def predict_outliers(
             on_batch(batch.inputs, None, predicted)
         for name, (probs, scores) in predicted.items():
             parts[name].append(Ranked(probs.amax(1), scores))
-    return {name: Ranked(*map(torch.cat, zip(*part, strict=True))) for name, part in parts.items()}
+    found = {name: Ranked(*map(torch.cat, zip(*part, strict=True))) for name, part in parts.items()}
+    if any(not len(each.scores) for each in found.values()):
+        raise DataError("there are no inputs: each batch has 0 rows")
+    return found
 
 
 def predict_labelled(
