@@ -132,3 +132,11 @@ def test_constant_and_infinite_images_are_drawn() -> None:
 def test_values_of_rows_and_mappings() -> None:
     assert first_values(torch.arange(10)) == ([0.0, 1.0, 2.0, 3.0, 4.0, 5.0], 10)
     assert first_values({}) == ([], 0)
+
+
+def test_of_a_mapping_only_what_has_rows_belongs_to_an_input() -> None:
+    seen, probs = SurestOutliers("plain"), torch.tensor([[0.6, 0.4], [0.9, 0.1]])
+    x = {"x": rows(2, 0), "prices": torch.zeros(1), "scale": torch.tensor(2.0)}
+    seen(x, None, {"plain": Rated(probs, probs.amax(1))})
+    assert [[*each.row] for each in seen.list.best] == [["x"], ["x"]]
+    assert torch.equal(seen.list.best[0].row["x"], rows(2, 0)[1])

@@ -399,6 +399,16 @@ def test_outliers_that_will_not_do_are_named() -> None:
         run(trained(3, 3), loaders(3), {"ring": torch.zeros(5, 7)})
     with pytest.raises(DataError, match=r"^outliers 'ring': a tensor of shape \(0, 2\) holds no inputs"):
         run(trained(3, 3), loaders(3), {"ring": torch.zeros(0, 2)})
+    with pytest.raises(DataError, match=r"^outliers 'ring': an array of shape \(0, 2\) holds no inputs"):
+        run(trained(3, 3), loaders(3), {"ring": np.zeros((0, 2))})
+    with pytest.raises(DataError, match=r"^outliers 'ring': there are no inputs"):
+        audit(trained(3, 3), test=blobs(30, 3, 2), outliers={"ring": [torch.zeros(0, 2)]})
+
+
+def test_lists_of_numbers_are_no_inputs() -> None:
+    x, y = blobs(30, 3, 2)
+    with pytest.raises(DataError, match=r"^'test': the input is no tensor: expected a tensor"):
+        audit(lambda x: x, test=(x.tolist(), y.tolist()))
 
 
 @pytest.mark.parametrize("names", [("Uniform noise",), ("left  ring", "left ring")])

@@ -50,8 +50,15 @@ def test_probabilities_and_logits_give_the_same() -> None:
     torch.testing.assert_close(rate(Predictor(lambda x: x, output="logits")).probs, X.softmax(1))
     one = rate(Predictor(lambda x: x[:, 0], output="logits")).probs  # p₁ = σ(f)
     torch.testing.assert_close(one[:, 1], X[:, 0].sigmoid())
-    half = rate(Predictor(lambda x: x.softmax(1).bfloat16())).probs.double()
-    torch.testing.assert_close(half.sum(1), torch.ones(6, dtype=torch.float64), atol=1e-2, rtol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("output", ["probabilities", "logits"])
+def test_half_precision_is_measured_as_probabilities(dtype: torch.dtype, output: Any) -> None:
+    call = Predictor(lambda x: (x.softmax(1) if output == "probabilities" else x).to(dtype), output=output)
+    probs = rate(call).probs
+    torch.testing.assert_close(probs, X.softmax(1), atol=0.02, rtol=0)
+    assert bb.metrics.nll(probs.double(), torch.zeros(6, dtype=torch.int64)) > 0
 
 
 def test_a_function_gets_the_inputs_in_the_form_of_the_data() -> None:
@@ -66,9 +73,9 @@ def test_a_function_gets_the_inputs_in_the_form_of_the_data() -> None:
     rated_by(Predictor(call), Form(arrays=True, places=True))({0: X, 1: X})
     rated_by(Predictor(call), Form())({"a": X, "b": "text"})
     assert isinstance(seen[0], np.ndarray) and np.array_equal(seen[0], X.numpy())
-    assert seen[1] is X
+    assert isinstance(seen[1], Tensor) and torch.equal(seen[1], X)
     assert isinstance(seen[2], tuple) and isinstance(seen[2][1], np.ndarray)
-    assert seen[3] == {"a": X, "b": "text"}
+    assert torch.equal(seen[3]["a"], X) and seen[3]["b"] == "text"
 
 
 def test_a_score_ranks() -> None:

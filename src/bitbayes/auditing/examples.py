@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from bitbayes.auditing.findings import KEPT_SHARES, Example, Ranking
+from bitbayes.auditing.generated import has_rows
 from bitbayes.auditing.images import as_image, first_values
 from bitbayes.auditing.predictions import Predictions
 from bitbayes.model import Inputs
@@ -147,5 +148,5 @@ def _kept_from(score: float, ranking: Ranking) -> float | None:
 
 def _row(inputs: Inputs, i: int) -> Any:
     if isinstance(inputs, Mapping):
-        return {name: value[i].cpu() for name, value in inputs.items() if isinstance(value, Tensor)}
+        return {name: value[i].cpu() for name, value in inputs.items() if has_rows(value, inputs)}
     return inputs[i].cpu()

@@ -39,7 +39,7 @@ def noise_like(x: Inputs, n: int, generator: torch.Generator) -> Inputs:
     def drawn(value: Any) -> Any:
         if _scales(value, x):
             return uniform_noise(value, n, generator=generator)
-        return value[rows.to(value.device)] if _has_rows(value, x) else value
+        return value[rows.to(value.device)] if has_rows(value, x) else value
 
     return {name: drawn(each) for name, each in x.items()}
 
@@ -50,7 +50,7 @@ def first_rows(parts: list[Inputs], n: int) -> Inputs:
     if isinstance(first, Tensor):
         return torch.cat(parts)[:n]  # type: ignore[arg-type]
     joined = {
-        name: torch.cat([part[name] for part in parts]) if _has_rows(each, first) else each
+        name: torch.cat([part[name] for part in parts]) if has_rows(each, first) else each
         for name, each in first.items()
     }
     return pieces(joined, n)[0]
@@ -61,9 +61,10 @@ def pieces(x: Inputs, rows: int) -> list[Inputs]:
     return [part.inputs for part in Batch(x, None, "the input").split(rows)]
 
 
-def _has_rows(value: Any, x: Inputs) -> bool:
+def has_rows(value: Any, x: Inputs) -> bool:
+    """Return whether a value of a mapping has one row for each input."""
     return isinstance(value, Tensor) and value.dim() > 0 and len(value) == row_count(x)
 
 
 def _scales(value: Any, x: Inputs) -> bool:
-    return _has_rows(value, x) and bool(value.is_floating_point())
+    return has_rows(value, x) and bool(value.is_floating_point())

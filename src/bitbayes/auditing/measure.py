@@ -343,8 +343,9 @@ def _check_outliers(
             raise DataError(
                 f"outliers {name!r}: the report has another set of this name: choose another name"
             )
-        if isinstance(data, Tensor) and data.numel() == 0:
-            raise DataError(f"outliers {name!r}: a tensor of shape {tuple(data.shape)} holds no inputs")
+        if 0 in getattr(data, "shape", ()):
+            kind = "a tensor" if isinstance(data, Tensor) else "an array"
+            raise DataError(f"outliers {name!r}: {kind} of shape {tuple(data.shape)} holds no inputs")
         if isinstance(data, Iterator):
             raise DataError(
                 f"outliers {name!r}: a {type(data).__name__} can be read only once: "

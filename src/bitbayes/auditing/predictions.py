@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from bitbayes.auditing.generated import first_rows, is_scalable
+from bitbayes.auditing.reading import copied
 from bitbayes.errors import BitbayesError, DataError, ModelError
 from bitbayes.laplace import Laplace
 from bitbayes.likelihoods import likelihood_for
@@ -76,7 +77,7 @@ class SharedPass:
 
     def _run(self, x: Inputs) -> Tensor:
         if self.logits is None or self.inputs is not x:
-            self.logits, self.inputs = plain_logits(self.model, arguments_for(self.model)(x)), x
+            self.logits, self.inputs = plain_logits(self.model, arguments_for(self.model)(copied(x))), x
         return self.logits
 
 
@@ -93,7 +94,7 @@ def by_confidence(predict_proba: Callable[[Inputs], Tensor]) -> Method:
 def by_score(bayes: Laplace) -> Method:
     """Return the method of `bayes.predict_proba` and `bayes.score`, both from one forward pass."""
     arguments = arguments_for(bayes.model)
-    return lambda x: Rated(*bayes.predict_and_score(arguments(x)))
+    return lambda x: Rated(*bayes.predict_and_score(arguments(copied(x))))
 
 
 def predict(methods: Methods, batch: Batch) -> Predictions:
@@ -137,7 +138,10 @@ def predict_outliers(
             on_batch(batch.inputs, None, predicted)
         for name, (probs, scores) in predicted.items():
             parts[name].append(Ranked(probs.amax(1), scores))
-    return {name: Ranked(*map(torch.cat, zip(*part, strict=True))) for name, part in parts.items()}
+    found = {name: Ranked(*map(torch.cat, zip(*part, strict=True))) for name, part in parts.items()}
+    if any(not len(each.scores) for each in found.values()):
+        raise DataError("there are no inputs: each batch has 0 rows")
+    return found
 
 
 def predict_labelled(

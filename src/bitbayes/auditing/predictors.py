@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from bitbayes.auditing.findings import ADDED, PAPER
 from bitbayes.auditing.predictions import Method, Rated, SharedPass, arguments_for, by_confidence, by_score
-from bitbayes.auditing.reading import Form, as_tensors
+from bitbayes.auditing.reading import Form, as_tensors, copied
 from bitbayes.auditing.regression import refuse_regression
 from bitbayes.auditing.words import printable
 from bitbayes.baselines import TemperatureScaling
@@ -69,10 +69,11 @@ class Predictor:
                 f"it returned shape {tuple(output.shape)} for {n} inputs: expected one row of {self.output} "
                 "for each, (n, k), with a column for each class"
             )
+        half = output.dtype in (torch.float16, torch.bfloat16)
+        output = output.float() if half else output  # in which rows sum to one
         if self.output == "logits":
             return output.softmax(1)
         sums = output.sum(1)  # (n,)
-        half = output.dtype in (torch.float16, torch.bfloat16)
         off = (sums.double() - 1).abs()
         if bool((off > (HALF_SUM_TOLERANCE if half else SUM_TOLERANCE)).any()) or bool((output < 0).any()):
             worst = int(off.nan_to_num(-1.0).argmax())
@@ -88,11 +89,11 @@ def rated_by(predictor: Predictor, form: Form) -> Method:
     """The function that rates inputs, which the predictor gets in this form."""
 
     def rate(x: Inputs) -> Rated:
-        given = form.restore(x)
-        probs = predictor._probabilities(_numbers(predictor.call(given), "it"), row_count(x))
+        returned = predictor.call(form.restore(copied(x)))
+        probs = predictor._probabilities(_numbers(returned, "it"), row_count(x))
         if predictor.score is None:
             return Rated(probs, probs.amax(1))
-        scores = _numbers(predictor.score(given), "its score")
+        scores = _numbers(predictor.score(form.restore(copied(x))), "its score")
         if scores.shape not in ((len(probs),), (len(probs), 1)):
             raise DataError(f"its score has shape {tuple(scores.shape)}: expected {(len(probs),)}")
         return Rated(probs, scores.reshape(-1))
@@ -200,7 +201,7 @@ def _method(predictor: Any, form: Form) -> tuple[Method, str]:
         return by_score(predictor), "score"
     if isinstance(predictor, TemperatureScaling):
         arguments = arguments_for(predictor.model)
-        return by_confidence(lambda x: predictor.predict_proba(arguments(x))), "confidence"
+        return by_confidence(lambda x: predictor.predict_proba(arguments(copied(x)))), "confidence"
     if isinstance(predictor, nn.Module):
         return by_confidence(SharedPass(predictor).probabilities), "confidence"
     if not isinstance(predictor, Predictor):

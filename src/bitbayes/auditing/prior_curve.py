@@ -10,6 +10,7 @@ from bitbayes import metrics
 from bitbayes.auditing.findings import PriorCurve
 from bitbayes.auditing.predictions import Rated
 from bitbayes.auditing.progress import ReportProgress
+from bitbayes.auditing.reading import copied
 from bitbayes.laplace import Laplace
 from bitbayes.model import Batch, input_batches, labelled_batches
 from bitbayes.predicting import Predictor
@@ -50,7 +51,7 @@ def measure_prior_curve(
     auroc, fpr95 = [], []  # of each set, by prior variance
     for number, (_, data) in enumerate(sets):
         report(stage, 1 + number, steps)
-        outside = _rate(bayes, _first(input_batches(data, bayes.model)))
+        outside = _rate(bayes, _first(input_batches(map(copied, data), bayes.model)))
         pairs = [(of_data.scores, of_set.scores) for of_data, of_set in zip(inside, outside, strict=True)]
         auroc.append([metrics.auroc(*pair) for pair in pairs])
         fpr95.append([metrics.fpr95(*pair) for pair in pairs])

@@ -4,7 +4,7 @@ Errors name the set, and the batch where it is known.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import length_hint
 from typing import Any, Self
 
@@ -109,11 +109,11 @@ class LabelledSet:
                     self.values += values
                     rows += len(labels) if labels.dim() else 0
                     classes.update(labels.unique().tolist())  # type: ignore[no-untyped-call]
-            yield batch
-            if self.hashes is None and labels is not None and labels.dim():
+            if self.hashes is None and labels is not None and labels.dim():  # now: the model may change them
                 hashes.add(
                     without_labels(batch) if isinstance(batch, Mapping) else by_place(batch[0]), len(labels)
                 )
+            yield batch
         self.hashes, self.labels = self.hashes or hashes, self.labels or classes
         if len(classes) == 1:
             (label,) = classes
@@ -183,7 +183,27 @@ class OutlierInputs:
 
     def batches(self) -> Iterator[Batch]:
         """The inputs of each batch."""
-        yield from input_batches(self, Anything())
+        for batch in input_batches(self, Anything()):
+            yield replace(batch, inputs=copied(batch.inputs))
+
+
+def copied(given: Any) -> Any:
+    """Return a batch, or a part of it, with tensors of its own.
+
+    A predictor may change its inputs in place, and a loader may write each batch into the same tensors.
+
+    >>> x = torch.ones(2)
+    >>> copied((x, "a path"))[0] is x
+    False
+    """
+    if isinstance(given, Tensor):
+        return given.clone()
+    if isinstance(given, Mapping):
+        return {name: copied(each) for name, each in given.items()}
+    if isinstance(given, (list, tuple)):
+        parts = map(copied, given)
+        return list(parts) if isinstance(given, list) else tuple(parts)
+    return given
 
 
 def is_array(value: Any) -> bool:
@@ -371,5 +391,5 @@ def _reading(name: str, loader: Iterable[Any]) -> Iterator[Any]:
         except Exception as error:
             kind = type(error).__name__
             raise DataError(f"{name!r}, batch {number}: the loader raised {kind}: {error}") from error
-        yield given
+        yield copied(given)
         number += 1

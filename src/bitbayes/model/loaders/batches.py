@@ -248,16 +248,15 @@ def row_count(inputs: Inputs) -> int:
     """The number of points: rows of the tensor, or of a mapping's first tensor that has rows."""
     for value in _tensors_with_rows(inputs):
         return value.shape[0]  # not `len`, which a trace would take as fixed
-    given = (
-        "a tensor of shape ()" if isinstance(inputs, Tensor) else f"a mapping with the keys {list(inputs)}"
-    )
+    given = "a tensor of shape ()" if isinstance(inputs, Tensor) else "no tensor"
+    given = f"a mapping with the keys {list(inputs)}" if isinstance(inputs, Mapping) else given
     raise DataError(
         f"the input is {given}: expected a tensor with one row for each point, or such in a mapping"
     )
 
 
 def _tensors_with_rows(inputs: Inputs) -> list[Tensor]:
-    values = (inputs,) if isinstance(inputs, Tensor) else inputs.values()
+    values = inputs.values() if isinstance(inputs, Mapping) else (inputs,)
     return [value for value in values if isinstance(value, Tensor) and value.dim()]
 
 
