@@ -25,7 +25,7 @@ from residual import Part, tables, trained
 
 COUNTS = (10, 20, 50, 100)
 SPLITS = 3
-TABLES = ("breast cancer", "digits, 8 × 8", "20 % of labels flipped", "30 % of labels flipped")
+TABLES = ("breast cancer", "digits, 8 × 8", "20% of labels flipped", "30% of labels flipped")
 
 
 def main() -> None:

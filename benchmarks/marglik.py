@@ -132,7 +132,7 @@ def print_small(seeds: int) -> None:
 
 def small_sets() -> dict[str, Part]:
     found = {}
-    for name in ("breast cancer", "20 % of labels flipped", "30 % of labels flipped"):
+    for name in ("breast cancer", "20% of labels flipped", "30% of labels flipped"):
         x, y = tables()[name]
         found[name] = torch.tensor(x).float(), torch.tensor(y)
     x, y = (torch.as_tensor(each) for each in tables()["digits, 8 × 8"])

@@ -37,7 +37,7 @@ from residual import tables, trained
 
 COVERAGES = (0.9, 0.95, 0.99)
 CALIBRATION, TUNING = 200, 300
-TABLE, CIFAR10 = "20 % of labels flipped", "CIFAR-10"
+TABLE, CIFAR10 = "20% of labels flipped", "CIFAR-10"
 # How far the mean over draws may be from its expectation, in deviations: 1 of 15,000 is further.
 DEVIATIONS = 4.0
 
@@ -225,8 +225,8 @@ def measured(sets: Tensor, y: Tensor) -> tuple[float, float]:
 
 
 def print_far(kept: list[Problem]) -> None:
-    print("\nAt 95 % (lac), with the default threshold, and with one that accepts 95 % of the same points:\n")
-    print("| data | inputs | full sets | at 95 % accepted | mean size on the data |")
+    print("\nAt 95% (lac), with the default threshold, and with one that accepts 95% of the same points:\n")
+    print("| data | inputs | full sets | at 95% accepted | mean size on the data |")
     print("|---|---|--:|--:|--:|")
     for name, bayes, x, y, far in kept:
         drawn = next(calibration_sets(len(x), 1))

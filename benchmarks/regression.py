@@ -9,7 +9,7 @@ result was seen: two real ones (diabetes; the alcohol of wine from its other col
 linear function of eight of twenty columns, a sine with a gap, and noise that grows with x. The constants of
 `tune` were varied on diabetes, friedman1 and the sine; the other five are held out.
 
-Each split has 60 % of the rows to train, 20 % to tune and 20 % to test. Inputs and targets are standardised
+Each split has 60% of the rows to train, 20% to tune and 20% to test. Inputs and targets are standardised
 by the training rows, so the NLL, the CRPS, widths and errors are in units of the targets' deviation. One
 network for each split, two hidden layers of 64 units, is trained by 200 epochs of Adam and given to all
 methods; the ensemble has four more. The methods:
@@ -296,7 +296,7 @@ def print_counts(means: dict[str, dict[str, np.ndarray]]) -> None:
         theirs = np.array([each[other] for each in means.values()])
         for place, name in ((0, "NLL"), (1, "CRPS")):
             print(f"- {other}, {name}: on {int((ours[:, place] <= theirs[:, place]).sum())}")
-    print(f"\ncoverage of 90 % intervals: {', '.join(f'{100 * each:.1f}' for each in ours[:, 2])}")
+    print(f"\ncoverage of 90% intervals: {', '.join(f'{100 * each:.1f}' for each in ours[:, 2])}")
     for i, name in enumerate(SETS):
         for place, kind in ((0, "mean"), (1, "median")):
             ratios = ours[:, len(COLUMNS) + 2 * i + place]

@@ -63,7 +63,7 @@ def print_digits(splits: int) -> None:
             100 * metrics.accuracy(model(scale * data.test_images).softmax(1), data.test_labels)
             for scale in (1, 1.5, 2)
         ]
-    print(f"\naccuracy on digits, × 1.5 and × 2: {', '.join(f'{each:.1f}' for each in right)} %\n")
+    print(f"\naccuracy on digits, × 1.5 and × 2: {', '.join(f'{each:.1f}' for each in right)}%\n")
 
 
 def print_tables(splits: int) -> None:
@@ -91,8 +91,8 @@ def tables() -> dict[str, tuple[np.ndarray, np.ndarray]]:
         "breast cancer": (cancer.data, cancer.target),
         "wine": (wine.data, wine.target),
         "digits, 8 × 8": (small.data, small.target),
-        "20 % of labels flipped": datasets.make_classification(2000, 20, **noisy),
-        "30 % of labels flipped": datasets.make_classification(3000, 30, **noisier),
+        "20% of labels flipped": datasets.make_classification(2000, 20, **noisy),
+        "30% of labels flipped": datasets.make_classification(3000, 30, **noisier),
     }
 
 

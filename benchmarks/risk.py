@@ -50,7 +50,7 @@ def main() -> None:
     low, high = stats.binom.interval(0.999, draws, 1 - LEVEL)
     print(
         f"Of {draws:,} calibration sets, how many exceed the risk on the population. The chance of each is "
-        f"at most {1 - LEVEL:.0%}: if it were exactly that, {low:.0f} to {high:.0f} would (99.9 %).\n"
+        f"at most {1 - LEVEL:.0%}: if it were exactly that, {low:.0f} to {high:.0f} would (99.9%).\n"
     )
     print("| data | thresholds | risk | points | exceeded | at most | promised | accepted | risk there |")
     print("|---|---|--:|--:|--:|--:|--:|--:|--:|")

@@ -4,7 +4,7 @@
 
 The test digits without tuning points are scored once at each angle. Each draw takes calibration points and a
 batch of others from them at random. Without rotation both are then drawn alike, and the number of alarms at
-5 % is at most binomial: limits that are left with a probability of 0.01 on each side are printed. Prints the
+5% is at most binomial: limits that are left with a probability of 0.01 on each side are printed. Prints the
 tables of docs/decisions.md.
 """
 
@@ -71,7 +71,7 @@ def of(scores: Tensor) -> ShiftTest:
 
 def print_detectable() -> None:
     sizes = (1, 5, 20, 50, 100, 500)
-    print("Detectable AUROC (5 %, power 80 %):\n")
+    print("Detectable AUROC (5%, power 80%):\n")
     print(f"| calibration points | {' | '.join(f'batch of {m}' for m in sizes)} |")
     print(f"|--:|{'--:|' * len(sizes)}")
     for n in (100, 200, 1000, 10000):
@@ -105,7 +105,7 @@ def print_power(scores: dict[int, Tensor], right: dict[int, Tensor], n: int, dra
 
 def print_false_alarms(scores: Tensor, draws: int) -> None:
     low, high = (stats.binom(draws, LEVEL).ppf(each) / draws for each in (0.01, 0.99))
-    print(f"\nFalse alarms of {draws:,} draws; limits at exactly 5 %: {low:.1%} to {high:.1%}\n")
+    print(f"\nFalse alarms of {draws:,} draws; limits at exactly 5%: {low:.1%} to {high:.1%}\n")
     print("| calibration points | batch | alarms | at most the upper limit |")
     print("|--:|--:|--:|---|")
     for n in CALIBRATIONS:
@@ -115,16 +115,16 @@ def print_false_alarms(scores: Tensor, draws: int) -> None:
 
 
 def print_one_set(scores: Tensor) -> None:
-    """Rates of false alarms of one calibration set: 5 % is the mean over all sets.
+    """Rates of false alarms of one calibration set: 5% is the mean over all sets.
 
     Points are drawn with replacement, so that a calibration set says nothing of the points of the batches.
     """
-    print(f"\nFalse alarms of one calibration set: the middle 95 % of {FIXED_SETS:,} sets\n")
+    print(f"\nFalse alarms of one calibration set: the middle 95% of {FIXED_SETS:,} sets\n")
     print("| calibration points | batch | mean | from | to |")
     print("|--:|--:|--:|--:|--:|")
     generator = torch.Generator().manual_seed(0)
     for n, m in ((200, 20), (200, 50), (1000, 20), (1000, 50), (1000, 200), (5000, 20), (5000, 50)):
-        # The largest U with p ≤ 5 %.
+        # The largest U with p ≤ 5%.
         most = bisect_right(range(m * n), LEVEL, key=lambda u, m=m, n=n: exact_tail(m, n, u)) - 1
         rates = []
         for _ in range(FIXED_SETS):

@@ -133,7 +133,7 @@ def main() -> None:
     accuracy, nll = measures["accuracy"], measures["nll"]
     print(f"new preferences: {accuracy:.1%} predicted, NLL {nll:.3f} (a coin: {math.log(2):.3f})")
     print(f"best of {ANSWERS}             promised   given    kept   worse than an ordinary answer")
-    for name, found in (("the mean", by_mean), ("the 10 % quantile", by_quantile)):
+    for name, found in (("the mean", by_mean), ("the 10% quantile", by_quantile)):
         numbers = f"{found.promised:8.2f}{found.given:8.2f}{found.kept:8.0%}{found.worse:8.0%}"
         print(f"  by {name:18}{numbers}")
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from bitbayes.structures import CURVATURES, KronCurvature, KronGaussian, Precision
 
 # d = τ^damping. The paper damps each factor by √τ in its last-layer method (LLLA), and by τ over all layers
-# (KFLA). So its two methods differ on a network that has one layer: by 67 % in an example.
+# (KFLA). So its two methods differ on a network that has one layer: by 67% in an example.
 LLLA_DAMPING, KFLA_DAMPING = 0.5, 1.0
 
 

@@ -11,7 +11,7 @@ from scipy import stats  # type: ignore[import-untyped,unused-ignore]
 
 
 class Compared(NamedTuple):
-    """A mean difference, half the width of its 95 % interval, and the two-sided p-value of no difference."""
+    """A mean difference, half the width of its 95% interval, and the two-sided p-value of no difference."""
 
     mean: float
     margin: float

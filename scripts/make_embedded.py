@@ -43,7 +43,7 @@ def main() -> None:
         "command": "python scripts/make_embedded.py --source DATA",
         "choice": f"class-balanced, within a class at random, in random order; numpy default_rng({SEED})",
         "lenet": {
-            "training": f"Adam, learning rate 1e-3, divided by 10 at 50, 75 and 90 % of {EPOCHS} epochs, "
+            "training": f"Adam, learning rate 1e-3, divided by 10 at 50, 75 and 90% of {EPOCHS} epochs, "
             f"weight decay 5e-4, batches of {BATCH_SIZE}, crop with padding 2 on half of the images, "
             f"seed {SEED}",
             "weights": "rounded to float16; the accuracy is that of the rounded network",

@@ -34,7 +34,7 @@ def test_settings_and_predictions_are_those_of_a_laplace(k, options):
         assert value == (None if chosen is None else pytest.approx(chosen, rel=1e-6)), name
     assert bayes.settings.has_residual == (bayes.known_residual is not None)
     probabilities, scores = passed.predict(bayes.settings)
-    # Over all layers deviations are interpolated between priors to 2 %, and logits are of the size of 1.
+    # Over all layers deviations are interpolated between priors to 2%, and logits are of the size of 1.
     close = 0.01 if bayes.layers == "all" else 1e-9
     torch.testing.assert_close(probabilities, bayes.predict_proba(x), rtol=0, atol=close)
     torch.testing.assert_close(scores, bayes.score(x), rtol=0, atol=10 * close)

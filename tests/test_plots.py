@@ -67,7 +67,7 @@ def test_reliability_draws_the_bins_of_the_metric(ax):
     )
     (steps,) = ax.child_axes[-1].patches
     assert (steps.get_data().values == found.count.numpy()).all()
-    assert labels(ax) == [f"bitbayes: ECE {100 * metrics.ece(probs, y, 8):.1f} %"]
+    assert labels(ax) == [f"bitbayes: ECE {100 * metrics.ece(probs, y, 8):.1f}%"]
     assert ax.lines[1].get_color() == plots.COLOURS["bitbayes"]
 
 
@@ -107,7 +107,7 @@ def test_risk_coverage_draws_the_curve_of_the_metric(ax):
         found = metrics.risk_coverage(each, correct)
         x, y = xy(line)
         assert numpy.allclose(x, 100 * found.coverage) and numpy.allclose(y, 100 * found.risk)
-    assert labels(ax)[0] == f"plain: mean {100 * metrics.aurc(scores, correct):.2f} %"
+    assert labels(ax)[0] == f"plain: mean {100 * metrics.aurc(scores, correct):.2f}%"
     with pytest.raises(ArgumentError, match=r"\['a'\] and correct has \['b'\]"):
         plots.risk_coverage({"a": scores}, {"b": correct})
 
@@ -121,7 +121,7 @@ def test_histograms_show_both_sets_and_the_threshold(ax):
     assert labels(ax) == [
         "data",
         f"letters: {through} of 100 get through",
-        "threshold: accepts 90 % of the data",
+        "threshold: accepts 90% of the data",
     ]
     areas = []
     for patch in ax.patches:  # the outline of steps: each height is there twice, at both ends of its bin
@@ -275,12 +275,12 @@ def test_intervals_are_those_of_the_prediction_and_of_the_function_alone(ax, out
     assert numpy.allclose(xy(line)[1], prediction.mean[order, output])
     assert xy(points)[0].tolist() == list(range(50)) and numpy.allclose(xy(points)[1], y[order, output])
     whole = prediction.interval(0.8)[order, output]
-    half = 1.2815515655 * prediction.variance[order, output].sqrt()  # the quantile of 90 %
+    half = 1.2815515655 * prediction.variance[order, output].sqrt()  # the quantile of 90%
     own = torch.stack([prediction.mean[order, output] - half, prediction.mean[order, output] + half], 1)
     for place, expected in enumerate((whole, own)):
         drawn = [ends for _, ends in sorted(band(ax, place).items())]
         assert numpy.allclose(drawn, expected, atol=1e-5)
-    assert labels(ax) == ["80 % of targets", "the function alone", "mean", "targets"]
+    assert labels(ax) == ["80% of targets", "the function alone", "mean", "targets"]
 
 
 def test_intervals_along_an_input_are_in_its_order_and_need_no_targets(ax):
@@ -322,6 +322,6 @@ def test_the_coverage_curve_is_the_share_of_targets_inside(ax):
     assert (numpy.diff(xy(ours)[1]) >= 0).all() and numpy.abs(xy(ours)[0] - xy(ours)[1]).max() < 8
     assert (xy(plain)[1] < xy(plain)[0]).all()
     inside = 100 * metrics.interval_coverage(sure.interval(0.9), y)
-    assert labels(ax)[1] == f"plain: {inside:.0f} % in intervals of 90 %"
+    assert labels(ax)[1] == f"plain: {inside:.0f}% in intervals of 90%"
     with pytest.raises(ArgumentError, match="shapes"):
         plots.coverage_curve(prediction, y[:, :1])

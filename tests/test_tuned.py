@@ -49,7 +49,7 @@ def test_tune_keeps_the_confidences_of_its_final_predictions(k, objective, optio
     tuned, probabilities = bayes._tuned, bayes.predict_proba(x)
     wrong = probabilities.argmax(1) != y
     expected = TunedData.of((), probabilities.amax(1), wrong)
-    # Over all layers, tuning interpolates deviations between priors, to 2 %.
+    # Over all layers, tuning interpolates deviations between priors, to 2%.
     tolerance = 0.02 if bayes.layers == "all" else 1e-9
     assert tuned.points == 90
     if bayes.layers == "last":

@@ -62,10 +62,10 @@ QUANTITIES = {
 
 PROMISES = (
     "What the default promises: accuracy within 0.2 points of the plain network's; NLL at most that of "
-    "temperature scaling (or above it by less than 2 %, or by less than one standard error of the "
+    "temperature scaling (or above it by less than 2%, or by less than one standard error of the "
     "difference), ECE at most 0.1 points above; AUROC of `score` at least that of the plain network's "
     "largest probability less 0.2 points, on other images at least that of its energy less 0.5, and at "
-    "least 99.9 % far away; there, confidence within 2 points of 1/k."
+    "least 99.9% far away; there, confidence within 2 points of 1/k."
 )
 
 

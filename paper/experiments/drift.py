@@ -91,7 +91,7 @@ def drifted(inputs: Tensor, severity: int, seed: int) -> Iterator[Tensor]:
     - A third of the columns moves by half a deviation for each severity, each up or down.
     - A third of the columns is multiplied by 1 + severity/2.
     - Noise of 0.4 deviations for each severity in all columns.
-    - 15 % of the columns for each severity stay at the mean: a sensor that is dead.
+    - 15% of the columns for each severity stay at the mean: a sensor that is dead.
     """
     count, columns = inputs.shape
     generator = torch.Generator().manual_seed(seed)

@@ -280,7 +280,7 @@ def show(values: dict[str, Any], report: Report) -> None:
         [
             *("Set", "Rows", "Classes"),
             *(TITLES[key] for key in methods),
-            *("Default / temperature scaling [95 % interval]", "p"),
+            *("Default / temperature scaling [95% interval]", "p"),
         ],
         [_likelihood_row(data, methods, each) for data, each in _zip(values["sets"], likelihood.cells)],
         *_verdicts(claims),
@@ -301,7 +301,7 @@ def show(values: dict[str, Any], report: Report) -> None:
         [
             *("Set", "Strangers"),
             *(f"{TITLES[key]}, {BY[key]}" for key in methods),
-            "Default − energy: AUROC [95 % interval], p",
+            "Default − energy: AUROC [95% interval], p",
             "FPR95, p",
             "Confidence: temperature scaling, default",
         ],
@@ -370,7 +370,7 @@ def _stranger_row(data: dict[str, Any], methods: list[str], auroc: Cell, fpr95: 
         f"{gain:+.1f} [{gain - margin:+.1f}, {gain + margin:+.1f}], {_p(auroc.p)}",
         f"{100 * fpr95.result.mean:+.0f}, {_p(fpr95.p)}",
     ]
-    confidences = f"{mean('temperature', 'mmc'):.0f}, {mean('default', 'mmc'):.0f} %"
+    confidences = f"{mean('temperature', 'mmc'):.0f}, {mean('default', 'mmc'):.0f}%"
     return [data["name"], auroc.strangers, *cells, *differences, confidences]
 
 

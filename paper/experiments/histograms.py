@@ -121,4 +121,4 @@ def draw_histogram(axes: Axes, key: str, each: dict[str, Any]) -> None:
     axes.set(xlim=(low, 100), ylim=(0, 1), yticks=[])
     axes.spines["left"].set_visible(False)
     axes.set_title(each["methods"][key]["title"], loc="left", pad=2)
-    axes.set_title(f"AUROC {shares['auroc']:.1f} %", loc="right", pad=2, fontsize=8.5)
+    axes.set_title(f"AUROC {shares['auroc']:.1f}%", loc="right", pad=2, fontsize=8.5)

@@ -159,7 +159,7 @@ def _cell(promise: Promise, values: Values) -> dict[str, Any]:
 
 
 def half_width(numbers: Each, overlap: float = 0.0) -> float | None:
-    """Half of the 95 % interval of a mean by Student's t; None for a single number.
+    """Half of the 95% interval of a mean by Student's t; None for a single number.
 
     overlap: the number of test points to that of training points, if the numbers are of random splits of the
         same data (Nadeau and Bengio 2003).
@@ -279,7 +279,7 @@ def show(values: dict[str, Any], report: Report) -> None:
         "## One network",
         "",
         f"`bb.Laplace(model).fit(train).tune(validation)`, the mean over trainings ({trainings}) with its "
-        f"{LEVEL} % interval by Student's t. Below it the best rival of the same cost, which is one network "
+        f"{LEVEL}% interval by Student's t. Below it the best rival of the same cost, which is one network "
         "in at most 1.5 passes: the plain network, temperature scaling, laplace-torch's last layer where it "
         "was run, and for strangers six detectors. The rival was picked by its own result on the test "
         "images, and the default was not. **Behind**, ahead or level: by the interval of the difference in "
@@ -335,7 +335,7 @@ def _misses(values: Values) -> list[str]:
             counts[cell["verdict"]] += 1
             if cell["verdict"] == "behind":
                 size = abs(cell["gain"]) / max(abs(_mean(cell["ours"])), 1e-12)
-                digits, unit = promise.digits, " %" if promise.unit else ""
+                digits, unit = promise.digits, "%" if promise.unit else ""
                 ours, theirs = (f"{_mean(cell[key]):.{digits}f}{unit}" for key in ("ours", "theirs"))
                 row = promise.title[0].lower() + promise.title[1:]
                 text = f"- **{title}, {row}**: {ours}, and {_in_a_sentence(cell['rival'])} has {theirs}."

@@ -410,9 +410,9 @@ def table_lines(values: dict[str, Any], keys: list[str], parts: dict[str, str]) 
         "should be told apart is a matter of taste, so no number is the best there.\n",
         *measure_table([*rows, *detectors], told),
         "\n## Confidence\n\nMean confidence on strangers, in %. A blind guess is "
-        f"{100 / values['classes']:g} %.{still_read}\n",
+        f"{100 / values['classes']:g}%.{still_read}\n",
         *measure_table(rows, percent("mmc")),
-        "\n## Accepted\n\nThe share of strangers above the score that 95 % of the test data exceed, in %.\n",
+        "\n## Accepted\n\nThe share of strangers above the score that 95% of the test data exceed, in %.\n",
         *measure_table(rows, percent("accepted")),
     ]
 

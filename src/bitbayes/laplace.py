@@ -445,8 +445,8 @@ class Laplace(ModelWrapper):
 
         If `prior_variance` is a mapping, each layer gets its own, which only "evidence" can choose. With
         `layers="all"`, candidates are compared with standard deviations that are interpolated between 18
-        priors (to 0.6 %, near the ends of the range 2 %). With `covariance="draws"` these are 12 priors
-        (3.5 % and 10 %), on at most 1,500 points, which are chosen at random. Candidates are compared by the
+        priors (to 0.6%, near the ends of the range 2%). With `covariance="draws"` these are 12 priors
+        (3.5% and 10%), on at most 1,500 points, which are chosen at random. Candidates are compared by the
         closed form even if the predictive is "sampled_networks".
 
         Warns (`EdgeWarning`) if the chosen prior variance is the first or the last candidate, and
@@ -799,7 +799,7 @@ class Laplace(ModelWrapper):
         tested in a fixed order, from strict to loose, until one fails (p > 1 − level); the last that has
         passed is returned. Nothing is asymptotic, and nothing is assumed but that new inputs are drawn as the
         calibration data were. Without errors, ⌈ln(1 − level)/ln(1 − risk)⌉ accepted points suffice: 59 for
-        5 % at 0.95. A `DataError` says so where no threshold can promise the risk.
+        5% at 0.95. A `DataError` says so where no threshold can promise the risk.
 
         The thresholds tested are quantiles of the confidences of the data of `tune`, and begin at the
         strictest that these let expect to pass. If nothing was tuned, or with `loss`, they are 19 fixed ones,
@@ -902,7 +902,7 @@ class Laplace(ModelWrapper):
             within: "class": the coverage is that in each class, with a quantile of its own. Labels of groups,
                 one for each point in the order of the loader: the same in each group, and the result is
                 called with `groups=`. Each class or group needs the least number of points.
-            threshold: the score below which an input gets the full set. By default 99 % of the calibration
+            threshold: the score below which an input gets the full set. By default 99% of the calibration
                 data have a score that is at least as large. With -math.inf no input is refused.
             progress: as for `fit`.
 
@@ -959,7 +959,7 @@ class Laplace(ModelWrapper):
 
         U = Σ [cᵢ ≤ sⱼ] over the n scores c of the calibration data and the m scores s of a batch, and
         p = P(U' ≤ U), where U' is U of m + n points in random order (Mann–Whitney). If the batch is drawn as
-        the calibration data were, p ≤ 0.05 has a probability of at most 5 %, whatever the model and also for
+        the calibration data were, p ≤ 0.05 has a probability of at most 5%, whatever the model and also for
         few points; for many, `ShiftTest` takes the normal law. It is the mean over calibration sets: many
         batches that are compared with one small set may have more alarms, or fewer. Of one input, p is
         (1 + #{c ≤ s})/(n + 1).
@@ -1105,7 +1105,7 @@ class Laplace(ModelWrapper):
         and Weights & Biases take the keys as they are, if the names are made of letters, digits and
         underscores (`metrics.log_names`).
 
-        In regression the keys are "rmse", "nll", "crps", "coverage90" and "width90" (of 90 % intervals) and
+        In regression the keys are "rmse", "nll", "crps", "coverage90" and "width90" (of 90% intervals) and
         "quantile_error". Outliers have "NAME/widening" in the place of "NAME/mmc": the mean deviation there,
         relative to that on the data.
 

@@ -129,7 +129,7 @@ class Draws:
     A prediction takes about two forward passes for each draw, whatever the number of classes. The exact
     covariance takes k − 1 backward passes, and the products of these derivatives.
 
-    With S draws the standard error of an estimated variance is √(2/S) of it: 32 % for 20 draws. That of a
+    With S draws the standard error of an estimated variance is √(2/S) of it: 32% for 20 draws. That of a
     mean of variances is smaller. All points share the draws.
 
     Args:

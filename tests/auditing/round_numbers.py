@@ -77,7 +77,7 @@ def outlier_scores(confidence: float, auroc: float, fpr95: float, change: str = 
 
 def outlier_set(name: str, kind: str, **scores: OutlierScores) -> OutlierSet:
     histogram = [100] + [0] * (HISTOGRAM_BINS - 1)
-    # As many get through at each share as at 95 %, but all of them if all test inputs are kept.
+    # As many get through at each share as at 95%, but all of them if all test inputs are kept.
     passing = {m: Passing(histogram, [s.fpr95] * (len(KEPT_SHARES) - 1) + [1.0]) for m, s in scores.items()}
     return OutlierSet(name, kind, 100, scores, passing)
 

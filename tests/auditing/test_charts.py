@@ -37,7 +37,7 @@ def test_the_trade_off_has_better_methods_at_the_lower_left(audit: Audit) -> Non
     root = drawn(charts.draw_trade_off(audit, "a <description>"))
     assert root.get("aria-label") == "a <description>"
     at = {m: centre(of_class(root, "fill", m)[0]) for m in audit.methods}
-    # ECE: bitbayes 1 %, temperature 2 %, plain and energy 9 %. What gets through: 10 and 40 %.
+    # ECE: bitbayes 1%, temperature 2%, plain and energy 9%. What gets through: 10 and 40%.
     assert at["bitbayes"][0] < at["temperature"][0] < at["plain"][0]
     assert at["bitbayes"][1] > at["plain"][1]  # y grows downwards
     (curve,) = of_class(root, "curve")
@@ -78,7 +78,7 @@ def test_errors_are_drawn_against_the_share_that_is_accepted(audit: Audit) -> No
         assert places(line)[0][1] > places(line)[-1][1]  # the fewer are accepted, the fewer are wrong
     (promised,), (ring,) = of_class(root, "promised"), of_class(root, "limit")
     assert audit.promise is not None
-    # 6 of 360 are wrong, and 5 % is promised.
+    # 6 of 360 are wrong, and 5% is promised.
     assert centre(ring)[1] > float(promised.get("y1") or 0)
     few = replace(audit.promise, accepted=100)
     assert not of_class(drawn(charts.draw_selective(replace(audit, promise=few), "")), "limit")

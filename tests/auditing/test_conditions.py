@@ -18,7 +18,7 @@ def failures(audit: Audit, *texts: str) -> list[str]:
         ("ece>0.05", False),
         ("ece > 0.5%", True),
         ("ece>=1%", True),
-        ("ece >= 1 %", True),  # as the report writes it
+        ("ece >= 1%", True),  # as the report writes it
         ("accuracy<0.9", True),
         ("accuracy<=0.8", False),
         ("plain.ece>0.05", True),

@@ -94,7 +94,7 @@ def test_outliers_have_their_own_names(test_examples: TestExamples) -> None:
 def test_an_example_gets_through_from_the_share_whose_threshold_it_reaches(
     test_examples: TestExamples,
 ) -> None:
-    # The made-up threshold of a share is 1 − share/2, so 0.6 gets through from 80 % on.
+    # The made-up threshold of a share is 1 − share/2, so 0.6 gets through from 80% on.
     (found,) = [
         each for each in chosen(test_examples, ("cars", "given", surest(10, 0.6))) if each.source == "cars"
     ]

@@ -15,7 +15,7 @@ def test_the_worst_is_first_and_few_points_are_last() -> None:
     names = ["a"] * 40 + ["b"] * 40 + ["c"] * 3
     probs = torch.tensor([[0.9, 0.1]]).repeat(83, 1)
     probs[40:60], probs[80:] = torch.tensor([0.2, 0.8]), torch.tensor([0.1, 0.9])
-    scores = torch.where(torch.arange(83) < 50, 1.0, 0.0)  # the threshold of 95 % is 0.525
+    scores = torch.where(torch.arange(83) < 50, 1.0, 0.0)  # the threshold of 95% is 0.525
     by = {"plain": Rated(probs, scores)}
     b, a, c = score_segments(by, labels, names, {"plain": ranking("score")}, "plain")
     assert [(each.name, each.size, each.few) for each in (b, a, c)] == [

@@ -24,7 +24,7 @@ def test_the_errors_of_each_share_are_those_of_the_surest() -> None:
     [
         (0.0, 10_000, 0.01),
         (0.03, 10_000, 0.02),
-        (0.0, 300, 0.02),  # 299 right answers are needed for 1 %: more than half of them
+        (0.0, 300, 0.02),  # 299 right answers are needed for 1%: more than half of them
         (0.0, 20, 0.3),
         (0.9, 10_000, 0.3),
     ],

@@ -20,7 +20,7 @@ SMALLEST_TEXT = 11
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory):
-    """A report in which all that is possible is shown, and 96 of 100 cars get through if 96 % are kept."""
+    """A report in which all that is possible is shown, and 96 of 100 cars get through if 96% are kept."""
     audit = make_audit()
     cars = audit.outliers[0]
     rising = replace(cars.passing["bitbayes"], share=KEPT_SHARES)
@@ -77,7 +77,7 @@ def test_examples_follow_the_slider(page, address):
     bars = page.locator(".example").first.locator("small")
     assert [bars.nth(i).inner_text().split("– ")[1] for i in range(2)] == ["gets through", "refused"]
     page.locator("#kept").fill("55")
-    # The plain network lets it through from 60 % on, and bitbayes never.
+    # The plain network lets it through from 60% on, and bitbayes never.
     assert [bars.nth(i).inner_text().split("– ")[1] for i in range(2)] == ["refused", "refused"]
 
 

@@ -68,7 +68,7 @@ def test_the_risk_of_points_with_several_conformities_is_that_of_a_loop(coverage
 
 
 def test_if_all_may_be_lost_the_largest_conformity_is_taken():
-    """Two points of 99 have labels, and 5 % may be lost: no threshold among theirs is too high."""
+    """Two points of 99 have labels, and 5% may be lost: no threshold among theirs is too high."""
     found = conformal_quantile(
         torch.tensor([0.2, 0.7]), Fraction(19, 20), weights=torch.ones(2).double(), points=99
     )

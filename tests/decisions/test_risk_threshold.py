@@ -167,7 +167,7 @@ def test_the_loss_of_mistakes_ranks_as_the_confidence_does():
 
 
 DRAWS = 400
-# Of so many draws with a chance of 5 %, more than this are too many with a probability of 1e-4.
+# Of so many draws with a chance of 5%, more than this are too many with a probability of 1e-4.
 MOST = stats.binom.isf(1e-4, DRAWS, 0.05)
 
 
@@ -196,7 +196,7 @@ def test_the_risk_is_promised(risk, loss, tunes):
 
 
 def test_it_is_promised_where_the_confidence_ranks_nothing():
-    """One of nine predictions is wrong above every threshold: each promise of 10 % is broken."""
+    """One of nine predictions is wrong above every threshold: each promise of 10% is broken."""
     confidence = torch.linspace(1, 0.5, 2000, dtype=torch.float64)
     y = (torch.arange(2000) % 9 == 0).long()
     p = torch.stack([confidence, 1 - confidence], 1)
@@ -330,7 +330,7 @@ def test_where_nothing_can_be_promised_the_error_says_how_many_points_it_takes(p
     p = torch.tensor([[0.9, 0.1]]).expand(1000, 2)
     tuned = TunedData.of((), torch.full((50,), 0.9), torch.zeros(50))
     y = torch.zeros(1000, dtype=torch.long)
-    y[:8] = 1  # 0.8 % of errors, for a risk of 1 %
+    y[:8] = 1  # 0.8% of errors, for a risk of 1%
     with pytest.raises(DataError, match=r"1,000 have a confidence .* errors of 8 in all.*about") as error:
         RiskThreshold.of(p, y, risk=0.01, level=0.95, tuned=tuned)
     points = int(str(error.value).split("about ")[1].split()[0].replace(",", ""))
@@ -372,7 +372,7 @@ def test_it_takes_more_points_than_there_were():
         ({"by": "energy"}, "by='energy'"),
         ({"risk": 0}, "between 0 and 1"),
         ({"risk": 1.0}, "between 0 and 1"),
-        ({"risk": "5 %"}, "between 0 and 1"),
+        ({"risk": "5%"}, "between 0 and 1"),
         ({"risk": math.nan}, "between 0 and 1"),
         ({"risk": 0.1, "level": 1}, "level=1"),
         ({"risk": 0.1, "level": 0.0}, "level=0.0"),

@@ -90,7 +90,7 @@ def test_the_p_value_of_one_input_is_its_rank(n):
         for score in (known[place] - 1e-9, known[place], known[place] + 1e-9):
             expected = (1 + int((known <= score).sum())) / (n + 1)
             assert compared(known, score[None]).p_value == pytest.approx(expected, rel=1e-12)
-    if n == 199:  # an alarm at 5 % is not lost to rounding
+    if n == 199:  # an alarm at 5% is not lost to rounding
         assert compared(known, known[8:9]).p_value == 0.05
 
 
@@ -172,7 +172,7 @@ def test_the_exact_law_ends_where_it_says():
 
 @pytest.mark.parametrize(("m", "n"), [(1, 99), (1, 30), (5, 40), (20, 200), (60, 60)])
 def test_false_alarms_are_as_many_as_the_level_allows(m, n):
-    """The largest attainable p ≤ 5 % is the probability of an alarm. Rounded scores have ties."""
+    """The largest attainable p ≤ 5% is the probability of an alarm. Rounded scores have ties."""
     draws, generator = 3000, torch.Generator().manual_seed(m + n)
     level = max(p for u in range(m * n) if (p := exact_tail(m, n, u)) <= 0.05)
     alarms = tied = 0

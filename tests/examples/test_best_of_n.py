@@ -18,7 +18,7 @@ SPEC.loader.exec_module(example)
 def test_a_quantile_promises_less_and_keeps_it_more_often(capsys):
     example.main()
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 4 and "by the mean" in lines[2] and "by the 10 % quantile" in lines[3]
+    assert len(lines) == 4 and "by the mean" in lines[2] and "by the 10% quantile" in lines[3]
     # The columns: promised, given, kept, worse.
     mean, quantile = ([float(each.rstrip("%")) for each in line.split()[-4:]] for line in lines[2:])
     assert quantile[0] < mean[0] and quantile[2] > mean[2] + 5

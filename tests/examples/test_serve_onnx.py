@@ -73,7 +73,7 @@ def test_the_threshold_accepts_the_share_it_was_made_for(path, data):
 
 
 def test_sets_hold_the_true_digit_as_often_as_promised(path, data):
-    """95 % on average; 500 points calibrate it, so it varies by 0.01, and by 0.01 among 500 others."""
+    """95% on average; 500 points calibrate it, so it varies by 0.01, and by 0.01 among 500 others."""
     first = VALIDATION + example.CALIBRATION
     answers = example.Classifier(path)(data.test_images[first:].numpy())
     true = [str(int(each)) for each in data.test_labels[first:]]

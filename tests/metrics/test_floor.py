@@ -47,7 +47,7 @@ def test_labels_drawn_from_the_probabilities_have_such_errors():
         errors.mean().item(), abs=4 * errors.std().item() * math.sqrt(1 / 400 + 1 / 1000)
     )
     outside = ((errors < floor.low) | (errors > floor.high)).double().mean().item()
-    assert 0.01 < outside < 0.1  # 5 %, within four deviations of 400 draws and those of the ends
+    assert 0.01 < outside < 0.1  # 5%, within four deviations of 400 draws and those of the ends
     assert floor.low < floor.mean < floor.high
 
 

@@ -68,7 +68,7 @@ def test_auroc_is_1_for_separated_scores_and_0_for_reversed_ones():
 def test_fpr95_keeps_exactly_19_of_20_and_counts_ties_at_the_threshold():
     inside = scores(0.55, 0.6, *[0.9] * 18)  # the 19th largest is 0.6
     assert metrics.fpr95(inside, scores(0.55, 0.59, 0.6, 0.61)) == 0.5
-    inside = scores(0.55, *[0.9] * 18)  # of 19 points, 18 are only 94.7 %: all must be kept
+    inside = scores(0.55, *[0.9] * 18)  # of 19 points, 18 are only 94.7%: all must be kept
     assert metrics.fpr95(inside, scores(0.54, 0.55, 0.6, 0.61)) == 0.75
 
 

@@ -76,8 +76,8 @@ def test_predictions_by_many_draws_are_near_the_exact_ones(structure, method):
     for bayes in (drawn, exact):
         seeded = {"samples": 4000, "generator": torch.Generator().manual_seed(0)} if method == "mc" else {}
         probabilities.append(bayes.predict_proba(x, method=method, **seeded))
-    # Variances are within 5·√(2/400) = 35 %, so that √(1 + π/8·v) is within 17 %: for a logit of one,
-    # that changes a probability by at most 4 %. Means over 4,000 draws are within 5·0.5/√4000 = 4 %.
+    # Variances are within 5·√(2/400) = 35%, so that √(1 + π/8·v) is within 17%: for a logit of one,
+    # that changes a probability by at most 4%. Means over 4,000 draws are within 5·0.5/√4000 = 4%.
     assert float((probabilities[0] - probabilities[1]).abs().max()) < 0.1
 
 

@@ -37,7 +37,7 @@ def test_labels_are_balanced_and_in_random_order(data, part, per_class):
 def test_images_carry_their_labels(data):
     means = torch.stack([data.train_images[data.train_labels == label].mean(dim=0) for label in range(10)])
     nearest = torch.cdist(data.test_images.flatten(1), means.flatten(1)).argmin(dim=1)
-    # The nearest class mean is right on about 80 % of MNIST; shuffled labels would give 10 %.
+    # The nearest class mean is right on about 80% of MNIST; shuffled labels would give 10%.
     assert (nearest == data.test_labels).float().mean() > 0.7
 
 

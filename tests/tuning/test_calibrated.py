@@ -26,7 +26,7 @@ from bitbayes.tuning.search import COARSE_NATS, stride
 from classifiers import drawn, points, relu_mlp, trained
 from reference import KAPPA
 
-# The steep term begins at so many times the 99 % quantile of the distances, and further out for few points.
+# The steep term begins at so many times the 99% quantile of the distances, and further out for few points.
 # Where its kernel has doubled, the deviation of a difference of logits is so many times the median margin.
 BEYOND, DEVIATIONS = 2.0, 4.0
 LOG_TEMPERATURES = torch.arange(-14.0, 4.0, 0.05, dtype=torch.float64)
@@ -102,7 +102,7 @@ class BruteForce:
         """Assert that what was chosen is the brute-force choice.
 
         The temperature is the vertex of a parabola through costs a quarter apart in log T, which is within
-        0.05 of the least of a cost that is smooth on that scale. A cost is then within 0.1 % of the least,
+        0.05 of the least of a cost that is smooth on that scale. A cost is then within 0.1% of the least,
         and where costs of prior variances differ by less, any of them may be chosen. Costs that differ by
         less than a hundredth of a nat over all points are equal.
         """
@@ -157,7 +157,7 @@ def training_points(k):
 
 @pytest.mark.parametrize("structure", ["diag", "full"])
 def test_over_all_layers_the_choice_is_that_of_exact_covariances(structure):
-    """Deviations are interpolated between priors to 2 %, which moves log T by no more, and costs by less."""
+    """Deviations are interpolated between priors to 2%, which moves log T by no more, and costs by less."""
     model, x, _ = dense.case("mlp", 41)
     model[4].weight.data *= 8
     labels = torch.where(torch.arange(41) % 4 == 0, torch.arange(41) % 3, model(x).argmax(1))
@@ -409,7 +409,7 @@ def test_the_residuals_numbers_are_those_of_plain_formulas(k, layers, residual):
     assert found.class_spread == pytest.approx(max(0.1, statistics.pstdev(from_classes)), rel=1e-9)
     assert 0 < sum(each > 0 for each in from_classes) < len(x)
     energy = bayes.posterior.likelihood.score(bayes.logits(x))
-    # Over all layers the deviations of candidates are interpolated, to 2 %.
+    # Over all layers the deviations of candidates are interpolated, to 2%.
     assert found.score_centre == pytest.approx(
         statistics.median_low(energy.tolist()), rel=1e-12 if layers == "last" else 0.02
     )
@@ -489,7 +489,7 @@ def test_few_points_warn_with_their_number_and_errors():
 
 @pytest.mark.parametrize("count", [10, 20])
 def test_few_points_hardly_raise_the_loss_on_others(embedded, count):
-    """By at most 2 % above the plain network's on average, over draws of the points."""
+    """By at most 2% above the plain network's on average, over draws of the points."""
     bayes, _, (images, labels) = embedded
     passed, n = bb.PassedPoints.of(bayes, [(images, labels)]), len(labels)
     with torch.no_grad():

@@ -135,7 +135,7 @@ def test_the_order_of_the_points_and_batches_do_not_matter(seed):
 
 
 def test_intervals_cover_what_they_promise_on_new_data():
-    """Over the noise of 4,000 new points: a binomial deviation is 0.5 %, five of them."""
+    """Over the noise of 4,000 new points: a binomial deviation is 0.5%, five of them."""
     bayes, x, y = case(n=4000)
     bayes.tune([(x, y)])
     new = torch.randn(4000, 3, dtype=torch.float64)

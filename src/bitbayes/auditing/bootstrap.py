@@ -238,12 +238,12 @@ def weighted_sums(weights: Tensor, values: Tensor) -> Tensor:
 
 
 def intervals(draws: dict[str, Tensor]) -> dict[str, Interval]:
-    """Return the 95 % interval of each score."""
+    """Return the 95% interval of each score."""
     return {name: interval(values) for name, values in draws.items()}
 
 
 def interval(values: Tensor) -> Interval:
-    """Return the ends between which the middle 95 % of the values lie.
+    """Return the ends between which the middle 95% of the values lie.
 
     >>> interval(torch.linspace(0, 1, 1001, dtype=torch.float64))
     [0.025, 0.975]

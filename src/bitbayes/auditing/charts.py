@@ -143,7 +143,7 @@ def draw_selective(audit: Audit, description: str) -> Markup:
 
 
 def draw_rays(audit: Audit, description: str) -> Markup:
-    """Draw the mean confidence against δ, with bands from the 10 % to the 90 % quantile.
+    """Draw the mean confidence against δ, with bands from the 10% to the 90% quantile.
 
     A dashed line marks a blind guess. The limit, if known, is at the right of the axis, above "∞". The
     certificate, if known, is a thick line: the confidence that is not exceeded from its left end on.

@@ -12,9 +12,7 @@ PAPER = "paper"  # the paper's objective, in the details
 # The shares of the test data that a threshold may keep: 50%, 50.5%, …, 100%.
 KEPT_SHARES = [share / 200 for share in range(100, 201)]
 USUAL_SHARE = 0.95  # the share of FPR95
-FEW_POINTS = (
-    30  # of a class or segment: with fewer, an accuracy of 90 % has an interval of 20 points and more
-)
+FEW_POINTS = 30  # of a class or segment: with fewer, an accuracy of 90% has an interval of 20 points and more
 # The number of bins of the histograms of the scores.
 HISTOGRAM_BINS = 24
 
@@ -22,7 +20,7 @@ HISTOGRAM_BINS = 24
 COMPARED_ON_TEST = ("accuracy", "nll", "brier", "ece", "aurc", "augrc")
 COMPARED_ON_OUTLIERS = ("auroc", "fpr95")
 
-Interval = list[float]  # the low and the high end of a 95 % interval
+Interval = list[float]  # the low and the high end of a 95% interval
 
 
 @dataclass(frozen=True)
@@ -30,7 +28,7 @@ class ReliabilityDiagram:
     """The test inputs by confidence, in at most ten groups of about equal size, the least sure first.
 
     Each list has one entry per group: the number of inputs, their mean confidence, and the share of them that
-    is classified correctly. `low` and `high` hold 95 % of what confidence − accuracy would be if the method
+    is classified correctly. `low` and `high` hold 95% of what confidence − accuracy would be if the method
     were perfectly calibrated.
     """
 
@@ -46,12 +44,12 @@ class TestScores:
     """The scores of one method on the test data.
 
     `confidence` is the mean over the inputs. `aurc` and `augrc` rank the inputs by their confidence.
-    `bitbayes.metrics` defines all of them. `intervals` has a 95 % interval for each score, by the bootstrap.
+    `bitbayes.metrics` defines all of them. `intervals` has a 95% interval for each score, by the bootstrap.
     `floor` is the mean calibration error that a perfectly calibrated method with the same confidences would
-    show on as many inputs, and `floor_interval` holds 95 % of what it would show.
+    show on as many inputs, and `floor_interval` holds 95% of what it would show.
 
     `against` says for each other method, by its name, and for each of the measures `COMPARED_ON_TEST`
-    whether this method is "better", "worse" or the "same": the same unless the 95 % interval of the
+    whether this method is "better", "worse" or the "same": the same unless the 95% interval of the
     difference, on the same resamples, excludes 0.
     """
 
@@ -196,10 +194,10 @@ class Segment:
         size: how many inputs it has.
         few: whether these are too few to say much: fewer than `FEW_POINTS`.
         accuracy, confidence: by method.
-        interval: the 95 % interval of the accuracy by method (Clopper and Pearson).
-        noise: by method, what the size of confidence − accuracy is at most in 95 % of cases if the method is
+        interval: the 95% interval of the accuracy by method (Clopper and Pearson).
+        noise: by method, what the size of confidence − accuracy is at most in 95% of cases if the method is
             perfectly calibrated.
-        refused: by method, the share of the inputs below the threshold that accepts 95 % of all test inputs.
+        refused: by method, the share of the inputs below the threshold that accepts 95% of all test inputs.
     """
 
     name: str
@@ -234,7 +232,7 @@ class Promise:
 class RayConfidence:
     """The confidence at δ·x over `size` test inputs x, for each δ.
 
-    `mean`, `low` and `high` map a method to one number per δ: the mean, the 10 % quantile and the 90 %
+    `mean`, `low` and `high` map a method to one number per δ: the mean, the 10% quantile and the 90%
     quantile.
     """
 
@@ -249,7 +247,7 @@ class RayConfidence:
 class ScaledTest:
     """What each method makes of δ·x, over `size` test inputs x: accuracy and mean confidence.
 
-    `refused` is the share below the threshold that accepts 95 % of the test inputs themselves.
+    `refused` is the share below the threshold that accepts 95% of the test inputs themselves.
     `refused_right` is the share that is refused although the answer is right: what refusing costs.
     """
 

@@ -12,7 +12,7 @@ from bitbayes.decisions.binomial import binomial_tail, upper_bound
 from bitbayes.errors import DataError
 
 MOST_SEGMENTS = 200  # more values are no segments
-DEVIATIONS = 1.96  # of a normal distribution: 95 % are within
+DEVIATIONS = 1.96  # of a normal distribution: 95% are within
 
 
 def score_segments(
@@ -70,7 +70,7 @@ def _score(
 
 
 def accuracy_interval(right: int, n: int) -> Interval:
-    """Return the 95 % interval of Clopper and Pearson.
+    """Return the 95% interval of Clopper and Pearson.
 
     >>> accuracy_interval(10, 10)
     [0.6915028921..., 1.0]

@@ -14,7 +14,7 @@ ARROWS = {"better": "▲", "worse": "▼", "same": ""}
 class TableRow:
     """A label and one number per method, in the order of `Audit.methods`.
 
-    `best` marks the best numbers. `intervals` are 95 % intervals, as text. `changes` compares each number
+    `best` marks the best numbers. `intervals` are 95% intervals, as text. `changes` compares each number
     with that of the first column: "better", "worse" or "same". It is "" for the first column itself, and for
     numbers that are not compared.
     """

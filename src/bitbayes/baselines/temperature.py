@@ -62,7 +62,7 @@ class TemperatureScaling(nn.Module):
     >>> model.weight.data.fill_(4.0)
     tensor([[4.]])
     >>> scaled = bb.TemperatureScaling(model).fit(loader)
-    >>> print(f"{scaled.temperature:.2f}")  # three of four right: 4/T = log 3, up to 1 % by the weak prior
+    >>> print(f"{scaled.temperature:.2f}")  # three of four right: 4/T = log 3, up to 1% by the weak prior
     3.60
     """
 

@@ -29,10 +29,10 @@ class ShiftResult:
     """How a batch compares with the calibration data.
 
     p_value: the probability of ranks that are as low or lower, if the batch is drawn as the calibration data
-        were. An alarm at `p_value <= 0.05` is false in at most 5 % of such batches.
+        were. An alarm at `p_value <= 0.05` is false in at most 5% of such batches.
     auroc: P(calibration score > score) + ½ P(both are equal), over pairs of points: ½ if nothing has shifted,
         1 if every input has a lower score than all calibration data.
-    detectable_auroc: the AUROC that a test at 5 % with so many points notices with a probability of 80 %.
+    detectable_auroc: the AUROC that a test at 5% with so many points notices with a probability of 80%.
         It is infinite if there are too few points for any alarm.
     points: the number of inputs in the batch.
     calibration_points: the number of calibration points.
@@ -145,10 +145,10 @@ def normal_tail(known: Tensor, new: Tensor, u: float) -> float:
 
 
 def detectable_auroc(m: int, n: int) -> float:
-    """½ + (z₀.₉₅ + z₀.₈)·√((m + n + 1)/(12mn)), at most 1 (Noether 1987); infinite if no p is below 5 %.
+    """½ + (z₀.₉₅ + z₀.₈)·√((m + n + 1)/(12mn)), at most 1 (Noether 1987); infinite if no p is below 5%.
 
     It takes the variance of U for that without a shift. With fewer than 10 points the AUROC is far from ½,
-    its variance smaller, and the power above 80 %.
+    its variance smaller, and the power above 80%.
 
     >>> [round(detectable_auroc(m, 1000), 2) for m in (20, 50, 100, 500)]
     [0.66, 0.6, 0.58, 0.54]

@@ -16,14 +16,14 @@ class CalibrationFloor(NamedTuple):
     """The ECE of a perfectly calibrated model, over draws of the labels. See `calibration_floor`."""
 
     mean: float
-    low: float  # 2.5 % of the draws are below
-    high: float  # 2.5 % of the draws are above
+    low: float  # 2.5% of the draws are below
+    high: float  # 2.5% of the draws are above
 
 
 def calibration_floor(
     probs: Tensor, bins: int = 15, *, draws: int = 1000, seed: int = 0, weights: Tensor | None = None
 ) -> CalibrationFloor:
-    """Return the `ece` that a perfectly calibrated model with these confidences has: mean and 95 % interval.
+    """Return the `ece` that a perfectly calibrated model with these confidences has: mean and 95% interval.
 
     A draw is Σ_b 1/n · |Σᵢ∈b (zᵢ − cᵢ)|, zᵢ ~ Bernoulli(cᵢ). cᵢ is the confidence of the point i, and zᵢ says
     whether the predicted class is right. So the labels are drawn from the model's own probabilities. Such

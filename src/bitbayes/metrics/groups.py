@@ -100,7 +100,7 @@ def of_scores(scores: Tensor, scores_in: Tensor, *, weights_in: Tensor | None = 
 
 
 def of_values(mean: Tensor, deviation: Tensor, interval: Tensor, targets: Tensor) -> dict[str, float]:
-    """Return the measures of `Laplace.evaluate` in regression; `interval` is that of 90 %."""
+    """Return the measures of `Laplace.evaluate` in regression; `interval` is that of 90%."""
     return {
         "rmse": rmse(mean, targets),
         "nll": gaussian_nll(mean, deviation, targets),

@@ -45,9 +45,9 @@ def auroc(probs_in: Tensor, probs_out: Tensor, *, weights_in: Tensor | None = No
 
 
 def fpr95(probs_in: Tensor, probs_out: Tensor, *, weights_in: Tensor | None = None) -> float:
-    """Return the false positive rate at 95 % true positives: the share of outliers with score ≥ t.
+    """Return the false positive rate at 95% true positives: the share of outliers with score ≥ t.
 
-    t is the `threshold` that accepts 95 % of the in-distribution points. The rate is 0 if all outliers have a
+    t is the `threshold` that accepts 95% of the in-distribution points. The rate is 0 if all outliers have a
     score < t, and 1 if none has.
 
     Args:

@@ -27,7 +27,7 @@ def confidence_along_rays(
     """Draw the confidence at δ·x against δ: its mean over the rows of x, its limit, and a certificate.
 
     A ReLU network becomes certain as δ grows. The blue line is `bayes`, the grey line the network alone. With
-    several rows each line is a mean, in a band from the 10 % to the 90 % quantile. The dashed line is the
+    several rows each line is a mean, in a band from the 10% to the 90% quantile. The dashed line is the
     limit for δ → ∞ (`bayes.limit`). The thick line at the right is a certificate (`bayes.certify`). It begins
     where no unit of the network changes its state any more on any of the rays. From there on the mean
     confidence stays below it. If this is beyond the last δ, it is in the legend only.
@@ -77,18 +77,18 @@ def confidence_along_rays(
     blue = COLOURS["bitbayes"]
     if limit:
         value = 100 * bayes.limit(x).confidence.mean().item()
-        label = f"limit: {value:.1f} %"
+        label = f"limit: {value:.1f}%"
         ax.plot(ends, [value, value], color=blue, linestyle="--", linewidth=1, label=label)
     if certificate:
         certified = bayes.certify(x)
         alpha, value = certified.alpha.max().item(), 100 * certified.confidence.mean().item()
         digits = 0 if alpha >= 10 else 2
-        label = f"{'never' if len(x) == 1 else 'mean never'} above {round_up(value, 0.1):.1f} % "
+        label = f"{'never' if len(x) == 1 else 'mean never'} above {round_up(value, 0.1):.1f}% "
         label += f"from δ = {round_up(alpha, 10.0**-digits):,.{digits}f} on"
         shown = [alpha, ends[1]] if alpha < ends[1] else []  # beyond the last δ it is in the legend only
         ax.plot(shown, [value] * len(shown), color=blue, alpha=0.5, linewidth=4, label=label)
     guess = 100 / classes
-    ax.axhline(guess, color=FAINT_COLOUR, linestyle=":", linewidth=1, label=f"blind guess: {guess:.3g} %")
+    ax.axhline(guess, color=FAINT_COLOUR, linestyle=":", linewidth=1, label=f"blind guess: {guess:.3g}%")
     ax.set(xscale="log", xlabel="δ: the inputs are multiplied by this", ylabel="Confidence, %", ylim=(0, 103))
     ax.legend(frameon=False)
     return ax

@@ -22,8 +22,8 @@ def coverage_curve(
 ) -> Axes:
     """Draw the share of targets inside of their intervals, against the coverage that was asked for.
 
-    The intervals are those of `prediction.interval(coverage)`, for 1 to 99 %. Points on the diagonal are
-    calibrated. Below it the intervals are too narrow. The legend gives the share for intervals of 90 %.
+    The intervals are those of `prediction.interval(coverage)`, for 1 to 99%. Points on the diagonal are
+    calibrated. Below it the intervals are too narrow. The legend gives the share for intervals of 90%.
 
     Args:
         predictions: of n points, as `bayes.predict(x)` returns, or a mapping from the name of each method to
@@ -40,14 +40,14 @@ def coverage_curve(
     >>> narrow = bb.Prediction(mean, torch.zeros_like(mean), torch.full_like(mean, 0.25))
     >>> ax = bb.plots.coverage_curve(narrow, y)
     >>> ax.get_legend().get_texts()[0].get_text()
-    'bitbayes: 59 % in intervals of 90 %'
+    'bitbayes: 59% in intervals of 90%'
     """
     methods = {"bitbayes": predictions} if isinstance(predictions, Prediction) else dict(predictions)
     ax = axes_or_new(ax)
     ax.plot([0, 100], [0, 100], color=FAINT_COLOUR, linestyle="--", linewidth=1)
     for name, style in method_styles(methods).items():
         own = [100 * metrics.interval_coverage(methods[name].interval(each), targets) for each in LEVELS]
-        label = f"{literal(name)}: {own[LEVELS.index(SHOWN)]:.0f} % in intervals of {100 * SHOWN:.0f} %"
+        label = f"{literal(name)}: {own[LEVELS.index(SHOWN)]:.0f}% in intervals of {100 * SHOWN:.0f}%"
         ax.plot([100 * each for each in LEVELS], own, color=style.light, label=label)
     ax.set(xlabel="Coverage asked for, %", ylabel="Targets in the interval, %", xlim=(0, 100), ylim=(0, 100))
     ax.legend(frameon=False)

@@ -26,7 +26,7 @@ def histograms(
     """Draw how a score is distributed on the data and on outliers, and the threshold between them.
 
     The threshold accepts the share `accept` of the data. The legend says how many of 100 outliers it lets
-    through. Each histogram has area 1. The lowest 1 % of each set is counted in the first bin.
+    through. Each histogram has area 1. The lowest 1% of each set is counted in the first bin.
 
     Args:
         inside: of test data, scores `bayes.score(x)` (n,), or probabilities (n, k), scored by confidence.
@@ -43,7 +43,7 @@ def histograms(
     >>> from bitbayes import plots
     >>> ax = plots.histograms(torch.tensor([2.0, 3.0, 4.0]), torch.tensor([0.0, 1.0]))
     >>> [text.get_text() for text in ax.get_legend().get_texts()]
-    ['data', 'outliers: 0 of 100 get through', 'threshold: accepts 95 % of the data']
+    ['data', 'outliers: 0 of 100 get through', 'threshold: accepts 95% of the data']
     """
     sets = by_name(outside, "outliers")
     scores = [_scores(each) for each in (inside, *sets.values())]
@@ -61,7 +61,7 @@ def histograms(
         shown = values.clamp(min=low).numpy()
         ax.hist(shown, edges, density=True, histtype="stepfilled", color=colour, alpha=0.25)
         ax.hist(shown, edges, density=True, histtype="step", color=colour, linewidth=1.5, label=label)
-    label = f"threshold: accepts {100 * accept:g} % of the data"
+    label = f"threshold: accepts {100 * accept:g}% of the data"
     ax.axvline(threshold, color=TEXT_COLOUR, linestyle="--", linewidth=1, label=label)
     ax.set(xlabel=xlabel or ("Confidence" if inside.dim() == 2 else "Score"), ylabel="Density")
     ax.set_ylim(top=1.3 * ax.dataLim.ymax)  # room for the legend

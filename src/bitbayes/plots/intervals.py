@@ -58,7 +58,7 @@ def intervals(
     ax = axes_or_new(ax)
     blue = COLOURS["bitbayes"]
     for band, opacity, label in (
-        (whole, BAND_OPACITY, f"{100 * coverage:.3g} % of targets"),
+        (whole, BAND_OPACITY, f"{100 * coverage:.3g}% of targets"),
         (own, 2 * BAND_OPACITY, "the function alone"),
     ):
         low, high = band[order].T.numpy()

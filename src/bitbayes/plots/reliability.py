@@ -27,7 +27,7 @@ def reliability(
     """Draw the share of correct predictions against the confidence: a reliability diagram.
 
     Points on the diagonal are calibrated. Points below it are overconfident. The bins are those of
-    `metrics.reliability`. The band holds 95 % of the accuracies in bootstrap samples of the points. In a bin
+    `metrics.reliability`. The band holds 95% of the accuracies in bootstrap samples of the points. In a bin
     where all predictions are right, or all are wrong, it has no width. A strip above shows how many points
     each bin holds, on a logarithmic axis. The legend gives the expected calibration error (ECE).
 
@@ -66,7 +66,7 @@ def reliability(
             low, high = _band(count, y / 100, resamples, seed)
             ax.fill_between(x, 100 * low, 100 * high, color=style.light, alpha=BAND_OPACITY, linewidth=0)
         error = 100 * metrics.ece(methods[name], labels, bins)
-        ax.plot(x, y, color=style.light, marker=style.marker, label=f"{literal(name)}: ECE {error:.1f} %")
+        ax.plot(x, y, color=style.light, marker=style.marker, label=f"{literal(name)}: ECE {error:.1f}%")
         strip.stairs(diagram.count.numpy(), edges, color=style.light, linewidth=1.5)
     ax.set(xlabel="Confidence, %", ylabel="Correct, %", xlim=(0, 100), ylim=(0, 103))
     strip.set(yscale="log", ylabel="points", ylim=(0.7, None))

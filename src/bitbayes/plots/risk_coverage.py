@@ -48,7 +48,7 @@ def risk_coverage(
     for name, style in method_styles(methods).items():
         curve = metrics.risk_coverage(methods[name], right[name])
         mean = 100 * metrics.aurc(methods[name], right[name])
-        label = f"{literal(name)}: mean {mean:.2f} %"
+        label = f"{literal(name)}: mean {mean:.2f}%"
         ax.plot(100 * curve.coverage.numpy(), 100 * curve.risk.numpy(), color=style.light, label=label)
     ax.set(xlabel="Accepted, %", ylabel="Mistakes among them, %", xlim=(0, 100))
     ax.set_ylim(bottom=0)

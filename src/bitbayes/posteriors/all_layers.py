@@ -292,8 +292,8 @@ def interpolation_weights(nodes: tuple[float, ...], at: float) -> Tensor:
     """Weights (q,) that combine roots at the nodes (log σ₀², evenly spaced) into the root at another prior.
 
     A cubic spline of σ₀^{-1/2}·L. The slope of a deviation (h + τ)^{-1/2} in log τ changes over a few nats:
-    with 18 nodes over 12 decades the error is at most 0.6 %, and up to 2 % in the outermost intervals; with
-    12 nodes 3.5 %, and 10 %. Mixtures over many h have less.
+    with 18 nodes over 12 decades the error is at most 0.6%, and up to 2% in the outermost intervals; with
+    12 nodes 3.5%, and 10%. Mixtures over many h have less.
 
     >>> weights = interpolation_weights((0.0, 1.0, 2.0, 3.0), 1.0)
     >>> float((weights - torch.tensor([0.0, 1, 0, 0])).abs().max()) < 1e-12

@@ -17,7 +17,7 @@ from bitbayes.rays.ray_gaussian import INFINITE_SCALE, RayGaussian
 class ValueLimit(NamedTuple):
     """How k values behave along n rays δ·x as δ → ∞; each field is (n, k), in float64.
 
-    ratio: the limit of |mean|/deviation. Where it is below 1.64, intervals of 90 % hold 0 from some δ on, and
+    ratio: the limit of |mean|/deviation. Where it is below 1.64, intervals of 90% hold 0 from some δ on, and
         where it is 0, all intervals do: far away nothing is known of the value, not even its sign.
     mean_slope: the limit of mean/δ.
     deviation_slope: the limit of deviation/δ. It is infinite with the residual: the deviation then grows like
