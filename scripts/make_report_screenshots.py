@@ -1,9 +1,9 @@
-"""Take the screenshots of docs/audit.md, in docs/screenshots/.
+"""Take the screenshots in docs/screenshots/, and keep the report as docs/sample_report.html.
 
     bitbayes audit --output report.html
     python scripts/make_report_screenshots.py report.html [--output FOLDER]
 
-It needs Chromium and the extra `browser`.
+FOLDER is that of docs. It needs Chromium and the extra `browser`.
 """
 
 import argparse
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from playwright.sync_api import sync_playwright
 
-FOLDER = Path(__file__).parents[1] / "docs" / "screenshots"
+FOLDER = Path(__file__).parents[1] / "docs"
 # The name of the picture: the width and the height of the screen, and its colours.
 SCREENS = {
     "report.png": (1100, 1000, "light"),
@@ -31,9 +31,10 @@ def main(arguments: list[str] | None = None) -> None:
             context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)
             page = context.new_page()
             page.goto(given.report.resolve().as_uri())
-            page.screenshot(path=given.output / name)
+            page.screenshot(path=given.output / "screenshots" / name)
             context.close()
         browser.close()
+    shutil.copyfile(given.report, given.output / "sample_report.html")
 
 
 if __name__ == "__main__":
