@@ -89,9 +89,10 @@ class Report:
 
     def write_page(self, title: str, *lines: str, extra: str = "") -> None:
         """Write a page of Markdown, with the command that made it below its title."""
-        made = (
-            f"Made by `{self.about['command']}` on {self.about['device']}, in {self.about['seconds']:.0f} s."
-        )
+        made = f"Made by `{self.about['command']}`"
+        if self.about["seconds"] >= 1:  # what takes less has been put together from other numbers
+            made += f" on {self.about['device']}, in {self.about['seconds']:.0f} s"
+        made += "."
         head = [f"# {title}", "", made, ""]
         if self.about["quick"]:
             head += ["**A quick run: these numbers show that the code runs, and nothing else.**", ""]

@@ -60,12 +60,16 @@ def _calibration(part: str, what: str, scale: float = 1.0) -> Callable[[Values, 
     return lambda values, key: [scale * one[part][what] for one in values["methods"][key]]
 
 
-def _auroc(kind: str) -> Callable[[Values, str], Each]:
-    """The mean over the sets of that kind."""
-    return lambda values, key: [
-        100 * statistics.fmean(one["sets"][name]["auroc"] for name in values[kind])
-        for one in values["methods"][key]
-    ]
+def _told_apart(title: str, names: Callable[[Values], list[str]]) -> Promise:
+    """The AUROC, the mean over sets of strangers."""
+
+    def auroc(values: Values, key: str) -> Each:
+        return [
+            100 * statistics.fmean(one["sets"][name]["auroc"] for name in names(values))
+            for one in values["methods"][key]
+        ]
+
+    return Promise(title, "%", 1, 1, auroc, names)
 
 
 def _confidence(name: str) -> Callable[[Values, str], Each]:
@@ -78,11 +82,13 @@ PROMISES = (
     Promise("Calibrated: ECE", "%", 2, -1, _calibration("test", "ece", 100)),
     Promise("Under corruption: NLL", "", 4, -1, _calibration("corrupted", "nll")),
     Promise("Under corruption: ECE", "%", 2, -1, _calibration("corrupted", "ece", 100)),
-    Promise("Strangers near: AUROC", "%", 1, 1, _auroc("near"), lambda values: values["near"]),
-    Promise("Strangers further: AUROC", "%", 1, 1, _auroc("far"), lambda values: values["far"]),
+    _told_apart("Strangers near: AUROC", lambda values: values["near"]),
+    _told_apart("Strangers further: AUROC", lambda values: values["far"]),
     Promise("Noise: confidence", "%", 1, -1, _confidence("Noise")),
     Promise("Test × 2,000: confidence", "%", 1, -1, _confidence("Test × 2000")),
 )
+# What the default is built to win.
+FAR_AWAY = ("Noise: confidence", "Test × 2,000: confidence")
 
 
 def measure(session: Session) -> dict[str, Any]:
@@ -113,6 +119,13 @@ def measure(session: Session) -> dict[str, Any]:
                 name: _cell(promise, values) for name, values in sets.items() if promise.applies_to(values)
             }
             for promise in PROMISES
+        },
+        "strangers_each": {
+            name: {
+                each: _cell(_told_apart(each, lambda values, each=each: [each]), values)  # type: ignore[misc]
+                for each in (*values["near"], *values["far"])
+            }
+            for name, values in sets.items()
         },
         "passes": {
             name: {key: _mean([one["passes"] for one in each]) for key, each in values["methods"].items()}
@@ -216,7 +229,7 @@ def _parts_of(values: Values, test: str, shifted: str, strangers: str) -> dict[s
         key: {
             "test": _calibration(test, "nll")(values, key),
             "shifted": _calibration(shifted, "nll")(values, key),
-            "auroc": _auroc(strangers)(values, key),
+            "auroc": _told_apart("", lambda values: values[strangers]).of(values, key),
         }
         for key in ("temperature", OURS, *PARTS)
     }
@@ -281,14 +294,16 @@ def show(values: dict[str, Any], report: Report) -> None:
         f"`bb.Laplace(model).fit(train).tune(validation)`, the mean over trainings ({trainings}) with its "
         f"{LEVEL}% interval by Student's t. Below it the best rival of the same cost, which is one network "
         "in at most 1.5 passes: the plain network, temperature scaling, laplace-torch's last layer where it "
-        "was run, and for strangers six detectors. The rival was picked by its own result on the test "
-        "images, and the default was not. **Behind**, ahead or level: by the interval of the difference in "
-        "the same trainings. Nine rows are compared on each set, and no interval is corrected for that.",
+        "was run, and for strangers six detectors. The rival is the best of those by its own result on the "
+        "test images. The default was not picked so, but its constants were chosen on other trainings on "
+        "MNIST and CIFAR-10, and one on CIFAR-100. **Behind**, ahead or level: by the interval of the "
+        "difference in the same trainings. Nine rows are compared on each set, and no interval is corrected for that.",
         "",
         *table,
         "",
         f"Strangers: {strangers}.",
         "",
+        *_strangers_each(values),
         *_cost(values),
         *_dearer(values),
         *_part_lines(values),
@@ -326,29 +341,35 @@ def _in_a_sentence(name: str) -> str:
 def _misses(values: Values) -> list[str]:
     """Where the default is clearly behind, the largest gap in units of its interval first."""
     found = []
-    counts = {"ahead": 0, "level": 0, "behind": 0}
+    near, away = (dict.fromkeys(("ahead", "level", "behind"), 0) for _ in range(2))
+
+    def note(cell: Values, title: str, row: str, digits: int, unit: str) -> None:
+        if cell["verdict"] == "behind":
+            size = abs(cell["gain"]) / max(abs(_mean(cell["ours"])), 1e-12)
+            ours, theirs = (f"{_mean(cell[key]):.{digits}f}{unit}" for key in ("ours", "theirs"))
+            text = f"- **{title}, {row}**: {ours}, and {_in_a_sentence(cell['rival'])} has {theirs}."
+            found.append((size, text))
+
     for promise in PROMISES:
-        for name, title in values["sets"].items():
-            if name not in values["cells"][promise.title]:
-                continue
-            cell = values["cells"][promise.title][name]
-            counts[cell["verdict"]] += 1
-            if cell["verdict"] == "behind":
-                size = abs(cell["gain"]) / max(abs(_mean(cell["ours"])), 1e-12)
-                digits, unit = promise.digits, "%" if promise.unit else ""
-                ours, theirs = (f"{_mean(cell[key]):.{digits}f}{unit}" for key in ("ours", "theirs"))
-                row = promise.title[0].lower() + promise.title[1:]
-                text = f"- **{title}, {row}**: {ours}, and {_in_a_sentence(cell['rival'])} has {theirs}."
-                found.append((size, text))
+        for name, cell in values["cells"][promise.title].items():
+            (away if promise.title in FAR_AWAY else near)[cell["verdict"]] += 1
+            row = promise.title[0].lower() + promise.title[1:]
+            note(cell, values["sets"][name], row, promise.digits, "%" if promise.unit else "")
+    for name, cells in values["strangers_each"].items():
+        for kind in ("near", "far"):
+            if len(values["strangers"][name][kind]) > 1:  # what an average above may hide
+                for each in values["strangers"][name][kind]:
+                    note(cells[each], values["sets"][name], f"{each} alone: AUROC", 1, "%")
     lines = [text for _, text in sorted(found, reverse=True)]
-    total = sum(counts.values())
     head = (
-        f"**Of {total} cells, the default is behind its best rival of the same cost in {counts['behind']}, "
-        f"level in {counts['level']} and ahead in {counts['ahead']}.**"
+        f"**Of {sum(near.values())} cells about test data, corruption and strangers, the default is behind "
+        f"its best rival of the same cost in {near['behind']}, level in {near['level']} and ahead in "
+        f"{near['ahead']}. Of {sum(away.values())} far away, for which it is made, it is ahead in "
+        f"{away['ahead']}.**"
     )
     promised = (
-        "The default promises the plain network's accuracy, temperature scaling's calibration, more caution "
-        "under corruption, and that it knows strangers, near and far."
+        "The default aims at the plain network's accuracy, at temperature scaling's calibration, at more "
+        "caution under corruption, and at telling strangers from data, near and far."
     )
     return [f"{promised} {head}", "", "## Where it is behind", "", *(lines or ["Nowhere."])]
 
@@ -388,7 +409,8 @@ def _part_lines(values: Values) -> list[str]:
         "",
         "On images these are the first 2,000 test images, their corruptions, and strangers further away. On "
         "tables they are the test rows, [drifting columns](../drift/tables.md), and rows whose columns were "
-        "shuffled.",
+        "shuffled. Labels in a random order in the fit leave the NLL about as it is. On CIFAR-10 they cost "
+        "AUROC, because the distance from the classes takes them.",
         "",
     ]
     for what, title, digits, best in (
@@ -420,6 +442,18 @@ def _cost(values: Values) -> list[str]:
     return [f"Cost, measured on a GPU that other jobs shared: {'; '.join(texts)}.", ""]
 
 
+def _strangers_each(values: Values) -> list[str]:
+    """Each set of strangers by itself, because averages of two hide which one is missed."""
+    rows = []
+    for name, cells in values["strangers_each"].items():
+        for each, cell in cells.items():
+            word = "**behind**" if cell["verdict"] == "behind" else cell["verdict"]
+            numbers = f"{_mean(cell['ours']):.1f}", f"{_mean(cell['theirs']):.1f}"
+            rows.append([values["sets"][name], each, numbers[0], numbers[1], cell["rival"], word])
+    header = ["Trained on", "Strangers", "bitbayes: AUROC, %", "Best rival", "which is", ""]
+    return ["### Each set of strangers", "", *markdown_table(header, rows), ""]
+
+
 def _dearer(values: Values) -> list[str]:
     """What several networks or passes buy."""
     lines = [
@@ -427,7 +461,7 @@ def _dearer(values: Values) -> list[str]:
         "",
         "An ensemble of all trainings, with one temperature; MC dropout, SWAG and bitbayes over all layers "
         "where they were run, and then accuracy and calibration are those of the first 2,000 test images, "
-        "for all methods.",
+        "for all methods. Here ± is the standard deviation over trainings.",
         "",
     ]
     for name, title in values["sets"].items():
