@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import bitbayes as bb
-from bitbayes.errors import ArgumentError
+from bitbayes.errors import ArgumentError, DataError
 from bitbayes.settings import Settings
 
 
@@ -74,3 +74,11 @@ def test_values_are_refused_with_what_to_do():
     bayes = bb.Laplace(nn.Linear(3, 2), likelihood="gaussian").fit([(x, y)])
     with pytest.raises(ArgumentError, match=r"predicts values.*`Laplace\.tune` and `Laplace\.predict`"):
         bb.PassedPoints.of(bayes, [(x, y)])
+
+
+def test_none_of_the_points_tune_nothing():
+    bayes, x, y = fitted()
+    none = bb.PassedPoints.of(bayes, [(x, y)]).select(torch.arange(0))
+    with pytest.raises(DataError, match="no points to tune on"):
+        none.tune()
+    assert none.predict(bayes.settings)[0].shape == (0, 3)

@@ -8,7 +8,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from bitbayes.errors import ArgumentError
+from bitbayes.errors import ArgumentError, DataError
 from bitbayes.laplace import Laplace
 from bitbayes.model import Batch, Loader
 from bitbayes.options import SAMPLED_NETWORKS
@@ -78,6 +78,8 @@ class PassedPoints:
         Args:
             class_bias: as for `tune`.
         """
+        if not len(self):
+            raise DataError("there are no points to tune on: select one or more")
         posterior, settings = self.bayes.posterior, self.bayes.settings
         # As `tune` does, drawn networks are compared by the closed form.
         name = "auto" if self.bayes.predictive == SAMPLED_NETWORKS else self.bayes.predictive

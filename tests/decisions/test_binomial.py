@@ -53,6 +53,7 @@ def test_the_least_number_of_points(risk, alpha):
     assert (1 - risk) ** n <= alpha < (1 - risk) ** (n - 1)
     assert binomial_tail(0, n, risk) <= alpha < binomial_tail(0, n - 1, risk)
     assert n == math.ceil(-math.log(alpha) / divergence(0.0, risk))
+    assert least_points(1e-310, alpha) > 1e18
 
 
 @pytest.mark.parametrize("errors, n", [(0, 10), (3, 50), (49, 50), (50, 50), (12, 4000)])

@@ -413,3 +413,13 @@ def test_the_operations_become_a_graph(method, within, tmp_path):
     session = runtime.InferenceSession(str(tmp_path / "sets.onnx"), providers=["CPUExecutionProvider"])
     (found,) = session.run(None, {name: value.numpy() for name, value in inputs.items()})
     assert torch.equal(torch.tensor(found), sets(x))
+
+
+def test_sets_of_probabilities_are_one_for_each_row():
+    bayes, (x, y) = classifier()
+    sets, p = bayes.sets([(x + 0.1, y)], 0.9), torch.full((5, 4), 0.25)
+    with pytest.raises(ArgumentError, match=r"have shape \(4,\): expected \(n, classes\)"):
+        sets.of(p[0])
+    for accepted in (torch.ones(5, 1, dtype=torch.bool), torch.ones(5)):
+        with pytest.raises(ArgumentError, match="expected one boolean for each input"):
+            sets.of(p, accepted)

@@ -429,3 +429,18 @@ def test_wrong_labels_models_and_states(problem):
         changed.model[2].bias.add_(1)
     with pytest.raises(ModelError):
         changed.threshold([(x, y)], risk=0.4)
+
+
+@pytest.mark.parametrize(
+    "probabilities, scores, message",
+    [
+        (torch.ones(3) / 3, torch.zeros(3), r"have shape \(3,\): expected \(n, classes\)"),
+        (torch.ones(1, 4, 3) / 3, torch.zeros(1), r"have shape \(1, 4, 3\): expected \(n, classes\)"),
+        (torch.ones(4, 3) / 3, torch.zeros(4, 1), r"scores have shape \(4, 1\): expected \(4,\)"),
+        (torch.ones(4, 3) / 3, torch.zeros(1), r"scores have shape \(1,\): expected \(4,\)"),
+    ],
+)
+def test_decisions_are_one_for_each_row(probabilities, scores, message):
+    numbers = {"risk": 0.1, "level": 0.95, "points": 9, "accepted": 9, "errors": 0, "bound": 0.1}
+    with pytest.raises(ArgumentError, match=message):
+        RiskThreshold(0.3, **numbers, score_threshold=0.0).decide(probabilities, scores)

@@ -111,6 +111,13 @@ def test_scores_without_weight_and_small_weights_have_an_area():
         assert small == pytest.approx(1 if area is metrics.aurc else 0.5, abs=EXACT)
 
 
+def test_large_weights_have_an_area():
+    score, correct, weights = answers()
+    for area in (metrics.aurc, metrics.augrc):
+        expected = area(score, correct, weights=1e12 * weights)
+        assert area(score, correct, weights=1e300 * weights) == pytest.approx(expected, abs=1e-9)
+
+
 def test_augrc_is_between_those_of_the_best_and_of_the_worst_order():
     correct = torch.tensor([True, True, True, False])
     scores = torch.arange(4.0)

@@ -141,6 +141,11 @@ def test_sampled_logits_are_close_to_the_closed_form_and_the_same_each_time():
 
 def test_numbers_of_all_points():
     assert point_count([points(3), points(3, n=2)]) == 11 and point_count([]) == 0
+    many = points(3)._replace(weights=torch.full((9,), 1e300, dtype=torch.float64))
+    likelihood = likelihood_for(3)
+    found = Costs([many], likelihood, "probit").mean(PLAIN, likelihood.prediction_losses)
+    plain = Costs([points(3)], likelihood, "probit").mean(PLAIN, likelihood.prediction_losses)
+    torch.testing.assert_close(found, plain, rtol=1e-12, atol=0)
     parts = [torch.ones(2, 3), torch.zeros(1, 3)]
     assert all_points(parts, 3).shape == (3, 3) and all_points(parts, 3).dtype == torch.float64
     assert all_points([], 3).shape == (0, 3) and all_points([]).shape == (0,)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
 
 import torch
@@ -49,7 +50,7 @@ def least_points(risk: float, alpha: float) -> int:
     >>> least_points(0.05, 0.05), least_points(0.01, 0.05)
     (59, 299)
     """
-    return math.ceil(math.log(alpha) / math.log1p(-risk))
+    return math.ceil(min(math.log(alpha) / math.log1p(-risk), sys.maxsize))  # infinite for risks below 1e-308
 
 
 def upper_bound(p_value: PValue, total: float, n: int, alpha: float) -> float:

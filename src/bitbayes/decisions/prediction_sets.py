@@ -137,6 +137,15 @@ class PredictionSets:
             accepted: (n,), whether the score of an input is at least `threshold`; None is all of them.
             groups: the group of each input, if the sets were calibrated within groups.
         """
+        if probabilities.dim() != 2:
+            raise ArgumentError(
+                f"the probabilities have shape {tuple(probabilities.shape)}: expected (n, classes)"
+            )
+        if accepted is not None and (accepted.dim() != 1 or accepted.dtype != torch.bool):
+            raise ArgumentError(
+                f"accepted is {accepted.dtype} of shape {tuple(accepted.shape)}: expected one boolean for "
+                "each input, (n,)"
+            )
         kept = METHODS[self.method](probabilities) >= self._quantiles(probabilities, groups)
         return kept if accepted is None else kept | ~accepted[:, None]
 

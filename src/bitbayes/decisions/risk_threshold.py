@@ -135,6 +135,11 @@ class RiskThreshold(float):
                 f"this threshold is for inputs with a score of at least {self.score_threshold:.4g}: give "
                 "their scores, too. `predict_and_score` returns both"
             )
+        if scores.shape != action.shape:
+            raise ArgumentError(
+                f"the scores have shape {tuple(scores.shape)}: expected {tuple(action.shape)}, one for each "
+                "row of the probabilities"
+            )
         return Decision(action, accepted & (scores >= self.score_threshold))
 
     def __getnewargs_ex__(self) -> tuple[tuple[float], dict[str, Any]]:
@@ -255,6 +260,10 @@ def decisions(probabilities: Tensor, loss: Sequence[Sequence[float]] | None) -> 
     cost, and the confidence minus this cost.
     """
     if loss is None:
+        if probabilities.dim() != 2:
+            raise ArgumentError(
+                f"the probabilities have shape {tuple(probabilities.shape)}: expected (n, classes)"
+            )
         confidence, action = probabilities.max(1)
         return action, confidence
     matrix = torch.tensor(loss, dtype=torch.float64)

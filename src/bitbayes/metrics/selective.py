@@ -74,7 +74,8 @@ def aurc(scores: Tensor, correct: Tensor, *, weights: Tensor | None = None) -> f
     sizes, errors = sizes[sizes > 0], errors[sizes > 0]
     before, wrong = sizes.cumsum(0) - sizes, errors.cumsum(0) - errors
     harmonic = torch.special.digamma(before + sizes + 1) - torch.special.digamma(before + 1)
-    return float((errors + (wrong - before * errors / sizes) * harmonic).sum() / sizes.sum())
+    rate = errors / sizes
+    return float((errors + (wrong - before * rate) * harmonic).sum() / sizes.sum())
 
 
 def augrc(scores: Tensor, correct: Tensor, *, weights: Tensor | None = None) -> float:
@@ -97,8 +98,10 @@ def augrc(scores: Tensor, correct: Tensor, *, weights: Tensor | None = None) -> 
     0.03125
     """
     sizes, errors = _per_tie(scores, correct, weights)
+    total = sizes.sum()
+    sizes, errors = sizes / total, errors / total
     before = errors.cumsum(0) - errors
-    return float((sizes * (before + errors / 2)).sum() / sizes.sum().square())
+    return float((sizes * (before + errors / 2)).sum())
 
 
 def _per_tie(scores: Tensor, correct: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:

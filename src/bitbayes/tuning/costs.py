@@ -183,7 +183,8 @@ def point_count(groups: list[Points]) -> int | float:
     count = torch.tensor(sum(points.weight for points in groups), dtype=torch.float64)
     current_processes().add_(count)
     whole = float(count)
-    return int(whole) if whole.is_integer() else whole
+    # PyTorch cannot divide by an integer of more than 64 bits.
+    return int(whole) if whole.is_integer() and whole < 2**53 else whole
 
 
 def _all_weights(groups: list[Points]) -> Tensor | None:
