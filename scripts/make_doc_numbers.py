@@ -137,10 +137,13 @@ def first() -> str:
         row("**Near**: calibration error on test images, %", lambda each: each["test"]["ece"], 1),
         row("**Shift**: calibration error on corrupted images, %", lambda each: each["corrupted"]["ece"], 1),
         auroc("**Strangers, near** (CIFAR-100) told apart: AUROC, %", values["near"]),
-        auroc("**Strangers, further** (SVHN, LSUN) told apart: AUROC, %", values["far"]),
-        row("**Far**: confidence on noise, %", lambda each: each["sets"]["Noise"]["mmc"], 0),
+        *(
+            auroc(f"**Strangers, further** ({name.split(' (')[0]}) told apart: AUROC, %", [name])
+            for name in values["far"]
+        ),
+        row("**Far**: confidence on noise, % (a guess: 10)", lambda each: each["sets"]["Noise"]["mmc"], 0),
         row(
-            "**Far**: confidence on test images × 2,000, %",
+            "**Far**: confidence on test images × 2,000, % (a guess: 10)",
             lambda each: each["sets"]["Test × 2000"]["mmc"],
             0,
         ),

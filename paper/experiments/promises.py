@@ -297,8 +297,8 @@ def show(values: dict[str, Any], report: Report) -> None:
         "was run, and for strangers six detectors. The rival is the best of those by its own result on the "
         "test images. The default was not picked so, but its constants were chosen on other trainings on "
         "MNIST and CIFAR-10, and one on CIFAR-100. **Behind**, ahead or level: by the interval of the "
-        "difference in the same trainings. Nine rows are compared on each set, and no interval is corrected for "
-        "that.",
+        "difference in the same trainings. Nine rows are compared on each set, and no interval is corrected "
+        "for that.",
         "",
         *table,
         "",

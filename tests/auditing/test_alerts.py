@@ -121,8 +121,8 @@ def test_right_answers_that_are_refused_because_inputs_are_larger() -> None:
     (alert,) = find_alerts(replace(audit, scaled=[first, *audit.scaled[1:]]))
     assert (alert.kind, alert.text) == (
         "scaled",
-        "Refusing by the score costs right answers where inputs vary in scale: of test inputs × 1.5, 85 of "
-        "100 are right and refused.",
+        "Refusing by the score costs right answers where inputs vary in scale: of 100 test inputs × 1.5, 85 "
+        "are refused although the answer is right.",
     )
     assert find_alerts(replace(audit, scaled=[first], ours=None)) == []
 

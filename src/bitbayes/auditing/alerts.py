@@ -125,8 +125,8 @@ def _about_scaled(audit: Audit) -> list[Alert]:
         cost = each.refused_right[audit.ours or ""]
         if cost - each.refused_right[audit.base] > MOST_REFUSED:
             text = (
-                f"Refusing by the score costs right answers where inputs vary in scale: of test inputs × "
-                f"{each.delta:g}, {per_hundred(cost)} of 100 are right and refused."
+                f"Refusing by the score costs right answers where inputs vary in scale: of 100 test inputs × "
+                f"{each.delta:g}, {per_hundred(cost)} are refused although the answer is right."
             )
             return [Alert("scaled", text, "Scale inputs as in training, or refuse by the confidence.")]
     return []
