@@ -77,7 +77,7 @@ def list_of_tables(folder: Path) -> str:
 
 def explorer_frame() -> str:
     link = f"[Open it on a page of its own]({EXPLORER}){{ .md-button }}"
-    return f'{link}\n\n<iframe class="explorer" src="{EXPLORER}" title="The explorer"></iframe>'
+    return f'<iframe class="explorer" src="{EXPLORER}" title="The explorer"></iframe>\n\n{link}'
 
 
 # ---- notebooks
