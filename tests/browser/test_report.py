@@ -188,5 +188,6 @@ def test_the_screenshots_of_the_docs_are_taken_by_the_script(chromium, address, 
     command = [sys.executable, "scripts/make_report_screenshots.py", str(report), "--output", str(tmp_path)]
     subprocess.run(command, cwd=ROOT, check=True)
     kept = {path.name for path in (ROOT / "docs" / "screenshots").iterdir()}
-    assert {path.name for path in tmp_path.iterdir()} == kept
+    assert {path.name for path in (tmp_path / "screenshots").iterdir()} == kept
+    assert (tmp_path / "sample_report.html").read_text("utf-8") == report.read_text("utf-8")
     assert all(name in (ROOT / "docs" / "audit.md").read_text("utf-8") for name in kept)

@@ -44,6 +44,7 @@ def tiny(options=None):
         recipe=Recipe(epochs=20, batch_size=32, crop=1, learning_rate=0.01),
         make_network=make_network,
         classes=3,
+        paper_pair=(0, 2),
     )
 
 
