@@ -122,25 +122,20 @@ def first() -> str:
     columns = ("plain", "temperature", "energy", "default")
 
     def row(title: str, of: Callable[[Any], float], digits: int) -> tuple[str, ...]:
-        cells = [
-            f"{100 * mean(map(of, values['methods'].get(key, []))):.{digits}f}" if key != "energy" else "–"
-            for key in columns
-        ]
-        return title, *cells
+        found = [values["methods"].get(key) for key in columns]
+        return title, *(f"{100 * mean(map(of, each)):.{digits}f}" if each else "–" for each in found)
 
-    def auroc(title: str, names: list[str]) -> tuple[str, ...]:
-        energy = mean(mean(values["detectors"]["energy"][name]) for name in names)
-        ours = mean(each["sets"][name]["auroc"] for each in values["methods"]["default"] for name in names)
-        return title, "–", "–", f"{100 * energy:.1f}", f"{100 * ours:.1f}"
+    def auroc(title: str, name: str) -> tuple[str, ...]:
+        energy = mean(values["detectors"]["energy"][name])
+        ours = mean(each["sets"][name]["auroc"] for each in values["methods"]["default"])
+        short = name.split(" (")[0]
+        return f"{title} ({short}) told apart: AUROC, %", "–", "–", f"{100 * energy:.1f}", f"{100 * ours:.1f}"
 
     rows = [
         row("**Near**: calibration error on test images, %", lambda each: each["test"]["ece"], 1),
         row("**Shift**: calibration error on corrupted images, %", lambda each: each["corrupted"]["ece"], 1),
-        auroc("**Strangers, near** (CIFAR-100) told apart: AUROC, %", values["near"]),
-        *(
-            auroc(f"**Strangers, further** ({name.split(' (')[0]}) told apart: AUROC, %", [name])
-            for name in values["far"]
-        ),
+        *(auroc("**Strangers, near**", name) for name in values["near"]),
+        *(auroc("**Strangers, further**", name) for name in values["far"]),
         row("**Far**: confidence on noise, % (a guess: 10)", lambda each: each["sets"]["Noise"]["mmc"], 0),
         row(
             "**Far**: confidence on test images × 2,000, % (a guess: 10)",

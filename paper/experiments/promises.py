@@ -329,9 +329,12 @@ def show(values: dict[str, Any], report: Report) -> None:
 def _shown(promise: Promise, cell: Values) -> str:
     digits = promise.digits
     width = "" if cell["interval"] is None else f" <small>± {cell['interval']:.{digits}f}</small>"
-    word = "**behind**" if cell["verdict"] == "behind" else cell["verdict"]
     rival = f"{_in_a_sentence(cell['rival'])} {_mean(cell['theirs']):.{digits}f}"
-    return f"{_mean(cell['ours']):.{digits}f}{width}<br><small>{word}: {rival}</small>"
+    return f"{_mean(cell['ours']):.{digits}f}{width}<br><small>{_word(cell)}: {rival}</small>"
+
+
+def _word(cell: Values) -> str:
+    return "**behind**" if cell["verdict"] == "behind" else str(cell["verdict"])
 
 
 def _in_a_sentence(name: str) -> str:
@@ -448,9 +451,8 @@ def _strangers_each(values: Values) -> list[str]:
     rows = []
     for name, cells in values["strangers_each"].items():
         for each, cell in cells.items():
-            word = "**behind**" if cell["verdict"] == "behind" else cell["verdict"]
             numbers = f"{_mean(cell['ours']):.1f}", f"{_mean(cell['theirs']):.1f}"
-            rows.append([values["sets"][name], each, numbers[0], numbers[1], cell["rival"], word])
+            rows.append([values["sets"][name], each, *numbers, cell["rival"], _word(cell)])
     header = ["Trained on", "Strangers", "bitbayes: AUROC, %", "Best rival", "which is", ""]
     return ["### Each set of strangers", "", *markdown_table(header, rows), ""]
 
