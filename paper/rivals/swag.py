@@ -57,8 +57,7 @@ def trajectory(network: nn.Module, problem: Problem, seed: int) -> tuple[Tensor,
     """Train a copy further at a constant rate; return the mean, the deviations and the columns (K, P)."""
     recipe: Recipe = problem.recipe
     moving = copy.deepcopy(network).train()
-    if next(moving.parameters()).is_cuda:
-        moving.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    moving.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     step = TrainingStep(moving, recipe.make_optimizer(moving), plain)
     step.start_phase(SGD_RATE if recipe.optimizer == "sgd" else ADAM_RATE)
     images, labels = problem.train

@@ -16,6 +16,13 @@ Batch = tuple[Tensor, ...]
 STEPS_BEFORE_CAPTURE = 3
 
 
+def computes_in_bfloat16(device: torch.device) -> bool:
+    """Whether the device has instructions for bfloat16: GPUs, and some CPUs. Others are slower with it."""
+    if device.type != "cpu":
+        return device.type == "cuda"
+    return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
+
+
 class TrainingStep:
     """`step(*batch)` updates the weights once and returns `loss(network, *batch)`, a tensor on the device.
 
@@ -25,6 +32,7 @@ class TrainingStep:
     def __init__(self, network: nn.Module, optimizer: torch.optim.Optimizer, loss: Loss) -> None:
         self.network, self.optimizer, self.loss = network, optimizer, loss
         self.device = next(network.parameters()).device
+        self.in_bfloat16 = computes_in_bfloat16(self.device)
         self.capturable = True
         self.side_stream: torch.cuda.Stream | None = None
         if self.device.type == "cuda":
@@ -76,9 +84,8 @@ class TrainingStep:
     def _update(self, batch: Batch, zero_grad: bool = True) -> Tensor:
         if zero_grad:
             self.optimizer.zero_grad(set_to_none=True)
-        on_gpu = self.side_stream is not None
         # Without a cache: cached casts of the weights would not be valid in a later replay.
-        with torch.autocast(self.device.type, torch.bfloat16, on_gpu, cache_enabled=False):
+        with torch.autocast(self.device.type, torch.bfloat16, self.in_bfloat16, cache_enabled=False):
             loss = self.loss(self.network, *batch)
         loss.backward()  # type: ignore[no-untyped-call]
         self.optimizer.step()

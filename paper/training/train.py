@@ -32,8 +32,9 @@ def train(
 ) -> list[float]:
     """Train `network` in place, leave it in eval mode, and return the mean loss of each epoch.
 
-    On a GPU the forward pass runs in bfloat16. Every step has `batch_size` images, or all images if there are
-    fewer. The images of an incomplete last batch are left out; each epoch has a new random order.
+    The forward pass runs in bfloat16 where the device computes in it. Every step has `batch_size` images, or
+    all images if there are fewer. The images of an incomplete last batch are left out; each epoch has a new
+    random order.
 
     Args:
         network: on the device to train on. It gives logits (n, k), or (n, 1) for two classes.
@@ -74,8 +75,8 @@ def train(
             radius = (x.new_tensor(each) for each in chosen.radius(epoch + i / steps, attack_ramp))
             yield x, y, _draw_outliers(x, outliers, chosen, generator), *radius
 
-    if device.type == "cuda":  # its convolutions in bfloat16 are faster with the channels last
-        network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    # Convolutions are faster with the channels last.
+    network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     step = TrainingStep(network, recipe.make_optimizer(network), chosen.loss)
     network.train()
     losses = train_epochs(
