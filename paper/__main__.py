@@ -46,6 +46,10 @@ def reproduce(
         typer.Option(min=1, help="Of training. Default: the paper's 100; digits 30.", show_default=False),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, max=LARGEST_SEED, help="For the training.", metavar="N")] = 0,
+    without: Annotated[
+        list[str] | None,
+        typer.Option(metavar="METHOD", help="Leave a slow method out of shift.", show_default=False),
+    ] = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="Few points and epochs: does it run at all?")
     ] = False,
@@ -81,7 +85,8 @@ def reproduce(
         from paper.options import Options
 
         where = _parse_device(device)
-        options = Options(train, data, trials, where, output, cache, quick, redraw, epochs, seed)
+        left_out = tuple(without or ())
+        options = Options(train, data, trials, where, output, cache, quick, redraw, epochs, seed, left_out)
         registry.reproduce(chosen, options, print_files)
     except BitbayesError as error:
         typer.echo(f"paper: {error}", err=True)

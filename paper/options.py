@@ -24,6 +24,7 @@ class Options:
         redraw: make only the tables and pictures, from numbers that were written before.
         epochs: the number of epochs of training. None: the problem's own number.
         seed: determines the training.
+        without: methods of `shift` that are left out. Their tables say so.
         progress: True or False to show progress bars or not; None shows them on terminals.
     """
 
@@ -37,6 +38,7 @@ class Options:
     redraw: bool = False
     epochs: int | None = None
     seed: int = 0
+    without: tuple[str, ...] = ()
     progress: bool | None = None
 
     def file_stem(self, name: str) -> str:

@@ -140,6 +140,7 @@ def command(name: str, options: Options) -> str:
         words += ["--epochs", str(options.epochs)]
     if options.seed:
         words += ["--seed", str(options.seed)]
+    words += [word for each in options.without for word in ("--without", each)]
     return " ".join(words + (["--quick"] if options.quick else []))
 
 

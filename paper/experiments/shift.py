@@ -20,7 +20,7 @@ from torch import Tensor
 import bitbayes as bb
 from bitbayes import metrics
 from bitbayes.baselines.detectors import DETECTORS
-from bitbayes.errors import DataError
+from bitbayes.errors import DataError, one_of
 from bitbayes.toys import scale_pixels
 from paper.corruptions import CORRUPTIONS, SEVERITIES, corrupt
 from paper.drawing.pictures import COLOURS, make_panels, styled
@@ -28,6 +28,7 @@ from paper.methods import BatchLoader, Network, pass_images
 from paper.methods.all_layers import fast_products
 from paper.methods.base import ignore_edge_warnings, probabilities
 from paper.methods.parts import PARTS
+from paper.problem import Problem
 from paper.progress import track
 from paper.report import Report
 from paper.rivals import (
@@ -56,6 +57,8 @@ TITLES = {
     "ensemble": "Ensemble, with temperature",
     **{key: part.title for key, part in PARTS.items()},
 }
+# What `--without` can leave out.
+SLOW = ("laplace-torch", "default-all", "dropout", "swag")
 # They are slow, or many: measured on the first images of each set alone.
 ON_FEW = ("default-all", "dropout", "swag", *PARTS)
 FEW = 2000
@@ -85,6 +88,8 @@ class Trained(NamedTuple):
 
 def measure(session: Session) -> dict[str, Any]:
     problem, options = session.problem, session.options
+    for name in options.without:
+        one_of("without", name, SLOW)
     trainings = [_trained(session, options.seed + number) for number in range(options.trials)]
     study = Study(problem, trainings[0].network, 1)
     validation, rest = study.split(0)
@@ -157,22 +162,29 @@ def _predictors(
         "temperature": [each.scaled for each in trainings],
         "default": [_of(each.bayes) for each in trainings],
     }
-    not_run = {}
-    try:
-        found["laplace-torch"] = [LaplaceTorch(each.network.whole, *problem.train) for each in trainings]
-    except ImportError as error:
-        not_run["laplace-torch"] = str(error)
-    with ignore_edge_warnings(), fast_products():
-        every = bb.Laplace(first.network.whole, layers="all")
-        every.fit(BatchLoader(*problem.train), progress=False)
-        every.tune(loader, progress=False)
-    found["default-all"] = [_of(every)]
-    found["dropout"] = [mc_dropout(dropout_network(session).whole, images, labels)]
-    found["swag"] = [swag(first.network.whole, problem, images, labels, session.options.seed)]
+    slow: dict[str, Callable[[], list[Predictor]]] = {
+        "laplace-torch": lambda: [LaplaceTorch(each.network.whole, *problem.train) for each in trainings],
+        "default-all": lambda: [_all_layers(first, problem, loader)],
+        "dropout": lambda: [mc_dropout(dropout_network(session).whole, images, labels)],
+        "swag": lambda: [swag(first.network.whole, problem, images, labels, session.options.seed)],
+    }
+    not_run = dict.fromkeys(session.options.without, "left out of this run")
+    for key in [key for key in slow if key not in not_run]:
+        try:
+            found[key] = slow[key]()
+        except ImportError as error:  # laplace-torch is not installed
+            not_run[key] = str(error)
     found["ensemble"] = [_ensemble(trainings, images, labels)]
     for key, part in PARTS.items():
         found[key] = [_of(part.fit(each.network, problem.train, loader)) for each in trainings]
     return {key: found[key] for key in TITLES if key in found}, not_run
+
+
+def _all_layers(trained: Trained, problem: Problem, validation: BatchLoader) -> Predictor:
+    with ignore_edge_warnings(), fast_products():
+        bayes = bb.Laplace(trained.network.whole, layers="all")
+        bayes.fit(BatchLoader(*problem.train), progress=False)
+        return _of(bayes.tune(validation, progress=False))
 
 
 def _of(bayes: bb.Laplace) -> Predictor:
