@@ -60,8 +60,8 @@ def reproduce(
     """Make tables and figures of the paper from data, with the paper's numbers beside them.
 
     NAME is one of toy, linear-regions, bounded-logit, default, shift, drift, promises, table1,
-    table1-pair, table2, table3, openood, trade-off, confidence-vs-scale, rotated-mnist,
-    adversarial, histograms, ece, acet, oe, dkl, held-out, or all. The toys and --train digits
+    table1-pair, table2, table3, openood, openood-trainings, trade-off, confidence-vs-scale,
+    rotated-mnist, adversarial, histograms, ece, acet, oe, dkl, held-out, or all. The toys and --train digits
     need no data folder; drift and held-out fetch their own by pip and apt-get, and are not part
     of all.
 

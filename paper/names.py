@@ -9,6 +9,7 @@ NAMES = (
     "shift",
     "drift",
     "promises",
+    "openood-trainings",
     "trade-off",
     "table2",
     "openood",
@@ -28,6 +29,7 @@ NAMES = (
 # The data sets that some of them are about. `all` leaves out what fetches data of its own.
 ONLY_FOR: dict[str, tuple[str, ...]] = {
     "openood": ("cifar10", "cifar100"),
+    "openood-trainings": ("cifar10", "cifar100"),
     "rotated-mnist": ("digits", "mnist"),
     "table1-pair": ("digits", "mnist", "cifar100"),  # elsewhere the pairs are the same
     "drift": (),

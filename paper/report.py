@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 import math
@@ -27,7 +28,12 @@ if TYPE_CHECKING:
 # The figures that need no data set.
 TOY_FIGURES = ("toy", "linear-regions", "bounded-logit")
 # Those that are not about the data set of `--train`, and the stem of their files.
-STEMS = {**dict.fromkeys(TOY_FIGURES, "toy"), "promises": "images", "held-out": "sets", "drift": "tables"}
+STEMS = {
+    **dict.fromkeys(TOY_FIGURES, "toy"),
+    **dict.fromkeys(("promises", "openood-trainings"), "images"),
+    "held-out": "sets",
+    "drift": "tables",
+}
 
 
 class Report:
@@ -98,6 +104,12 @@ class Report:
             head += ["**A quick run: these numbers show that the code runs, and nothing else.**", ""]
         self._write_text("md", "\n".join([*head, *lines]) + "\n", extra)
 
+    def write_csv(self, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+        """Write rows of numbers for other programs."""
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerows([header, *rows])
+        self._write_text("csv", text.getvalue())
+
     def write_picture(self, draw: Callable[[], Figure], extra: str = "") -> None:
         """Write the figure that `draw` returns as PNG and PDF."""
         import matplotlib  # here, because it is slow to import
@@ -118,6 +130,12 @@ class Report:
         path = self._path(suffix, extra)
         write_text(path, text)
         self.written.append(path)
+
+
+def newest_numbers(folder: Path, stem: str) -> dict[str, Any] | None:
+    """The numbers that were written for a data set, of the network with the most epochs; None without any."""
+    paths = sorted(folder.glob(f"{stem}.json")) + sorted(folder.glob(f"{stem}-*-epochs.json"))
+    return json.loads(paths[-1].read_text(encoding="utf-8")) if paths else None
 
 
 def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:

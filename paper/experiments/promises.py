@@ -6,7 +6,6 @@ network. A rival of the same cost is one network, in at most 1.5 forward passes.
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -21,7 +20,7 @@ from paper.drawing.pictures import COLOURS, make_panels, styled
 from paper.experiments.shift import TITLES
 from paper.methods.parts import PARTS
 from paper.paired import compare
-from paper.report import Report, markdown_table
+from paper.report import Report, markdown_table, newest_numbers
 from paper.session import Session
 from paper.tables import Column, measure_table
 
@@ -93,7 +92,7 @@ FAR_AWAY = ("Noise: confidence", "Test × 2,000: confidence")
 
 def measure(session: Session) -> dict[str, Any]:
     """The cells, from the numbers that are there."""
-    found = {name: _read(session.options.output / "shift", name) for name in SETS}
+    found = {name: newest_numbers(session.options.output / "shift", name) for name in SETS}
     sets = {name: values for name, values in found.items() if values is not None}
     if not sets:
         raise FileError(
@@ -140,12 +139,6 @@ def measure(session: Session) -> dict[str, Any]:
             for name, values in sets.items()
         },
     }
-
-
-def _read(folder: Path, name: str) -> dict[str, Any] | None:
-    """The numbers of the network with the most epochs; None if there are none."""
-    paths = sorted(folder.glob(f"{name}.json")) + sorted(folder.glob(f"{name}-*-epochs.json"))
-    return json.loads(paths[-1].read_text(encoding="utf-8")) if paths else None
 
 
 def _cell(promise: Promise, values: Values) -> dict[str, Any]:
@@ -215,10 +208,10 @@ def _parts(folder: Path) -> dict[str, dict[str, Any]]:
     """The default and its parts on each set where they were run: NLL on test and shifted data, and AUROC."""
     found = {}
     for name in (*SETS, DIGITS):
-        values = _read(folder / "shift", name)
+        values = newest_numbers(folder / "shift", name)
         if values is not None and "distances" in values["methods"]:
             found[values["problem"]] = _parts_of(values, "test_few", "corrupted_few", "far")
-    tables = _read(folder / "drift", "tables")
+    tables = newest_numbers(folder / "drift", "tables")
     for table in () if tables is None else tables["tables"].values():
         found[table["problem"]] = _parts_of(table, "test", "corrupted", "near")
     return found
