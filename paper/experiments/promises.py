@@ -307,7 +307,7 @@ def show(values: dict[str, Any], report: Report) -> None:
         "## Made from",
         "",
         *(
-            f"- `{each['command']}`: {each['seconds'] / 60:.0f} minutes on {each['device']}, beside trainings"
+            f"- `{each['command']}`: {each['seconds'] / 60:.0f} minutes on {_device(each)}, without trainings"
             for each in values["made_by"].values()
         ),
         *(
@@ -432,11 +432,15 @@ def _cost(values: Values) -> list[str]:
     if not values["passes"]:
         return []
     texts = [
-        f"{values['sets'][name]}: {by_method[OURS]:.2f} passes to predict (temperature scaling "
-        f"{by_method['temperature']:.2f})"
+        f"{values['sets'][name]} on {_device(values['made_by'][name])}: {by_method[OURS]:.2f} passes to predict "
+        f"(temperature scaling {by_method['temperature']:.2f})"
         for name, by_method in values["passes"].items()
     ]
-    return [f"Cost, measured on a GPU that other jobs shared: {'; '.join(texts)}.", ""]
+    return [f"Cost, measured beside other jobs: {'; '.join(texts)}.", ""]
+
+
+def _device(made: Values) -> str:
+    return "a CPU" if made["device"] == "cpu" else str(made["device"])
 
 
 def _strangers_each(values: Values) -> list[str]:
