@@ -431,11 +431,11 @@ def _part_lines(values: Values) -> list[str]:
 def _cost(values: Values) -> list[str]:
     if not values["passes"]:
         return []
-    texts = [
-        f"{values['sets'][name]} on {_device(values['made_by'][name])}: {by_method[OURS]:.2f} passes to predict "
-        f"(temperature scaling {by_method['temperature']:.2f})"
-        for name, by_method in values["passes"].items()
-    ]
+    texts = []
+    for name, passes in values["passes"].items():
+        where = f"{values['sets'][name]} on {_device(values['made_by'][name])}"
+        own, scaled = (f"{passes[key]:.2f}" for key in (OURS, "temperature"))
+        texts.append(f"{where}: {own} passes to predict (temperature scaling {scaled})")
     return [f"Cost, measured beside other jobs: {'; '.join(texts)}.", ""]
 
 

@@ -20,6 +20,9 @@ PAPER_KRON = {"structure": PaperKronCurvature.structure, "curvature": bb.Fisher(
 # distribution, with twice the weight for two classes.
 CODE_OBJECTIVE = "LLLA, the objective of its code"
 BINARY_CODE_WEIGHT = 0.5
+# For two classes its code keeps a running mean, over batches, of the sum over a batch: the curvature of one
+# batch, and not of all points.
+BINARY_CODE_POINTS = 128
 
 
 @dataclass(frozen=True)
@@ -69,6 +72,16 @@ BINARY = {
         CODE_OBJECTIVE,
         None,
         lambda points: LastLayer(own_score=False, penalty="uniform", weight=BINARY_CODE_WEIGHT),
+    ),
+    "llla-one-batch": MethodEntry(
+        "LLLA, objective and curvature of its code",
+        None,
+        lambda points: LastLayer(
+            own_score=False,
+            penalty="uniform",
+            weight=BINARY_CODE_WEIGHT,
+            curvature_points=BINARY_CODE_POINTS,
+        ),
     ),
     "ours": MethodEntry("LLLA, exact integral", None, lambda points: LastLayer(predictive="quadrature")),
     "default": MULTICLASS["default"],

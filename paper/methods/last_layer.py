@@ -27,6 +27,7 @@ class LastLayer:
         own_score: whether outliers are told by `bayes.score`, or by the largest probability, as in the paper.
         penalty: what the objective asks of noise; see `bb.Laplace.tune`.
         weight: of this penalty.
+        curvature_points: scale the curvature to a sum over this many points. None: over all, as it should be.
         options: those of `bb.Laplace`.
     """
 
@@ -38,15 +39,23 @@ class LastLayer:
         own_score: bool = True,
         penalty: Literal["entropy", "uniform"] = "entropy",
         weight: float = OUTLIER_WEIGHT,
+        curvature_points: int | None = None,
         **options: Any,
     ) -> None:
+        self.curvature_points = curvature_points
         self.own_score, self.options = own_score, {"residual": False, **options}
         self.objective: dict[str, Any] = {"objective": "ood", "penalty": penalty, "weight": weight}
 
     def fit(self, network: Network, images: Tensor, train: Points, labels: Tensor) -> None:
         self.network = network
         self.bayes = bb.Laplace(network.head, **self.options)
-        self.bayes.fit(BatchLoader(train.features, labels, FEATURES_PER_BATCH), progress=False)
+        loader = BatchLoader(train.features, labels, FEATURES_PER_BATCH)
+        if self.curvature_points is None:
+            self.bayes.fit(loader, progress=False)
+        else:
+            weight = self.curvature_points / len(labels)
+            weighted = [(x, y, torch.full((len(x),), weight, device=x.device)) for x, y in loader]
+            self.bayes.fit(weighted, weighted=True, progress=False)
 
     def tune(self, test: Points, rows: Tensor, noise: Points) -> Hyperparameters:
         assert test.labels is not None
