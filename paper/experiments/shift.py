@@ -10,8 +10,8 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import asdict, replace
-from typing import Any, NamedTuple
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 import torch
 from matplotlib.figure import Figure
@@ -26,7 +26,7 @@ from paper.corruptions import CORRUPTIONS, SEVERITIES, corrupt
 from paper.drawing.pictures import COLOURS, make_panels, styled
 from paper.methods import BatchLoader, Network, pass_images
 from paper.methods.all_layers import fast_products
-from paper.methods.base import ignore_edge_warnings, probabilities
+from paper.methods.base import IMAGES_PER_BATCH, fast_layout, ignore_edge_warnings, probabilities
 from paper.methods.parts import PARTS
 from paper.problem import Problem
 from paper.progress import track
@@ -38,6 +38,7 @@ from paper.rivals import (
     average,
     choose_temperature,
     dropout_network,
+    joined,
     mc_dropout,
     predict_in_parts,
     swag,
@@ -70,19 +71,29 @@ SCALES = (1.5, 2, 5, 2000)
 SPLITS = 5
 
 
-class Trained(NamedTuple):
-    """One training: the network, the fitted default, and the temperature."""
+@dataclass
+class Trained:
+    """One training: the network, the fitted default, and the temperature.
+
+    Several methods need the logits of the same batch. Those of the last one are kept.
+    """
 
     network: Network
     bayes: bb.Laplace
     temperature: float
+    last: tuple[Tensor, Tensor] | None = None
+
+    def logits(self, images: Tensor) -> Tensor:
+        if self.last is None or self.last[0] is not images:
+            self.last = images, self.network.whole(images)
+        return self.last[1]
 
     def plain(self, images: Tensor) -> Predicted:
-        logits = self.network.whole(images)
+        logits = self.logits(images)
         return Predicted(probabilities(logits), logits.logsumexp(1))
 
     def scaled(self, images: Tensor) -> Predicted:
-        logits = self.network.whole(images)
+        logits = self.logits(images)
         return Predicted(probabilities(logits / self.temperature), logits.logsumexp(1))
 
 
@@ -200,17 +211,23 @@ def _ensemble(trainings: list[Trained], images: Tensor, labels: Tensor) -> Predi
     """The average over all trainings, with one temperature chosen on these images."""
 
     def logits(x: Tensor) -> list[Tensor]:
-        return [each.network.whole(x) for each in trainings]
+        return [each.logits(x) for each in trainings]
 
     temperature = choose_temperature(logits(images), labels)
     return lambda x: average(logits(x), temperature)
 
 
+@torch.no_grad()
 def _predict_all(predictors: dict[str, list[Predictor]], images: Tensor) -> dict[str, list[Predicted]]:
-    return {
-        key: [predict_in_parts(each, images[:FEW] if key in ON_FEW else images) for each in every]
-        for key, every in predictors.items()
-    }
+    """The predictions of all methods, which see a batch one after the other; some see the first images."""
+    parts: dict[str, list[list[Predicted]]] = {key: [[] for _ in every] for key, every in predictors.items()}
+    for number, batch in enumerate(torch.split(images, IMAGES_PER_BATCH)):
+        x = fast_layout(batch)
+        for key, every in predictors.items():
+            if key not in ON_FEW or number * IMAGES_PER_BATCH < FEW:
+                for predictor, found in zip(every, parts[key], strict=True):
+                    found.append(predictor(x))
+    return {key: [joined(each, images.device) for each in every] for key, every in parts.items()}
 
 
 def _first(predicted: Predicted) -> Predicted:

@@ -1,6 +1,6 @@
 """What else people use: an ensemble, MC dropout, SWAG and laplace-torch, each as its authors describe it."""
 
-from paper.rivals.base import Predicted, Predictor, average, choose_temperature, predict_in_parts
+from paper.rivals.base import Predicted, Predictor, average, choose_temperature, joined, predict_in_parts
 from paper.rivals.dropout import dropout_network, mc_dropout
 from paper.rivals.laplace_torch import LaplaceTorch
 from paper.rivals.swag import swag
@@ -12,6 +12,7 @@ __all__ = [
     "average",
     "choose_temperature",
     "dropout_network",
+    "joined",
     "mc_dropout",
     "predict_in_parts",
     "swag",

@@ -48,5 +48,13 @@ def choose_temperature(logits: Sequence[Tensor], labels: Tensor) -> float:
 @torch.no_grad()
 def predict_in_parts(predictor: Predictor, images: Tensor) -> Predicted:
     """The predictions of a predictor, batch by batch."""
-    parts = [predictor(fast_layout(batch)) for batch in torch.split(images, IMAGES_PER_BATCH)]
-    return Predicted(*(torch.cat([each.to(images.device) for each in c]) for c in zip(*parts, strict=True)))
+    batches = torch.split(images, IMAGES_PER_BATCH)
+    return joined([predictor(fast_layout(batch)) for batch in batches], images.device)
+
+
+def joined(parts: Sequence[Predicted], device: torch.device) -> Predicted:
+    """The predictions of several batches as one."""
+    probs, score = zip(*parts, strict=True)
+    return Predicted(
+        torch.cat([each.to(device) for each in probs]), torch.cat([each.to(device) for each in score])
+    )
