@@ -782,7 +782,7 @@ class Laplace(ModelWrapper):
         *,
         accept: float | None = None,
         risk: float | None = None,
-        level: float = 0.95,
+        level: float | None = None,
         by: Rank | None = None,
         loss: LossMatrix | None = None,
         score_threshold: float | None = None,
@@ -811,7 +811,7 @@ class Laplace(ModelWrapper):
                 labelled as for `fit`, that neither `fit` nor `tune` has seen.
             accept: the share, above 0 and at most 1. It is 0.95 if there is no `risk`.
             risk: the largest error rate, between 0 and 1; with `loss` the largest mean cost, in its units.
-            level: the probability of the promise, between 0 and 1.
+            level: for `risk`: the probability of the promise, between 0 and 1. It is 0.95 if it is not given.
             by: "score", to reject strangers, or "confidence", to reject likely mistakes. With `accept` the
                 default is the score. With `risk` it is the confidence, because the score does not rank
                 mistakes.
@@ -847,11 +847,14 @@ class Laplace(ModelWrapper):
             self._warn_if_untuned()
             predictor = self._current_predictor()
             predictor.posterior.check_outputs()
-            options: dict[str, Any] = {"risk": risk, "level": level, "by": by, "loss": loss}
+            options: dict[str, Any] = {"risk": risk, "by": by, "loss": loss}
+            options |= {"level": 0.95 if level is None else level}
             options |= {"score_threshold": score_threshold}
             options |= {"tuned": self._tuned, "seen": self._seen(), "progress": progress}
             predictive = predictor.predictive(self.predictive)
             return RiskThreshold.calibrated(predictor, predictive, loader, **options)
+        if level is not None:
+            raise ArgumentError("level= is of a risk: give risk=, the largest error rate")
         if loss is not None:
             raise ArgumentError("loss= is of a risk: give risk=, the largest mean cost, in its units")
         if score_threshold is not None:

@@ -271,6 +271,13 @@ def test_with_a_score_the_promise_is_about_the_inputs_that_reach_it(problem):
         bayes.threshold([(x[:700], y[:700])], risk=0.1, score_threshold=1e9)
 
 
+@pytest.mark.parametrize("option", [{"level": 0.9}, {"loss": torch.eye(3)}, {"score_threshold": 0.0}])
+def test_options_of_a_risk_need_one(problem, option):
+    bayes, x, y = problem
+    with pytest.raises(ArgumentError, match=f"{next(iter(option))}= is of a risk: give risk="):
+        bayes.threshold([(x, y)], **option)
+
+
 @pytest.mark.parametrize("k", [1, 3])
 def test_costs_of_a_laplace(k):
     bayes, (x, y) = classifiers.trained(k, n=3000)

@@ -83,6 +83,11 @@ def test_bad_draws_raise(draws):
         metrics.calibration_floor(scores(0.5), draws=draws)
 
 
+def test_a_seed_is_a_whole_number():
+    with pytest.raises(ArgumentError, match="seed='a': give a whole number"):
+        metrics.calibration_floor(scores(0.5), seed="a")
+
+
 def test_bad_arguments_raise():
     with pytest.raises(ArgumentError, match="bins=0"):
         metrics.calibration_floor(scores(0.5), 0)

@@ -44,6 +44,8 @@ def calibration_floor(
     """
     if not isinstance(draws, int) or draws < 1:
         raise ArgumentError(f"draws={draws!r}: give a whole number of draws, at least 1")
+    if not isinstance(seed, int):
+        raise ArgumentError(f"seed={seed!r}: give a whole number")
     confidence = confidence_of(check_probs(probs))  # (n,)
     w = weights_or_ones(weights, len(confidence))
     bin_of = bin_numbers(confidence, bins)
