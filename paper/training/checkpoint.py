@@ -59,6 +59,11 @@ def resume(path: Path | None, network: nn.Module, optimizer: torch.optim.Optimiz
     network.load_state_dict(run.weights)
     groups = optimizer.state_dict()["param_groups"]
     optimizer.load_state_dict({"state": run.states, "param_groups": groups})
+    # A fused step on a CPU walks through memory: a momentum lies there as its weight does.
+    for parameter, state in optimizer.state.items():
+        for name, value in state.items():
+            if isinstance(value, Tensor) and value.shape == parameter.shape:
+                state[name] = torch.empty_like(parameter).copy_(value)
     return run.losses
 
 

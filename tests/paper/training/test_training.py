@@ -3,6 +3,7 @@
 import json
 import math
 import random
+from dataclasses import replace
 
 import pytest
 import torch
@@ -174,23 +175,31 @@ def test_exposure_lowers_the_confidence_on_outliers():
     assert confidence["acet"] < confidence["plain"]
 
 
-def test_a_stopped_run_goes_on_where_it_stopped(tmp_path, monkeypatch):
+def convolutions(classes=3):
+    """Their weights have several input channels: the layout of weights and of momenta counts."""
+    layers = [nn.Conv2d(1, 3, 3), nn.ReLU(), nn.Conv2d(3, 5, 2), nn.ReLU(), nn.Flatten()]
+    return nn.Sequential(*layers, nn.Linear(5, classes))
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+@pytest.mark.parametrize("make", [network, convolutions])
+def test_a_stopped_run_goes_on_where_it_stopped(make, optimizer, tmp_path, monkeypatch):
     monkeypatch.setattr(checkpoint, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
     x, y = problem()
-    part = tmp_path / "net.part"
+    part, recipe = tmp_path / "net.part", replace(SHORT, optimizer=optimizer)
 
     def start():
         torch.manual_seed(0)
-        return network()
+        return make()
 
     whole = start()
-    expected = train(whole, x, y, recipe=SHORT)
+    expected = train(whole, x, y, recipe=recipe)
 
     with interrupted(monkeypatch, after=2):
-        train(start(), x, y, recipe=SHORT, checkpoint_file=part)
+        train(start(), x, y, recipe=recipe, checkpoint_file=part)
     assert part.exists()
     again = start()
-    losses = train(again, x, y, recipe=SHORT, checkpoint_file=part)
+    losses = train(again, x, y, recipe=recipe, checkpoint_file=part)
     assert losses == expected
     assert all(torch.equal(a, b) for a, b in zip(again.parameters(), whole.parameters(), strict=True))
 
