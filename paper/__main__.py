@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bitbayes.errors import BitbayesError, one_of
-from paper.names import NAMES, all_names
+from paper.names import NAMES, SLOW, all_names
 
 if TYPE_CHECKING:
     import torch
@@ -79,13 +79,13 @@ def reproduce(
     try:
         for name in names:
             one_of("NAME", name, (*NAMES, "all"))
+        left_out = tuple(one_of("--without", name, SLOW) for name in without or ())
         if "all" in names:
             chosen = all_names(train)
         from paper import registry
         from paper.options import Options
 
         where = _parse_device(device)
-        left_out = tuple(without or ())
         options = Options(train, data, trials, where, output, cache, quick, redraw, epochs, seed, left_out)
         registry.reproduce(chosen, options, print_files)
     except BitbayesError as error:

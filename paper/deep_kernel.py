@@ -81,8 +81,8 @@ class DeepKernel(nn.Module):
     ) -> Self:
         """Train the processes and the network. Weight decay acts on the network alone.
 
-        The losses of all epochs are in `losses` afterwards. On a GPU the network runs in bfloat16. A second
-        call continues from the current weights.
+        The losses of all epochs are in `losses` afterwards. The network runs in bfloat16 where `train` does.
+        A second call continues from the current weights.
 
         Args:
             train_loader: yields (x, y). It is iterated once to count the points, and once in each epoch. If

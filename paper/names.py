@@ -36,6 +36,9 @@ ONLY_FOR: dict[str, tuple[str, ...]] = {
     "held-out": (),
 }
 
+# The slow methods that `shift` can leave out.
+SLOW = ("laplace-torch", "default-all", "dropout", "swag")
+
 
 def all_names(train: str) -> list[str]:
     """Return the names of all tables and figures that there are for a data set.

@@ -24,7 +24,7 @@ class Options:
         redraw: make only the tables and pictures, from numbers that were written before.
         epochs: the number of epochs of training. None: the problem's own number.
         seed: determines the training.
-        without: methods of `shift` that are left out. Their tables say so.
+        without: slow methods that `shift` leaves out. Its page says so.
         progress: True or False to show progress bars or not; None shows them on terminals.
     """
 

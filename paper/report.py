@@ -132,10 +132,15 @@ class Report:
         self.written.append(path)
 
 
-def newest_numbers(folder: Path, stem: str) -> dict[str, Any] | None:
-    """The numbers that were written for a data set, of the network with the most epochs; None without any."""
-    paths = sorted(folder.glob(f"{stem}.json")) + sorted(folder.glob(f"{stem}-*-epochs.json"))
-    return json.loads(paths[-1].read_text(encoding="utf-8")) if paths else None
+def numbers_of_most_epochs(folder: Path, stem: str) -> dict[str, Any] | None:
+    """The numbers that were written for a data set, of the network with the most epochs; None without any.
+
+    Networks whose epochs were given come before those of the paper's own number of epochs.
+    """
+    given = {path: re.fullmatch(rf"{stem}-(\d+)-epochs", path.stem) for path in folder.glob(f"{stem}*.json")}
+    epochs = {path: int(found[1]) for path, found in given.items() if found}
+    path = max(epochs, key=epochs.__getitem__, default=folder / f"{stem}.json")
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
 
 
 def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
@@ -158,7 +163,8 @@ def command(name: str, options: Options) -> str:
         words += ["--epochs", str(options.epochs)]
     if options.seed:
         words += ["--seed", str(options.seed)]
-    words += [word for each in options.without for word in ("--without", each)]
+    if name == "shift":
+        words += [word for each in options.without for word in ("--without", each)]
     return " ".join(words + (["--quick"] if options.quick else []))
 
 

@@ -20,7 +20,7 @@ from paper.drawing.pictures import COLOURS, make_panels, styled
 from paper.experiments.shift import TITLES
 from paper.methods.parts import PARTS
 from paper.paired import compare
-from paper.report import Report, markdown_table, newest_numbers
+from paper.report import Report, markdown_table, numbers_of_most_epochs
 from paper.session import Session
 from paper.tables import Column, measure_table
 
@@ -92,7 +92,7 @@ FAR_AWAY = ("Noise: confidence", "Test × 2,000: confidence")
 
 def measure(session: Session) -> dict[str, Any]:
     """The cells, from the numbers that are there."""
-    found = {name: newest_numbers(session.options.output / "shift", name) for name in SETS}
+    found = {name: numbers_of_most_epochs(session.options.output / "shift", name) for name in SETS}
     sets = {name: values for name, values in found.items() if values is not None}
     if not sets:
         raise FileError(
@@ -208,10 +208,10 @@ def _parts(folder: Path) -> dict[str, dict[str, Any]]:
     """The default and its parts on each set where they were run: NLL on test and shifted data, and AUROC."""
     found = {}
     for name in (*SETS, DIGITS):
-        values = newest_numbers(folder / "shift", name)
+        values = numbers_of_most_epochs(folder / "shift", name)
         if values is not None and "distances" in values["methods"]:
             found[values["problem"]] = _parts_of(values, "test_few", "corrupted_few", "far")
-    tables = newest_numbers(folder / "drift", "tables")
+    tables = numbers_of_most_epochs(folder / "drift", "tables")
     for table in () if tables is None else tables["tables"].values():
         found[table["problem"]] = _parts_of(table, "test", "corrupted", "near")
     return found
@@ -307,9 +307,10 @@ def show(values: dict[str, Any], report: Report) -> None:
         "## Made from",
         "",
         *(
-            f"- `{each['command']}`: {each['seconds'] / 60:.0f} minutes on {_device(each)}, without trainings"
+            f"- `{each['command']}`: {each['seconds'] / 60:.0f} minutes on {_device(each)}"
             for each in values["made_by"].values()
         ),
+        "- Trainings that were done before are not in these minutes.",
         *(
             f"- Not run on {sets[name]}: {'; '.join(TITLES[key] for key in missing)}"
             for name, missing in values["not_run"].items()
@@ -433,14 +434,14 @@ def _cost(values: Values) -> list[str]:
         return []
     texts = []
     for name, passes in values["passes"].items():
-        where = f"{values['sets'][name]} on {_device(values['made_by'][name])}"
         own, scaled = (f"{passes[key]:.2f}" for key in (OURS, "temperature"))
-        texts.append(f"{where}: {own} passes to predict (temperature scaling {scaled})")
-    return [f"Cost, measured beside other jobs: {'; '.join(texts)}.", ""]
+        where = f"{values['sets'][name]} on {_device(values['made_by'][name])}"
+        texts.append(f"{where} {own} (temperature scaling {scaled})")
+    return [f"Cost of a prediction in plain forward passes, beside other jobs: {'; '.join(texts)}.", ""]
 
 
 def _device(made: Values) -> str:
-    return "a CPU" if made["device"] == "cpu" else str(made["device"])
+    return "a CPU" if made["device"] == "cpu" else f"an {made['device']}"
 
 
 def _strangers_each(values: Values) -> list[str]:

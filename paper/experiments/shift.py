@@ -20,7 +20,7 @@ from torch import Tensor
 import bitbayes as bb
 from bitbayes import metrics
 from bitbayes.baselines.detectors import DETECTORS
-from bitbayes.errors import DataError, one_of
+from bitbayes.errors import DataError
 from bitbayes.toys import scale_pixels
 from paper.corruptions import CORRUPTIONS, SEVERITIES, corrupt
 from paper.drawing.pictures import COLOURS, make_panels, styled
@@ -58,8 +58,6 @@ TITLES = {
     "ensemble": "Ensemble, with temperature",
     **{key: part.title for key, part in PARTS.items()},
 }
-# What `--without` can leave out.
-SLOW = ("laplace-torch", "default-all", "dropout", "swag")
 # They are slow, or many: measured on the first images of each set alone.
 ON_FEW = ("default-all", "dropout", "swag", *PARTS)
 FEW = 2000
@@ -99,8 +97,6 @@ class Trained:
 
 def measure(session: Session) -> dict[str, Any]:
     problem, options = session.problem, session.options
-    for name in options.without:
-        one_of("without", name, SLOW)
     trainings = [_trained(session, options.seed + number) for number in range(options.trials)]
     study = Study(problem, trainings[0].network, 1)
     validation, rest = study.split(0)
@@ -173,18 +169,18 @@ def _predictors(
         "temperature": [each.scaled for each in trainings],
         "default": [_of(each.bayes) for each in trainings],
     }
-    slow: dict[str, Callable[[], list[Predictor]]] = {
-        "laplace-torch": lambda: [LaplaceTorch(each.network.whole, *problem.train) for each in trainings],
-        "default-all": lambda: [_all_layers(first, problem, loader)],
-        "dropout": lambda: [mc_dropout(dropout_network(session).whole, images, labels)],
-        "swag": lambda: [swag(first.network.whole, problem, images, labels, session.options.seed)],
-    }
     not_run = dict.fromkeys(session.options.without, "left out of this run")
-    for key in [key for key in slow if key not in not_run]:
+    if "laplace-torch" not in not_run:
         try:
-            found[key] = slow[key]()
-        except ImportError as error:  # laplace-torch is not installed
-            not_run[key] = str(error)
+            found["laplace-torch"] = [LaplaceTorch(each.network.whole, *problem.train) for each in trainings]
+        except ImportError as error:
+            not_run["laplace-torch"] = str(error)
+    slow: dict[str, Callable[[], Predictor]] = {
+        "default-all": lambda: _all_layers(first, problem, loader),
+        "dropout": lambda: mc_dropout(dropout_network(session).whole, images, labels),
+        "swag": lambda: swag(first.network.whole, problem, images, labels, session.options.seed),
+    }
+    found |= {key: [make()] for key, make in slow.items() if key not in not_run}
     found["ensemble"] = [_ensemble(trainings, images, labels)]
     for key, part in PARTS.items():
         found[key] = [_of(part.fit(each.network, problem.train, loader)) for each in trainings]
@@ -221,6 +217,7 @@ def _ensemble(trainings: list[Trained], images: Tensor, labels: Tensor) -> Predi
 def _predict_all(predictors: dict[str, list[Predictor]], images: Tensor) -> dict[str, list[Predicted]]:
     """The predictions of all methods, which see a batch one after the other; some see the first images."""
     parts: dict[str, list[list[Predicted]]] = {key: [[] for _ in every] for key, every in predictors.items()}
+    assert FEW % IMAGES_PER_BATCH == 0
     for number, batch in enumerate(torch.split(images, IMAGES_PER_BATCH)):
         x = fast_layout(batch)
         for key, every in predictors.items():
@@ -384,6 +381,7 @@ def show(values: dict[str, Any], report: Report) -> None:
         f"all {count}. {values['points']:,} test images, and all of them with each of the {len(CORRUPTIONS)} "
         "corruptions in 5 severities.",
         "",
+        *(f"Not run: {TITLES[key]} ({why}).\n" for key, why in values.get("not_run", {}).items()),
         *table_lines(values, main, {"test": "Test", "corrupted": "Corrupted", "severity 5": "Severity 5"}),
     )
     others = [key for key in TITLES if key in values["methods"] and key in ON_FEW]
@@ -394,7 +392,6 @@ def show(values: dict[str, Any], report: Report) -> None:
             f"{values['few']:,} test images, for every method. MC dropout, SWAG and all layers are of one "
             "training each.",
             "",
-            *(f"Not run: {TITLES[key]} ({why}).\n" for key, why in values["not_run"].items()),
             *table_lines(values, [*main, *others], {"test_few": "Test", "corrupted_few": "Corrupted"}),
             extra="few",
         )

@@ -10,7 +10,7 @@ from paper.methods.all_layers import Linearised, SampledNetworks
 from paper.methods.base import Method
 from paper.methods.default import Default
 from paper.methods.detectors import Detector
-from paper.methods.last_layer import LastLayer
+from paper.methods.last_layer import LastLayer, points_of_a_running_mean
 from paper.methods.plain import Plain, Temperature
 
 # The paper's two structures over all layers; it draws one label for each point.
@@ -20,9 +20,6 @@ PAPER_KRON = {"structure": PaperKronCurvature.structure, "curvature": bb.Fisher(
 # distribution, with twice the weight for two classes.
 CODE_OBJECTIVE = "LLLA, the objective of its code"
 BINARY_CODE_WEIGHT = 0.5
-# For two classes its code keeps a running mean, over batches, of the sum over a batch: the curvature of one
-# batch, and not of all points.
-BINARY_CODE_POINTS = 128
 
 
 @dataclass(frozen=True)
@@ -73,14 +70,14 @@ BINARY = {
         None,
         lambda points: LastLayer(own_score=False, penalty="uniform", weight=BINARY_CODE_WEIGHT),
     ),
-    "llla-one-batch": MethodEntry(
+    "llla-code-curvature": MethodEntry(
         "LLLA, objective and curvature of its code",
         None,
         lambda points: LastLayer(
             own_score=False,
             penalty="uniform",
             weight=BINARY_CODE_WEIGHT,
-            curvature_points=BINARY_CODE_POINTS,
+            curvature_points=points_of_a_running_mean,
         ),
     ),
     "ours": MethodEntry("LLLA, exact integral", None, lambda points: LastLayer(predictive="quadrature")),

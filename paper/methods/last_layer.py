@@ -1,5 +1,6 @@
 """Laplace approximations of the last layer, fitted to features, with the prior of the paper's objective."""
 
+from collections.abc import Callable
 from typing import Any, Literal
 
 import torch
@@ -20,6 +21,20 @@ from paper.methods.base import (
 FEATURES_PER_BATCH = 5000
 
 
+def points_of_a_running_mean(points: int, batch_size: int = 128, keep: float = 0.95) -> float:
+    """How many points count after one pass of H ← 0.95·H + 0.05·(the sum over a batch), from H = 0 on.
+
+    The paper's code has this for two classes.
+
+    >>> [round(points_of_a_running_mean(points)) for points in (11_982, 1_000)]
+    [124, 42]
+    """
+    total = 0.0
+    for start in range(0, points, batch_size):
+        total = keep * total + (1 - keep) * min(batch_size, points - start)
+    return total
+
+
 class LastLayer:
     """A Laplace approximation of the last layer without a residual.
 
@@ -27,7 +42,8 @@ class LastLayer:
         own_score: whether outliers are told by `bayes.score`, or by the largest probability, as in the paper.
         penalty: what the objective asks of noise; see `bb.Laplace.tune`.
         weight: of this penalty.
-        curvature_points: scale the curvature to a sum over this many points. None: over all, as it should be.
+        curvature_points: takes the number of points and returns how many of them the curvature counts. None:
+            all, as it should be.
         options: those of `bb.Laplace`.
     """
 
@@ -39,7 +55,7 @@ class LastLayer:
         own_score: bool = True,
         penalty: Literal["entropy", "uniform"] = "entropy",
         weight: float = OUTLIER_WEIGHT,
-        curvature_points: int | None = None,
+        curvature_points: Callable[[int], float] | None = None,
         **options: Any,
     ) -> None:
         self.curvature_points = curvature_points
@@ -53,7 +69,7 @@ class LastLayer:
         if self.curvature_points is None:
             self.bayes.fit(loader, progress=False)
         else:
-            weight = self.curvature_points / len(labels)
+            weight = self.curvature_points(len(labels)) / len(labels)
             weighted = [(x, y, torch.full((len(x),), weight, device=x.device)) for x, y in loader]
             self.bayes.fit(weighted, weighted=True, progress=False)
 

@@ -22,6 +22,7 @@ from paper.files import make_folder, write_bytes, write_text
 from paper.training import checkpoint
 from paper.training.objectives import OBJECTIVES
 from paper.training.recipe import Recipe
+from paper.training.step import computes_in_bfloat16
 from paper.training.train import train
 
 ADVICE = "delete it and its record (.json), and the network will be trained again"
@@ -141,6 +142,7 @@ def load_or_train(
         "seconds": round(time.time() - started, 1),
         "torch": torch.__version__,
         "device": device_name(device),
+        "bfloat16": computes_in_bfloat16(device),
     }
     weights = save({key: value.detach().cpu().contiguous() for key, value in network.state_dict().items()})
     write_bytes(weights_file, weights)

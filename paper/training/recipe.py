@@ -44,7 +44,7 @@ class Recipe:
     def make_optimizer(self, network: nn.Module) -> torch.optim.Optimizer:
         """Return the optimizer of all parameters of the network."""
         on_gpu = next(network.parameters()).is_cuda
-        # On a CPU one pass over all numbers takes a tenth of the time.
+        # On a CPU the fused update takes a tenth of the default's time.
         options: dict[str, Any] = {"weight_decay": self.weight_decay, "fused": None if on_gpu else True}
         if self.optimizer == "adam":
             # capturable: keeps the step count on the GPU, as a CUDA graph needs it

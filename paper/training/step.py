@@ -17,7 +17,7 @@ STEPS_BEFORE_CAPTURE = 3
 
 
 def computes_in_bfloat16(device: torch.device) -> bool:
-    """Whether the device has instructions for bfloat16: GPUs, and some CPUs. Others are slower with it."""
+    """Whether the device has instructions for bfloat16: every GPU is taken to have them, and some CPUs do."""
     if device.type != "cpu":
         return device.type == "cuda"
     return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
