@@ -65,8 +65,8 @@ def show(values: dict[str, Any], report: Report) -> None:
         "the first 2,000 test images.",
         "",
         "**Incomplete**: the near sets of OpenOOD v1.5 also have Tiny ImageNet, and its far sets MNIST, "
-        "Textures and Places365. So the distance to the published best is shown for near sets alone. It shows "
-        "no more than the range: the published networks are other ResNet-18s.",
+        "Textures and Places365. So the distance to the published best is shown for near sets alone. The "
+        "published networks are other ResNet-18s: the distance shows no more than the range.",
     ]
     for name, found in values["sets"].items():
         lines += ["", f"## {found['problem']}", "", *_table(name, found), "", *published_table(name), ""]
