@@ -92,3 +92,8 @@ def test_a_run_that_nobody_reads_makes_all_that_was_asked_for(tmp_path):
         os.close(writer)
     assert (result.returncode, result.stderr) == (0, "")
     assert sorted(path.name for path in tmp_path.iterdir()) == names
+
+
+def test_only_slow_methods_can_be_left_out():
+    result = run("shift", "--without", "dropuot")
+    assert result.exit_code == 1 and "--without='dropuot'" in result.stderr and "'dropout'" in result.stderr

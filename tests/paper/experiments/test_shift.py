@@ -1,11 +1,15 @@
 """The table of corrupted and other images, and the corruptions themselves."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from paper.corruptions import CORRUPTIONS, SEVERITIES, corrupt
 from paper.experiments import shift
-from paper.report import Report
+from paper.names import SLOW
+from paper.report import Report, numbers_of_most_epochs
+from paper.session import Session
 
 
 @pytest.mark.parametrize("name", CORRUPTIONS)
@@ -45,3 +49,21 @@ def test_the_table_of_a_tiny_problem(session, options):
     text = (options.output / "shift/tiny.md").read_text()
     assert "| Ensemble, with temperature |" in text and "| Detector: Energy |" in text
     assert (options.output / "shift/tiny.png").stat().st_size > 5_000
+
+
+def test_what_is_left_out_is_said(options):
+    options = replace(options, without=SLOW)
+    report = Report("shift", "tiny", options)
+    values = report.write_numbers(shift.measure(Session(options)))
+    shift.show(values, report)
+    assert not {*SLOW} & {*values["methods"]} and {*values["not_run"]} == {*SLOW}
+    text = (options.output / "shift/tiny.md").read_text("utf-8")
+    assert "Not run: laplace-torch, last layer (left out of this run)." in text
+    assert values["about"]["command"].endswith("--without dropout --without swag")
+
+
+def test_numbers_are_those_of_the_most_epochs_and_of_no_quick_run(tmp_path):
+    assert numbers_of_most_epochs(tmp_path, "tiny") is None
+    for stem in ("tiny", "tiny-9-epochs", "tiny-40-epochs", "tiny-quick-50-epochs", "tiny-60-epochs-seed1"):
+        (tmp_path / f"{stem}.json").write_text(f'"{stem}"')
+    assert numbers_of_most_epochs(tmp_path, "tiny") == "tiny-40-epochs"
