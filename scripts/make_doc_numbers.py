@@ -69,29 +69,26 @@ def of_setting(method: str) -> str:
     return table(header, rows)
 
 
+def in_shift(values: Any, method: str) -> list[float]:
+    """Means over trainings: NLL, ECE, ECE under corruption, confidence far away, AUROC of other images."""
+    runs, names = values["methods"][method], [*values["near"], *values["far"]]
+    return [
+        mean(each["test"]["nll"] for each in runs),
+        mean(each["test"]["ece"] for each in runs),
+        mean(each["corrupted"]["ece"] for each in runs),
+        mean(each["sets"]["Test × 2000"]["mmc"] for each in runs),
+        mean(mean(each["sets"][name]["auroc"] for name in names) for each in runs),
+    ]
+
+
 def over_trainings(method: str) -> str:
-    """What one setting gives on each data set, means over trainings; before the arrow the plain network."""
+    """What one setting gives on each data set over trainings, with the plain network's before an arrow."""
     rows = []
     for data_set in DATA_SETS:
         values = read("shift", data_set if data_set == "digits" else f"{data_set}-40-epochs")
-        strangers = [*values["near"], *values["far"]]
-
-        def both(of: Callable[[Any], float], digits: int, runs: Any = values["methods"]) -> str:
-            return " → ".join(f"{mean(map(of, runs[key])):.{digits}f}" for key in ("plain", method))
-
-        def auroc(one: Any, names: list[str] = strangers) -> float:
-            return 100 * mean(one["sets"][name]["auroc"] for name in names)
-
-        rows.append(
-            (
-                values["problem"],
-                both(lambda one: one["test"]["nll"], 3),
-                both(lambda one: 100 * one["test"]["ece"], 1),
-                both(lambda one: 100 * one["corrupted"]["ece"], 1),
-                both(lambda one: 100 * one["sets"]["Test × 2000"]["mmc"], 1),
-                both(auroc, 1),
-            )
-        )
+        nll, *shares = zip(in_shift(values, "plain"), in_shift(values, method), strict=True)
+        percent = [f"{100 * plain:.1f} → {100 * ours:.1f}" for plain, ours in shares]
+        rows.append((values["problem"], f"{nll[0]:.3f} → {nll[1]:.3f}", *percent))
     shown = ("NLL", "ECE, %", "ECE under shift, %", "confidence far away, %", "AUROC, other images, %")
     return table(("plain → this setting", *shown), rows)
 

@@ -373,13 +373,22 @@ def _misses(values: Values) -> list[str]:
 
 
 def _what_the_posterior_adds(values: Values) -> list[str]:
-    """The default against temperature and distances alone, under shift."""
+    """The default against itself without the posterior, and without the distances, under shift."""
     lines = []
     for title, found in values["parts"].items():
-        ours, without = (found["methods"][key]["shifted"] for key in (OURS, "distances"))
-        word = verdict([b - a for a, b in zip(ours, without, strict=True)], found["overlap"])
-        adds = {"level": "nothing that shows", "ahead": "a little", "behind": "harm"}[word]
-        lines.append(f"- **{title}: {adds}.** NLL {_mean(ours):.3f} with it, {_mean(without):.3f} without.")
+        ours, *without = (
+            found["methods"][key]["shifted"] for key in (OURS, "distances", "posterior-temperature")
+        )
+        posterior, distances = (
+            verdict([b - a for a, b in zip(ours, each, strict=True)], found["overlap"]) for each in without
+        )
+        adds = {"level": "nothing that shows", "ahead": "a little", "behind": "harm"}[posterior]
+        others = {"level": "add nothing that shows", "ahead": "help", "behind": "harm"}[distances]
+        with_both, no_posterior, no_distances = (f"{_mean(each):.3f}" for each in (ours, *without))
+        lines.append(
+            f"- **{title}: {adds}.** NLL {with_both} with it, {no_posterior} without. The distances "
+            f"{others}: {no_distances} without them."
+        )
     if not lines:
         return []
     missing = [title for title in values["sets"].values() if title not in values["parts"]]
@@ -391,7 +400,7 @@ def _what_the_posterior_adds(values: Values) -> list[str]:
         "",
         *lines,
         "",
-        "What helps there are the distances. [The parts](#the-defaults-parts) are below."
+        "[The parts](#the-defaults-parts) are below."
         + (f" They were not run on {', '.join(missing)}." if missing else ""),
         "",
     ]
