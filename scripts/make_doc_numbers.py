@@ -85,7 +85,10 @@ def over_trainings(method: str) -> str:
     """What one setting gives on each data set over trainings, with the plain network's before an arrow."""
     rows = []
     for data_set in DATA_SETS:
-        values = read("shift", data_set if data_set == "digits" else f"{data_set}-40-epochs")
+        stem = data_set if data_set == "digits" else f"{data_set}-40-epochs"
+        if not (RESULTS / "shift" / f"{stem}.json").exists():
+            continue
+        values = read("shift", stem)
         nll, *shares = zip(in_shift(values, "plain"), in_shift(values, method), strict=True)
         percent = [f"{100 * plain:.1f} → {100 * ours:.1f}" for plain, ours in shares]
         rows.append((values["problem"], f"{nll[0]:.3f} → {nll[1]:.3f}", *percent))
