@@ -92,8 +92,8 @@ def _table(name: str, found: dict[str, Any]) -> list[str]:
         Column(f"Near, {found['near']}: AUROC, %", near, 1, "max"),
         Column(f"from {best:.1f}", {title: [statistics.fmean(each) - best] for title, each in near.items()}),
         Column(f"Far, {found['far']}: AUROC, %", far, 1, "max"),
+        Column("Accuracy, %", {title: each["accuracy"] for title, each in rows.items()}, 2),
     ]
-    columns.append(Column("Accuracy, %", {title: each["accuracy"] for title, each in rows.items()}, 2))
     return measure_table(sorted(rows, key=lambda title: -statistics.fmean(rows[title]["near"])), columns)
 
 
